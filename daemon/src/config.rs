@@ -1,0 +1,326 @@
+//! `fermata.toml`: one file for all daemons, typed, every key with its default.
+//!
+//! A key that is not known here is refused with its line, so that a misspelt setting never passes for a
+//! default. Flags of a daemon go over the file; `--print-config` prints what came out.
+
+use crate::{Bytes, Period};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Everything in `fermata.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// What every daemon and client has in common.
+    pub cluster: ClusterConfig,
+    /// The NameNode.
+    pub namenode: NameNodeConfig,
+    /// Each DataNode.
+    pub datanode: DataNodeConfig,
+    /// Programs that read and write files.
+    pub client: ClientConfig,
+}
+
+/// `[cluster]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// Where DataNodes and clients find the NameNode, `host:port`.
+    pub namenode: String,
+    /// Listen on addresses other than loopback although nothing authenticates the callers yet.
+    pub insecure: bool,
+}
+
+/// `[namenode]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NameNodeConfig {
+    /// Address to serve on, `host:port`; port 0 takes a free one.
+    pub listen: String,
+    /// Folder for the edit log and snapshots.
+    pub dir: PathBuf,
+    /// Replicas of a new file that does not ask for a number.
+    pub replication: u32,
+    /// Most replicas a file may ask for.
+    pub replication_max: u32,
+    /// Block size of a new file that does not ask for one.
+    pub block_size: Bytes,
+    /// Smallest block size a file may ask for.
+    pub block_size_min: Bytes,
+    /// A DataNode not heard of for this long is suspect: not used for new blocks.
+    pub suspect_after: Period,
+    /// A DataNode not heard of for this long is dead: its replicas are made anew elsewhere.
+    pub dead_after: Period,
+    /// How often DataNodes report when they have nothing to tell.
+    pub heartbeat: Period,
+    /// A writer not heard of for this long has lost its files.
+    pub lease: Period,
+    /// Part of the blocks that must be reported before safemode ends.
+    pub safemode_threshold: f64,
+    /// DataNodes that must be reported before safemode ends.
+    pub safemode_nodes_min: u32,
+    /// Safemode when the edit log's disk has less room than this.
+    pub disk_reserve: Bytes,
+    /// Copies that repair replication at one time, over the whole cluster.
+    pub copies_max: u32,
+    /// Copies at one time from or to one DataNode.
+    pub copies_per_node_max: u32,
+    /// A copy not reported for this long is given up and tried elsewhere.
+    pub copy_timeout: Period,
+    /// Replicas of unknown blocks are kept this long after safemode before they are deleted.
+    pub orphan_grace: Period,
+    /// Answers kept to recognise repeated requests.
+    pub retry_cache: usize,
+    /// A snapshot is made when the edits since the last one exceed this many bytes.
+    pub snapshot_bytes: Bytes,
+    /// Entries in one folder, at the most.
+    pub dir_entries_max: u64,
+}
+
+/// `[datanode]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataNodeConfig {
+    /// The node's name; the host name if empty.
+    pub node: String,
+    /// Its rack.
+    pub rack: String,
+    /// Address of the bulk protocol, `host:port`; port 0 takes a free one.
+    pub listen: String,
+    /// Address that others are told, if it is not the one it listens on.
+    pub advertise: String,
+    /// Folders for blocks, best one a disk.
+    pub dirs: Vec<PathBuf>,
+    /// Room left free on each disk.
+    pub reserve: Bytes,
+    /// Bulk connections served at one time.
+    pub transfers_max: u32,
+    /// A connection silent for this long is dropped.
+    pub transfer_timeout: Period,
+    /// Bytes a second that the scrubber reads; 0 turns it off.
+    pub scrub_rate: Bytes,
+    /// Each block is scrubbed once in this time, or as fast as `scrub_rate` allows.
+    pub scrub_period: Period,
+}
+
+/// `[client]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClientConfig {
+    /// How long one operation is retried before it fails.
+    pub deadline: Period,
+    /// How long to try to connect.
+    pub connect_timeout: Period,
+    /// Blocks of one file written at the same time by `put`.
+    pub parallel_blocks: usize,
+    /// Read blocks on this machine straight from the file.
+    pub short_circuit: bool,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        Self { namenode: "127.0.0.1:9400".into(), insecure: false }
+    }
+}
+
+impl Default for NameNodeConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:9400".into(),
+            dir: "fermata-data/namenode".into(),
+            replication: 2,
+            replication_max: 64,
+            block_size: Bytes::mib(64),
+            block_size_min: Bytes(64 << 10),
+            suspect_after: Period::secs(3),
+            dead_after: Period::secs(10),
+            heartbeat: Period::secs(1),
+            lease: Period::secs(60),
+            safemode_threshold: 0.999,
+            safemode_nodes_min: 0,
+            disk_reserve: Bytes::mib(64),
+            copies_max: 32,
+            copies_per_node_max: 4,
+            copy_timeout: Period::secs(120),
+            orphan_grace: Period::secs(60),
+            retry_cache: 100_000,
+            snapshot_bytes: Bytes::mib(64),
+            dir_entries_max: 10_000_000,
+        }
+    }
+}
+
+impl Default for DataNodeConfig {
+    fn default() -> Self {
+        Self {
+            node: String::new(),
+            rack: "default".into(),
+            listen: "127.0.0.1:9401".into(),
+            advertise: String::new(),
+            dirs: vec!["fermata-data/datanode".into()],
+            reserve: Bytes::mib(256),
+            transfers_max: 256,
+            transfer_timeout: Period::secs(30),
+            scrub_rate: Bytes::mib(8),
+            scrub_period: Period::secs(7 * 24 * 3600),
+        }
+    }
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            deadline: Period::secs(60),
+            connect_timeout: Period::secs(5),
+            parallel_blocks: 2,
+            short_circuit: true,
+        }
+    }
+}
+
+/// Why a configuration could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file has an error at a line.
+    #[error("{path}:{line}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// A setting makes no sense.
+    #[error("{key} = {value}: {why}")]
+    Value {
+        /// As in the file, `section.key`.
+        key: &'static str,
+        /// As given.
+        value: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+impl Config {
+    /// Reads a file; without one, the defaults. A missing file that was named is an error.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        Self::parse(&text, path)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text[..at].matches('\n').count() + 1;
+            ConfigError::Parse { path: path.into(), line, message: error.message().replace('\n', "; ") }
+        })
+    }
+
+    /// The whole configuration as a file.
+    pub fn print(&self) -> String {
+        toml::to_string_pretty(self).expect("the configuration is plain data")
+    }
+
+    /// Checks what types cannot: run after flags have gone over the file.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let NameNodeConfig { replication, replication_max, block_size, block_size_min, .. } = self.namenode;
+        let refuse = |key, value: String, why| Err(ConfigError::Value { key, value, why });
+        if replication == 0 || replication > replication_max {
+            return refuse(
+                "namenode.replication",
+                replication.to_string(),
+                "must be at least 1 and at most namenode.replication_max",
+            );
+        }
+        if block_size < block_size_min || block_size_min.0 == 0 {
+            return refuse(
+                "namenode.block_size",
+                block_size.to_string(),
+                "must be at least namenode.block_size_min",
+            );
+        }
+        if self.namenode.dead_after <= self.namenode.suspect_after {
+            return refuse(
+                "namenode.dead_after",
+                self.namenode.dead_after.to_string(),
+                "must be longer than namenode.suspect_after",
+            );
+        }
+        if self.namenode.suspect_after <= self.namenode.heartbeat {
+            return refuse(
+                "namenode.suspect_after",
+                self.namenode.suspect_after.to_string(),
+                "must be longer than namenode.heartbeat",
+            );
+        }
+        if !(0.0..=1.0).contains(&self.namenode.safemode_threshold) {
+            return refuse(
+                "namenode.safemode_threshold",
+                self.namenode.safemode_threshold.to_string(),
+                "must be between 0 and 1",
+            );
+        }
+        if self.datanode.dirs.is_empty() {
+            return refuse("datanode.dirs", "[]".into(), "name at least one folder");
+        }
+        if self.client.parallel_blocks == 0 {
+            return refuse("client.parallel_blocks", "0".into(), "must be at least 1");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("fermata.toml"))
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults_and_they_hold() {
+        assert_eq!(parse("").unwrap(), Config::default());
+        Config::default().check().unwrap();
+    }
+
+    #[test]
+    fn what_is_printed_reads_back() {
+        let config = Config::default();
+        assert_eq!(parse(&config.print()).unwrap(), config);
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line() {
+        let error = parse("[namenode]\nreplication = 3\nreplicaton_max = 9\n").unwrap_err().to_string();
+        assert!(error.starts_with("fermata.toml:3: unknown field `replicaton_max`"), "{error}");
+        let error = parse("\n\n[namenoode]\n").unwrap_err().to_string();
+        assert!(error.starts_with("fermata.toml:3: unknown field `namenoode`"), "{error}");
+    }
+
+    #[test]
+    fn bad_toml_and_bad_values_are_refused_with_their_line() {
+        let error = parse("[namenode]\nblock_size = \"64 parrots\"\n").unwrap_err().to_string();
+        assert!(error.starts_with("fermata.toml:2: \"64 parrots\" is not a size"), "{error}");
+        let error = parse("[namenode\n").unwrap_err().to_string();
+        assert!(error.starts_with("fermata.toml:1: "), "{error}");
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_by_name() {
+        let error = parse("[namenode]\nreplication = 0\n").unwrap().check().unwrap_err().to_string();
+        assert!(error.starts_with("namenode.replication = 0: "), "{error}");
+    }
+}

@@ -1,0 +1,13 @@
+//! What every Fermata process shares: `fermata.toml`, sizes and durations as people write them, logging, the
+//! lock on a data folder, and an orderly end.
+//!
+//! Deliberately absent: anything that knows what a daemon does.
+
+pub mod config;
+pub mod lifecycle;
+pub mod listen;
+pub mod lock;
+pub mod logging;
+mod quantity;
+
+pub use quantity::{Bytes, Period, QuantityError};

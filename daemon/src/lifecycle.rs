@@ -1,0 +1,71 @@
+//! A daemon's beginning and end: the flags all daemons share, the ready file, and the signal to stop.
+
+use crate::{
+    config::{Config, ConfigError},
+    logging::LogFormat,
+};
+use std::{io, path::PathBuf, process::ExitCode};
+
+/// Flags that every daemon takes.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DaemonArgs {
+    /// Configuration file; flags go over it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print the configuration that results from file and flags, and exit
+    #[arg(long)]
+    pub print_config: bool,
+    /// How log lines look
+    #[arg(long, value_enum, default_value = "human")]
+    pub log_format: LogFormat,
+    /// Written, with the address served on, once the daemon serves
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+    /// Allow listening on addresses that other machines can reach, without authentication
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+impl DaemonArgs {
+    /// The file's configuration, with `flags` laid over it and checked. None if it was only to be printed.
+    pub fn load(&self, flags: impl FnOnce(&mut Config)) -> Result<Option<Config>, ConfigError> {
+        let mut config = Config::load(self.config.as_deref())?;
+        config.cluster.insecure |= self.insecure;
+        flags(&mut config);
+        config.check()?;
+        if self.print_config {
+            print!("{}", config.print());
+            return Ok(None);
+        }
+        Ok(Some(config))
+    }
+
+    /// Tells whoever waits that the daemon serves on `addr`. Appears whole: written aside, then renamed.
+    pub fn write_ready(&self, addr: &str) -> io::Result<()> {
+        let Some(path) = &self.ready_file else { return Ok(()) };
+        let aside = path.with_extension("tmp");
+        std::fs::write(&aside, format!("{addr}\n"))?;
+        std::fs::rename(aside, path)
+    }
+}
+
+/// Completes when the process is asked to stop (SIGTERM or SIGINT).
+pub async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+}
+
+/// Ends a daemon's `main`: an error is one line on standard error, and exit code 1.
+pub fn exit(name: &str, result: Result<(), impl std::fmt::Display>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

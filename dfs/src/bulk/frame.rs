@@ -1,0 +1,239 @@
+//! One frame: encode, and decode from a blocking or an async stream. Sizes are checked before anything is
+//! allocated, so hostile input costs nothing.
+
+use bytes::BytesMut;
+use prost::Message;
+use std::io::{self, Read};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Length of the fixed part.
+pub const FRAME_HEADER_BYTES: usize = 16;
+const MAGIC: [u8; 2] = *b"FB";
+const VERSION: u8 = 1;
+/// A `ReadReply` of a 4 GiB block carries 256 KiB of sums.
+const BODY_BYTES_MAX: usize = 1 << 20;
+const DATA_BYTES_MAX: usize = super::PACKET_BYTES;
+
+/// What the body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// `BulkRequest`
+    Request,
+    /// `Packet`, with data
+    Packet,
+    /// `WriteStatus`
+    Status,
+    /// `ReadReply`
+    ReadReply,
+    /// `BulkError`
+    Error,
+}
+
+const KINDS: [FrameKind; 5] =
+    [FrameKind::Request, FrameKind::Packet, FrameKind::Status, FrameKind::ReadReply, FrameKind::Error];
+
+/// Why a frame could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The stream ended between frames: the peer is done.
+    #[error("connection closed")]
+    Closed,
+    /// The stream failed or ended inside a frame.
+    #[error("connection lost: {0}")]
+    Io(#[from] io::Error),
+    /// Not this protocol, or damaged.
+    #[error("not a valid frame: {0}")]
+    Malformed(&'static str),
+    /// The other end speaks another version.
+    #[error("peer speaks bulk protocol version {0}, this build speaks {VERSION}")]
+    Version(u8),
+    /// The other end refused.
+    #[error("{message}")]
+    Refused {
+        /// For programs.
+        kind: String,
+        /// For people.
+        message: String,
+    },
+    /// A frame of another kind was due.
+    #[error("unexpected frame: {0:?}")]
+    Unexpected(FrameKind),
+}
+
+/// A frame as read. `data` starts at a chunk boundary of its block.
+#[derive(Debug)]
+pub struct Frame {
+    /// What the body is.
+    pub kind: FrameKind,
+    body: BytesMut,
+    /// The raw bytes after the body; empty but for packets.
+    pub data: BytesMut,
+}
+
+impl Frame {
+    /// The body, if the frame is of `kind`. An `Error` frame becomes `FrameError::Refused`.
+    pub fn expect<M: Message + Default>(&self, kind: FrameKind) -> Result<M, FrameError> {
+        if self.kind == FrameKind::Error && kind != FrameKind::Error {
+            let error: proto::dfs::BulkError = self.decode()?;
+            return Err(FrameError::Refused { kind: error.kind, message: error.message });
+        }
+        if self.kind != kind {
+            return Err(FrameError::Unexpected(self.kind));
+        }
+        self.decode()
+    }
+
+    fn decode<M: Message + Default>(&self) -> Result<M, FrameError> {
+        M::decode(&self.body[..]).map_err(|_| FrameError::Malformed("body does not parse"))
+    }
+}
+
+/// Header and body of a frame whose `data_len` bytes of data follow.
+pub fn encode_frame(kind: FrameKind, body: &impl Message, data_len: usize, out: &mut Vec<u8>) {
+    let body_len = body.encoded_len();
+    debug_assert!(body_len <= BODY_BYTES_MAX && data_len <= DATA_BYTES_MAX, "a frame within its limits");
+    let start = out.len();
+    out.extend_from_slice(&MAGIC);
+    out.push(VERSION);
+    out.push(KINDS.iter().position(|known| *known == kind).expect("KINDS lists every kind") as u8 + 1);
+    out.extend_from_slice(&(body_len as u32).to_le_bytes());
+    out.extend_from_slice(&(data_len as u32).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    body.encode(out).expect("a Vec grows");
+    let crc = frame_crc(&out[start..start + 12], &out[start + FRAME_HEADER_BYTES..]);
+    out[start + 12..start + 16].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn frame_crc(head: &[u8], body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(head), body)
+}
+
+struct Header {
+    kind: FrameKind,
+    body_len: usize,
+    data_len: usize,
+    crc: u32,
+}
+
+impl Header {
+    fn parse(raw: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, FrameError> {
+        let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| raw[at + i]));
+        if raw[..2] != MAGIC {
+            return Err(FrameError::Malformed("bad magic"));
+        }
+        if raw[2] != VERSION {
+            return Err(FrameError::Version(raw[2]));
+        }
+        let kind = usize::from(raw[3]).checked_sub(1).and_then(|index| KINDS.get(index));
+        let Some(&kind) = kind else { return Err(FrameError::Malformed("unknown kind")) };
+        let header =
+            Self { kind, body_len: u32_at(4) as usize, data_len: u32_at(8) as usize, crc: u32_at(12) };
+        if header.body_len > BODY_BYTES_MAX || header.data_len > DATA_BYTES_MAX {
+            return Err(FrameError::Malformed("longer than the limit"));
+        }
+        if header.data_len > 0 && kind != FrameKind::Packet {
+            return Err(FrameError::Malformed("data in a frame that takes none"));
+        }
+        Ok(header)
+    }
+
+    fn check(&self, raw: &[u8], body: &[u8]) -> Result<(), FrameError> {
+        if frame_crc(&raw[..12], body) == self.crc {
+            Ok(())
+        } else {
+            Err(FrameError::Malformed("header checksum mismatch"))
+        }
+    }
+}
+
+/// Reads one frame from a blocking stream. `spare` lends its memory to the frame's data; see [`recycle`].
+pub fn read_frame(stream: &mut impl Read, spare: BytesMut) -> Result<Frame, FrameError> {
+    let mut raw = [0; FRAME_HEADER_BYTES];
+    if stream.read(&mut raw[..1])? == 0 {
+        return Err(FrameError::Closed);
+    }
+    stream.read_exact(&mut raw[1..])?;
+    let header = Header::parse(&raw)?;
+    let mut body = BytesMut::zeroed(header.body_len);
+    stream.read_exact(&mut body)?;
+    header.check(&raw, &body)?;
+    let mut data = spare;
+    data.resize(header.data_len, 0);
+    stream.read_exact(&mut data)?;
+    Ok(Frame { kind: header.kind, body, data })
+}
+
+/// Reads one frame from an async stream.
+pub async fn read_frame_async(stream: &mut (impl AsyncRead + Unpin)) -> Result<Frame, FrameError> {
+    let mut raw = [0; FRAME_HEADER_BYTES];
+    if stream.read(&mut raw[..1]).await? == 0 {
+        return Err(FrameError::Closed);
+    }
+    stream.read_exact(&mut raw[1..]).await?;
+    let header = Header::parse(&raw)?;
+    let mut body = BytesMut::zeroed(header.body_len);
+    stream.read_exact(&mut body).await?;
+    header.check(&raw, &body)?;
+    let mut data = BytesMut::zeroed(header.data_len);
+    stream.read_exact(&mut data).await?;
+    Ok(Frame { kind: header.kind, body, data })
+}
+
+/// Takes a frame's data memory back for the next [`read_frame`].
+pub fn recycle(frame: Frame) -> BytesMut {
+    frame.data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::dfs::{BulkError, Packet};
+
+    fn packet_frame(data: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let body = Packet { offset: 0, last: true, checksums: vec![1, 2, 3, 4] };
+        encode_frame(FrameKind::Packet, &body, data.len(), &mut out);
+        out.extend_from_slice(data);
+        out
+    }
+
+    #[test]
+    fn round_trip() {
+        let raw = packet_frame(b"hello");
+        let frame = read_frame(&mut &raw[..], BytesMut::new()).unwrap();
+        let packet: Packet = frame.expect(FrameKind::Packet).unwrap();
+        assert!(packet.last);
+        assert_eq!(&frame.data[..], b"hello");
+    }
+
+    #[test]
+    fn an_error_frame_is_a_refusal_wherever_it_comes() {
+        let mut raw = Vec::new();
+        let body = BulkError { kind: "not-found".into(), message: "no such block".into() };
+        encode_frame(FrameKind::Error, &body, 0, &mut raw);
+        let frame = read_frame(&mut &raw[..], BytesMut::new()).unwrap();
+        let got = frame.expect::<Packet>(FrameKind::Packet);
+        assert!(matches!(got, Err(FrameError::Refused { message, .. }) if message == "no such block"));
+    }
+
+    #[test]
+    fn a_flipped_header_or_body_bit_is_noticed() {
+        let good = packet_frame(b"");
+        for at in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert!(read_frame(&mut &bad[..], BytesMut::new()).is_err(), "flip at {at}.{bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn end_of_stream_is_told_from_a_cut_frame() {
+        assert!(matches!(read_frame(&mut &[][..], BytesMut::new()), Err(FrameError::Closed)));
+        let raw = packet_frame(b"hello");
+        for cut in 1..raw.len() {
+            assert!(matches!(read_frame(&mut &raw[..cut], BytesMut::new()), Err(FrameError::Io(_))));
+        }
+    }
+}

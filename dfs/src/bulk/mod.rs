@@ -1,0 +1,44 @@
+//! The bulk protocol: blocks between clients and DataNodes, over framed TCP.
+//!
+//! A frame is a 16-byte header, a small protobuf body and raw data. The header's CRC covers header and body;
+//! the data is covered by the chunk checksums in the body, so that it is read only once.
+//!
+//! ```text
+//! offset  0  magic  u16   "FB"
+//!         2  version u8
+//!         3  kind    u8
+//!         4  body length u32, little endian
+//!         8  data length u32
+//!        12  CRC32C of bytes 0..12 and the body
+//!        16  body, then data
+//! ```
+//!
+//! **Write.** `Request(WriteBlock)` → each node connects to its first mirror and passes the rest on; then a
+//! `Status` comes back up with the nodes that are ready. `Packet`s follow, in order, whole chunks but for the
+//! last; each node checks the sums, writes, forwards. Cumulative `Status`es come up as all nodes below have
+//! taken the bytes. After the `last` packet each node makes its replica durable (fsync, rename, folder fsync)
+//! and one `Status { done }` names the nodes that hold it. A mirror that dies is dropped: the rest go on, and
+//! `faults` says who and why. If the *first* node dies, the writer goes to the next one named in the last
+//! status with `resume_at` = the start of the first packet it still keeps (a writer keeps what is not acked,
+//! and the last packet until `done`): the node cuts its partial replica there and takes over from the old
+//! connection. A node that has finalised the block already answers `done` at once.
+//!
+//! **Read.** `Request(ReadBlock)` → `ReadReply` with all checksums of the range, then the raw bytes (sendfile).
+//!
+//! **Local.** `Request(OpenLocal)` over the node's Unix socket → `ReadReply` with two descriptors (data file,
+//! checksum file) as ancillary data, `length` 0 bytes following.
+//!
+//! Any request may be answered by `Error` instead. Deliberately absent: compression and multiplexing; a
+//! transfer owns its connection. A connection may carry several requests, one after the other.
+
+mod frame;
+
+pub use frame::{
+    FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, encode_frame, read_frame, read_frame_async, recycle,
+};
+
+/// Data bytes in a full packet: a whole number of chunks.
+pub const PACKET_BYTES: usize = 8 * crate::checksum::CHUNK_BYTES;
+
+/// What a writer sends ahead of the acknowledgements, at the most.
+pub const WINDOW_BYTES: usize = 16 * PACKET_BYTES;

@@ -1,0 +1,181 @@
+//! CRC32C per chunk, and the checksum file beside each block file.
+//!
+//! Layout of a checksum file, little endian: magic `FMTC`, version u16, log2(chunk) u16, block id u64,
+//! data length u64, CRC32C of all chunk sums u32, CRC32C of the 28 bytes before u32; then one u32 a chunk.
+//! The block id is inside so that two swapped files are noticed; the length so that a short block is.
+
+use crate::ids::BlockId;
+
+/// Bytes that one checksum covers. The last chunk of a block may be shorter.
+pub const CHUNK_BYTES: usize = 1 << CHUNK_LOG2;
+const CHUNK_LOG2: u16 = 16;
+const MAGIC: [u8; 4] = *b"FMTC";
+const VERSION: u16 = 1;
+/// Length of the fixed part of a checksum file.
+pub const HEADER_BYTES: usize = 32;
+
+/// What is wrong with a block or its checksum file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChecksumError {
+    /// Not a checksum file at all.
+    #[error("bad magic at offset 0 of the checksum file")]
+    Magic,
+    /// Written by a newer Fermata.
+    #[error("checksum file version {0} at offset 4: this build knows {VERSION}")]
+    Version(u16),
+    /// Its own header or table does not add up.
+    #[error("checksum file damaged at offset {0}")]
+    Damaged(usize),
+    /// It belongs to another block.
+    #[error("checksum file is of {found}, not of {wanted}")]
+    WrongBlock {
+        /// The block it was opened for.
+        wanted: BlockId,
+        /// The block it names.
+        found: BlockId,
+    },
+    /// The data is not as long as recorded.
+    #[error("block has {found} bytes, its checksum file says {wanted}")]
+    Length {
+        /// As recorded.
+        wanted: u64,
+        /// As found.
+        found: u64,
+    },
+    /// The data is not what was written.
+    #[error("checksum mismatch at offset {0}")]
+    Mismatch(u64),
+}
+
+/// The checksums of one block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checksums {
+    /// Whose.
+    pub block: BlockId,
+    /// Bytes in the block.
+    pub length: u64,
+    /// One per chunk.
+    pub sums: Vec<u32>,
+}
+
+/// The sums of `data`, which starts at a chunk boundary.
+pub fn sums_of(data: &[u8]) -> Vec<u32> {
+    data.chunks(CHUNK_BYTES).map(crc32c::crc32c).collect()
+}
+
+/// Checks `data`, which starts at `offset` (a chunk boundary) of its block, against its sums.
+pub fn verify(data: &[u8], offset: u64, sums: &[u32]) -> Result<(), ChecksumError> {
+    let chunks = data.len().div_ceil(CHUNK_BYTES);
+    if sums.len() != chunks {
+        return Err(ChecksumError::Mismatch(offset + (chunks.min(sums.len()) * CHUNK_BYTES) as u64));
+    }
+    for (index, (chunk, sum)) in data.chunks(CHUNK_BYTES).zip(sums).enumerate() {
+        if crc32c::crc32c(chunk) != *sum {
+            return Err(ChecksumError::Mismatch(offset + (index * CHUNK_BYTES) as u64));
+        }
+    }
+    Ok(())
+}
+
+/// Sums as they travel: little endian, four bytes each.
+pub fn to_bytes(sums: &[u32]) -> Vec<u8> {
+    sums.iter().flat_map(|sum| sum.to_le_bytes()).collect()
+}
+
+/// The reverse of [`to_bytes`]; a ragged end is dropped, and `verify` then refuses the count.
+pub fn from_bytes(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect()
+}
+
+impl Checksums {
+    /// The whole checksum file.
+    pub fn encode(&self) -> Vec<u8> {
+        let table = to_bytes(&self.sums);
+        let mut out = Vec::with_capacity(HEADER_BYTES + table.len());
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&CHUNK_LOG2.to_le_bytes());
+        out.extend_from_slice(&self.block.0.to_le_bytes());
+        out.extend_from_slice(&self.length.to_le_bytes());
+        out.extend_from_slice(&crc32c::crc32c(&table).to_le_bytes());
+        out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
+        out.extend_from_slice(&table);
+        out
+    }
+
+    /// Reads a checksum file and checks that it is sound and of `block`.
+    pub fn decode(bytes: &[u8], block: BlockId) -> Result<Self, ChecksumError> {
+        let Some((header, table)) = bytes.split_at_checked(HEADER_BYTES) else {
+            return Err(ChecksumError::Damaged(bytes.len()));
+        };
+        let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| header[at + i]));
+        let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
+        if header[..4] != MAGIC {
+            return Err(ChecksumError::Magic);
+        }
+        if u16_at(4) != VERSION {
+            return Err(ChecksumError::Version(u16_at(4)));
+        }
+        if u32_at(28) != crc32c::crc32c(&header[..28]) || u16_at(6) != CHUNK_LOG2 {
+            return Err(ChecksumError::Damaged(28));
+        }
+        let (found, length) = (BlockId(u64_at(8)), u64_at(16));
+        if found != block {
+            return Err(ChecksumError::WrongBlock { wanted: block, found });
+        }
+        let chunks = length.div_ceil(CHUNK_BYTES as u64);
+        if table.len() as u64 != chunks.saturating_mul(4) || u32_at(24) != crc32c::crc32c(table) {
+            return Err(ChecksumError::Damaged(HEADER_BYTES));
+        }
+        Ok(Self { block, length, sums: from_bytes(table) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Vec<u8>, Checksums) {
+        let data: Vec<u8> = (0..CHUNK_BYTES * 2 + 5).map(|i| (i % 251) as u8).collect();
+        let sums = Checksums { block: BlockId(7), length: data.len() as u64, sums: sums_of(&data) };
+        (data, sums)
+    }
+
+    #[test]
+    fn encode_decode_verify() {
+        let (mut data, sums) = sample();
+        let decoded = Checksums::decode(&sums.encode(), BlockId(7)).unwrap();
+        assert_eq!(decoded, sums);
+        verify(&data, 0, &decoded.sums).unwrap();
+        data[CHUNK_BYTES + 1] ^= 1;
+        assert_eq!(verify(&data, 0, &decoded.sums), Err(ChecksumError::Mismatch(CHUNK_BYTES as u64)));
+        assert_eq!(
+            verify(&data[..CHUNK_BYTES], 0, &decoded.sums),
+            Err(ChecksumError::Mismatch(CHUNK_BYTES as u64))
+        );
+    }
+
+    #[test]
+    fn a_swapped_file_is_noticed() {
+        let (_, sums) = sample();
+        assert_eq!(
+            Checksums::decode(&sums.encode(), BlockId(8)),
+            Err(ChecksumError::WrongBlock { wanted: BlockId(8), found: BlockId(7) })
+        );
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let (_, sums) = sample();
+        let good = sums.encode();
+        for at in 0..good.len() {
+            assert!(Checksums::decode(&good[..at], BlockId(7)).is_err(), "cut at {at}");
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                assert!(Checksums::decode(&bad, BlockId(7)).is_err(), "flip at {at}.{bit}");
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The NameNode: who is called what, and where the bytes are.
+//!
+//! [`op`] is the language: operations in, outcomes out. The state machine is pure (time is passed in); the
+//! driver around it owns the clock, the edit log and the gRPC server.
+
+pub mod op;

@@ -1,0 +1,253 @@
+//! The language of the NameNode's state machine: what can be asked, what comes of it, what DataNodes tell.
+
+use crate::{
+    ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
+    path::DfsPath,
+};
+use serde::{Deserialize, Serialize};
+
+/// The two clocks, read by the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Now {
+    /// Monotonic, milliseconds since the process began: for every duration.
+    pub mono_ms: u64,
+    /// Wall clock, milliseconds since the epoch: for times that people see.
+    pub wall_ms: u64,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// User name; owns what it creates.
+    pub user: String,
+}
+
+/// Limits on a folder; None is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Quota {
+    /// Files and folders below it, itself included.
+    pub files: Option<u64>,
+    /// Bytes times replication.
+    pub space: Option<u64>,
+}
+
+/// What becomes of a file whose writer disappeared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnAbandon {
+    /// Close it with what was committed.
+    Close,
+    /// Delete it.
+    Delete,
+}
+
+/// A block that its writer has wholly written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockLength {
+    /// Which.
+    pub block: BlockId,
+    /// Its bytes.
+    pub length: u64,
+}
+
+/// One file of a fenced commit: the pieces, in order, become `to`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitMove {
+    /// Closed files; they cease to exist.
+    pub pieces: Vec<DfsPath>,
+    /// Where the whole goes; must not exist.
+    pub to: DfsPath,
+}
+
+/// A change that a client asks for. Meanings as in namenode.proto.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "namenode.proto says what each field means")]
+pub enum Op {
+    Create {
+        path: DfsPath,
+        holder: String,
+        replication: Option<u32>,
+        block_size: Option<u64>,
+        overwrite: bool,
+        make_parents: bool,
+        mode: Option<u32>,
+        on_abandon: OnAbandon,
+    },
+    Append {
+        path: DfsPath,
+        holder: String,
+    },
+    AddBlock {
+        file: FileId,
+        holder: String,
+        commits: Vec<BlockLength>,
+        exclude_nodes: Vec<String>,
+        writer_host: String,
+        suggested_hosts: Vec<String>,
+    },
+    AbandonBlock {
+        file: FileId,
+        holder: String,
+        block: BlockId,
+    },
+    Close {
+        file: FileId,
+        holder: String,
+        commits: Vec<BlockLength>,
+        rename_to: Option<DfsPath>,
+        overwrite: bool,
+    },
+    Mkdir {
+        path: DfsPath,
+        parents: bool,
+        mode: Option<u32>,
+    },
+    Rename {
+        from: DfsPath,
+        to: DfsPath,
+        overwrite: bool,
+    },
+    Delete {
+        path: DfsPath,
+        recursive: bool,
+    },
+    SetAttributes {
+        path: DfsPath,
+        replication: Option<u32>,
+        mode: Option<u32>,
+        owner: Option<String>,
+        group: Option<String>,
+        modified_ms: Option<u64>,
+    },
+    SetQuota {
+        path: DfsPath,
+        quota: Quota,
+    },
+    Concat {
+        target: DfsPath,
+        sources: Vec<DfsPath>,
+    },
+    Fence {
+        scope: String,
+        epoch: u64,
+    },
+    Commit {
+        scope: String,
+        epoch: u64,
+        commit_id: String,
+        moves: Vec<CommitMove>,
+        deletes: Vec<DfsPath>,
+    },
+    Drain {
+        node: String,
+        cancel: bool,
+    },
+}
+
+/// What came of an operation: enough to answer it, and to answer a repeat of it after a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It is done; nothing to tell.
+    Done,
+    /// A file was created, reopened, closed or put together.
+    File(FileId),
+    /// A block was added; write it to these nodes, in this order.
+    Block {
+        /// Which.
+        block: BlockId,
+        /// Where.
+        nodes: Vec<NodeUuid>,
+    },
+    /// Delete: whether there was anything.
+    Existed(bool),
+    /// Commit: whether it had been done before.
+    Committed {
+        /// True for a repeat.
+        already_done: bool,
+    },
+}
+
+/// What a DataNode says of itself when it registers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registration {
+    /// Its data folders' identity.
+    pub uuid: NodeUuid,
+    /// This start of it.
+    pub incarnation: Incarnation,
+    /// Its name.
+    pub node: String,
+    /// Host name or address, for locality.
+    pub host: String,
+    /// Its rack.
+    pub rack: String,
+    /// `host:port` of the bulk protocol.
+    pub data_addr: String,
+    /// Unix socket for readers on its machine; empty if none.
+    pub local_socket: String,
+    /// Its build.
+    pub version: String,
+    /// The cluster its folders belong to; empty for none yet.
+    pub cluster_id: String,
+}
+
+/// A DataNode's regular word.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Heartbeat {
+    /// Counts up within an incarnation.
+    pub seq: u64,
+    /// Room in all folders, bytes.
+    pub capacity: u64,
+    /// Taken by blocks.
+    pub used: u64,
+    /// Left for blocks.
+    pub free: u64,
+    /// Folders in use.
+    pub volumes: u32,
+    /// Folders retired after an error.
+    pub failed_volumes: u32,
+    /// Replicas finalised since the last one.
+    pub received: Vec<BlockLength>,
+    /// Replicas deleted on command.
+    pub deleted: Vec<BlockId>,
+    /// Replicas found damaged, set aside, and why.
+    pub bad: Vec<(BlockId, String)>,
+    /// Replicas gone without a command.
+    pub lost: Vec<BlockId>,
+}
+
+/// What a DataNode is told in the answer to its heartbeat. Each may be repeated without harm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Send this block to those nodes.
+    Copy {
+        /// Which.
+        block: BlockId,
+        /// Its length.
+        length: u64,
+        /// To whom, as a pipeline.
+        targets: Vec<NodeUuid>,
+    },
+    /// Delete these replicas, damaged ones included.
+    Delete(Vec<BlockId>),
+    /// Re-read this replica, and report it if it is damaged.
+    Check(BlockId),
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeartbeatAnswer {
+    /// This incarnation is not known here: register, and report everything.
+    RegisterAgain,
+    /// Go on, and do these.
+    Commands(Vec<Command>),
+}
+
+/// A request with its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Repeats carry the same.
+    pub id: RequestId,
+    /// Who asks.
+    pub caller: Caller,
+    /// What for.
+    pub op: Op,
+}

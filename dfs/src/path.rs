@@ -1,0 +1,178 @@
+//! A path in the file system: absolute, normalised, checked once where it enters.
+//!
+//! Deliberately absent: relative paths and a working folder. `.` and `..` are refused rather than resolved,
+//! so that no path means two things.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Longest name between two slashes, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest whole path, in bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+
+/// An absolute path: `/`, or `/name/name` with no empty, `.` or `..` name and no final slash.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DfsPath(Box<str>);
+
+/// Why a string is not a path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// It does not start with a slash.
+    #[error("path {0:?} is relative: paths in the file system start with /")]
+    Relative(String),
+    /// It has `.` or `..` between slashes.
+    #[error("path {0:?} has a \"{1}\" in it: write the path out in full")]
+    Dots(String, &'static str),
+    /// It has a NUL byte or another control character.
+    #[error("path {0:?} has a control character in it")]
+    Control(String),
+    /// One name is too long.
+    #[error("path {0:?} has a name of {1} bytes: the limit is {NAME_BYTES_MAX}")]
+    NameTooLong(String, usize),
+    /// The whole is too long.
+    #[error("path of {0} bytes is too long: the limit is {PATH_BYTES_MAX}")]
+    TooLong(usize),
+}
+
+impl DfsPath {
+    /// The root folder.
+    pub fn root() -> Self {
+        Self("/".into())
+    }
+
+    /// Checks and normalises: doubled and trailing slashes go.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        if text.len() > PATH_BYTES_MAX {
+            return Err(PathError::TooLong(text.len()));
+        }
+        if !text.starts_with('/') {
+            return Err(PathError::Relative(text.into()));
+        }
+        let mut clean = String::with_capacity(text.len());
+        for name in text.split('/').filter(|name| !name.is_empty()) {
+            check_name(text, name)?;
+            clean.push('/');
+            clean.push_str(name);
+        }
+        if clean.is_empty() {
+            clean.push('/');
+        }
+        Ok(Self(clean.into()))
+    }
+
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is `/`.
+    pub fn is_root(&self) -> bool {
+        &*self.0 == "/"
+    }
+
+    /// The names from the root down; none for the root itself.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/').filter(|name| !name.is_empty())
+    }
+
+    /// The folder it is in, and its name there. None for the root.
+    pub fn split_last(&self) -> Option<(DfsPath, &str)> {
+        if self.is_root() {
+            return None;
+        }
+        let at = self.0.rfind('/')?;
+        let parent = if at == 0 { Self::root() } else { Self(self.0[..at].into()) };
+        Some((parent, &self.0[at + 1..]))
+    }
+
+    /// Its last name; empty for the root.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or("")
+    }
+
+    /// This folder's entry `name`.
+    pub fn join(&self, name: &str) -> Result<Self, PathError> {
+        let whole = if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) };
+        Self::parse(&whole)
+    }
+
+    /// Whether `self` is `other` or lies below it.
+    pub fn is_within(&self, other: &DfsPath) -> bool {
+        other.is_root()
+            || self.0.strip_prefix(&*other.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+fn check_name(text: &str, name: &str) -> Result<(), PathError> {
+    match name {
+        "." => return Err(PathError::Dots(text.into(), ".")),
+        ".." => return Err(PathError::Dots(text.into(), "..")),
+        _ => {}
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(PathError::NameTooLong(text.into(), name.len()));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(PathError::Control(text.into()));
+    }
+    Ok(())
+}
+
+impl fmt::Display for DfsPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::str::FromStr for DfsPath {
+    type Err = PathError;
+    fn from_str(text: &str) -> Result<Self, PathError> {
+        Self::parse(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normalises_slashes() {
+        assert_eq!(DfsPath::parse("//a///b/").unwrap().as_str(), "/a/b");
+        assert_eq!(DfsPath::parse("///").unwrap(), DfsPath::root());
+    }
+
+    #[test]
+    fn refuses_what_reliability_lists() {
+        assert!(matches!(DfsPath::parse("a/b"), Err(PathError::Relative(_))));
+        assert!(matches!(DfsPath::parse(""), Err(PathError::Relative(_))));
+        assert!(matches!(DfsPath::parse("/a/../b"), Err(PathError::Dots(_, ".."))));
+        assert!(matches!(DfsPath::parse("/./b"), Err(PathError::Dots(_, "."))));
+        assert!(matches!(DfsPath::parse("/a\0b"), Err(PathError::Control(_))));
+        assert!(matches!(
+            DfsPath::parse(&format!("/{}", "x".repeat(256))),
+            Err(PathError::NameTooLong(_, 256))
+        ));
+        assert!(matches!(DfsPath::parse(&"/x".repeat(3000)), Err(PathError::TooLong(6000))));
+    }
+
+    #[test]
+    fn splits_and_joins() {
+        let path = DfsPath::parse("/a/b").unwrap();
+        let (parent, name) = path.split_last().unwrap();
+        assert_eq!((parent.as_str(), name), ("/a", "b"));
+        assert_eq!(parent.join("c").unwrap().as_str(), "/a/c");
+        assert!(parent.join("../c").is_err());
+        assert_eq!(DfsPath::root().split_last(), None);
+        assert_eq!(DfsPath::root().names().count(), 0);
+    }
+
+    #[test]
+    fn within_is_by_whole_names() {
+        let path = |text| DfsPath::parse(text).unwrap();
+        assert!(path("/a/b").is_within(&path("/a")));
+        assert!(path("/a").is_within(&path("/a")));
+        assert!(path("/a").is_within(&path("/")));
+        assert!(!path("/ab").is_within(&path("/a")));
+    }
+}

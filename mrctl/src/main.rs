@@ -1,0 +1,2 @@
+//! mrctl
+fn main() {}

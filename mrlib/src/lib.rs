@@ -1,0 +1,3 @@
+//! What a job author uses (`Mapper`, `Reducer`, `Job`), and the task engine.
+//!
+//! Empty until the runtime fills it.

@@ -1,0 +1,11 @@
+//! Compiles the .proto files with protox, so that no protoc needs to be installed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    const FILES: [&str; 2] = ["fermata/dfs/v1/namenode.proto", "fermata/dfs/v1/datanode.proto"];
+    for file in FILES {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    let descriptors = protox::compile(FILES, ["."])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}

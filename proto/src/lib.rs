@@ -1,0 +1,14 @@
+//! The types generated from the .proto files, and nothing else.
+//!
+//! Each daemon turns them into its own types at its door (`wire.rs`); they go no further in.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::pedantic,
+    reason = "generated code; the .proto files carry the words"
+)]
+
+/// The file system: NameNode, DataNodes, and the headers of the bulk protocol.
+pub mod dfs {
+    tonic::include_proto!("fermata.dfs.v1");
+}

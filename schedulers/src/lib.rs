@@ -1,0 +1,3 @@
+//! Every scheduling policy and estimator. Pure.
+//!
+//! Empty until the runtime fills it.
