@@ -1,0 +1,193 @@
+//! The house rules that a compiler does not know: how long files and functions may be, that each file says
+//! what it is, which crate may use which, and that nothing unfinished is left lying about.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Lines of a file without its tests, and with them.
+const CODE_LINES_MAX: usize = 500;
+const FILE_LINES_MAX: usize = 650;
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Who may use whom. The picture is in ARCHITECTURE.md.
+const ARROWS: [(&str, &[&str]); 12] = [
+    ("core", &[]),
+    ("daemon", &[]),
+    ("dfs", &["proto", "journal", "daemon"]),
+    ("jobtracker", &["core", "schedulers", "proto", "dfs", "journal", "daemon"]),
+    ("journal", &[]),
+    ("mrctl", &["proto", "mrlib", "dfs", "sim", "daemon"]),
+    ("mrlib", &["proto", "dfs", "daemon"]),
+    ("proto", &[]),
+    ("schedulers", &["core"]),
+    ("sim", &["core", "schedulers"]),
+    ("tasktracker", &["proto", "mrlib", "dfs", "daemon"]),
+    ("tests", &["core", "daemon", "dfs", "journal", "mrlib", "proto", "schedulers", "sim"]),
+];
+
+/// What a pure crate must not mention.
+const IMPURE: [&str; 8] =
+    ["tokio", "tonic", "Instant::now", "SystemTime::now", "std::fs", "std::net", "std::thread", "HashMap"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").into()
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    for entry in entries {
+        let path = entry.expect("a readable folder").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn sources() -> Vec<(String, String)> {
+    let root = root();
+    let mut files = Vec::new();
+    rust_files(&root, &mut files);
+    files.sort();
+    let read = |path: &PathBuf| {
+        let name = path.strip_prefix(&root).expect("below the root").display().to_string();
+        (name, fs::read_to_string(path).expect("a readable source file"))
+    };
+    files.iter().map(read).collect()
+}
+
+fn report(rule: &str, broken: &str) {
+    assert!(broken.is_empty(), "{rule}:\n{broken}");
+}
+
+#[test]
+fn files_are_one_room_each() {
+    let mut broken = String::new();
+    for (name, text) in sources() {
+        let lines = text.lines().count();
+        let code = text.lines().take_while(|line| *line != "#[cfg(test)]").count();
+        if code > CODE_LINES_MAX || lines > FILE_LINES_MAX {
+            let _ = writeln!(broken, "{name}: {code} lines of code, {lines} in all");
+        }
+    }
+    report("files too long", &broken);
+}
+
+#[test]
+fn files_say_what_they_are() {
+    let mut broken = String::new();
+    for (name, text) in sources() {
+        if !text.starts_with("//! ") && !text.starts_with("#![no_main]\n//! ") {
+            let _ = writeln!(broken, "{name}");
+        }
+    }
+    report("files without a //! header", &broken);
+}
+
+/// Relies on rustfmt: a function ends at the first line that is a `}` at its own indentation.
+#[test]
+fn functions_fit_on_a_page() {
+    let mut broken = String::new();
+    for (name, text) in sources() {
+        let lines: Vec<&str> = text.lines().collect();
+        for (start, line) in lines.iter().enumerate() {
+            let code = line.trim_start();
+            let is_fn = ["fn ", "pub fn ", "async fn ", "pub async fn ", "pub(crate) fn ", "pub(super) fn "]
+                .iter()
+                .any(|prefix| code.starts_with(prefix));
+            if !is_fn || code.ends_with(';') || code.ends_with('}') {
+                continue;
+            }
+            let indent = &line[..line.len() - code.len()];
+            let end = lines[start..].iter().position(|line| {
+                line.strip_prefix(indent) == Some("}") || line.strip_prefix(indent) == Some(");")
+            });
+            let length = end.map_or(0, |end| end + 1);
+            if length > FUNCTION_LINES_MAX {
+                let _ = writeln!(broken, "{name}:{}: {length} lines: {code}", start + 1);
+            }
+        }
+    }
+    report("functions too long", &broken);
+}
+
+#[test]
+fn crates_keep_to_their_arrows() {
+    let mut broken = String::new();
+    let root = root();
+    let package_of = |folder: &str| -> String {
+        let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).expect("a manifest");
+        let manifest: toml::Table = manifest.parse().expect("a sound manifest");
+        manifest["package"]["name"].as_str().expect("a package name").into()
+    };
+    for (folder, allowed) in ARROWS {
+        let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).expect("a manifest");
+        let manifest: toml::Table = manifest.parse().expect("a sound manifest");
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let Some(table) = manifest.get(section).and_then(toml::Value::as_table) else { continue };
+            for dependency in table.keys() {
+                let ours =
+                    ARROWS.iter().find(|(other, _)| dependency == other || *dependency == package_of(other));
+                if let Some((other, _)) = ours
+                    && !allowed.contains(other)
+                {
+                    let _ = writeln!(broken, "{folder} -> {other}");
+                }
+            }
+        }
+    }
+    report("arrows that ARCHITECTURE.md does not have", &broken);
+}
+
+#[test]
+fn every_crate_is_in_the_table_of_arrows() {
+    let manifest: toml::Table =
+        fs::read_to_string(root().join("Cargo.toml")).expect("a manifest").parse().expect("a sound manifest");
+    let members: Vec<&str> = manifest["workspace"]["members"]
+        .as_array()
+        .expect("members")
+        .iter()
+        .filter_map(|m| m.as_str())
+        .collect();
+    let listed: Vec<&str> = ARROWS.iter().map(|(folder, _)| *folder).collect();
+    assert_eq!(members, listed);
+}
+
+#[test]
+fn pure_crates_are_pure() {
+    let mut broken = String::new();
+    let pure = ["core/", "schedulers/", "dfs/src/namenode/state", "dfs/src/namenode/namespace"];
+    for (name, text) in sources() {
+        if !pure.iter().any(|folder| name.starts_with(folder)) {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if let Some(word) = IMPURE.iter().find(|word| code.contains(*word)) {
+                let _ = writeln!(broken, "{name}:{}: {word}", number + 1);
+            }
+        }
+    }
+    report("impure words in pure code", &broken);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    // Put together here, so that this file does not accuse itself.
+    let marks = [("todo", "!("), ("unimplemented", "!("), ("dbg", "!("), ("FIX", "ME"), ("XX", "X")]
+        .map(|(head, tail)| format!("{head}{tail}"));
+    let mut broken = String::new();
+    for (name, text) in sources() {
+        for (number, line) in text.lines().enumerate() {
+            if marks.iter().any(|mark| line.contains(mark.as_str())) {
+                let _ = writeln!(broken, "{name}:{}: {}", number + 1, line.trim());
+            }
+        }
+    }
+    report("unfinished places", &broken);
+}
