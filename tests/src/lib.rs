@@ -1,1 +1,79 @@
-//! Cluster tests.
+//! A real cluster for tests: the real binaries, started by `mrctl up` in a folder of its own and stopped when
+//! the test ends, however it ends. Nothing here sleeps for luck: [`eventually`] waits for a condition.
+
+mod cluster;
+
+pub use cluster::{Cluster, Ran, Up};
+
+use std::{
+    path::PathBuf,
+    process::Command,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+/// The folder with the binaries under test, built once a run with the profile of the test itself.
+///
+/// `cargo test` builds the binaries of other packages only by accident, so this asks for them by name.
+pub fn binaries() -> &'static PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let this = std::env::current_exe().expect("a test has a path");
+        let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/test").to_path_buf();
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--workspace", "--bins", "--locked", "--quiet"]);
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        let status = build.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+        assert!(status.success(), "cargo build --bins failed");
+        folder
+    })
+}
+
+/// Waits until `condition` yields a value; fails the test after `limit`, saying `what` never came true.
+pub fn eventually<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(start.elapsed() < limit, "waited {limit:?} in vain: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// SHA-256 of a file, in hex.
+pub fn sha256_of(path: &std::path::Path) -> String {
+    use sha2::Digest;
+    let mut file = std::fs::File::open(path).expect("a file to hash");
+    let mut hasher = sha2::Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let read = std::io::Read::read(&mut file, &mut buffer).expect("a readable file");
+        if read == 0 {
+            break;
+        }
+        hasher.update(&buffer[..read]);
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes `bytes` bytes that do not compress and depend on `seed` alone.
+pub fn random_file(path: &std::path::Path, bytes: u64, seed: u64) {
+    use std::io::Write;
+    let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path).expect("a file"));
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut left = bytes;
+    while left > 0 {
+        // xorshift64*: fast, and good enough for test data
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        let word = state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes();
+        let take = left.min(8) as usize;
+        file.write_all(&word[..take]).expect("room on the disk");
+        left -= take as u64;
+    }
+    file.flush().expect("room on the disk");
+}

@@ -1,0 +1,240 @@
+//! The NameNode's gRPC services: each method is one line of translation around the driver.
+
+use super::{driver::Driver, op::Outcome, state::State, wire};
+use crate::error::{Error, Kind};
+use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+
+/// What is spoken between this build's NameNode and DataNodes. Refused when it differs.
+pub const DATANODE_PROTOCOL: u32 = 1;
+
+/// Entries in one page of a listing, at the most and by default.
+const PAGE: usize = 1000;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Serves clients.
+pub(crate) struct ClientService {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) lease_ms: u64,
+}
+
+/// Serves DataNodes.
+pub(crate) struct DataNodeService {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) heartbeat_ms: u64,
+}
+
+fn page(limit: u32) -> usize {
+    if limit == 0 { PAGE } else { (limit as usize).min(PAGE) }
+}
+
+/// An outcome that the operation cannot have had is a bug in the state machine, not the caller's doing.
+fn unexpected(outcome: &Outcome) -> Error {
+    Error::new(Kind::Unavailable, format!("internal error: unexpected outcome {outcome:?}"))
+}
+
+fn file_of(state: &State, outcome: Outcome) -> Result<Option<pb::FileStatus>, Error> {
+    let Outcome::File(id) = outcome else { return Err(unexpected(&outcome)) };
+    Ok(Some(wire::status(state.stat_id(id)?)))
+}
+
+impl ClientService {
+    async fn submit<M: wire::Mutation, T>(
+        &self,
+        request: Request<M>,
+        answer: impl Fn(&State, Outcome) -> Result<T, Error>,
+    ) -> Answer<T> {
+        let request = wire::request(request)?;
+        Ok(Response::new(self.driver.submit(request, answer).await?))
+    }
+
+    async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Answer<T> {
+        Ok(Response::new(self.driver.query(ask).await?))
+    }
+}
+
+#[tonic::async_trait]
+impl NameNode for ClientService {
+    async fn create(&self, request: Request<pb::CreateRequest>) -> Answer<pb::CreateReply> {
+        let lease_ms = self.lease_ms;
+        self.submit(request, |state, outcome| {
+            Ok(pb::CreateReply { status: file_of(state, outcome)?, lease_ms })
+        })
+        .await
+    }
+
+    async fn append(&self, request: Request<pb::AppendRequest>) -> Answer<pb::AppendReply> {
+        let lease_ms = self.lease_ms;
+        self.submit(request, |state, outcome| {
+            Ok(pb::AppendReply { status: file_of(state, outcome)?, lease_ms })
+        })
+        .await
+    }
+
+    async fn add_block(&self, request: Request<pb::AddBlockRequest>) -> Answer<pb::AddBlockReply> {
+        self.submit(request, |state, outcome| {
+            let Outcome::Block { block, nodes } = outcome else { return Err(unexpected(&outcome)) };
+            Ok(pb::AddBlockReply { block: Some(wire::located(state.located_block(block, &nodes)?)) })
+        })
+        .await
+    }
+
+    async fn abandon_block(&self, request: Request<pb::AbandonBlockRequest>) -> Answer<pb::AbandonBlockReply> {
+        self.submit(request, |_, _| Ok(pb::AbandonBlockReply {})).await
+    }
+
+    async fn close(&self, request: Request<pb::CloseRequest>) -> Answer<pb::CloseReply> {
+        self.submit(request, |state, outcome| Ok(pb::CloseReply { status: file_of(state, outcome)? })).await
+    }
+
+    async fn renew_lease(&self, request: Request<pb::RenewLeaseRequest>) -> Answer<pb::RenewLeaseReply> {
+        let holder = request.into_inner().holder;
+        let lease_ms = self.driver.adjust(|state, now| state.renew_lease(now, &holder)).await?;
+        Ok(Response::new(pb::RenewLeaseReply { lease_ms }))
+    }
+
+    async fn locate(&self, request: Request<pb::LocateRequest>) -> Answer<pb::LocateReply> {
+        let pb::LocateRequest { path, offset, length, reader_host } = request.into_inner();
+        let path = wire::path(&path)?;
+        self.query(|state| {
+            let (status, blocks) = state.locate(&path, offset, length, &reader_host)?;
+            let blocks = blocks.into_iter().map(wire::located).collect();
+            Ok(pb::LocateReply { status: Some(wire::status(status)), blocks })
+        })
+        .await
+    }
+
+    async fn report_bad_replica(
+        &self,
+        request: Request<pb::ReportBadReplicaRequest>,
+    ) -> Answer<pb::ReportBadReplicaReply> {
+        let pb::ReportBadReplicaRequest { block_id, node_uuid, reason } = request.into_inner();
+        let (block, node) = (crate::ids::BlockId(block_id), wire::node_uuid(&node_uuid)?);
+        self.driver.adjust(|state, now| state.report_bad_replica(now, block, node, &reason)).await?;
+        Ok(Response::new(pb::ReportBadReplicaReply {}))
+    }
+
+    async fn mkdir(&self, request: Request<pb::MkdirRequest>) -> Answer<pb::MkdirReply> {
+        self.submit(request, |_, _| Ok(pb::MkdirReply {})).await
+    }
+
+    async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
+        let path = wire::path(&request.into_inner().path)?;
+        self.query(|state| Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })).await
+    }
+
+    async fn list(&self, request: Request<pb::ListRequest>) -> Answer<pb::ListReply> {
+        let pb::ListRequest { path, start_after, limit } = request.into_inner();
+        let path = wire::path(&path)?;
+        self.query(|state| {
+            let (entries, more) = state.list(&path, &start_after, page(limit))?;
+            Ok(pb::ListReply { entries: entries.into_iter().map(wire::status).collect(), more })
+        })
+        .await
+    }
+
+    async fn rename(&self, request: Request<pb::RenameRequest>) -> Answer<pb::RenameReply> {
+        self.submit(request, |_, _| Ok(pb::RenameReply {})).await
+    }
+
+    async fn delete(&self, request: Request<pb::DeleteRequest>) -> Answer<pb::DeleteReply> {
+        self.submit(request, |_, outcome| {
+            let Outcome::Existed(existed) = outcome else { return Err(unexpected(&outcome)) };
+            Ok(pb::DeleteReply { existed })
+        })
+        .await
+    }
+
+    async fn set_attributes(
+        &self,
+        request: Request<pb::SetAttributesRequest>,
+    ) -> Answer<pb::SetAttributesReply> {
+        self.submit(request, |_, _| Ok(pb::SetAttributesReply {})).await
+    }
+
+    async fn set_quota(&self, request: Request<pb::SetQuotaRequest>) -> Answer<pb::SetQuotaReply> {
+        self.submit(request, |_, _| Ok(pb::SetQuotaReply {})).await
+    }
+
+    async fn usage(&self, request: Request<pb::UsageRequest>) -> Answer<pb::UsageReply> {
+        let path = wire::path(&request.into_inner().path)?;
+        self.query(|state| Ok(wire::usage(state.usage(&path)?))).await
+    }
+
+    async fn concat(&self, request: Request<pb::ConcatRequest>) -> Answer<pb::ConcatReply> {
+        self.submit(request, |state, outcome| Ok(pb::ConcatReply { status: file_of(state, outcome)? })).await
+    }
+
+    async fn fence(&self, request: Request<pb::FenceRequest>) -> Answer<pb::FenceReply> {
+        self.submit(request, |_, _| Ok(pb::FenceReply {})).await
+    }
+
+    async fn commit(&self, request: Request<pb::CommitRequest>) -> Answer<pb::CommitReply> {
+        self.submit(request, |_, outcome| {
+            let Outcome::Committed { already_done } = outcome else { return Err(unexpected(&outcome)) };
+            Ok(pb::CommitReply { already_done })
+        })
+        .await
+    }
+
+    async fn fsck(&self, request: Request<pb::FsckRequest>) -> Answer<pb::FsckReply> {
+        let pb::FsckRequest { path, start_after, limit } = request.into_inner();
+        let path = wire::path(&path)?;
+        let after = if start_after.is_empty() { None } else { Some(wire::path(&start_after)?) };
+        self.query(|state| Ok(wire::fsck(state.fsck(&path, after.as_ref(), page(limit))?))).await
+    }
+
+    async fn report(&self, _: Request<pb::ReportRequest>) -> Answer<pb::ReportReply> {
+        let driver = &self.driver;
+        self.query(|state| Ok(wire::report(state.report(driver.now()), driver.log().last_seq()))).await
+    }
+
+    async fn set_safemode(&self, request: Request<pb::SetSafemodeRequest>) -> Answer<pb::SetSafemodeReply> {
+        let on = request.into_inner().on;
+        let safemode = self.driver.adjust(|state, _| {
+            state.set_safemode(on);
+            Ok(wire::safemode(state.safemode()))
+        });
+        Ok(Response::new(pb::SetSafemodeReply { safemode: Some(safemode.await?) }))
+    }
+
+    async fn drain(&self, request: Request<pb::DrainRequest>) -> Answer<pb::DrainReply> {
+        let node = request.get_ref().node.clone();
+        self.submit(request, |state, _| {
+            let (node_state, blocks_left) = state.drain_status(&node)?;
+            Ok(pb::DrainReply { state: wire::node_state(node_state).into(), blocks_left })
+        })
+        .await
+    }
+}
+
+#[tonic::async_trait]
+impl BlockReports for DataNodeService {
+    async fn register(&self, request: Request<pb::RegisterRequest>) -> Answer<pb::RegisterReply> {
+        let message = request.into_inner();
+        if message.protocol != DATANODE_PROTOCOL {
+            let ours = env!("CARGO_PKG_VERSION");
+            return Err(Status::failed_precondition(format!(
+                "DataNode version {} speaks protocol {}, NameNode version {ours} speaks {DATANODE_PROTOCOL}: \
+                 run the same build on both",
+                message.version, message.protocol
+            )));
+        }
+        let cluster_id = self.driver.register(wire::registration(message)?).await?;
+        Ok(Response::new(pb::RegisterReply { cluster_id, heartbeat_ms: self.heartbeat_ms }))
+    }
+
+    async fn full_report(&self, request: Request<pb::FullReportRequest>) -> Answer<pb::FullReportReply> {
+        let pb::FullReportRequest { uuid, incarnation, chunk, last, replicas } = request.into_inner();
+        let (node, incarnation) = (wire::node_uuid(&uuid)?, crate::ids::Incarnation(incarnation));
+        self.driver.full_report(node, incarnation, chunk, last, wire::replicas(replicas)?).await?;
+        Ok(Response::new(pb::FullReportReply {}))
+    }
+
+    async fn heartbeat(&self, request: Request<pb::HeartbeatRequest>) -> Answer<pb::HeartbeatReply> {
+        let (node, incarnation, heartbeat) = wire::heartbeat(request.into_inner())?;
+        Ok(Response::new(self.driver.heartbeat(node, incarnation, heartbeat, wire::heartbeat_reply).await?))
+    }
+}

@@ -1,0 +1,213 @@
+//! From the wire: requests become operations, checked at the door. Nothing malformed gets further than this.
+
+use crate::{
+    error::{Error, Kind},
+    ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
+    namenode::op::{
+        BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Request,
+    },
+    path::DfsPath,
+};
+use proto::dfs as pb;
+use tonic::metadata::MetadataMap;
+
+/// The metadata key that carries the caller's user name.
+pub(crate) const USER_KEY: &str = "fermata-user";
+const USER_BYTES_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 1024;
+const LIST_MAX: usize = 100_000;
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(Kind::Invalid, message)
+}
+
+/// A mutating request that can name itself and say what it wants.
+pub(crate) trait Mutation {
+    fn request_id(&self) -> &[u8];
+    fn op(self) -> Result<Op, Error>;
+}
+
+/// The whole request: who, which, what.
+pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request, Error> {
+    let caller = caller(request.metadata())?;
+    let message = request.into_inner();
+    let id = <[u8; 16]>::try_from(message.request_id())
+        .map_err(|_| invalid(format!("request_id has {} bytes: it must have 16", message.request_id().len())))?;
+    Ok(Request { id: RequestId(u128::from_be_bytes(id)), caller, op: message.op()? })
+}
+
+fn caller(metadata: &MetadataMap) -> Result<Caller, Error> {
+    let Some(user) = metadata.get(USER_KEY) else { return Ok(Caller { user: "anonymous".into() }) };
+    let user = user.to_str().map_err(|_| invalid("user name is not plain text"))?;
+    Ok(Caller { user: short_name("user name", user, USER_BYTES_MAX)? })
+}
+
+fn short_name(what: &str, text: &str, bytes_max: usize) -> Result<String, Error> {
+    if text.is_empty() || text.len() > bytes_max || text.chars().any(char::is_control) {
+        return Err(invalid(format!("{what} must have 1 to {bytes_max} bytes and no control character")));
+    }
+    Ok(text.into())
+}
+
+fn holder(text: &str) -> Result<String, Error> {
+    short_name("holder", text, TEXT_BYTES_MAX)
+}
+
+pub(crate) fn path(text: &str) -> Result<DfsPath, Error> {
+    Ok(DfsPath::parse(text)?)
+}
+
+fn paths(texts: &[String]) -> Result<Vec<DfsPath>, Error> {
+    within_limit("paths", texts.len())?;
+    texts.iter().map(|text| path(text)).collect()
+}
+
+fn within_limit(what: &str, count: usize) -> Result<(), Error> {
+    if count > LIST_MAX {
+        return Err(invalid(format!("{count} {what} in one request: the limit is {LIST_MAX}")));
+    }
+    Ok(())
+}
+
+fn mode(mode: u32) -> Result<u32, Error> {
+    if mode > 0o7777 {
+        return Err(invalid(format!("mode {mode:o} is not a set of permission bits (at most 7777)")));
+    }
+    Ok(mode)
+}
+
+fn lengths(commits: Vec<pb::BlockLength>) -> Result<Vec<BlockLength>, Error> {
+    within_limit("blocks", commits.len())?;
+    Ok(commits.into_iter().map(|one| BlockLength { block: BlockId(one.block_id), length: one.length }).collect())
+}
+
+fn some<T: Default + PartialEq>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
+}
+
+pub(crate) fn quota(quota: Option<pb::Quota>) -> Quota {
+    quota.map_or_else(Quota::default, |quota| Quota { files: quota.files, space: quota.space })
+}
+
+pub(crate) fn node_uuid(text: &str) -> Result<NodeUuid, Error> {
+    text.parse().map(NodeUuid).map_err(|_| invalid(format!("node uuid {text:?} is not a uuid")))
+}
+
+macro_rules! mutations {
+    ($($message:ty: |$m:ident| $op:expr;)*) => {$(
+        impl Mutation for $message {
+            fn request_id(&self) -> &[u8] {
+                &self.request_id
+            }
+            fn op(self) -> Result<Op, Error> {
+                let $m = self;
+                Ok($op)
+            }
+        }
+    )*};
+}
+
+mutations! {
+    pb::CreateRequest: |m| Op::Create {
+        path: path(&m.path)?,
+        holder: holder(&m.holder)?,
+        on_abandon: match m.on_abandon() {
+            pb::OnAbandon::Close => OnAbandon::Close,
+            pb::OnAbandon::Delete => OnAbandon::Delete,
+        },
+        replication: some(m.replication),
+        block_size: some(m.block_size),
+        overwrite: m.overwrite,
+        make_parents: m.make_parents,
+        mode: some(mode(m.mode)?),
+    };
+    pb::AppendRequest: |m| Op::Append { path: path(&m.path)?, holder: holder(&m.holder)? };
+    pb::AddBlockRequest: |m| Op::AddBlock {
+        file: FileId(m.file_id),
+        holder: holder(&m.holder)?,
+        commits: lengths(m.commits)?,
+        exclude_nodes: m.exclude_nodes,
+        writer_host: m.writer_host,
+        suggested_hosts: m.suggested_hosts,
+    };
+    pb::AbandonBlockRequest: |m| Op::AbandonBlock {
+        file: FileId(m.file_id),
+        holder: holder(&m.holder)?,
+        block: BlockId(m.block_id),
+    };
+    pb::CloseRequest: |m| Op::Close {
+        file: FileId(m.file_id),
+        holder: holder(&m.holder)?,
+        commits: lengths(m.commits)?,
+        rename_to: some(m.rename_to).as_deref().map(path).transpose()?,
+        overwrite: m.overwrite,
+    };
+    pb::MkdirRequest: |m| Op::Mkdir { path: path(&m.path)?, parents: m.parents, mode: some(mode(m.mode)?) };
+    pb::RenameRequest: |m| Op::Rename { from: path(&m.from)?, to: path(&m.to)?, overwrite: m.overwrite };
+    pb::DeleteRequest: |m| Op::Delete { path: path(&m.path)?, recursive: m.recursive };
+    pb::SetAttributesRequest: |m| Op::SetAttributes {
+        path: path(&m.path)?,
+        replication: m.replication,
+        mode: m.mode.map(mode).transpose()?,
+        owner: m.owner.map(|name| short_name("owner", &name, USER_BYTES_MAX)).transpose()?,
+        group: m.group.map(|name| short_name("group", &name, USER_BYTES_MAX)).transpose()?,
+        modified_ms: m.modified_ms,
+    };
+    pb::SetQuotaRequest: |m| Op::SetQuota { path: path(&m.path)?, quota: quota(m.quota) };
+    pb::ConcatRequest: |m| Op::Concat { target: path(&m.target)?, sources: paths(&m.sources)? };
+    pb::FenceRequest: |m| Op::Fence { scope: short_name("scope", &m.scope, TEXT_BYTES_MAX)?, epoch: m.epoch };
+    pb::CommitRequest: |m| Op::Commit {
+        scope: short_name("scope", &m.scope, TEXT_BYTES_MAX)?,
+        epoch: m.epoch,
+        commit_id: short_name("commit_id", &m.commit_id, TEXT_BYTES_MAX)?,
+        moves: moves(&m.moves)?,
+        deletes: paths(&m.deletes)?,
+    };
+    pb::DrainRequest: |m| Op::Drain { node: short_name("node", &m.node, TEXT_BYTES_MAX)?, cancel: m.cancel };
+}
+
+fn moves(moves: &[pb::CommitMove]) -> Result<Vec<CommitMove>, Error> {
+    within_limit("moves", moves.len())?;
+    moves.iter().map(|one| Ok(CommitMove { pieces: paths(&one.pieces)?, to: path(&one.to)? })).collect()
+}
+
+pub(crate) fn registration(message: pb::RegisterRequest) -> Result<Registration, Error> {
+    let address = message.address.ok_or_else(|| invalid("registration without an address"))?;
+    if address.data_addr.is_empty() {
+        return Err(invalid("registration without a data_addr"));
+    }
+    Ok(Registration {
+        uuid: node_uuid(&address.uuid)?,
+        incarnation: Incarnation(message.incarnation),
+        node: short_name("node name", &address.node, TEXT_BYTES_MAX)?,
+        host: address.host,
+        rack: short_name("rack", &address.rack, TEXT_BYTES_MAX)?,
+        data_addr: address.data_addr,
+        local_socket: address.local_socket,
+        version: message.version,
+        cluster_id: message.cluster_id,
+    })
+}
+
+pub(crate) fn replicas(replicas: Vec<pb::Replica>) -> Result<Vec<BlockLength>, Error> {
+    within_limit("replicas", replicas.len())?;
+    Ok(replicas.into_iter().map(|one| BlockLength { block: BlockId(one.block_id), length: one.length }).collect())
+}
+
+pub(crate) fn heartbeat(
+    message: pb::HeartbeatRequest,
+) -> Result<(NodeUuid, Incarnation, Heartbeat), Error> {
+    let heartbeat = Heartbeat {
+        seq: message.seq,
+        capacity: message.capacity,
+        used: message.used,
+        free: message.free,
+        volumes: message.volumes,
+        failed_volumes: message.failed_volumes,
+        received: replicas(message.received)?,
+        deleted: message.deleted.into_iter().map(BlockId).collect(),
+        bad: message.bad.into_iter().map(|one| (BlockId(one.block_id), one.reason)).collect(),
+        lost: message.lost.into_iter().map(BlockId).collect(),
+    };
+    Ok((node_uuid(&message.uuid)?, Incarnation(message.incarnation), heartbeat))
+}

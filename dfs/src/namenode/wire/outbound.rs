@@ -1,0 +1,185 @@
+//! To the wire: what the state shows of itself becomes replies.
+
+use crate::namenode::{
+    op::{Command, HeartbeatAnswer, Quota},
+    state::State,
+    view::{
+        FileStatus, FsckBlock, FsckFile, FsckPage, LocatedBlock, NodeAddress, NodeReport, NodeState, Report,
+        SafemodeStatus, Usage,
+    },
+};
+use proto::dfs as pb;
+
+pub(crate) fn status(status: FileStatus) -> pb::FileStatus {
+    pb::FileStatus {
+        path: status.path.as_str().into(),
+        is_dir: status.is_dir,
+        file_id: status.file_id.0,
+        length: status.length,
+        replication: status.replication,
+        block_size: status.block_size,
+        owner: status.owner,
+        group: status.group,
+        mode: status.mode,
+        modified_ms: status.modified_ms,
+        accessed_ms: status.accessed_ms,
+        open: status.open,
+        blocks: status.blocks,
+        quota: status.quota.map(quota_out),
+        commit_id: status.commit_id,
+    }
+}
+
+fn quota_out(quota: Quota) -> pb::Quota {
+    pb::Quota { files: quota.files, space: quota.space }
+}
+
+fn address(address: NodeAddress) -> pb::DataNodeAddress {
+    pb::DataNodeAddress {
+        node: address.node,
+        uuid: address.uuid.to_string(),
+        data_addr: address.data_addr,
+        rack: address.rack,
+        local_socket: address.local_socket,
+        host: address.host,
+    }
+}
+
+pub(crate) fn located(block: LocatedBlock) -> pb::LocatedBlock {
+    pb::LocatedBlock {
+        block_id: block.block.0,
+        offset: block.offset,
+        length: block.length,
+        nodes: block.nodes.into_iter().map(address).collect(),
+    }
+}
+
+pub(crate) fn usage(usage: Usage) -> pb::UsageReply {
+    pb::UsageReply {
+        files: usage.files,
+        dirs: usage.dirs,
+        bytes: usage.bytes,
+        space: usage.space,
+        quota: usage.quota.map(quota_out),
+    }
+}
+
+pub(crate) fn fsck(page: FsckPage) -> pb::FsckReply {
+    pb::FsckReply {
+        problems: page.problems.into_iter().map(fsck_file).collect(),
+        files: page.files,
+        blocks: page.blocks,
+        bytes: page.bytes,
+        more: page.more,
+        last_path: page.last_path.map_or_else(String::new, |path| path.as_str().into()),
+    }
+}
+
+fn fsck_file(file: FsckFile) -> pb::FsckFile {
+    let block = |block: FsckBlock| pb::FsckBlock {
+        block_id: block.block.0,
+        length: block.length,
+        wanted: block.wanted,
+        live: block.live,
+        corrupt: block.corrupt,
+        draining: block.draining,
+    };
+    pb::FsckFile {
+        path: file.path.as_str().into(),
+        open: file.open,
+        blocks: file.blocks.into_iter().map(block).collect(),
+    }
+}
+
+pub(crate) fn safemode(safemode: SafemodeStatus) -> pb::Safemode {
+    pb::Safemode {
+        on: safemode.on,
+        reason: safemode.reason,
+        blocks_seen: safemode.blocks_seen,
+        blocks_needed: safemode.blocks_needed,
+    }
+}
+
+pub(crate) fn node_state(state: NodeState) -> pb::NodeState {
+    match state {
+        NodeState::Live => pb::NodeState::Live,
+        NodeState::Suspect => pb::NodeState::Suspect,
+        NodeState::Dead => pb::NodeState::Dead,
+        NodeState::Draining => pb::NodeState::Draining,
+        NodeState::Drained => pb::NodeState::Drained,
+    }
+}
+
+fn node_report(node: NodeReport) -> pb::NodeReport {
+    pb::NodeReport {
+        state: node_state(node.state).into(),
+        address: Some(address(node.address)),
+        capacity: node.capacity,
+        used: node.used,
+        free: node.free,
+        blocks: node.blocks,
+        last_heartbeat_ms_ago: node.last_heartbeat_ms_ago,
+        volumes: node.volumes,
+        failed_volumes: node.failed_volumes,
+        blocks_left_to_drain: node.blocks_left_to_drain,
+        version: node.version,
+    }
+}
+
+pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
+    pb::ReportReply {
+        cluster_id: report.cluster_id,
+        safemode: Some(safemode(report.safemode)),
+        files: report.files,
+        dirs: report.dirs,
+        blocks: report.blocks,
+        bytes: report.bytes,
+        capacity: report.capacity,
+        used: report.used,
+        free: report.free,
+        under_replicated: report.under_replicated,
+        over_replicated: report.over_replicated,
+        missing: report.missing,
+        corrupt_replicas: report.corrupt_replicas,
+        corrupt_found_total: report.corrupt_found_total,
+        corrupt_replaced_total: report.corrupt_replaced_total,
+        copies_pending: report.copies_pending,
+        copies_done_total: report.copies_done_total,
+        open_files: report.open_files,
+        last_edit,
+        started_ms: report.started_ms,
+        nodes: report.nodes.into_iter().map(node_report).collect(),
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+/// A command names its targets by id; whoever carries it out needs their addresses. A target that has gone in
+/// the meantime is left out, and a copy to nobody is dropped: repair will ask again.
+fn command(state: &State, command: Command) -> Option<pb::Command> {
+    use pb::command::Kind;
+    let kind = match command {
+        Command::Copy { block, length, targets } => {
+            let located = state.located_block(block, &targets).ok()?;
+            let targets: Vec<_> = located.nodes.into_iter().map(address).collect();
+            if targets.is_empty() {
+                return None;
+            }
+            Kind::Copy(pb::CopyBlock { block_id: block.0, length, targets })
+        }
+        Command::Delete(blocks) => {
+            Kind::Delete(pb::DeleteBlocks { block_ids: blocks.into_iter().map(|block| block.0).collect() })
+        }
+        Command::Check(block) => Kind::Check(pb::CheckBlock { block_id: block.0 }),
+    };
+    Some(pb::Command { kind: Some(kind) })
+}
+
+pub(crate) fn heartbeat_reply(state: &State, answer: HeartbeatAnswer) -> pb::HeartbeatReply {
+    match answer {
+        HeartbeatAnswer::RegisterAgain => pb::HeartbeatReply { register_again: true, commands: Vec::new() },
+        HeartbeatAnswer::Commands(commands) => pb::HeartbeatReply {
+            register_again: false,
+            commands: commands.into_iter().filter_map(|one| command(state, one)).collect(),
+        },
+    }
+}

@@ -1,0 +1,171 @@
+//! One local cluster, driven through `mrctl` as a user would.
+
+use crate::binaries;
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+/// How to start a cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Up<'a> {
+    /// Nodes.
+    pub nodes: u32,
+    /// Racks they are spread over.
+    pub racks: u32,
+    /// Default replication.
+    pub replication: u32,
+    /// Default block size.
+    pub block_size: &'a str,
+    /// More of `fermata.toml`.
+    pub settings: &'a str,
+}
+
+impl Default for Up<'_> {
+    fn default() -> Self {
+        Self { nodes: 3, racks: 1, replication: 2, block_size: "1MiB", settings: QUICK }
+    }
+}
+
+/// Settings under which a dead node is noticed within two seconds.
+pub const QUICK: &str = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"2s\"\n";
+
+/// A running cluster and its folder. Dropping it stops the daemons and removes the folder.
+pub struct Cluster {
+    folder: tempfile::TempDir,
+}
+
+/// What a command did.
+pub struct Ran {
+    /// Its exit code; -1 when a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Cluster {
+    /// Starts one and waits until it is ready.
+    pub fn up(up: Up<'_>) -> Self {
+        // Below the build folder: a gigabyte of blocks should not land in a tmpfs.
+        let space = binaries().with_file_name("tmp");
+        fs::create_dir_all(&space).expect("a writable build folder");
+        let folder = tempfile::Builder::new().prefix("cluster-").tempdir_in(space).expect("a temporary folder");
+        let cluster = Self { folder };
+        fs::write(cluster.path("base.toml"), up.settings).expect("a writable folder");
+        let ran = cluster.try_mrctl(&[
+            "up",
+            "--detach",
+            "--config",
+            &cluster.path("base.toml").display().to_string(),
+            "--nodes",
+            &up.nodes.to_string(),
+            "--racks",
+            &up.racks.to_string(),
+            "--replication",
+            &up.replication.to_string(),
+            "--block-size",
+            up.block_size,
+        ]);
+        assert_eq!(ran.code, 0, "mrctl up failed: {}{}", ran.stdout, ran.stderr);
+        cluster
+    }
+
+    /// A path in the test's own folder (the cluster's state is in `.fermata` there).
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `mrctl ARGS`, not yet started, in the test's folder so that it finds the cluster there.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
+        for key in ["FERMATA_NAMENODE", "FERMATA_CONFIG"] {
+            command.env_remove(key);
+        }
+        command
+    }
+
+    /// Runs `mrctl ARGS` to its end.
+    pub fn try_mrctl(&self, args: &[&str]) -> Ran {
+        self.command(args).output().expect("mrctl starts").into()
+    }
+
+    /// Runs `mrctl ARGS`, which must succeed; its standard output.
+    #[track_caller]
+    pub fn mrctl(&self, args: &[&str]) -> String {
+        let ran = self.try_mrctl(args);
+        assert_eq!(ran.code, 0, "mrctl {args:?} failed: {}{}", ran.stdout, ran.stderr);
+        ran.stdout
+    }
+
+    /// Runs `mrctl ARGS --json`; what it printed.
+    #[track_caller]
+    pub fn json(&self, args: &[&str]) -> Value {
+        let out = self.mrctl(&[args, &["--json"]].concat());
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("mrctl {args:?} --json: {error}: {out}"))
+    }
+
+    /// Runs `mrctl ARGS`, which must fail with `code` and one line on standard error; that line.
+    #[track_caller]
+    pub fn refused(&self, code: i32, args: &[&str]) -> String {
+        let ran = self.try_mrctl(args);
+        assert_eq!(ran.code, code, "mrctl {args:?}: {}{}", ran.stdout, ran.stderr);
+        let lines: Vec<&str> = ran.stderr.lines().collect();
+        assert!(code == 2 || lines.len() == 1, "mrctl {args:?}: one line was due: {}", ran.stderr);
+        ran.stderr
+    }
+
+    /// The data file of each replica on a node's disks.
+    pub fn replicas_on(&self, node: &str) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        collect_blocks(&self.path(".fermata").join("data"), node, &mut found);
+        found.sort();
+        found
+    }
+}
+
+fn collect_blocks(folder: &Path, node: &str, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() {
+            collect_blocks(&path, node, found);
+        } else if name.starts_with("blk_")
+            && path.extension().is_none()
+            && path.components().any(|part| part.as_os_str() == node)
+            && path.components().any(|part| part.as_os_str() == "current")
+        {
+            found.push(path);
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let ran = self.try_mrctl(&["down"]);
+        if std::thread::panicking() {
+            for entry in fs::read_dir(self.path(".fermata/logs")).into_iter().flatten().flatten() {
+                let log = fs::read_to_string(entry.path()).unwrap_or_default();
+                let tail: Vec<&str> = log.lines().rev().take(15).collect();
+                eprintln!("--- {}", entry.path().display());
+                tail.iter().rev().for_each(|line| eprintln!("{line}"));
+            }
+        } else {
+            assert_eq!(ran.code, 0, "mrctl down failed: {}{}", ran.stdout, ran.stderr);
+        }
+    }
+}

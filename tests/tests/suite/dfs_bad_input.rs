@@ -1,0 +1,166 @@
+//! Bad input gets one line that says what, where, why and what to do, a non-zero exit, and nothing half done.
+
+use fermata_tests::{Cluster, Up, binaries};
+use proto::dfs::{self as pb, name_node_client::NameNodeClient};
+use std::{fs, process::Command};
+use tonic::{Code, transport::Channel};
+
+fn tiny() -> Cluster {
+    Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() })
+}
+
+#[test]
+fn paths_and_operations_that_make_no_sense() {
+    let cluster = tiny();
+    fs::write(cluster.path("f"), "data").unwrap();
+    cluster.mrctl(&["fs", "mkdir", "-p", "/dir/sub"]);
+    cluster.mrctl(&["fs", "put", "f", "/file"]);
+    let long = format!("/{}", "n".repeat(256));
+    let cases: [(&[&str], &[&str]); 19] = [
+        (&["fs", "ls", "relative"], &["relative"]),
+        (&["fs", "ls", "/a/../b"], &[".."]),
+        (&["fs", "mkdir", &long], &["256", "255"]),
+        (&["fs", "ls", "/nowhere"], &["/nowhere"]),
+        (&["fs", "cat", "/nowhere"], &["/nowhere"]),
+        (&["fs", "cat", "/dir"], &["/dir", "folder"]),
+        (&["fs", "rm", "/nowhere*"], &["/nowhere*"]),
+        (&["fs", "rm", "/dir"], &["/dir", "-r"]),
+        (&["fs", "rm", "-r", "/"], &["/"]),
+        (&["fs", "mv", "/dir", "/dir/sub/x"], &["/dir"]),
+        (&["fs", "mv", "/nowhere", "/x"], &["/nowhere"]),
+        (&["fs", "mkdir", "/file/x"], &["/file"]),
+        (&["fs", "mkdir", "/no/parent"], &["/no", "-p"]),
+        (&["fs", "put", "f", "/file"], &["/file", "--force"]),
+        (&["fs", "put", "missing", "/x"], &["missing"]),
+        (&["fs", "put", "--replication", "1000", "f", "/x"], &["1000"]),
+        (&["fs", "put", "--block-size", "1", "f", "/x"], &["block size"]),
+        (&["fs", "setrep", "0", "/file"], &["0"]),
+        (&["drain", "node9"], &["node9"]),
+    ];
+    for (args, words) in cases {
+        let code = cluster.try_mrctl(args).code;
+        assert!(code == 1 || code == 2, "mrctl {args:?}: exit {code}");
+        let line = cluster.refused(code, args);
+        assert!(words.iter().all(|word| line.contains(word)), "mrctl {args:?}: {line}");
+        assert!(!line.contains("panicked"), "mrctl {args:?}: {line}");
+    }
+    assert_eq!(cluster.mrctl(&["fs", "cat", "/file"]), "data");
+    let left = cluster.json(&["fs", "ls", "/"]);
+    assert_eq!(left.as_array().unwrap().len(), 2, "something was half done: {left}");
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    let cluster = tiny();
+    for args in [
+        &["fs", "put", "--block-size", "64 parrots", "f", "/x"][..],
+        &["fs", "--no-such-flag"],
+        &["fs", "no-such-command"],
+        &["up", "--nodes", "0"],
+        &["up", "--nodes", "-1"],
+        &["up", "--namenode-port", "70000"],
+    ] {
+        let ran = cluster.try_mrctl(args);
+        assert_eq!(ran.code, 2, "mrctl {args:?}: {}{}", ran.stdout, ran.stderr);
+    }
+}
+
+#[test]
+fn an_unreachable_namenode_is_named_in_time() {
+    let cluster = tiny();
+    let start = std::time::Instant::now();
+    let line = cluster.refused(1, &["--namenode", "127.0.0.1:9", "fs", "ls", "/"]);
+    assert!(line.contains("127.0.0.1:9"), "{line}");
+    assert!(start.elapsed().as_secs() < 20, "took {:?}", start.elapsed());
+}
+
+fn daemon(name: &str, args: &[&str]) -> (i32, String) {
+    let output = Command::new(binaries().join(name)).args(args).output().expect("a daemon starts");
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn daemons_refuse_bad_configuration_with_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("fermata.toml");
+    for name in ["namenode", "datanode"] {
+        let run = |text: &str, args: &[&str]| {
+            fs::write(&config, text).unwrap();
+            daemon(name, &[&["--config", config.to_str().unwrap()], args].concat())
+        };
+        let (code, line) = run("[namenode]\nlissten = \"x\"\n", &[]);
+        assert!(code == 1 && line.contains("fermata.toml:2") && line.contains("lissten"), "{name}: {line}");
+        let (code, line) = run("[namenode\n", &[]);
+        assert!(code == 1 && line.contains("fermata.toml:1"), "{name}: {line}");
+        let (code, line) = run("", &["--listen", "0.0.0.0:0"]);
+        assert!(code == 1 && line.contains("--insecure"), "{name}: {line}");
+        let (code, line) = run("", &["--listen", "127.0.0.1:70000"]);
+        assert!(code == 1 && line.contains("70000"), "{name}: {line}");
+        let (code, _) = daemon(name, &["--no-such-flag"]);
+        assert_eq!(code, 2);
+        let (code, line) = daemon(name, &["--config", "/no/such/file"]);
+        assert!(code == 1 && line.contains("/no/such/file"), "{name}: {line}");
+    }
+}
+
+#[test]
+fn a_data_folder_has_one_daemon() {
+    let cluster = tiny();
+    let state = cluster.path(".fermata/data/namenode");
+    let (code, line) = daemon("namenode", &["--listen", "127.0.0.1:0", "--dir", state.to_str().unwrap()]);
+    assert!(code == 1 && line.contains("in use by namenode"), "{line}");
+}
+
+async fn namenode(cluster: &Cluster) -> NameNodeClient<Channel> {
+    let text = fs::read_to_string(cluster.path(".fermata/fermata.toml")).unwrap();
+    let table: toml::Table = text.parse().unwrap();
+    let address = table["cluster"]["namenode"].as_str().unwrap().to_owned();
+    NameNodeClient::connect(format!("http://{address}")).await.unwrap()
+}
+
+#[tokio::test]
+async fn malformed_requests_are_refused_by_kind() {
+    let cluster = tokio::task::spawn_blocking(tiny).await.unwrap();
+    let mut client = namenode(&cluster).await;
+    let id = vec![1; 16];
+
+    let status = client.mkdir(pb::MkdirRequest { path: "/x".into(), ..Default::default() }).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert!(status.message().contains("request_id"), "{status}");
+
+    let status = client.create(pb::CreateRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+
+    let create = pb::CreateRequest {
+        request_id: id.clone(),
+        path: "/f".into(),
+        holder: "h".into(),
+        mode: 0o77777,
+        ..Default::default()
+    };
+    assert_eq!(client.create(create).await.unwrap_err().code(), Code::InvalidArgument);
+
+    let close = pb::CloseRequest { request_id: id, file_id: 999, holder: "h".into(), ..Default::default() };
+    let status = client.close(close).await.unwrap_err();
+    assert!(matches!(status.code(), Code::NotFound | Code::FailedPrecondition), "{status}");
+
+    let status = client.stat(pb::StatRequest { path: "/../etc".into() }).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+
+    let huge = pb::StatRequest { path: "x".repeat(5 << 20) };
+    let status = client.stat(huge).await.unwrap_err();
+    assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status}");
+    tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_repeated_request_is_applied_once() {
+    let cluster = tokio::task::spawn_blocking(tiny).await.unwrap();
+    let mut client = namenode(&cluster).await;
+    let mkdir = pb::MkdirRequest { request_id: vec![7; 16], path: "/once".into(), ..Default::default() };
+    client.mkdir(mkdir.clone()).await.unwrap();
+    client.mkdir(mkdir.clone()).await.unwrap();
+    let other = pb::MkdirRequest { request_id: vec![8; 16], ..mkdir };
+    assert_eq!(client.mkdir(other).await.unwrap_err().code(), Code::AlreadyExists);
+    tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();
+}

@@ -1,0 +1,104 @@
+//! Disks lie; readers get the right bytes all the same, and the damage is found, counted and mended.
+
+use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
+use std::{fs, os::unix::fs::FileExt, path::Path, time::Duration};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn flip_a_byte(block: &Path) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(block).unwrap();
+    let mut byte = [0];
+    let middle = file.metadata().unwrap().len() / 2;
+    file.read_exact_at(&mut byte, middle).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x40], middle).unwrap();
+}
+
+fn checksum_file(block: &Path) -> std::path::PathBuf {
+    block.with_extension("crc")
+}
+
+fn swap(a: &Path, b: &Path) {
+    let aside = a.with_extension("aside");
+    fs::rename(a, &aside).unwrap();
+    fs::rename(b, a).unwrap();
+    fs::rename(&aside, b).unwrap();
+}
+
+fn damage_four_replicas_on_node1(cluster: &Cluster) {
+    let blocks = cluster.replicas_on("node1");
+    assert!(blocks.len() >= 4, "node1 holds {} blocks", blocks.len());
+    flip_a_byte(&blocks[0]);
+    fs::OpenOptions::new().write(true).open(&blocks[1]).unwrap().set_len(1000).unwrap();
+    swap(&checksum_file(&blocks[2]), &checksum_file(&blocks[3]));
+}
+
+/// All three nodes hold every block, so node1 is damaged and the others are not.
+fn cluster_with_a_file(settings: &str) -> (Cluster, String) {
+    let cluster = Cluster::up(Up { replication: 3, settings, ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, 6 << 20, 5);
+    cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
+    let sum = sha256_of(&source);
+    (cluster, sum)
+}
+
+fn healed(cluster: &Cluster) {
+    eventually("four damaged replicas are found and replaced", PATIENCE, || {
+        let report = cluster.json(&["fs", "report"]);
+        (report["corrupt_found_total"] == 4
+            && report["corrupt_replaced_total"] == 4
+            && report["corrupt_replicas"] == 0
+            && report["under_replicated"] == 0)
+            .then_some(())
+    });
+    cluster.mrctl(&["fs", "fsck", "/"]);
+}
+
+#[test]
+fn reads_go_on_past_damage_which_is_reported_and_replaced() {
+    // No scrubber: what is found here is found by readers.
+    let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n");
+    let (cluster, wanted) = cluster_with_a_file(&settings);
+    damage_four_replicas_on_node1(&cluster);
+    for (name, extra) in [("tcp", "short_circuit = false"), ("local", "short_circuit = true")] {
+        let config = cluster.path(&format!("{name}.toml"));
+        let base = fs::read_to_string(cluster.path(".fermata/fermata.toml")).unwrap();
+        let mut table: toml::Table = base.parse().unwrap();
+        let client: toml::Table = extra.parse().unwrap();
+        table.entry("client").or_insert(toml::Table::new().into()).as_table_mut().unwrap().extend(client);
+        fs::write(&config, toml::to_string(&table).unwrap()).unwrap();
+        // Several times, so that each replica is likely to be tried.
+        for _ in 0..6 {
+            let got = cluster.path("got");
+            cluster.mrctl(&["--config", config.to_str().unwrap(), "fs", "get", "--force", "/file", got.to_str().unwrap()]);
+            assert_eq!(sha256_of(&got), wanted);
+        }
+    }
+    // Whatever readers have not come across by chance, an operator's check finds.
+    cluster.mrctl(&["fs", "fsck", "/", "--verify"]);
+    healed(&cluster);
+}
+
+#[test]
+fn the_scrubber_finds_damage_that_nobody_reads() {
+    let settings = format!("{QUICK}[datanode]\nscrub_rate = \"256MiB\"\nscrub_period = \"1s\"\n");
+    let (cluster, wanted) = cluster_with_a_file(&settings);
+    damage_four_replicas_on_node1(&cluster);
+    healed(&cluster);
+    let got = cluster.path("got");
+    cluster.mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
+    assert_eq!(sha256_of(&got), wanted);
+}
+
+#[test]
+fn damage_done_while_a_node_is_down_is_found_when_it_returns() {
+    let settings = format!("{QUICK}[datanode]\nscrub_rate = \"256MiB\"\nscrub_period = \"1s\"\n");
+    let (cluster, wanted) = cluster_with_a_file(&settings);
+    cluster.mrctl(&["chaos", "kill", "node1"]);
+    damage_four_replicas_on_node1(&cluster);
+    cluster.mrctl(&["chaos", "restart", "node1"]);
+    healed(&cluster);
+    let got = cluster.path("got");
+    cluster.mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
+    assert_eq!(sha256_of(&got), wanted);
+}

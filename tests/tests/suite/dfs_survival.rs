@@ -1,0 +1,100 @@
+//! DataNodes die; the bytes stay.
+
+use fermata_tests::{Cluster, Up, eventually, random_file, sha256_of};
+use std::{process::Stdio, time::Duration};
+
+const GIB: u64 = 1 << 30;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn get_sha256(cluster: &Cluster, path: &str) -> String {
+    let local = cluster.path("got");
+    cluster.mrctl(&["fs", "get", "--force", path, local.to_str().unwrap()]);
+    sha256_of(&local)
+}
+
+#[test]
+fn a_gibibyte_survives_a_death_during_the_put_and_another_later() {
+    let cluster = Cluster::up(Up { block_size: "64MiB", ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, GIB, 1);
+    let wanted = sha256_of(&source);
+
+    let mut put = cluster
+        .command(&["fs", "put", source.to_str().unwrap(), "/big"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("mrctl starts");
+    eventually("node1 holds a block of the put", PATIENCE, || (cluster.replicas_on("node1").len() >= 2).then_some(()));
+    assert!(put.try_wait().unwrap().is_none(), "the put was over before a node could die in it");
+    cluster.mrctl(&["chaos", "kill", "node1"]);
+    assert!(put.wait().unwrap().success(), "the put failed when a DataNode died in it");
+    assert_eq!(get_sha256(&cluster, "/big"), wanted);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "120s"]);
+
+    cluster.mrctl(&["chaos", "restart", "node1"]);
+    cluster.mrctl(&["chaos", "kill", "node2"]);
+    assert_eq!(get_sha256(&cluster, "/big"), wanted);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "120s"]);
+    assert_eq!(get_sha256(&cluster, "/big"), wanted);
+}
+
+#[test]
+fn a_drained_node_can_be_stopped_without_a_block_in_danger() {
+    let cluster = Cluster::up(Up { nodes: 4, racks: 2, ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, 16 << 20, 2);
+    cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
+    cluster.mrctl(&["drain", "node2", "--deadline", "60s"]);
+    cluster.mrctl(&["chaos", "kill", "node2"]);
+    let report = cluster.json(&["fs", "report"]);
+    assert_eq!((&report["under_replicated"], &report["missing"]), (&0.into(), &0.into()), "{report}");
+    assert_eq!(get_sha256(&cluster, "/file"), sha256_of(&source));
+}
+
+#[test]
+fn replicas_spread_over_racks_and_follow_setrep() {
+    let cluster = Cluster::up(Up { nodes: 4, racks: 2, ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, 5 << 20, 3);
+    cluster.mrctl(&["fs", "put", "--replication", "3", source.to_str().unwrap(), "/file"]);
+    let stat = cluster.json(&["fs", "stat", "--blocks", "/file"]);
+    let blocks = stat["block_locations"].as_array().expect("block locations");
+    assert_eq!(blocks.len(), 5);
+    for block in blocks {
+        let racks: std::collections::BTreeSet<&str> =
+            block["nodes"].as_array().unwrap().iter().map(|node| node["rack"].as_str().unwrap()).collect();
+        assert_eq!(racks.len(), 2, "{block}");
+        assert_eq!(block["nodes"].as_array().unwrap().len(), 3, "{block}");
+    }
+    cluster.mrctl(&["fs", "setrep", "1", "--wait", "/file"]);
+    eventually("two replicas of each block are deleted", PATIENCE, || {
+        let left: usize = (1..=4).map(|node| cluster.replicas_on(&format!("node{node}")).len()).sum();
+        (left == 5).then_some(())
+    });
+    cluster.mrctl(&["fs", "setrep", "4", "--wait", "/file"]);
+    assert_eq!(get_sha256(&cluster, "/file"), sha256_of(&source));
+}
+
+#[test]
+fn a_killed_put_leaves_nothing_behind() {
+    let settings = format!("{}lease = \"3s\"\n", fermata_tests::QUICK);
+    let cluster = Cluster::up(Up { settings: &settings, ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, GIB / 2, 4);
+    let mut put = cluster
+        .command(&["fs", "put", source.to_str().unwrap(), "/half"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("mrctl starts");
+    eventually("a block arrives", PATIENCE, || (!cluster.replicas_on("node1").is_empty()).then_some(()));
+    put.kill().unwrap();
+    put.wait().unwrap();
+    assert!(cluster.refused(1, &["fs", "stat", "/half"]).contains("/half"), "a half-written file is visible");
+    eventually("the lease ends and the file is gone", PATIENCE, || {
+        (cluster.json(&["fs", "report"])["files"] == 0).then_some(())
+    });
+    eventually("its blocks are deleted", PATIENCE, || {
+        let left: usize = (1..=3).map(|node| cluster.replicas_on(&format!("node{node}")).len()).sum();
+        (left == 0).then_some(())
+    });
+}

@@ -1,0 +1,109 @@
+//! `mrctl up`, `down`, `demo`: a cluster comes and goes without a trace.
+
+use fermata_tests::{Cluster, Up, binaries, eventually};
+use std::{fs, process::Command, time::Duration};
+
+fn pids(cluster: &Cluster) -> Vec<u32> {
+    let state = fs::read_to_string(cluster.path(".fermata/cluster.json")).expect("a state file");
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+    let daemons = state["daemons"].as_array().expect("daemons");
+    daemons.iter().map(|daemon| u32::try_from(daemon["pid"].as_u64().unwrap()).unwrap()).collect()
+}
+
+fn alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[test]
+fn up_is_ready_refuses_twice_and_down_leaves_nothing_running() {
+    let cluster = Cluster::up(Up::default());
+    let report = cluster.json(&["fs", "report"]);
+    assert_eq!(report["nodes"].as_array().unwrap().len(), 3);
+    assert_eq!(report["safemode"]["on"], false);
+
+    let again = cluster.refused(1, &["up", "--detach"]);
+    assert!(again.contains("already running"), "{again}");
+
+    let pids = pids(&cluster);
+    assert_eq!(pids.len(), 4);
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    cluster.mrctl(&["down"]);
+    assert!(!pids.iter().any(|pid| alive(*pid)), "down left a daemon running");
+    cluster.mrctl(&["down"]);
+}
+
+#[test]
+fn data_outlives_down_and_up() {
+    let cluster = Cluster::up(Up::default());
+    fs::write(cluster.path("hello"), "hold, then go on").unwrap();
+    cluster.mrctl(&["fs", "put", "hello", "/hello"]);
+    cluster.mrctl(&["down"]);
+    cluster.mrctl(&["up", "--detach"]);
+    assert_eq!(cluster.mrctl(&["fs", "cat", "/hello"]), "hold, then go on");
+}
+
+#[test]
+fn listeners_are_on_loopback_only() {
+    let cluster = Cluster::up(Up::default());
+    for pid in pids(&cluster) {
+        for table in ["tcp", "tcp6"] {
+            let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+            let inodes = socket_inodes(pid);
+            for line in text.lines().skip(1) {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                let (local, state, inode) = (fields[1], fields[3], fields[9]);
+                if state == "0A" && inodes.contains(&inode.to_owned()) {
+                    assert!(local.starts_with("0100007F:"), "pid {pid} listens on {local}");
+                }
+            }
+        }
+    }
+}
+
+fn socket_inodes(pid: u32) -> Vec<String> {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
+    targets
+        .filter_map(|target| {
+            Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn a_foreground_cluster_ends_with_its_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = Command::new(binaries().join("mrctl"))
+        .args(["up", "--nodes", "1", "--replication", "1"])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let state = folder.path().join(".fermata/cluster.json");
+    let report = || {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.args(["fs", "report"]).current_dir(folder.path()).output().unwrap().status.success()
+    };
+    eventually("the cluster serves", Duration::from_secs(30), || report().then_some(()));
+    let stop = Command::new("kill").args(["-TERM", &up.id().to_string()]).status().unwrap();
+    assert!(stop.success());
+    assert!(up.wait().unwrap().success());
+    assert!(!state.exists(), "the state file is left");
+}
+
+#[test]
+fn the_demo_works_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(binaries().join("mrctl"))
+        .arg("demo")
+        .current_dir(folder.path())
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("same SHA-256"), "{text}");
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
