@@ -1,0 +1,105 @@
+//! Values to record bytes and back: a version byte, then bincode 2 (serde, standard configuration).
+//!
+//! bincode is unmaintained (RUSTSEC-2025-0141: no known flaw, no more releases). It stays because these bytes are
+//! read only from our own disk, behind a CRC, never from the network; and decoding is bounded all the same: a
+//! hostile length cannot allocate more than [`VALUE_BYTES_MAX`], trailing bytes are an error. This file is all that
+//! knows of bincode: to replace it (by postcard, say), give [`VERSION`] another value and keep the old arm.
+
+use bincode::config::{self, Config};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// First byte of every encoded value.
+pub const VERSION: u8 = 1;
+/// A decoded value takes about this much memory at most.
+pub const VALUE_BYTES_MAX: usize = 64 << 20;
+
+/// Why bytes are not a value.
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    /// There is not even a version byte.
+    #[error("record is empty")]
+    Empty,
+    /// Written by a newer Fermata.
+    #[error("record has encoding version {0}, this build knows {VERSION}: use the build that wrote it")]
+    Version(u8),
+    /// They do not parse.
+    #[error("record does not parse: {0}")]
+    Malformed(#[from] bincode::error::DecodeError),
+    /// More bytes than the value takes.
+    #[error("record has {0} bytes after its value")]
+    Trailing(usize),
+}
+
+fn settings() -> impl Config {
+    config::standard().with_limit::<VALUE_BYTES_MAX>()
+}
+
+/// The bytes of `value`.
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64);
+    encode_into(value, &mut out);
+    out
+}
+
+/// Appends the bytes of `value` to `out`, for callers that reuse one buffer.
+pub fn encode_into<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+    out.push(VERSION);
+    bincode::serde::encode_into_std_write(value, out, settings())
+        .expect("a Vec grows, and record types serialise without conditions");
+}
+
+/// The value that [`encode`] made into `bytes`.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    let (version, body) = bytes.split_first().ok_or(CodecError::Empty)?;
+    if *version != VERSION {
+        return Err(CodecError::Version(*version));
+    }
+    let (value, used) = bincode::serde::decode_from_slice(body, settings())?;
+    if used != body.len() {
+        return Err(CodecError::Trailing(body.len() - used));
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Sample {
+        Named { name: String, sizes: Vec<u64> },
+        Plain(Option<i32>),
+    }
+
+    #[test]
+    fn round_trip_and_refusals() {
+        let value = Sample::Named { name: "a/b".into(), sizes: vec![1, 300, u64::MAX] };
+        let bytes = encode(&value);
+        assert_eq!(decode::<Sample>(&bytes).unwrap(), value);
+        for cut in 1..bytes.len() {
+            assert!(matches!(decode::<Sample>(&bytes[..cut]), Err(CodecError::Malformed(_))), "cut at {cut}");
+        }
+        assert!(matches!(decode::<Sample>(&[]), Err(CodecError::Empty)));
+        assert!(matches!(decode::<Sample>(&[9, 0]), Err(CodecError::Version(9))));
+        let longer = [&bytes[..], &[0, 0]].concat();
+        assert!(matches!(decode::<Sample>(&longer), Err(CodecError::Trailing(2))));
+    }
+
+    #[test]
+    fn a_hostile_length_allocates_nothing() {
+        // Version, variant 0, then a string that claims 2^64 - 1 bytes.
+        let bytes = [&[VERSION, 0, 253][..], &[255; 8], b"x"].concat();
+        assert!(matches!(decode::<Sample>(&bytes), Err(CodecError::Malformed(_))));
+        let bytes = [&[VERSION, 0, 0, 253][..], &[255; 8]].concat();
+        assert!(matches!(decode::<Sample>(&bytes), Err(CodecError::Malformed(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode::<Sample>(&bytes);
+        }
+    }
+}

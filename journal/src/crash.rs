@@ -1,0 +1,439 @@
+//! A disk in memory that crashes on command: the instrument for crash tests, here and in the daemons that keep
+//! a journal. `kill -9` shows nothing about durability, because the page cache survives it; this does.
+//!
+//! How a crash test goes:
+//! 1. run the script once on a fresh [`CrashDisk`] and ask [`CrashDisk::operations`] how many changes it made;
+//! 2. for every n below that, run it again after [`CrashDisk::crash_after`]`(n)`, noting what was acknowledged;
+//! 3. for each [`Survive`], open the log on [`CrashDisk::survivor`] and check that everything acknowledged is there.
+//!
+//! The disk promises what POSIX promises and nothing more: bytes survive if their file was synced after they
+//! were written; names survive if the folder was synced after they changed. What was not synced survives or not,
+//! and with [`Survive::Seeded`] each piece decides by itself: files lose pages in the middle, renames and removals
+//! happen out of order. Only operations that change the disk are counted; reading costs nothing, but fails too
+//! once the disk has crashed.
+//!
+//! Deliberately absent: time, and bit rot (tests flip bits with [`CrashDisk::set_file`]).
+
+use crate::disk::{Disk, ReadFile, WriteFile};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// Unsynced bytes are lost or kept in pieces of this size, aligned as in a file.
+pub const SECTOR_BYTES: usize = 64;
+
+/// What a restart finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Survive {
+    /// Everything written so far: the process died, the machine did not.
+    Everything,
+    /// Only what was synced: power loss, the worst cache.
+    SyncedOnly,
+    /// What was synced and a random part of the rest, the same for the same seed: power loss, a real cache.
+    Seeded(u64),
+}
+
+/// How often each kind of change was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// `create` of a file.
+    pub creates: u64,
+    /// `write` to a file.
+    pub writes: u64,
+    /// `truncate` of a file.
+    pub truncates: u64,
+    /// `sync` of a file.
+    pub syncs: u64,
+    /// `rename`.
+    pub renames: u64,
+    /// `remove`.
+    pub removes: u64,
+    /// `sync_folder`.
+    pub folder_syncs: u64,
+}
+
+/// The instrumented disk. Clones are the same disk.
+#[derive(Clone, Default)]
+pub struct CrashDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    inodes: HashMap<u64, Inode>,
+    next_inode: u64,
+    names: BTreeMap<String, u64>,
+    names_synced: BTreeMap<String, u64>,
+    /// Name changes since the last `sync_folder`, in order.
+    names_pending: Vec<NameChange>,
+    counts: Counts,
+    operations: u64,
+    crash_after: Option<u64>,
+    fail_at: Option<u64>,
+    crashed: bool,
+    free_bytes: Option<u64>,
+}
+
+#[derive(Default, Clone)]
+struct Inode {
+    now: Vec<u8>,
+    synced: Vec<u8>,
+}
+
+#[derive(Clone)]
+struct NameChange {
+    unlink: Option<String>,
+    link: Option<(String, u64)>,
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        if let Some(name) = &self.unlink {
+            names.remove(name);
+        }
+        if let Some((name, inode)) = &self.link {
+            names.insert(name.clone(), *inode);
+        }
+    }
+}
+
+impl CrashDisk {
+    /// An empty disk that works until told otherwise.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A disk with these files, all of them synced.
+    pub fn with_files<N: Into<String>, B: Into<Vec<u8>>>(files: impl IntoIterator<Item = (N, B)>) -> Self {
+        let disk = Self::new();
+        for (name, bytes) in files {
+            disk.set_file(&name.into(), bytes);
+        }
+        disk
+    }
+
+    /// Puts a file there behind the log's back, synced. Not counted.
+    pub fn set_file(&self, name: &str, bytes: impl Into<Vec<u8>>) {
+        let mut state = self.lock();
+        let bytes = bytes.into();
+        let inode = state.new_inode(Inode { now: bytes.clone(), synced: bytes });
+        state.names.insert(name.to_owned(), inode);
+        state.names_synced.insert(name.to_owned(), inode);
+    }
+
+    /// The files as a running process sees them, crashed or not.
+    pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let state = self.lock();
+        state.names.iter().map(|(name, inode)| (name.clone(), state.inodes[inode].now.clone())).collect()
+    }
+
+    /// Lets `n` more changes succeed; then every operation fails, for good.
+    pub fn crash_after(&self, n: u64) {
+        let mut state = self.lock();
+        state.crash_after = Some(state.operations + n);
+    }
+
+    /// Makes only the change after the next `n` fail, with an I/O error; the disk lives on.
+    pub fn fail_after(&self, n: u64) {
+        let mut state = self.lock();
+        state.fail_at = Some(state.operations + n);
+    }
+
+    /// What `free_bytes` says from now on.
+    pub fn set_free_bytes(&self, bytes: u64) {
+        self.lock().free_bytes = Some(bytes);
+    }
+
+    /// Whether an operation has met the crash.
+    pub fn crashed(&self) -> bool {
+        self.lock().crashed
+    }
+
+    /// Changes made so far.
+    pub fn operations(&self) -> u64 {
+        self.lock().operations
+    }
+
+    /// Changes made so far, by kind.
+    pub fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// The disk that a restart finds if the crash is now. This one is left as it is.
+    pub fn survivor(&self, survive: Survive) -> Self {
+        let state = self.lock();
+        let (names, mut random) = match survive {
+            Survive::Everything => (state.names.clone(), None),
+            Survive::SyncedOnly => (state.names_synced.clone(), None),
+            Survive::Seeded(seed) => {
+                let mut random = SplitMix(seed);
+                let mut names = state.names_synced.clone();
+                for change in state.names_pending.iter().filter(|_| random.coin()) {
+                    change.apply(&mut names);
+                }
+                (names, Some(random))
+            }
+        };
+        let disk = Self::new();
+        for (name, inode) in names {
+            let inode = &state.inodes[&inode];
+            let bytes = match (&mut random, survive) {
+                (Some(random), _) => inode.partly(random),
+                (None, Survive::Everything) => inode.now.clone(),
+                (None, _) => inode.synced.clone(),
+            };
+            disk.set_file(&name, bytes);
+        }
+        disk
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, count: fn(&mut Counts) -> &mut u64) -> io::Result<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        state.alive()?;
+        if state.crash_after.is_some_and(|limit| state.operations >= limit) {
+            state.crashed = true;
+            return Err(crash_error());
+        }
+        let failing = state.fail_at == Some(state.operations);
+        state.operations += 1;
+        *count(&mut state.counts) += 1;
+        if failing {
+            return Err(io::Error::other("injected I/O error"));
+        }
+        Ok(state)
+    }
+}
+
+fn crash_error() -> io::Error {
+    io::Error::other("the disk has crashed")
+}
+
+impl State {
+    fn alive(&self) -> io::Result<()> {
+        if self.crashed { Err(crash_error()) } else { Ok(()) }
+    }
+
+    fn new_inode(&mut self, inode: Inode) -> u64 {
+        self.next_inode += 1;
+        self.inodes.insert(self.next_inode, inode);
+        self.next_inode
+    }
+
+    fn find(&self, name: &str) -> io::Result<u64> {
+        self.alive()?;
+        self.names.get(name).copied().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
+    }
+
+    fn rename(&mut self, change: NameChange) {
+        change.apply(&mut self.names);
+        self.names_pending.push(change);
+    }
+
+    fn inode(&mut self, inode: u64) -> &mut Inode {
+        self.inodes.get_mut(&inode).expect("inodes are never removed")
+    }
+}
+
+impl Inode {
+    /// What was synced, and some of what was not.
+    fn partly(&self, random: &mut SplitMix) -> Vec<u8> {
+        if self.now.len() < self.synced.len() || !self.now.starts_with(&self.synced) {
+            // Cut, perhaps written again after: the cut has reached the disk or nothing has.
+            return if random.coin() { self.now.clone() } else { self.synced.clone() };
+        }
+        let unsynced = self.now.len() - self.synced.len();
+        let kept = random.below(unsynced as u64 + 1) as usize;
+        let mut bytes = self.now[..self.synced.len() + kept].to_vec();
+        if random.coin() {
+            // The length grew but some sectors were never written: they read as zeros.
+            let mut at = self.synced.len();
+            while at < bytes.len() {
+                let end = ((at / SECTOR_BYTES + 1) * SECTOR_BYTES).min(bytes.len());
+                if random.coin() {
+                    bytes[at..end].fill(0);
+                }
+                at = end;
+            }
+        }
+        bytes
+    }
+}
+
+impl Disk for CrashDisk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let state = self.lock();
+        state.alive()?;
+        Ok(state.names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
+        let mut state = self.change(|counts| &mut counts.creates)?;
+        let inode = state.new_inode(Inode::default());
+        state.rename(NameChange { unlink: None, link: Some((name.to_owned(), inode)) });
+        Ok(Box::new(OpenFile { disk: self.clone(), inode }))
+    }
+
+    fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
+        let inode = self.lock().find(name)?;
+        Ok(Box::new(OpenFile { disk: self.clone(), inode }))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
+        let inode = self.lock().find(name)?;
+        Ok(Box::new(OpenFile { disk: self.clone(), inode }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.change(|counts| &mut counts.renames)?;
+        let inode = state.find(from)?;
+        state.rename(NameChange { unlink: Some(from.to_owned()), link: Some((to.to_owned(), inode)) });
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.change(|counts| &mut counts.removes)?;
+        state.find(name)?;
+        state.rename(NameChange { unlink: Some(name.to_owned()), link: None });
+        Ok(())
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        let mut state = self.change(|counts| &mut counts.folder_syncs)?;
+        state.names_synced = state.names.clone();
+        state.names_pending.clear();
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let state = self.lock();
+        state.alive()?;
+        Ok(state.free_bytes.unwrap_or(1 << 40))
+    }
+}
+
+struct OpenFile {
+    disk: CrashDisk,
+    inode: u64,
+}
+
+impl WriteFile for OpenFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.disk.change(|counts| &mut counts.writes)?;
+        state.inode(self.inode).now.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.change(|counts| &mut counts.truncates)?;
+        state.inode(self.inode).now.truncate(len as usize);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut state = self.disk.change(|counts| &mut counts.syncs)?;
+        let inode = state.inode(self.inode);
+        if inode.now.starts_with(&inode.synced) {
+            inode.synced.extend_from_slice(&inode.now[inode.synced.len()..]);
+        } else {
+            inode.synced.clone_from(&inode.now);
+        }
+        Ok(())
+    }
+}
+
+impl ReadFile for OpenFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut state = self.disk.lock();
+        state.alive()?;
+        let bytes = &state.inode(self.inode).now;
+        let rest = usize::try_from(offset).ok().and_then(|start| bytes.get(start..)).unwrap_or_default();
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        let mut state = self.disk.lock();
+        state.alive()?;
+        Ok(state.inode(self.inode).now.len() as u64)
+    }
+}
+
+/// Steele, Lea & Flood's SplitMix64: small, and the same on every machine.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_synced_bytes_and_names_survive_power_loss() {
+        let disk = CrashDisk::new();
+        let mut file = disk.create("a").unwrap();
+        file.write(b"one").unwrap();
+        file.sync().unwrap();
+        assert!(disk.survivor(Survive::SyncedOnly).files().is_empty(), "the name was not synced");
+        disk.sync_folder().unwrap();
+        file.write(b"two").unwrap();
+        disk.rename("a", "b").unwrap();
+        let synced = disk.survivor(Survive::SyncedOnly).files();
+        assert_eq!(synced, BTreeMap::from([("a".to_owned(), b"one".to_vec())]));
+        let all = disk.survivor(Survive::Everything).files();
+        assert_eq!(all, BTreeMap::from([("b".to_owned(), b"onetwo".to_vec())]));
+    }
+
+    #[test]
+    fn seeds_differ_repeat_and_keep_what_was_synced() {
+        let disk = CrashDisk::new();
+        let mut file = disk.create("a").unwrap();
+        file.write(&[7; 100]).unwrap();
+        file.sync().unwrap();
+        disk.sync_folder().unwrap();
+        file.write(&[8; 1000]).unwrap();
+        let outcomes: Vec<_> =
+            (0..50).map(|seed| disk.survivor(Survive::Seeded(seed)).files()["a"].clone()).collect();
+        assert!(outcomes.iter().all(|bytes| bytes.starts_with(&[7; 100])));
+        assert!(outcomes.iter().any(|bytes| bytes.len() > 100 && bytes.contains(&0)), "lost sectors");
+        assert!(outcomes.iter().any(|bytes| bytes.len() > 100 && !bytes.contains(&0)), "torn tails");
+        assert_eq!(outcomes[3], disk.survivor(Survive::Seeded(3)).files()["a"]);
+    }
+
+    #[test]
+    fn nothing_works_after_the_crash_and_one_failure_is_only_one() {
+        let disk = CrashDisk::new();
+        disk.fail_after(1);
+        let mut file = disk.create("a").unwrap();
+        assert!(file.write(b"x").is_err());
+        file.write(b"y").unwrap();
+        disk.crash_after(1);
+        file.sync().unwrap();
+        assert!(!disk.crashed());
+        assert!(file.sync().is_err() && disk.crashed());
+        assert!(disk.list().is_err() && disk.open("a").is_err() && disk.sync_folder().is_err());
+        assert_eq!(disk.operations(), 4, "the failing write counts, the crash does not");
+        assert_eq!(disk.counts().writes, 2);
+    }
+}

@@ -1,0 +1,142 @@
+//! The few folder operations a log needs, and their implementation over a real folder.
+//!
+//! They are a trait so that crash tests can run the same log on [`crate::crash::CrashDisk`]. The rules of POSIX
+//! hold and no more: bytes are durable after `sync` of their file; a name (created, renamed, removed) after
+//! `sync_folder`; a rename is atomic.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+/// One folder of files. Names are plain file names.
+pub trait Disk: Send + Sync + 'static {
+    /// The names of all files in the folder, in any order.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Makes `name` anew and opens it for writing; a file of that name is emptied.
+    fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
+    /// Opens an existing file for writing at its end.
+    fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
+    /// Opens a file for reading. It stays readable when it is renamed or removed afterwards.
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>>;
+    /// Renames a file, replacing the target if there is one.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes every name change so far durable.
+    fn sync_folder(&self) -> io::Result<()>;
+    /// Bytes that can still be written.
+    fn free_bytes(&self) -> io::Result<u64>;
+}
+
+/// A file open for writing at its end.
+pub trait WriteFile: Send {
+    /// Appends all of `bytes`.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Cuts the file at `len`.
+    fn truncate(&mut self, len: u64) -> io::Result<()>;
+    /// Makes content and length durable.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// A file open for reading.
+pub trait ReadFile: Send {
+    /// Reads up to `buffer.len()` bytes at `offset`; 0 means the end.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Its length now.
+    fn length(&self) -> io::Result<u64>;
+}
+
+/// [`Disk`] over a folder of the operating system.
+#[derive(Debug)]
+pub struct RealDisk {
+    folder: PathBuf,
+}
+
+impl RealDisk {
+    /// Uses `folder`; it and its parents are made if they are not there.
+    pub fn open(folder: impl Into<PathBuf>) -> io::Result<Self> {
+        let folder = folder.into();
+        fs::create_dir_all(&folder)?;
+        Ok(Self { folder })
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Disk for RealDisk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            // A name that is not UTF-8 is not ours.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
+        // Opened for appending, so that writes after `truncate` go to the new end.
+        let file = OpenOptions::new().append(true).create(true).open(self.folder.join(name))?;
+        file.set_len(0)?;
+        Ok(Box::new(RealFile(file)))
+    }
+
+    fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
+        let file = OpenOptions::new().append(true).open(self.folder.join(name))?;
+        Ok(Box::new(RealFile(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
+        Ok(Box::new(RealFile(File::open(self.folder.join(name))?)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.folder.join(from), self.folder.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.folder.join(name))
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(&self.folder)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+struct RealFile(File);
+
+impl WriteFile for RealFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+impl ReadFile for RealFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        FileExt::read_at(&self.0, buffer, offset)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}
