@@ -1,0 +1,47 @@
+//! The numbers the NameNode's state goes by, in plain milliseconds and bytes.
+
+use daemon::config::NameNodeConfig;
+
+/// Limits and periods; meanings as in `[namenode]` of `fermata.toml`.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "daemon::config::NameNodeConfig says what each means")]
+pub struct Settings {
+    pub replication: u32,
+    pub replication_max: u32,
+    pub block_size: u64,
+    pub block_size_min: u64,
+    pub suspect_after_ms: u64,
+    pub dead_after_ms: u64,
+    pub lease_ms: u64,
+    pub safemode_threshold: f64,
+    pub safemode_nodes_min: u32,
+    pub copies_max: usize,
+    pub copies_per_node_max: u32,
+    pub copy_timeout_ms: u64,
+    pub orphan_grace_ms: u64,
+    pub retry_cache: usize,
+    pub dir_entries_max: u64,
+}
+
+impl From<&NameNodeConfig> for Settings {
+    fn from(config: &NameNodeConfig) -> Self {
+        let ms = |period: daemon::Period| period.0.as_millis() as u64;
+        Self {
+            replication: config.replication,
+            replication_max: config.replication_max,
+            block_size: config.block_size.0,
+            block_size_min: config.block_size_min.0,
+            suspect_after_ms: ms(config.suspect_after),
+            dead_after_ms: ms(config.dead_after),
+            lease_ms: ms(config.lease),
+            safemode_threshold: config.safemode_threshold,
+            safemode_nodes_min: config.safemode_nodes_min,
+            copies_max: config.copies_max as usize,
+            copies_per_node_max: config.copies_per_node_max,
+            copy_timeout_ms: ms(config.copy_timeout),
+            orphan_grace_ms: ms(config.orphan_grace),
+            retry_cache: config.retry_cache,
+            dir_entries_max: config.dir_entries_max,
+        }
+    }
+}
