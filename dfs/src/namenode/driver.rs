@@ -49,6 +49,10 @@ impl Driver {
         &self.log
     }
 
+    pub(crate) fn cluster_id(&self) -> String {
+        self.state.read().cluster_id().to_owned()
+    }
+
     pub(crate) fn now(&self) -> Now {
         now_since(self.started)
     }

@@ -3,12 +3,20 @@
 //! [`op`] is the language: operations in, outcomes out. The state machine is pure (time is passed in); the
 //! driver around it owns the clock, the edit log and the gRPC server.
 
+mod driver;
 pub mod namespace;
 pub mod op;
+mod run;
+mod server;
 pub mod settings;
 pub mod state;
+mod storage;
 pub mod view;
+mod wire;
 
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
+pub use run::{NameNodeError, run};
+pub use server::DATANODE_PROTOCOL;
 pub use settings::Settings;
 pub use state::{Handled, State};
+pub use storage::StorageError;
