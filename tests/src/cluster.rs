@@ -63,7 +63,8 @@ impl Cluster {
         // Below the build folder: a gigabyte of blocks should not land in a tmpfs.
         let space = binaries().with_file_name("tmp");
         fs::create_dir_all(&space).expect("a writable build folder");
-        let folder = tempfile::Builder::new().prefix("cluster-").tempdir_in(space).expect("a temporary folder");
+        let folder =
+            tempfile::Builder::new().prefix("cluster-").tempdir_in(space).expect("a temporary folder");
         let cluster = Self { folder };
         fs::write(cluster.path("base.toml"), up.settings).expect("a writable folder");
         let ran = cluster.try_mrctl(&[

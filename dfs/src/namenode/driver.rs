@@ -162,7 +162,9 @@ impl Driver {
         self.log.append(&codec::encode(record)).map_err(|error| match error {
             AppendError::Failed(failed) => unavailable(&failed),
             // The record is applied but cannot be logged: memory and disk have parted. There is no way on.
-            AppendError::TooLarge { bytes, max } => panic!("an edit of {bytes} bytes exceeds the log's {max}"),
+            AppendError::TooLarge { bytes, max } => {
+                panic!("an edit of {bytes} bytes exceeds the log's {max}")
+            }
         })
     }
 

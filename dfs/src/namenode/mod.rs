@@ -3,6 +3,8 @@
 //! [`op`] is the language: operations in, outcomes out. The state machine is pure (time is passed in); the
 //! driver around it owns the clock, the edit log and the gRPC server.
 
+#[cfg(test)]
+mod crash_tests;
 mod driver;
 pub mod namespace;
 pub mod op;

@@ -65,8 +65,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let driver = Arc::new(Driver::new(state, log, started, settings));
 
     let addr = listener.local_addr()?;
-    let incoming =
-        TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
+    let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<NameNodeServer<ClientService>>().await;
     let server = tonic::transport::Server::builder()

@@ -81,7 +81,10 @@ impl NameNode for ClientService {
         .await
     }
 
-    async fn abandon_block(&self, request: Request<pb::AbandonBlockRequest>) -> Answer<pb::AbandonBlockReply> {
+    async fn abandon_block(
+        &self,
+        request: Request<pb::AbandonBlockRequest>,
+    ) -> Answer<pb::AbandonBlockReply> {
         self.submit(request, |_, _| Ok(pb::AbandonBlockReply {})).await
     }
 

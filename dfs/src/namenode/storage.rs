@@ -91,9 +91,12 @@ impl Storage {
     pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
         let cluster_id = identity(folder)?;
         let edits = folder.join(EDITS_FOLDER);
-        let disk = RealDisk::open(&edits).map_err(|source| StorageError::Io { path: edits.clone(), source })?;
+        let disk =
+            RealDisk::open(&edits).map_err(|source| StorageError::Io { path: edits.clone(), source })?;
         Self::open_log(Arc::new(disk), &cluster_id, recovery).map_err(|error| match error {
-            StorageError::Log(source) if source.is_damage() => StorageError::Damaged { folder: edits, source },
+            StorageError::Log(source) if source.is_damage() => {
+                StorageError::Damaged { folder: edits, source }
+            }
             error => error,
         })
     }

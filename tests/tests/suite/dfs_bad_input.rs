@@ -124,7 +124,8 @@ async fn malformed_requests_are_refused_by_kind() {
     let mut client = namenode(&cluster).await;
     let id = vec![1; 16];
 
-    let status = client.mkdir(pb::MkdirRequest { path: "/x".into(), ..Default::default() }).await.unwrap_err();
+    let status =
+        client.mkdir(pb::MkdirRequest { path: "/x".into(), ..Default::default() }).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     assert!(status.message().contains("request_id"), "{status}");
 

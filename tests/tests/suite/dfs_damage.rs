@@ -70,7 +70,15 @@ fn reads_go_on_past_damage_which_is_reported_and_replaced() {
         // Several times, so that each replica is likely to be tried.
         for _ in 0..6 {
             let got = cluster.path("got");
-            cluster.mrctl(&["--config", config.to_str().unwrap(), "fs", "get", "--force", "/file", got.to_str().unwrap()]);
+            cluster.mrctl(&[
+                "--config",
+                config.to_str().unwrap(),
+                "fs",
+                "get",
+                "--force",
+                "/file",
+                got.to_str().unwrap(),
+            ]);
             assert_eq!(sha256_of(&got), wanted);
         }
     }

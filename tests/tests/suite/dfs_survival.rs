@@ -24,7 +24,9 @@ fn a_gibibyte_survives_a_death_during_the_put_and_another_later() {
         .stdout(Stdio::null())
         .spawn()
         .expect("mrctl starts");
-    eventually("node1 holds a block of the put", PATIENCE, || (cluster.replicas_on("node1").len() >= 2).then_some(()));
+    eventually("node1 holds a block of the put", PATIENCE, || {
+        (cluster.replicas_on("node1").len() >= 2).then_some(())
+    });
     assert!(put.try_wait().unwrap().is_none(), "the put was over before a node could die in it");
     cluster.mrctl(&["chaos", "kill", "node1"]);
     assert!(put.wait().unwrap().success(), "the put failed when a DataNode died in it");

@@ -65,9 +65,7 @@ fn socket_inodes(pid: u32) -> Vec<String> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
     targets
-        .filter_map(|target| {
-            Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
-        })
+        .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
         .collect()
 }
 

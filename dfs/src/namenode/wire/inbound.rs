@@ -3,9 +3,7 @@
 use crate::{
     error::{Error, Kind},
     ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
-    namenode::op::{
-        BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Request,
-    },
+    namenode::op::{BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Request},
     path::DfsPath,
 };
 use proto::dfs as pb;
@@ -31,8 +29,9 @@ pub(crate) trait Mutation {
 pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request, Error> {
     let caller = caller(request.metadata())?;
     let message = request.into_inner();
-    let id = <[u8; 16]>::try_from(message.request_id())
-        .map_err(|_| invalid(format!("request_id has {} bytes: it must have 16", message.request_id().len())))?;
+    let id = <[u8; 16]>::try_from(message.request_id()).map_err(|_| {
+        invalid(format!("request_id has {} bytes: it must have 16", message.request_id().len()))
+    })?;
     Ok(Request { id: RequestId(u128::from_be_bytes(id)), caller, op: message.op()? })
 }
 
@@ -78,7 +77,10 @@ fn mode(mode: u32) -> Result<u32, Error> {
 
 fn lengths(commits: Vec<pb::BlockLength>) -> Result<Vec<BlockLength>, Error> {
     within_limit("blocks", commits.len())?;
-    Ok(commits.into_iter().map(|one| BlockLength { block: BlockId(one.block_id), length: one.length }).collect())
+    Ok(commits
+        .into_iter()
+        .map(|one| BlockLength { block: BlockId(one.block_id), length: one.length })
+        .collect())
 }
 
 fn some<T: Default + PartialEq>(value: T) -> Option<T> {
@@ -191,12 +193,13 @@ pub(crate) fn registration(message: pb::RegisterRequest) -> Result<Registration,
 
 pub(crate) fn replicas(replicas: Vec<pb::Replica>) -> Result<Vec<BlockLength>, Error> {
     within_limit("replicas", replicas.len())?;
-    Ok(replicas.into_iter().map(|one| BlockLength { block: BlockId(one.block_id), length: one.length }).collect())
+    Ok(replicas
+        .into_iter()
+        .map(|one| BlockLength { block: BlockId(one.block_id), length: one.length })
+        .collect())
 }
 
-pub(crate) fn heartbeat(
-    message: pb::HeartbeatRequest,
-) -> Result<(NodeUuid, Incarnation, Heartbeat), Error> {
+pub(crate) fn heartbeat(message: pb::HeartbeatRequest) -> Result<(NodeUuid, Incarnation, Heartbeat), Error> {
     let heartbeat = Heartbeat {
         seq: message.seq,
         capacity: message.capacity,

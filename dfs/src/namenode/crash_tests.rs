@@ -1,0 +1,210 @@
+//! The NameNode dies at every single write to its disk; what it had acknowledged is there afterwards, and
+//! nothing is half there. With the bytes that were not synced kept, lost, or torn at random.
+
+use super::{
+    driver::{Driver, now_since},
+    op::{Caller, CommitMove, OnAbandon, Op, Outcome, Request},
+    settings::Settings,
+    state::State,
+    storage::{self, Storage},
+};
+use crate::{
+    error::Error,
+    ids::{FileId, RequestId},
+    path::DfsPath,
+};
+use daemon::config::NameNodeConfig;
+use journal::{
+    Recovery,
+    crash::{CrashDisk, Survive},
+};
+use std::{sync::Arc, time::Instant};
+
+const CLUSTER: &str = "crash-test";
+
+/// One step of the script.
+enum Step {
+    Do(Op),
+    /// Create an empty file and close it: two operations.
+    Touch(&'static str),
+    Snapshot,
+}
+
+fn path(text: &str) -> DfsPath {
+    DfsPath::parse(text).unwrap()
+}
+
+fn script() -> Vec<Step> {
+    let mkdir = |at: &str| Step::Do(Op::Mkdir { path: path(at), parents: true, mode: None });
+    let rename =
+        |from: &str, to: &str| Step::Do(Op::Rename { from: path(from), to: path(to), overwrite: false });
+    let delete = |at: &str| Step::Do(Op::Delete { path: path(at), recursive: true });
+    vec![
+        mkdir("/a/b/c"),
+        Step::Touch("/a/one"),
+        Step::Touch("/a/b/two"),
+        rename("/a/one", "/a/b/c/one"),
+        Step::Snapshot,
+        Step::Touch("/three"),
+        rename("/a", "/z"),
+        delete("/three"),
+        mkdir("/out/_temporary/t1"),
+        Step::Touch("/out/_temporary/t1/piece1"),
+        Step::Touch("/out/_temporary/t1/piece2"),
+        Step::Do(Op::Fence { scope: "job".into(), epoch: 3 }),
+        Step::Do(Op::Commit {
+            scope: "job".into(),
+            epoch: 3,
+            commit_id: "job/1".into(),
+            moves: vec![CommitMove {
+                pieces: vec![path("/out/_temporary/t1/piece1"), path("/out/_temporary/t1/piece2")],
+                to: path("/out/part-0"),
+            }],
+            deletes: vec![path("/out/_temporary")],
+        }),
+        Step::Snapshot,
+        Step::Touch("/z/four"),
+        rename("/z/b", "/moved"),
+        Step::Snapshot,
+        delete("/z"),
+        mkdir("/last"),
+    ]
+}
+
+fn open(disk: &CrashDisk) -> Option<Driver> {
+    let Storage { log, namespace } =
+        Storage::open_log(Arc::new(disk.clone()), CLUSTER, Recovery::Refuse).ok()?;
+    let started = Instant::now();
+    let config = NameNodeConfig::default();
+    let state = State::new(Settings::from(&config), namespace, now_since(started));
+    Some(Driver::new(state, log, started, &config))
+}
+
+async fn submit(driver: &Driver, op: Op) -> Result<Outcome, Error> {
+    let caller = Caller { user: "tester".into() };
+    driver.submit(Request { id: RequestId::random(), caller, op }, |_, outcome| Ok(outcome)).await
+}
+
+async fn create(driver: &Driver, at: &str) -> Result<FileId, Error> {
+    let create = Op::Create {
+        path: path(at),
+        holder: "tester".into(),
+        replication: None,
+        block_size: None,
+        overwrite: false,
+        make_parents: false,
+        mode: None,
+        on_abandon: OnAbandon::Close,
+    };
+    match submit(driver, create).await? {
+        Outcome::File(id) => Ok(id),
+        other => panic!("create gave {other:?}"),
+    }
+}
+
+/// Everything in the namespace, as text.
+async fn tree(driver: &Driver) -> Vec<String> {
+    driver
+        .query(|state| {
+            let mut found = Vec::new();
+            let mut todo = vec![DfsPath::root()];
+            while let Some(folder) = todo.pop() {
+                for entry in state.list(&folder, "", usize::MAX)?.0 {
+                    found.push(format!("{} dir={} open={}", entry.path, entry.is_dir, entry.open));
+                    if entry.is_dir {
+                        todo.push(entry.path);
+                    }
+                }
+            }
+            found.sort();
+            Ok(found)
+        })
+        .await
+        .unwrap()
+}
+
+/// Runs the script until it is done or the disk gives up. The operations that were acknowledged, and (when
+/// asked for) what the tree was after each.
+async fn run(driver: &Driver, trees: &mut Option<Vec<Vec<String>>>) -> usize {
+    let mut acknowledged = 0;
+    for step in script() {
+        let ops = match step {
+            Step::Snapshot => {
+                // A snapshot that fails costs nothing but itself.
+                let _ = storage::snapshot(driver.log(), CLUSTER);
+                continue;
+            }
+            Step::Do(op) => vec![op],
+            Step::Touch(at) => {
+                let Ok(file) = create(driver, at).await else { return acknowledged };
+                acknowledged += 1;
+                if let Some(trees) = trees {
+                    trees.push(tree(driver).await);
+                }
+                let holder = "tester".into();
+                vec![Op::Close { file, holder, commits: Vec::new(), rename_to: None, overwrite: false }]
+            }
+        };
+        for op in ops {
+            if submit(driver, op).await.is_err() {
+                return acknowledged;
+            }
+            acknowledged += 1;
+            if let Some(trees) = trees {
+                trees.push(tree(driver).await);
+            }
+        }
+    }
+    acknowledged
+}
+
+#[tokio::test]
+async fn dying_at_every_write_loses_nothing_acknowledged() {
+    let disk = CrashDisk::new();
+    let driver = open(&disk).unwrap();
+    let mut trees = Some(vec![tree(&driver).await]);
+    let all = run(&driver, &mut trees).await;
+    let trees = trees.unwrap();
+    drop(driver);
+    let writes = disk.operations();
+    assert!(all == trees.len() - 1 && writes > 2 * all as u64, "{all} operations, {writes} writes");
+
+    let mut survivals = vec![Survive::Everything, Survive::SyncedOnly];
+    survivals.extend((0..4).map(Survive::Seeded));
+    for crash_at in 0..writes {
+        let disk = CrashDisk::new();
+        disk.crash_after(crash_at);
+        let acknowledged = match open(&disk) {
+            Some(driver) => run(&driver, &mut None).await,
+            None => 0,
+        };
+        for survive in &survivals {
+            let found = open(&disk.survivor(*survive));
+            let driver =
+                found.unwrap_or_else(|| panic!("no start after a crash at write {crash_at}, {survive:?}"));
+            let tree = tree(&driver).await;
+            // The operation in flight may have made it or not; it is never half there.
+            let possible = &trees[acknowledged..(acknowledged + 2).min(trees.len())];
+            assert!(
+                possible.contains(&tree),
+                "crash at write {crash_at}, {survive:?}, {acknowledged} acknowledged: found {tree:#?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failed_sync_is_never_acknowledged_nor_tried_again() {
+    let disk = CrashDisk::new();
+    let driver = open(&disk).unwrap();
+    submit(&driver, Op::Mkdir { path: path("/kept"), parents: false, mode: None }).await.unwrap();
+    // The next operation is one write and one sync: fail the sync.
+    disk.fail_after(1);
+    let mkdir = |at: &str| Op::Mkdir { path: path(at), parents: false, mode: None };
+    submit(&driver, mkdir("/lost")).await.unwrap_err();
+    submit(&driver, mkdir("/after")).await.unwrap_err();
+    assert!(driver.query(|state| state.stat(&path("/lost"))).await.is_err(), "read what is not durable");
+    drop(driver);
+    let driver = open(&disk.survivor(Survive::SyncedOnly)).unwrap();
+    assert_eq!(tree(&driver).await, ["/kept dir=true open=false"]);
+}

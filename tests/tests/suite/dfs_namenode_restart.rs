@@ -1,0 +1,127 @@
+//! The NameNode is killed at any moment of a stream of changes; what it had acknowledged is there afterwards.
+//! (That unsynced bytes may be lost too is shown on an instrumented disk, in `dfs`: `kill -9` keeps the cache.)
+
+use dfs::{
+    client::{Client, ClientOptions, CreateOptions},
+    path::DfsPath,
+};
+use fermata_tests::{Cluster, QUICK, Up};
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+async fn connect(cluster: &Cluster) -> Client {
+    let text = fs::read_to_string(cluster.path(".fermata/fermata.toml")).unwrap();
+    let table: toml::Table = text.parse().unwrap();
+    let address = table["cluster"]["namenode"].as_str().unwrap().to_owned();
+    let config = daemon::config::ClientConfig {
+        deadline: daemon::Period(Duration::from_millis(300)),
+        ..daemon::config::ClientConfig::default()
+    };
+    Client::connect(ClientOptions::new(address, config)).await.unwrap()
+}
+
+/// What one worker did to one file, in order; the last was perhaps not acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Did {
+    Created,
+    Renamed,
+    Deleted,
+}
+
+/// Creates, renames and deletes files of its own until told to stop or an operation is not acknowledged.
+async fn work(client: Client, worker: usize, stop: &AtomicBool) -> Vec<(usize, Did, bool)> {
+    let mut log = Vec::new();
+    for file in 0.. {
+        let at = DfsPath::parse(&format!("/w{worker}/{file}")).unwrap();
+        let to = DfsPath::parse(&format!("/w{worker}/{file}.moved")).unwrap();
+        let steps = [Did::Created, Did::Renamed, Did::Deleted];
+        for did in &steps[..1 + file % 3] {
+            let result = match did {
+                Did::Created => match client.create(&at, CreateOptions::default()).await {
+                    Ok(writer) => writer.close().await.map(|_| ()),
+                    Err(error) => Err(error),
+                },
+                Did::Renamed => client.rename(&at, &to, false).await,
+                Did::Deleted => client.delete(&to, false).await.map(|_| ()),
+            };
+            log.push((file, *did, result.is_ok()));
+            if result.is_err() || stop.load(Ordering::Relaxed) {
+                return log;
+            }
+        }
+    }
+    log
+}
+
+/// The states that a file may be in after `log`: as acknowledged, or one step further.
+fn check(names: &[String], log: &[(usize, Did, bool)], worker: usize) {
+    let last_file = log.last().map_or(0, |(file, ..)| *file);
+    for file in 0..=last_file {
+        let has = |suffix: &str| names.contains(&format!("/w{worker}/{file}{suffix}"));
+        let seen = (has(""), has(".moved"));
+        let steps: Vec<_> = log.iter().filter(|(of, ..)| *of == file).collect();
+        let after = |did: Option<Did>| match did {
+            None | Some(Did::Deleted) => (false, false),
+            Some(Did::Created) => (true, false),
+            Some(Did::Renamed) => (false, true),
+        };
+        let acknowledged = steps.iter().rev().find(|(.., ok)| *ok).map(|(_, did, _)| *did);
+        let mut possible = vec![after(acknowledged)];
+        if let Some((_, did, false)) = steps.last() {
+            possible.push(after(Some(*did)));
+        }
+        assert!(possible.contains(&seen), "worker {worker}, file {file}: {steps:?}, found {seen:?}");
+    }
+}
+
+#[test]
+fn acknowledged_changes_outlive_kill_9() {
+    // A small snapshot limit, so that kills fall into snapshots too.
+    let settings = format!("{QUICK}snapshot_bytes = \"20KiB\"\n");
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    for round in 0..5 {
+        let stop = AtomicBool::new(false);
+        let logs = runtime.block_on(async {
+            let client = connect(&cluster).await;
+            let base: Vec<usize> = (0..4).map(|worker| round * 10 + worker).collect();
+            for worker in &base {
+                client.mkdir(&DfsPath::parse(&format!("/w{worker}")).unwrap(), true).await.unwrap();
+            }
+            let kill = async {
+                // The point is an arbitrary moment: some work first, then the blow.
+                tokio::time::sleep(Duration::from_millis(150 + 130 * round as u64)).await;
+                tokio::task::block_in_place(|| cluster.mrctl(&["chaos", "kill", "namenode"]));
+                stop.store(true, Ordering::Relaxed);
+            };
+            let workers = async {
+                let (a, b, c, d) = tokio::join!(
+                    work(client.clone(), base[0], &stop),
+                    work(client.clone(), base[1], &stop),
+                    work(client.clone(), base[2], &stop),
+                    work(client.clone(), base[3], &stop)
+                );
+                base.iter().copied().zip([a, b, c, d]).collect::<Vec<_>>()
+            };
+            tokio::join!(kill, workers).1
+        });
+        cluster.mrctl(&["chaos", "restart", "namenode"]);
+        assert!(
+            logs.iter().all(|(_, log)| log.len() > 3),
+            "round {round}: hardly anything was done before the kill"
+        );
+        for (worker, log) in &logs {
+            let list = cluster.json(&["fs", "ls", &format!("/w{worker}")]);
+            let names: Vec<String> = list
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|entry| entry["path"].as_str().unwrap().to_owned())
+                .collect();
+            check(&names, log, *worker);
+        }
+    }
+}
