@@ -165,6 +165,7 @@ impl CrashDisk {
     ///
     /// After [`Survive::Everything`] what was unsynced still is: a restart that forgets to sync it can still lose
     /// it to a second crash.
+    #[must_use]
     pub fn survivor(&self, survive: Survive) -> Self {
         let state = self.lock();
         let disk = Self::new();
@@ -377,7 +378,7 @@ impl ReadFile for OpenFile {
     }
 }
 
-/// Steele, Lea & Flood's SplitMix64: small, and the same on every machine.
+/// `SplitMix64` of Steele, Lea and Flood: small, and the same on every machine.
 struct SplitMix(u64);
 
 impl SplitMix {

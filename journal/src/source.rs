@@ -83,3 +83,23 @@ impl Source {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::CrashDisk;
+
+    #[test]
+    fn the_window_moves_and_never_outgrows_the_file() {
+        let content: Vec<u8> = (0..1_000_000u32).map(|n| (n % 251) as u8).collect();
+        let disk = CrashDisk::with_files([("f", content.clone())]);
+        let mut source = Source::open(&disk, "f".into()).unwrap();
+        for (offset, len) in [(0, 10), (5, 300_000), (299_990, 20), (3, 4), (999_990, 100), (2_000_000, 5)] {
+            let end = content.len().min(offset + len);
+            let expected = content.get(offset..end).unwrap_or_default();
+            assert_eq!(source.bytes(offset as u64, len).unwrap(), expected, "{len} at {offset}");
+        }
+        assert_eq!(source.bytes(10, usize::MAX >> 1).unwrap().len(), content.len() - 10);
+        assert!(source.window.capacity() <= 2 * content.len());
+    }
+}

@@ -66,7 +66,8 @@ proptest! {
         }
         let disk = CrashDisk::with_files(files);
         if let Ok(contents) = read(&disk) {
-            prop_assert!(contents.check() >= 14, "only the last batch may look torn");
+            // Several spoilt headers at the very end look like one torn batch; closed segments never do.
+            prop_assert!(contents.check() >= 10, "only the newest segment may look torn");
         }
         read_with(&disk, Recovery::DropDamaged).unwrap().check();
         read(&disk).unwrap().check();

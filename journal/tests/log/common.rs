@@ -12,8 +12,8 @@ use std::sync::Arc;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Contents {
     pub(crate) snapshot_seq: u64,
-    pub(crate) snapshot: Vec<Vec<u8>>,
-    pub(crate) records: Vec<(u64, Vec<u8>)>,
+    pub(crate) snapshot: Pieces,
+    pub(crate) records: Records,
     pub(crate) torn: Option<Torn>,
     pub(crate) dropped: Vec<Dropped>,
 }
@@ -25,8 +25,13 @@ pub(crate) fn record(seq: u64) -> Vec<u8> {
     bytes
 }
 
+/// The pieces of a snapshot.
+pub(crate) type Pieces = Vec<Vec<u8>>;
+/// Records with their numbers.
+pub(crate) type Records = Vec<(u64, Vec<u8>)>;
+
 /// Reads a replay to its end.
-pub(crate) fn drain(replay: &mut Replay) -> Result<(Vec<Vec<u8>>, Vec<(u64, Vec<u8>)>), LogError> {
+pub(crate) fn drain(replay: &mut Replay) -> Result<(Pieces, Records), LogError> {
     let (mut snapshot, mut records) = (Vec::new(), Vec::new());
     while let Some(item) = replay.next()? {
         match item {

@@ -89,7 +89,12 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
             check(again, &after.survivor(Survive::SyncedOnly), &format!("{context}, then power loss"));
             // And the log goes on from there.
             append(&open(&after), 2);
-            assert_eq!(read(&after).unwrap().check(), there + 2, "{context}");
+            let later = Run { appended: there + 2, acknowledged: there + 2 };
+            check(
+                later,
+                &after.survivor(Survive::SyncedOnly),
+                &format!("{context}, two more, then power loss"),
+            );
         }
     }
     assert!(lost > 0 && kept > 0, "unacknowledged records were lost ({lost}) and kept ({kept}) at times");
@@ -124,5 +129,24 @@ fn a_crash_while_dropping_damage_leaves_a_log_that_can_be_dropped_again() {
                 assert!(kept.values().any(|kept| kept == bytes), "{name} is still there, crash at {point}");
             }
         }
+    }
+}
+
+#[test]
+fn a_finished_snapshot_is_durable_and_an_unfinished_one_is_not_there() {
+    let disk = CrashDisk::new();
+    let log = open(&disk);
+    append(&log, 2);
+    let mut writer = log.snapshot_writer(2).unwrap();
+    for seq in 1..=2 {
+        writer.push(&record(seq)).unwrap();
+    }
+    for survive in ways() {
+        assert_eq!(read(&disk.survivor(survive)).unwrap().snapshot_seq, 0);
+    }
+    writer.finish().unwrap();
+    for survive in ways() {
+        let contents = read(&disk.survivor(survive)).unwrap();
+        assert_eq!((contents.snapshot_seq, contents.check()), (2, 2), "{survive:?}");
     }
 }
