@@ -162,29 +162,30 @@ impl CrashDisk {
     }
 
     /// The disk that a restart finds if the crash is now. This one is left as it is.
+    ///
+    /// After [`Survive::Everything`] what was unsynced still is: a restart that forgets to sync it can still lose
+    /// it to a second crash.
+    #[must_use]
     pub fn survivor(&self, survive: Survive) -> Self {
         let state = self.lock();
-        let (names, mut random) = match survive {
-            Survive::Everything => (state.names.clone(), None),
-            Survive::SyncedOnly => (state.names_synced.clone(), None),
+        let disk = Self::new();
+        match survive {
+            Survive::Everything => *disk.lock() = state.after_process_crash(),
+            Survive::SyncedOnly => {
+                for (name, inode) in &state.names_synced {
+                    disk.set_file(name, state.inodes[inode].synced.clone());
+                }
+            }
             Survive::Seeded(seed) => {
                 let mut random = SplitMix(seed);
                 let mut names = state.names_synced.clone();
                 for change in state.names_pending.iter().filter(|_| random.coin()) {
                     change.apply(&mut names);
                 }
-                (names, Some(random))
+                for (name, inode) in &names {
+                    disk.set_file(name, state.inodes[inode].partly(&mut random));
+                }
             }
-        };
-        let disk = Self::new();
-        for (name, inode) in names {
-            let inode = &state.inodes[&inode];
-            let bytes = match (&mut random, survive) {
-                (Some(random), _) => inode.partly(random),
-                (None, Survive::Everything) => inode.now.clone(),
-                (None, _) => inode.synced.clone(),
-            };
-            disk.set_file(&name, bytes);
         }
         disk
     }
@@ -217,6 +218,18 @@ fn crash_error() -> io::Error {
 impl State {
     fn alive(&self) -> io::Result<()> {
         if self.crashed { Err(crash_error()) } else { Ok(()) }
+    }
+
+    fn after_process_crash(&self) -> Self {
+        Self {
+            inodes: self.inodes.clone(),
+            next_inode: self.next_inode,
+            names: self.names.clone(),
+            names_synced: self.names_synced.clone(),
+            names_pending: self.names_pending.clone(),
+            free_bytes: self.free_bytes,
+            ..Self::default()
+        }
     }
 
     fn new_inode(&mut self, inode: Inode) -> u64 {
@@ -365,7 +378,7 @@ impl ReadFile for OpenFile {
     }
 }
 
-/// Steele, Lea & Flood's SplitMix64: small, and the same on every machine.
+/// `SplitMix64` of Steele, Lea and Flood: small, and the same on every machine.
 struct SplitMix(u64);
 
 impl SplitMix {

@@ -34,9 +34,15 @@ pub mod codec;
 pub mod crash;
 pub mod disk;
 pub mod error;
+mod format;
 pub mod log;
+mod repair;
 pub mod replay;
+mod segment;
 pub mod snapshot;
+mod source;
+mod survey;
+mod writer;
 
 pub use error::{AppendError, LogError, LogFailed};
 pub use log::{Log, Opened, Recovery};

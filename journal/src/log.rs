@@ -1,6 +1,36 @@
-//! The live log.
-use crate::{AppendError, LogError, LogFailed, Seq, disk::Disk, replay::Replay, snapshot::SnapshotWriter};
-use std::sync::Arc;
+//! The live log: records in, numbers out, durable soon after.
+//!
+//! Appending copies a record into the pending batch under a mutex; one thread writes and syncs batches (see
+//! `writer`). Nothing is to be acknowledged to anybody before [`Log::wait_durable`] has returned.
+//!
+//! The background snapshot, which never touches the live state:
+//! 1. [`Log::rotate`] closes the current segment and gives the last record of it, `upto`;
+//! 2. [`Log::replay_closed`]`(upto)` replays the previous snapshot and the closed segments into a second state;
+//! 3. [`Log::snapshot_writer`]`(upto)` writes that state; its `finish` makes it durable;
+//! 4. [`Log::snapshot_done`]`(upto)` removes what is no longer needed. The last two snapshots stay, and all records
+//!    after the older one, so that one damaged snapshot loses nothing.
+
+pub use crate::format::{BATCH_BYTES_MAX, RECORD_BYTES_MAX};
+use crate::{
+    AppendError, LogError, LogFailed, Seq,
+    disk::Disk,
+    format::{BATCH_HEADER_BYTES, FileKind},
+    repair::repair,
+    replay::Replay,
+    snapshot::SnapshotWriter,
+    survey::Survey,
+    writer::{Ledger, Pending, Progress, Shared, Writer},
+};
+use std::{
+    io,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+};
+use tokio::sync::watch;
 
 /// What to do about damage when opening. A torn tail (the last batch, never acknowledged) is not damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +57,7 @@ pub struct Torn {
 pub struct Dropped {
     /// Which file.
     pub file: String,
-    /// From which offset on.
+    /// From which offset on it could not be used; the offset of the damage where a whole file went.
     pub offset: u64,
     /// How much.
     pub bytes: u64,
@@ -63,83 +93,276 @@ pub struct Stats {
 }
 
 /// The live log. Share it by `Arc`. Dropping it flushes what is pending and ends its thread.
-pub struct Log {}
+pub struct Log {
+    disk: Arc<dyn Disk>,
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
 
 impl Log {
-    /// Opens the log of a folder, or starts one. Everything that will be replayed is verified first, so that damage
-    /// is known before the first record is seen.
-    pub fn open(_disk: Arc<dyn Disk>, _recovery: Recovery) -> Result<Opened, LogError> {
-        todo!()
+    /// Opens the log of a folder, or starts one. Everything that will be replayed is verified first, so that
+    /// damage is known before the first record is seen; and made durable, if a crash left it in the page cache.
+    pub fn open(disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Opened, LogError> {
+        let mut survey = Survey::take(&*disk, recovery)?;
+        let replayed = survey.sound.iter().map(|segment| segment.first).collect();
+        let (base, last) = (survey.base(), survey.last);
+        let repaired = repair(&*disk, &mut survey)?;
+        let replay = Replay::new(Arc::clone(&disk), base, replayed, last)?;
+        let name = repaired.segments.last().map(|segment| FileKind::Segment.name(segment.first));
+        let shared = Arc::new(Shared {
+            pending: Mutex::new(Pending {
+                buffer: vec![0; BATCH_HEADER_BYTES],
+                count: 0,
+                next: last + 1,
+                rotations: Vec::new(),
+                closing: false,
+                idle: false,
+                failed: None,
+            }),
+            work: Condvar::new(),
+            moved: Condvar::new(),
+            durable: AtomicU64::new(last),
+            progress: watch::Sender::new(Progress { durable: last, failed: None }),
+            ledger: Mutex::new(Ledger {
+                segments: repaired.segments,
+                snapshots: survey.snapshots,
+                stats: Stats::default(),
+            }),
+        });
+        let writer = Writer {
+            disk: Arc::clone(&disk),
+            shared: Arc::clone(&shared),
+            file: repaired.file,
+            salt: repaired.salt,
+            name: name.expect("there is always a segment being written"),
+        };
+        let writer = thread::Builder::new()
+            .name("journal".into())
+            .spawn(move || writer.run())
+            .map_err(LogError::io("start the thread of", "the journal"))?;
+        let log = Self { disk, shared, writer: Some(writer) };
+        Ok(Opened { log, replay, torn: repaired.torn, dropped: repaired.dropped })
     }
-    /// Adds a record. Order of calls is order of numbers. Not durable yet: see `wait_durable`. Blocks while
-    /// more than `PENDING_BYTES_MAX` wait for the disk.
-    pub fn append(&self, _record: &[u8]) -> Result<Seq, AppendError> {
-        todo!()
+
+    /// Adds a record. The order of calls is the order of numbers. Not durable yet: see [`Self::wait_durable`].
+    /// Blocks while [`BATCH_BYTES_MAX`] bytes wait for the disk.
+    pub fn append(&self, record: &[u8]) -> Result<Seq, AppendError> {
+        self.append_many(&[record])
     }
-    /// Adds records with consecutive numbers in one batch: after a crash all are there or none. Returns the last number.
-    pub fn append_many<R: AsRef<[u8]>>(&self, _records: &[R]) -> Result<Seq, AppendError> {
-        todo!()
+
+    /// Adds records with consecutive numbers in one batch: after a crash all are there or none. Returns the last
+    /// number; that of the newest record if there are none to add.
+    pub fn append_many<R: AsRef<[u8]>>(&self, records: &[R]) -> Result<Seq, AppendError> {
+        let mut bytes = 0;
+        for record in records {
+            let record_bytes = record.as_ref().len();
+            bytes += 4 + record_bytes;
+            if record_bytes > RECORD_BYTES_MAX {
+                return Err(AppendError::TooLarge { bytes: record_bytes, max: RECORD_BYTES_MAX });
+            }
+        }
+        if bytes > BATCH_BYTES_MAX {
+            return Err(AppendError::TooLarge { bytes, max: BATCH_BYTES_MAX });
+        }
+        let mut pending = self.room_for(bytes)?;
+        for record in records {
+            let record = record.as_ref();
+            pending.buffer.extend_from_slice(&(record.len() as u32).to_le_bytes());
+            pending.buffer.extend_from_slice(record);
+        }
+        pending.count += records.len() as u32;
+        pending.next += records.len() as u64;
+        let last = pending.next - 1;
+        self.wake_writer(pending);
+        Ok(last)
     }
-    /// The number of the newest record appended, durable or not.
+
+    fn room_for(&self, bytes: usize) -> Result<MutexGuard<'_, Pending>, LogFailed> {
+        let mut pending = self.shared.pending();
+        loop {
+            if let Some(failed) = &pending.failed {
+                return Err(failed.clone());
+            }
+            if pending.buffer.len() - BATCH_HEADER_BYTES + bytes <= BATCH_BYTES_MAX {
+                return Ok(pending);
+            }
+            pending = self.shared.moved.wait(pending).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn wake_writer(&self, pending: MutexGuard<'_, Pending>) {
+        let idle = pending.idle;
+        drop(pending);
+        if idle {
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// The number of the newest record, durable or not.
     pub fn last_seq(&self) -> Seq {
-        todo!()
+        self.shared.pending().next - 1
     }
+
     /// Everything up to here is durable.
     pub fn durable(&self) -> Seq {
-        todo!()
+        self.shared.durable.load(Ordering::Acquire)
     }
-    /// Returns when everything up to `seq` is durable, or the log has failed.
-    pub async fn wait_durable(&self, _seq: Seq) -> Result<(), LogFailed> {
-        todo!()
+
+    /// Returns when everything up to `seq` is durable, or the log has failed before it was.
+    pub async fn wait_durable(&self, seq: Seq) -> Result<(), LogFailed> {
+        if self.durable() >= seq {
+            return Ok(());
+        }
+        let mut progress = self.shared.progress.subscribe();
+        let moved = progress
+            .wait_for(|progress| progress.durable >= seq || progress.failed.is_some())
+            .await
+            .expect("the sender is in `self`");
+        match &moved.failed {
+            Some(failed) if moved.durable < seq => Err(failed.clone()),
+            _ => Ok(()),
+        }
     }
+
     /// The same, blocking the thread.
-    pub fn sync(&self, _seq: Seq) -> Result<(), LogFailed> {
-        todo!()
+    pub fn sync(&self, seq: Seq) -> Result<(), LogFailed> {
+        if self.durable() >= seq {
+            return Ok(());
+        }
+        let mut pending = self.shared.pending();
+        loop {
+            if self.durable() >= seq {
+                return Ok(());
+            }
+            if let Some(failed) = &pending.failed {
+                return Err(failed.clone());
+            }
+            pending = self.shared.moved.wait(pending).unwrap_or_else(PoisonError::into_inner);
+        }
     }
+
     /// Returns when the log has failed; never otherwise.
     pub async fn failed(&self) -> LogFailed {
-        todo!()
+        let mut progress = self.shared.progress.subscribe();
+        let moved =
+            progress.wait_for(|progress| progress.failed.is_some()).await.expect("the sender is in `self`");
+        moved.failed.clone().expect("waited for it")
     }
-    /// Closes the current segment after everything appended so far and starts the next; blocks until done. Returns the
-    /// last record of the closed segments. Does nothing if the current segment is empty.
+
+    /// Closes the current segment after everything appended so far and starts the next; blocks until that is
+    /// done. Returns the last record of the closed segments. If the current segment is empty, it stays.
     pub fn rotate(&self) -> Result<Seq, LogFailed> {
-        todo!()
+        let (reply, done) = mpsc::sync_channel(1);
+        let mut pending = self.shared.pending();
+        if let Some(failed) = &pending.failed {
+            return Err(failed.clone());
+        }
+        pending.rotations.push(reply);
+        self.wake_writer(pending);
+        done.recv().unwrap_or_else(|_| Err(LogFailed { reason: "the journal's writer is gone".into() }))
     }
+
     /// Bytes in the current segment.
     pub fn segment_bytes(&self) -> u64 {
-        todo!()
+        self.shared.ledger().segments.last().map_or(0, |segment| segment.bytes)
     }
-    /// Bytes a restart would have to replay after the newest snapshot.
+
+    /// Bytes of the segments that a restart would read after the newest snapshot.
     pub fn bytes_since_snapshot(&self) -> u64 {
-        todo!()
+        let ledger = self.shared.ledger();
+        let base = ledger.snapshots.last().copied().unwrap_or(0);
+        ledger.segments[ledger.first_after(base)..].iter().map(|segment| segment.bytes).sum()
     }
-    /// The newest snapshot; 0 if there is none.
+
+    /// The last record in the newest snapshot; 0 if there is none.
     pub fn snapshot_seq(&self) -> Seq {
-        todo!()
+        self.shared.ledger().snapshots.last().copied().unwrap_or(0)
     }
+
     /// Bytes free where the log is.
-    pub fn free_bytes(&self) -> std::io::Result<u64> {
-        todo!()
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        self.disk.free_bytes()
     }
+
     /// Counts since the log was opened.
     pub fn stats(&self) -> Stats {
-        todo!()
+        self.shared.ledger().stats
     }
-    /// Reads newest snapshot and closed segments up to `upto` (from `rotate`), while the log lives on.
-    pub fn replay_closed(&self, _upto: Seq) -> Result<Replay, LogError> {
-        todo!()
+
+    /// Reads the newest snapshot and the closed segments up to `upto` (from [`Self::rotate`]), while the log
+    /// lives on.
+    pub fn replay_closed(&self, upto: Seq) -> Result<Replay, LogError> {
+        assert!(upto <= self.durable(), "only what is durable can be replayed");
+        let ledger = self.shared.ledger();
+        let base = ledger.snapshots.iter().copied().rfind(|seq| *seq <= upto).unwrap_or(0);
+        let segments = &ledger.segments[ledger.first_after(base)..];
+        let segments = segments.iter().map(|segment| segment.first).filter(|first| *first <= upto);
+        Replay::new(Arc::clone(&self.disk), base, segments.collect(), upto)
     }
-    /// Starts a snapshot of the state after record `seq` (from `rotate`).
-    pub fn snapshot_writer(&self, _seq: Seq) -> Result<SnapshotWriter, LogError> {
-        todo!()
+
+    /// Starts a snapshot of the state after record `seq` (from [`Self::rotate`]).
+    pub fn snapshot_writer(&self, seq: Seq) -> Result<SnapshotWriter, LogError> {
+        assert!(0 < seq && seq <= self.durable(), "a snapshot of what is durable");
+        SnapshotWriter::start(Arc::clone(&self.disk), seq)
     }
-    /// Tells the log that the snapshot at `seq` is finished: removes snapshots but the last two, and segments that
-    /// lie wholly before the older of them.
-    pub fn snapshot_done(&self, _seq: Seq) -> Result<(), LogError> {
-        todo!()
+
+    /// Tells the log that the snapshot at `seq` is finished. Removes all snapshots but the last two, and the
+    /// segments that end before the older of them.
+    pub fn snapshot_done(&self, seq: Seq) -> Result<(), LogError> {
+        let name = FileKind::Snapshot.name(seq);
+        self.disk.open(&name).map_err(LogError::io("find the finished snapshot", &name))?;
+        let mut snapshots = self.shared.ledger().snapshots.clone();
+        snapshots.push(seq);
+        snapshots.sort_unstable();
+        snapshots.dedup();
+        let kept = snapshots.split_off(snapshots.len().saturating_sub(2));
+        let older = if kept.len() == 2 { kept[0] } else { 0 };
+        self.shared.ledger().snapshots = kept;
+        self.remove(FileKind::Snapshot, &snapshots)?;
+        // Removed in this order, and durably: a snapshot without the records after it must not be left.
+        let removed: Vec<_> = {
+            let mut ledger = self.shared.ledger();
+            let end = ledger.first_after(older);
+            ledger.segments.drain(..end).map(|segment| segment.first).collect()
+        };
+        self.remove(FileKind::Segment, &removed)
     }
-    /// Flushes and ends; the same as dropping it, but tells of failure.
-    pub fn close(self) -> Result<(), LogFailed> {
-        todo!()
+
+    fn remove(&self, kind: FileKind, seqs: &[Seq]) -> Result<(), LogError> {
+        for seq in seqs {
+            let name = kind.name(*seq);
+            self.disk.remove(&name).map_err(LogError::io("remove", &name))?;
+        }
+        if seqs.is_empty() {
+            return Ok(());
+        }
+        self.disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))
+    }
+
+    /// Flushes and ends: the same as dropping it, but tells of failure.
+    pub fn close(mut self) -> Result<(), LogFailed> {
+        self.end();
+        self.shared.pending().failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn end(&mut self) {
+        let Some(writer) = self.writer.take() else { return };
+        self.shared.pending().closing = true;
+        self.shared.work.notify_one();
+        // A panic of the writer has been turned into a failure by itself.
+        let _panicked = writer.join();
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Ledger {
+    /// Index of the first segment that holds, or will hold, a record after `seq`.
+    fn first_after(&self, seq: Seq) -> usize {
+        self.segments.partition_point(|segment| segment.first <= seq + 1).saturating_sub(1)
     }
 }

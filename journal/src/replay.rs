@@ -1,5 +1,10 @@
 //! Reading: a snapshot, then the records after it, one at a time.
-use crate::{LogError, Seq};
+//!
+//! Used twice: at start-up, and by the background snapshot, which replays the closed segments into a second state
+//! while the log lives on. At most one batch (or one snapshot record) and a read-ahead are in memory.
+
+use crate::{LogError, Seq, disk::Disk, format::FileKind, segment::SegmentReader, snapshot::SnapshotReader};
+use std::{collections::VecDeque, sync::Arc};
 
 /// One step of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,22 +20,94 @@ pub enum Item<'a> {
     },
 }
 
-/// Streams the newest snapshot, then every record after it up to `last_seq`, with one batch in memory at a time.
-/// Do not call `Log::snapshot_done` while one is in use: it may remove files yet to be read.
-pub struct Replay {}
+/// Streams a snapshot, then every record after it up to [`Self::last_seq`].
+///
+/// Do not call [`crate::Log::snapshot_done`] while one is in use: it may remove files yet to be read.
+pub struct Replay {
+    disk: Arc<dyn Disk>,
+    snapshot_seq: Seq,
+    snapshot: Option<SnapshotReader>,
+    segments: VecDeque<Seq>,
+    segment: Option<SegmentReader>,
+    next: Seq,
+    last: Seq,
+}
+
+enum At {
+    Snapshot,
+    Record,
+    End,
+}
 
 impl Replay {
-    /// What the snapshot contains; 0 if there is none.
-    pub fn snapshot_seq(&self) -> Seq {
-        todo!()
+    /// `segments` are the first records of the segments to read, in order; the first may begin before the snapshot.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        snapshot_seq: Seq,
+        segments: VecDeque<Seq>,
+        last: Seq,
+    ) -> Result<Self, LogError> {
+        let snapshot = match snapshot_seq {
+            0 => None,
+            seq => Some(SnapshotReader::open(&*disk, seq)?),
+        };
+        let next = snapshot_seq + 1;
+        Ok(Self { disk, snapshot_seq, snapshot, segments, segment: None, next, last })
     }
+
+    /// The last record whose effect is in the snapshot; 0 if there is no snapshot.
+    pub fn snapshot_seq(&self) -> Seq {
+        self.snapshot_seq
+    }
+
     /// The last record that will come.
     pub fn last_seq(&self) -> Seq {
-        todo!()
+        self.last
     }
-    /// The next piece; `None` at the end. After an error the replay is over.
-    #[allow(clippy::should_implement_trait)]
+
+    /// The next piece; `None` at the end. After an error there is nothing more to be had.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "what it returns borrows from it, an Iterator's cannot"
+    )]
     pub fn next(&mut self) -> Result<Option<Item<'_>>, LogError> {
-        todo!()
+        Ok(match self.advance()? {
+            At::Snapshot => self.snapshot.as_ref().map(|reader| Item::Snapshot(reader.record())),
+            At::Record => self.segment.as_ref().map(|reader| {
+                let (seq, bytes) = reader.record();
+                Item::Record { seq, bytes }
+            }),
+            At::End => None,
+        })
     }
+
+    fn advance(&mut self) -> Result<At, LogError> {
+        if let Some(reader) = &mut self.snapshot {
+            if reader.advance()? {
+                return Ok(At::Snapshot);
+            }
+            self.snapshot = None;
+        }
+        while self.next <= self.last {
+            if let Some(reader) = &mut self.segment {
+                while reader.advance(self.last)? {
+                    let (seq, _) = reader.record();
+                    if seq >= self.next {
+                        self.next = seq + 1;
+                        return Ok(At::Record);
+                    }
+                }
+            }
+            self.segment = match self.segments.pop_front() {
+                Some(first) if first <= self.next => Some(SegmentReader::open(&*self.disk, first)?),
+                found => return Err(gap(self.next, found)),
+            };
+        }
+        Ok(At::End)
+    }
+}
+
+/// The error for a missing record.
+pub(crate) fn gap(expected: Seq, found: Option<Seq>) -> LogError {
+    LogError::Gap { file: FileKind::Segment.name(expected), expected, found }
 }

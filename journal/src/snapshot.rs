@@ -1,21 +1,165 @@
-//! Writing a snapshot.
-use crate::{LogError, Seq};
+//! Snapshots: the state after some record, as a sequence of records that mean what their owner wants.
+//!
+//! ```text
+//! file header (see `format`)
+//! frame   length u32 | CRC u32 of length and bytes, seeded with the salt | bytes
+//! footer  0xFFFF_FFFF u32 | CRC u32 of the 12 after, seeded | count u64 | CRC u32 of everything before the footer
+//! ```
+//! A snapshot gets its name only when it is whole and durable. One without its footer, with a bad frame or with
+//! anything after the footer is damaged.
 
-/// Writes one snapshot. Nothing is visible before `finish`; dropped without it, it leaves at most a temporary
-/// file that the next open removes.
-pub struct SnapshotWriter {}
+use crate::{
+    LogError, Seq,
+    disk::{Disk, WriteFile},
+    format::{FILE_HEADER_BYTES, FileHeader, FileKind, RECORD_BYTES_MAX, TEMPORARY, u32_at, u64_at},
+    source::Source,
+};
+use std::sync::Arc;
+
+const FRAME_HEADER_BYTES: usize = 8;
+const FOOTER_BYTES: usize = 20;
+const FOOTER_MARK: u32 = u32::MAX;
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Writes one snapshot. Nothing is visible before [`Self::finish`]; dropped without it, it leaves at most a
+/// temporary file that the next open removes.
+pub struct SnapshotWriter {
+    disk: Arc<dyn Disk>,
+    file: Box<dyn WriteFile>,
+    header: FileHeader,
+    temporary: String,
+    buffer: Vec<u8>,
+    written: u64,
+    count: u64,
+    crc: u32,
+}
 
 impl SnapshotWriter {
-    /// Adds a record; what it means is the owner's affair.
-    pub fn push(&mut self, _record: &[u8]) -> Result<(), LogError> {
-        todo!()
+    pub(crate) fn start(disk: Arc<dyn Disk>, seq: Seq) -> Result<Self, LogError> {
+        let header = FileHeader::new(FileKind::Snapshot, seq);
+        let temporary = format!("{}{TEMPORARY}", FileKind::Snapshot.name(seq));
+        let file = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
+        let buffer = header.encode().to_vec();
+        Ok(Self { disk, file, header, temporary, buffer, written: 0, count: 0, crc: 0 })
     }
-    /// Makes the snapshot durable under its name. Follow with `Log::snapshot_done`. Returns its bytes.
-    pub fn finish(self) -> Result<u64, LogError> {
-        todo!()
+
+    /// Adds a record; what it means is the owner's affair. At most [`crate::log::RECORD_BYTES_MAX`] bytes.
+    pub fn push(&mut self, record: &[u8]) -> Result<(), LogError> {
+        assert!(record.len() <= RECORD_BYTES_MAX, "a snapshot record within its limit");
+        let len = (record.len() as u32).to_le_bytes();
+        let crc = crc32c::crc32c_append(crc32c::crc32c_append(self.header.salt, &len), record);
+        self.buffer.extend_from_slice(&len);
+        self.buffer.extend_from_slice(&crc.to_le_bytes());
+        self.buffer.extend_from_slice(record);
+        self.count += 1;
+        if self.buffer.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
-    /// The last record the snapshot contains.
+
+    /// Makes the snapshot durable under its name; follow with [`crate::Log::snapshot_done`]. Returns its bytes.
+    pub fn finish(mut self) -> Result<u64, LogError> {
+        self.flush()?;
+        let mut tail = self.count.to_le_bytes().to_vec();
+        tail.extend_from_slice(&self.crc.to_le_bytes());
+        self.buffer.extend_from_slice(&FOOTER_MARK.to_le_bytes());
+        self.buffer.extend_from_slice(&crc32c::crc32c_append(self.header.salt, &tail).to_le_bytes());
+        self.buffer.extend_from_slice(&tail);
+        self.flush()?;
+        let name = FileKind::Snapshot.name(self.header.seq);
+        self.file.sync().map_err(LogError::io("sync", &self.temporary))?;
+        self.disk.rename(&self.temporary, &name).map_err(LogError::io("rename to", &name))?;
+        self.disk.sync_folder().map_err(LogError::io("sync the folder of", &name))?;
+        Ok(self.written)
+    }
+
+    /// The last record whose effect the snapshot contains.
     pub fn seq(&self) -> Seq {
-        todo!()
+        self.header.seq
+    }
+
+    fn flush(&mut self) -> Result<(), LogError> {
+        self.crc = crc32c::crc32c_append(self.crc, &self.buffer);
+        self.file.write(&self.buffer).map_err(LogError::io("write", &self.temporary))?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Reads one snapshot, verifying as it goes.
+pub(crate) struct SnapshotReader {
+    source: Source,
+    salt: u32,
+    offset: u64,
+    count: u64,
+    crc: u32,
+    record: (u64, usize),
+}
+
+impl SnapshotReader {
+    pub(crate) fn open(disk: &dyn Disk, seq: Seq) -> Result<Self, LogError> {
+        let mut source = Source::open(disk, FileKind::Snapshot.name(seq))?;
+        let name = source.name().to_owned();
+        let head = source.bytes(0, FILE_HEADER_BYTES)?;
+        let header = FileHeader::parse(&name, FileKind::Snapshot, seq, head)?;
+        let crc = crc32c::crc32c(head);
+        let offset = FILE_HEADER_BYTES as u64;
+        Ok(Self { source, salt: header.salt, offset, count: 0, crc, record: (offset, 0) })
+    }
+
+    /// Reads a snapshot to its end and throws it away: whether it is sound.
+    pub(crate) fn verify(disk: &dyn Disk, seq: Seq) -> Result<(), LogError> {
+        let mut reader = Self::open(disk, seq)?;
+        while reader.advance()? {}
+        Ok(())
+    }
+
+    /// Goes to the next record; false after the footer.
+    pub(crate) fn advance(&mut self) -> Result<bool, LogError> {
+        let at = self.offset;
+        let rest = self.source.length().saturating_sub(at);
+        let head = self.source.bytes(at, FRAME_HEADER_BYTES)?;
+        if head.len() < FRAME_HEADER_BYTES {
+            return Err(self.source.damaged(at, "snapshot ends without its footer"));
+        }
+        let (len, crc) = (u32_at(head, 0), u32_at(head, 4));
+        if len == FOOTER_MARK {
+            self.footer(crc)?;
+            return Ok(false);
+        }
+        let whole = FRAME_HEADER_BYTES + len as usize;
+        if len as usize > RECORD_BYTES_MAX || rest < whole as u64 {
+            return Err(self.source.damaged(at, "record is longer than the file or the limit"));
+        }
+        let bytes = self.source.bytes(at, whole)?;
+        let sound = bytes.len() == whole
+            && crc == {
+                let seeded = crc32c::crc32c_append(self.salt, &bytes[..4]);
+                crc32c::crc32c_append(seeded, &bytes[FRAME_HEADER_BYTES..])
+            };
+        if !sound {
+            return Err(self.source.damaged(at, "record checksum mismatch"));
+        }
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.count += 1;
+        self.record = (at + FRAME_HEADER_BYTES as u64, len as usize);
+        self.offset += whole as u64;
+        Ok(true)
+    }
+
+    /// The record that [`Self::advance`] went to.
+    pub(crate) fn record(&self) -> &[u8] {
+        self.source.window(self.record.0, self.record.1)
+    }
+
+    fn footer(&mut self, crc: u32) -> Result<(), LogError> {
+        let at = self.offset;
+        let rest = self.source.length().saturating_sub(at);
+        let bytes = self.source.bytes(at, FOOTER_BYTES)?;
+        let sound = rest == FOOTER_BYTES as u64
+            && bytes.len() == FOOTER_BYTES
+            && crc == crc32c::crc32c_append(self.salt, &bytes[8..])
+            && u64_at(bytes, 8) == self.count
+            && u32_at(bytes, 16) == self.crc;
+        if sound { Ok(()) } else { Err(self.source.damaged(at, "footer does not match the snapshot")) }
     }
 }

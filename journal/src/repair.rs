@@ -1,0 +1,175 @@
+//! Carrying out what a survey found: cutting the torn tail, putting damaged files aside, and making sure that what
+//! will be replayed is durable.
+//!
+//! Nothing is deleted but unfinished temporary files. A crash at any point leaves a folder that the next open treats
+//! the same way: the copy of a damaged file is durable before the original is cut.
+
+use crate::{
+    LogError, Seq,
+    disk::{Disk, WriteFile},
+    format::{FileKind, TEMPORARY},
+    log::{Dropped, Torn},
+    segment::start_segment,
+    source::Source,
+    survey::{Damage, End, Segment, Survey, records_known},
+};
+
+/// The folder in order, and the segment that takes the next batch.
+pub(crate) struct Repaired {
+    pub(crate) file: Box<dyn WriteFile>,
+    pub(crate) salt: u32,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) torn: Option<Torn>,
+    pub(crate) dropped: Vec<Dropped>,
+}
+
+/// Brings the folder into order.
+pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, LogError> {
+    for name in &survey.temporaries {
+        disk.remove(name).map_err(LogError::io("remove", name))?;
+    }
+    let mut dropped = Vec::new();
+    for (seq, error) in std::mem::take(&mut survey.damaged_snapshots) {
+        let file = FileKind::Snapshot.name(seq);
+        dropped.push(put_aside(disk, &mut survey.names, &file, 0, &error)?);
+    }
+    let end = std::mem::replace(&mut survey.end, End::Sound);
+    let mut torn = None;
+    let cut = match end {
+        End::Sound => false,
+        End::Torn { bytes } => {
+            torn = survey.sound.last().map(|segment| {
+                let file = FileKind::Segment.name(segment.first);
+                tracing::warn!(file, offset = segment.bytes, bytes, "cut a torn tail, never acknowledged");
+                Torn { file, offset: segment.bytes, bytes }
+            });
+            true
+        }
+        End::Damage(damage) => {
+            dropped.extend(drop_damage(disk, survey, &damage)?);
+            damage.cut.is_some()
+        }
+    };
+    for drop in &dropped {
+        tracing::warn!(file = drop.file, offset = drop.offset, bytes = drop.bytes, why = drop.why, "dropped");
+    }
+    // A name that this process sees may not be durable yet: the process before may have died in between.
+    disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))?;
+    let (file, salt) = active_segment(disk, survey, cut)?;
+    let sizes = survey.older.iter().map(|first| segment_on_disk(disk, *first));
+    let mut segments = sizes.collect::<Result<Vec<_>, _>>()?;
+    segments.append(&mut survey.sound);
+    Ok(Repaired { file, salt, segments, torn, dropped })
+}
+
+/// Opens the segment that takes the next batch: the last sound one, or a new one.
+fn active_segment(
+    disk: &dyn Disk,
+    survey: &mut Survey,
+    cut: bool,
+) -> Result<(Box<dyn WriteFile>, u32), LogError> {
+    if let Some(segment) = survey.sound.last() {
+        let name = FileKind::Segment.name(segment.first);
+        let mut file = disk.append(&name).map_err(LogError::io("open", &name))?;
+        if cut {
+            file.truncate(segment.bytes).map_err(LogError::io("cut", &name))?;
+        }
+        // Even if nothing was cut: the last batch may be in the page cache only, if the process died before its
+        // sync, and it is about to be replayed as durable.
+        file.sync().map_err(LogError::io("sync", &name))?;
+        if let Some(salt) = survey.append_salt {
+            return Ok((file, salt));
+        }
+    }
+    let first = survey.last + 1;
+    let started = start_segment(disk, first)?;
+    survey.sound.push(segment_on_disk(disk, first)?);
+    Ok(started)
+}
+
+fn segment_on_disk(disk: &dyn Disk, first: Seq) -> Result<Segment, LogError> {
+    Ok(Segment { first, bytes: Source::open(disk, FileKind::Segment.name(first))?.length() })
+}
+
+fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<Vec<Dropped>, LogError> {
+    let mut dropped = Vec::new();
+    if let (Some((bytes, records_known)), Some(segment)) = (damage.cut, survey.sound.last()) {
+        let file = FileKind::Segment.name(segment.first);
+        let kept_as = free_name(&mut survey.names, &file);
+        copy(disk, &file, &kept_as)?;
+        dropped.push(Dropped {
+            file,
+            offset: segment.bytes,
+            bytes,
+            records_known,
+            kept_as: Some(kept_as),
+            why: damage.error.to_string(),
+        });
+    }
+    for &first in &damage.aside {
+        let file = FileKind::Segment.name(first);
+        let known = records_known(disk, first);
+        dropped.push(put_aside(disk, &mut survey.names, &file, known, &damage.error)?);
+    }
+    if dropped.is_empty() {
+        // A file that should be there is not: there is nothing to keep.
+        let file = FileKind::Segment.name(survey.last + 1);
+        let why = damage.error.to_string();
+        dropped.push(Dropped { file, offset: 0, bytes: 0, records_known: 0, kept_as: None, why });
+    }
+    Ok(dropped)
+}
+
+fn put_aside(
+    disk: &dyn Disk,
+    names: &mut Vec<String>,
+    file: &str,
+    records_known: u64,
+    error: &LogError,
+) -> Result<Dropped, LogError> {
+    let bytes = Source::open(disk, file.to_owned())?.length();
+    let kept_as = free_name(names, file);
+    disk.rename(file, &kept_as).map_err(LogError::io("put aside", file))?;
+    // The error is about the first of the files that go; only there does its offset mean anything.
+    let offset = if names_file(error, file) { error.offset() } else { 0 };
+    let why = error.to_string();
+    Ok(Dropped { file: file.to_owned(), offset, bytes, records_known, kept_as: Some(kept_as), why })
+}
+
+fn names_file(error: &LogError, name: &str) -> bool {
+    match error {
+        LogError::ShortHeader { file, .. } | LogError::Damaged { file, .. } => file == name,
+        _ => false,
+    }
+}
+
+fn free_name(names: &mut Vec<String>, file: &str) -> String {
+    let mut n = 1;
+    loop {
+        let name = format!("{file}.damaged-{n}");
+        if !names.contains(&name) {
+            names.push(name.clone());
+            return name;
+        }
+        n += 1;
+    }
+}
+
+fn copy(disk: &dyn Disk, from: &str, to: &str) -> Result<(), LogError> {
+    const COPY_BYTES: usize = 1 << 20;
+    // Ours by its ending, so that a copy that a crash cuts short is removed by the next open.
+    let temporary = format!("{from}{TEMPORARY}");
+    let mut source = Source::open(disk, from.to_owned())?;
+    let mut target = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
+    let mut at = 0;
+    while at < source.length() {
+        let bytes = source.bytes(at, COPY_BYTES)?;
+        if bytes.is_empty() {
+            break;
+        }
+        target.write(bytes).map_err(LogError::io("write", &temporary))?;
+        at += bytes.len() as u64;
+    }
+    target.sync().map_err(LogError::io("sync", &temporary))?;
+    disk.rename(&temporary, to).map_err(LogError::io("rename to", to))
+}

@@ -1,0 +1,105 @@
+//! A file being read: a window of it in memory, moved forward as asked. Never holds more than the file has or
+//! one request needs, whichever is less, and a read-ahead.
+
+use crate::{
+    LogError,
+    disk::{Disk, ReadFile},
+};
+
+/// Read ahead by this much, so that small records cost no system call each.
+const READ_AHEAD_BYTES: usize = 256 << 10;
+
+/// One file and the window of it that is in memory.
+pub(crate) struct Source {
+    file: Box<dyn ReadFile>,
+    name: String,
+    length: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+impl Source {
+    pub(crate) fn open(disk: &dyn Disk, name: String) -> Result<Self, LogError> {
+        let file = disk.open(&name).map_err(LogError::io("open", &name))?;
+        let length = file.length().map_err(LogError::io("read", &name))?;
+        Ok(Self { file, name, length, window: Vec::new(), window_at: 0 })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Length of the file when it was opened.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Up to `len` bytes at `offset`; fewer only where the file ends.
+    pub(crate) fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
+        let in_window =
+            offset >= self.window_at && offset + len as u64 <= self.window_at + self.window.len() as u64;
+        if !in_window {
+            self.fill(offset, len)?;
+        }
+        Ok(self.window(offset, len))
+    }
+
+    /// The same, of what the last `bytes` brought into memory.
+    pub(crate) fn window(&self, offset: u64, len: usize) -> &[u8] {
+        let start = (offset - self.window_at) as usize;
+        let end = start.saturating_add(len).min(self.window.len());
+        &self.window[start.min(end)..end]
+    }
+
+    pub(crate) fn damaged(&self, offset: u64, what: &'static str) -> LogError {
+        LogError::Damaged { file: self.name.clone(), offset, what }
+    }
+
+    fn fill(&mut self, offset: u64, len: usize) -> Result<(), LogError> {
+        let have = self.window_at + self.window.len() as u64;
+        if (self.window_at..have).contains(&offset) {
+            self.window.drain(..(offset - self.window_at) as usize);
+        } else {
+            self.window.clear();
+        }
+        self.window_at = offset;
+        let rest = self.length.saturating_sub(offset);
+        let wanted = (len.max(READ_AHEAD_BYTES) as u64).min(rest) as usize;
+        let mut filled = self.window.len();
+        self.window.resize(wanted.max(filled), 0);
+        while filled < self.window.len() {
+            let at = offset + filled as u64;
+            match self.file.read_at(at, &mut self.window[filled..]) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.window.clear();
+                    return Err(LogError::io("read", &self.name)(error));
+                }
+            }
+        }
+        self.window.truncate(filled);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::CrashDisk;
+
+    #[test]
+    fn the_window_moves_and_never_outgrows_the_file() {
+        let content: Vec<u8> = (0..1_000_000u32).map(|n| (n % 251) as u8).collect();
+        let disk = CrashDisk::with_files([("f", content.clone())]);
+        let mut source = Source::open(&disk, "f".into()).unwrap();
+        for (offset, len) in [(0, 10), (5, 300_000), (299_990, 20), (3, 4), (999_990, 100), (2_000_000, 5)] {
+            let end = content.len().min(offset + len);
+            let expected = content.get(offset..end).unwrap_or_default();
+            assert_eq!(source.bytes(offset as u64, len).unwrap(), expected, "{len} at {offset}");
+        }
+        assert_eq!(source.bytes(10, usize::MAX >> 1).unwrap().len(), content.len() - 10);
+        assert!(source.window.capacity() <= 2 * content.len());
+    }
+}

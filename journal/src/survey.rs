@@ -1,0 +1,205 @@
+//! What is on disk and what of it can be used. Reads everything that a replay will read, changes nothing.
+//!
+//! The rule for a bad batch: batches are written one at a time, the next only after the last was synced. So a bad
+//! batch in the newest segment with no later batch behind it is the one that was being written when the process or
+//! the machine stopped, and was never acknowledged: a torn tail, to be cut. Anything else is damage to something
+//! that was once durable. (Bit rot in the very last batch cannot be told from a torn tail. A segment that
+//! vanished from the very end cannot be noticed either.)
+
+use crate::{
+    LogError, Recovery, Seq,
+    disk::Disk,
+    format::{FILE_HEADER_BYTES, FileKind, Name},
+    replay::gap,
+    segment::{SegmentReader, Step},
+    snapshot::SnapshotReader,
+};
+
+/// One segment file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) first: Seq,
+    pub(crate) bytes: u64,
+}
+
+/// What was found.
+pub(crate) struct Survey {
+    /// Every name in the folder.
+    pub(crate) names: Vec<String>,
+    /// Files that were never finished.
+    pub(crate) temporaries: Vec<String>,
+    /// Snapshots, oldest first, without the damaged ones that were tried.
+    pub(crate) snapshots: Vec<Seq>,
+    /// Snapshots that were tried and are to be dropped.
+    pub(crate) damaged_snapshots: Vec<(Seq, LogError)>,
+    /// The segments before those that will be replayed.
+    pub(crate) older: Vec<Seq>,
+    /// The segments that will be replayed, as far as they are sound, oldest first.
+    pub(crate) sound: Vec<Segment>,
+    /// The last sound record, or that of the snapshot.
+    pub(crate) last: Seq,
+    /// How the sound part ends.
+    pub(crate) end: End,
+    /// The batch seed of the last of `sound`, if records can be appended to it.
+    pub(crate) append_salt: Option<u32>,
+}
+
+/// How the sound part of the log ends.
+pub(crate) enum End {
+    /// At the end of the newest segment.
+    Sound,
+    /// In the newest segment, in a batch that was never acknowledged: the last of `sound` is to be cut to its length.
+    Torn { bytes: u64 },
+    /// At damage that is to be dropped.
+    Damage(Damage),
+}
+
+/// Damage to be dropped.
+pub(crate) struct Damage {
+    pub(crate) error: LogError,
+    /// Whether the last of `sound` is to be cut to its length; with how many bytes and known records go.
+    pub(crate) cut: Option<(u64, u64)>,
+    /// Segments to be put aside whole.
+    pub(crate) aside: Vec<Seq>,
+}
+
+impl Survey {
+    /// The snapshot to start from; 0 for none.
+    pub(crate) fn base(&self) -> Seq {
+        self.snapshots.last().copied().unwrap_or(0)
+    }
+
+    /// Looks at the folder. With [`Recovery::Refuse`] any damage is an error.
+    pub(crate) fn take(disk: &dyn Disk, recovery: Recovery) -> Result<Self, LogError> {
+        let names = disk.list().map_err(LogError::io("list", "the journal folder"))?;
+        let (mut segments, mut snapshots, mut temporaries) = (Vec::new(), Vec::new(), Vec::new());
+        for name in &names {
+            match Name::parse(name) {
+                Name::File(FileKind::Segment, seq) => segments.push(seq),
+                Name::File(FileKind::Snapshot, seq) => snapshots.push(seq),
+                Name::Temporary => temporaries.push(name.clone()),
+                Name::Other => {}
+            }
+        }
+        segments.sort_unstable();
+        snapshots.sort_unstable();
+        let damaged_snapshots = choose_snapshot(disk, recovery, &mut snapshots)?;
+        let base = snapshots.last().copied().unwrap_or(0);
+        let fresh = base == 0 && damaged_snapshots.is_empty() && segments.is_empty();
+        // The first segment to read is the last that begins at or before the record after the snapshot.
+        let start = segments.partition_point(|first| *first <= base + 1).saturating_sub(1);
+        let needed = segments.split_off(start);
+        let mut survey = Self {
+            names,
+            temporaries,
+            snapshots,
+            damaged_snapshots,
+            older: segments,
+            sound: Vec::new(),
+            last: base,
+            end: End::Sound,
+            append_salt: None,
+        };
+        if !fresh {
+            survey.walk(disk, &needed)?;
+        }
+        match survey.end {
+            End::Damage(damage) if recovery == Recovery::Refuse => Err(damage.error),
+            End::Damage(Damage { error: LogError::Gap { found: Some(oldest), .. }, .. })
+                if base == 0 && survey.sound.is_empty() =>
+            {
+                Err(LogError::Unrecoverable { oldest })
+            }
+            _ => Ok(survey),
+        }
+    }
+
+    fn walk(&mut self, disk: &dyn Disk, needed: &[Seq]) -> Result<(), LogError> {
+        let base = self.base();
+        let mut expected = base + 1;
+        for (index, &first) in needed.iter().enumerate() {
+            let in_order = if index == 0 { first <= expected } else { first == expected };
+            if !in_order {
+                return self.damage(gap(expected, Some(first)), None, &needed[index..]);
+            }
+            let mut reader = match SegmentReader::open(disk, first) {
+                Ok(reader) => reader,
+                Err(error) if error.is_damage() => return self.damage(error, None, &needed[index..]),
+                Err(error) => return Err(error),
+            };
+            let bad = loop {
+                match reader.next_batch()? {
+                    Step::Batch => {}
+                    Step::End => break None,
+                    Step::Bad(what) => break Some(what),
+                }
+            };
+            expected = reader.next_seq();
+            self.sound.push(Segment { first, bytes: reader.offset() });
+            self.last = base.max(expected - 1);
+            self.append_salt = (expected > base).then_some(reader.salt());
+            if let Some(what) = bad {
+                return self.bad_batch(reader, what, &needed[index + 1..]);
+            }
+        }
+        if expected <= base || needed.is_empty() {
+            return self.damage(gap(base + 1, None), None, &[]);
+        }
+        Ok(())
+    }
+
+    fn bad_batch(
+        &mut self,
+        mut reader: SegmentReader,
+        what: &'static str,
+        newer: &[Seq],
+    ) -> Result<(), LogError> {
+        let bytes = reader.source().length() - reader.offset();
+        let later = reader.later()?;
+        if newer.is_empty() && later.batches == 0 && self.append_salt.is_some() {
+            self.end = End::Torn { bytes };
+            return Ok(());
+        }
+        let error = reader.source().damaged(reader.offset(), what);
+        self.damage(error, Some((bytes, later.records)), newer)
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the end of every path of `walk`")]
+    fn damage(&mut self, error: LogError, cut: Option<(u64, u64)>, aside: &[Seq]) -> Result<(), LogError> {
+        self.end = End::Damage(Damage { error, cut, aside: aside.to_vec() });
+        Ok(())
+    }
+}
+
+/// Takes damaged snapshots off the end of `snapshots` until the newest is sound.
+fn choose_snapshot(
+    disk: &dyn Disk,
+    recovery: Recovery,
+    snapshots: &mut Vec<Seq>,
+) -> Result<Vec<(Seq, LogError)>, LogError> {
+    let mut damaged = Vec::new();
+    while let Some(&seq) = snapshots.last() {
+        match SnapshotReader::verify(disk, seq) {
+            Ok(()) => break,
+            Err(error) if error.is_damage() && recovery == Recovery::DropDamaged => {
+                snapshots.pop();
+                damaged.push((seq, error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(damaged)
+}
+
+/// Records that can still be told to be in a segment that is to be put aside.
+pub(crate) fn records_known(disk: &dyn Disk, first: Seq) -> u64 {
+    let Ok(mut reader) = SegmentReader::open(disk, first) else { return 0 };
+    while let Ok(Step::Batch) = reader.next_batch() {}
+    let sound = reader.next_seq() - first;
+    sound + reader.later().map_or(0, |later| later.records)
+}
+
+/// Whether anything but the header of a segment is sound.
+pub(crate) fn has_records(segment: &Segment) -> bool {
+    segment.bytes > FILE_HEADER_BYTES as u64
+}

@@ -1,0 +1,214 @@
+//! The thread that writes: takes whatever has gathered, writes it as one batch, syncs it, says so.
+//!
+//! While one batch is being synced the next one gathers: group commit without any delay added. After the first
+//! failure it ends. A failed sync is never tried again: the kernel may have dropped the dirty pages and report
+//! success the second time.
+
+use crate::{
+    LogError, LogFailed, Seq,
+    disk::{Disk, WriteFile},
+    format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileKind},
+    segment::start_segment,
+    survey::{Segment, has_records},
+};
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::SyncSender,
+    },
+    thread,
+};
+use tokio::sync::watch;
+
+/// A buffer that has grown beyond this by a burst is given back.
+const SPARE_BYTES_MAX: usize = 4 << 20;
+
+/// What the log's users and its writer share.
+pub(crate) struct Shared {
+    pub(crate) pending: Mutex<Pending>,
+    /// There is work for the writer.
+    pub(crate) work: Condvar,
+    /// The writer has taken or finished a batch, or failed.
+    pub(crate) moved: Condvar,
+    pub(crate) durable: AtomicU64,
+    pub(crate) progress: watch::Sender<Progress>,
+    pub(crate) ledger: Mutex<Ledger>,
+}
+
+/// What waits for the writer.
+pub(crate) struct Pending {
+    /// Room for the batch header, then the payload.
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) count: u32,
+    /// The number of the next record.
+    pub(crate) next: Seq,
+    pub(crate) rotations: Vec<SyncSender<Result<Seq, LogFailed>>>,
+    pub(crate) closing: bool,
+    /// The writer sleeps and has to be woken.
+    pub(crate) idle: bool,
+    pub(crate) failed: Option<LogFailed>,
+}
+
+/// What waiters look at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Progress {
+    pub(crate) durable: Seq,
+    pub(crate) failed: Option<LogFailed>,
+}
+
+/// The files of the log, and counts.
+pub(crate) struct Ledger {
+    /// Oldest first; the last is the one being written.
+    pub(crate) segments: Vec<Segment>,
+    /// Oldest first.
+    pub(crate) snapshots: Vec<Seq>,
+    pub(crate) stats: crate::log::Stats,
+}
+
+struct Taken {
+    buffer: Vec<u8>,
+    first: Seq,
+    count: u32,
+    rotations: Vec<SyncSender<Result<Seq, LogFailed>>>,
+}
+
+impl Shared {
+    pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for work and takes all of it; `None` when the log is closing and nothing is left.
+    fn take(&self, mut spare: Vec<u8>) -> Option<Taken> {
+        spare.clear();
+        if spare.capacity() > SPARE_BYTES_MAX {
+            spare = Vec::new();
+        }
+        spare.resize(BATCH_HEADER_BYTES, 0);
+        let mut pending = self.pending();
+        while pending.count == 0 && pending.rotations.is_empty() {
+            if pending.closing {
+                return None;
+            }
+            pending.idle = true;
+            pending = self.work.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            pending.idle = false;
+        }
+        let count = std::mem::take(&mut pending.count);
+        let taken = Taken {
+            buffer: std::mem::replace(&mut pending.buffer, spare),
+            first: pending.next - u64::from(count),
+            count,
+            rotations: std::mem::take(&mut pending.rotations),
+        };
+        drop(pending);
+        self.moved.notify_all();
+        Some(taken)
+    }
+
+    fn made_durable(&self, seq: Seq, bytes: u64, records: u64) {
+        {
+            let mut ledger = self.ledger();
+            ledger.stats.batches += 1;
+            ledger.stats.records += records;
+            ledger.stats.bytes += bytes;
+            if let Some(segment) = ledger.segments.last_mut() {
+                segment.bytes += bytes;
+            }
+        }
+        self.durable.store(seq, Ordering::Release);
+        self.progress.send_modify(|progress| progress.durable = seq);
+        // The lock orders this with a waiter that has looked at `durable` and is about to sleep.
+        drop(self.pending());
+        self.moved.notify_all();
+    }
+
+    fn fail(&self, reason: &str, rotations: Vec<SyncSender<Result<Seq, LogFailed>>>) {
+        tracing::error!(reason, "the journal has failed");
+        let failed = LogFailed { reason: reason.into() };
+        let mut pending = self.pending();
+        pending.failed = Some(failed.clone());
+        let waiting = std::mem::take(&mut pending.rotations);
+        drop(pending);
+        for reply in rotations.into_iter().chain(waiting) {
+            let _gone = reply.send(Err(failed.clone()));
+        }
+        self.progress.send_modify(|progress| progress.failed = Some(failed));
+        self.moved.notify_all();
+    }
+}
+
+/// The writer's own part.
+pub(crate) struct Writer {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) file: Box<dyn WriteFile>,
+    pub(crate) salt: u32,
+    pub(crate) name: String,
+}
+
+/// Tells the waiters if the writer dies of a bug, instead of leaving them to wait for ever.
+struct LastWords(Arc<Shared>);
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.fail("the journal's writer has panicked", Vec::new());
+        }
+    }
+}
+
+impl Writer {
+    /// Runs until the log is closed or fails.
+    pub(crate) fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let _last_words = LastWords(Arc::clone(&shared));
+        let mut spare = Vec::new();
+        while let Some(mut taken) = shared.take(spare) {
+            let mut done = if taken.count > 0 { self.write_batch(&mut taken) } else { Ok(()) };
+            if done.is_ok() && !taken.rotations.is_empty() {
+                done = self.rotate(taken.first + u64::from(taken.count));
+            }
+            if let Err(error) = done {
+                return shared.fail(&error.to_string(), taken.rotations);
+            }
+            for reply in taken.rotations {
+                let _gone = reply.send(Ok(taken.first + u64::from(taken.count) - 1));
+            }
+            spare = taken.buffer;
+        }
+    }
+
+    fn write_batch(&mut self, taken: &mut Taken) -> Result<(), LogError> {
+        let payload = &taken.buffer[BATCH_HEADER_BYTES..];
+        let header = BatchHeader {
+            first: taken.first,
+            count: taken.count,
+            payload_bytes: payload.len() as u32,
+            payload_crc: crc32c::crc32c(payload),
+        };
+        taken.buffer[..BATCH_HEADER_BYTES].copy_from_slice(&header.encode(self.salt));
+        self.file.write(&taken.buffer).map_err(LogError::io("write", &self.name))?;
+        self.file.sync().map_err(LogError::io("sync", &self.name))?;
+        let bytes = taken.buffer.len() as u64;
+        self.shared.made_durable(header.end() - 1, bytes, u64::from(taken.count));
+        Ok(())
+    }
+
+    /// Starts the segment whose first record is `first`, unless that is the one being written.
+    fn rotate(&mut self, first: Seq) -> Result<(), LogError> {
+        if !self.shared.ledger().segments.last().is_some_and(has_records) {
+            return Ok(());
+        }
+        let (file, salt) = start_segment(&*self.disk, first)?;
+        self.file = file;
+        self.salt = salt;
+        self.name = FileKind::Segment.name(first);
+        self.shared.ledger().segments.push(Segment { first, bytes: FILE_HEADER_BYTES as u64 });
+        Ok(())
+    }
+}

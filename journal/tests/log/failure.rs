@@ -1,0 +1,83 @@
+//! A write or sync that fails: the log has failed for good, and nothing more is acknowledged.
+
+use crate::common::{append, open, read, record};
+use fermata_journal::{AppendError, crash::CrashDisk};
+use std::{sync::Arc, time::Duration};
+
+/// A batch is a write (0) and a sync (1).
+fn failing_at(operation: u64) {
+    let disk = CrashDisk::new();
+    let log = open(&disk);
+    append(&log, 3);
+    disk.fail_after(operation);
+    let seq = log.append(&record(4)).unwrap();
+    let failed = log.sync(seq).unwrap_err();
+    assert!(failed.reason.contains("injected") && failed.reason.contains("edits-"), "{failed}");
+    // The disk is well again, and the log is not.
+    assert!(matches!(log.append(&record(5)), Err(AppendError::Failed(_))));
+    assert!(log.rotate().is_err());
+    assert_eq!(log.durable(), 3);
+    log.sync(3).unwrap();
+    assert!(log.close().is_err());
+    assert!((3..=4).contains(&read(&disk).unwrap().check()));
+}
+
+#[test]
+fn a_failed_write_fails_the_log() {
+    failing_at(0);
+}
+
+#[test]
+fn a_failed_sync_fails_the_log() {
+    failing_at(1);
+}
+
+#[test]
+fn a_failed_rotation_fails_the_log() {
+    for operation in 0..5 {
+        let disk = CrashDisk::new();
+        let log = open(&disk);
+        append(&log, 3);
+        disk.fail_after(operation);
+        assert!(log.rotate().is_err(), "operation {operation}");
+        assert!(log.append(b"x").is_err());
+        drop(log);
+        assert_eq!(read(&disk).unwrap().check(), 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_waiter_and_the_owner_learn_of_it() {
+    let disk = CrashDisk::new();
+    let log = Arc::new(open(&disk));
+    let seq = log.append(&record(1)).unwrap();
+    log.wait_durable(seq).await.unwrap();
+    disk.crash_after(1);
+    let owner = tokio::spawn({
+        let log = Arc::clone(&log);
+        async move { log.failed().await }
+    });
+    let waiters: Vec<_> = (0..20)
+        .map(|_| {
+            let log = Arc::clone(&log);
+            // The first of them to be in a failing batch fails the log for those after it.
+            tokio::spawn(async move {
+                match log.append(b"lost") {
+                    Ok(seq) => log.wait_durable(seq).await.is_err(),
+                    Err(AppendError::Failed(_)) => true,
+                    Err(error) => panic!("{error}"),
+                }
+            })
+        })
+        .collect();
+    let all = async {
+        for waiter in waiters {
+            assert!(waiter.await.unwrap(), "nobody is told that it is durable");
+        }
+        owner.await.unwrap()
+    };
+    let failed = tokio::time::timeout(Duration::from_secs(30), all).await.expect("everybody is told");
+    assert!(failed.reason.contains("crashed"), "{failed}");
+    log.wait_durable(1).await.unwrap();
+    assert_eq!(log.durable(), 1);
+}

@@ -1,0 +1,9 @@
+//! Tests of the log as its owners use it: on the crash disk and on real files.
+
+mod arbitrary;
+mod common;
+mod crash_points;
+mod damage;
+mod failure;
+mod real_disk;
+mod round_trip;

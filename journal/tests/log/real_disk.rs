@@ -1,0 +1,111 @@
+//! On real files: the same contents, group commit that groups, and the cost of appending and reading.
+
+use crate::common::{append, drain, record, snapshot};
+use fermata_journal::{
+    disk::{Disk, RealDisk},
+    log::{Log, Recovery},
+};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+fn open(disk: &Arc<RealDisk>) -> fermata_journal::Opened {
+    Log::open(Arc::clone(disk) as Arc<dyn Disk>, Recovery::Refuse).expect("a sound log")
+}
+
+#[test]
+fn snapshots_and_records_come_back_and_a_torn_tail_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(RealDisk::open(folder.path().join("deep/edits")).unwrap());
+    let log = open(&disk).log;
+    assert!(log.free_bytes().unwrap() > 0);
+    append(&log, 10);
+    snapshot(&log).unwrap();
+    append(&log, 3);
+    log.close().unwrap();
+    let newest = disk.folder().join("edits-00000000000000000011.log");
+    let mut bytes = std::fs::read(&newest).unwrap();
+    bytes.truncate(bytes.len() - 1);
+    std::fs::write(&newest, &bytes).unwrap();
+    let mut opened = open(&disk);
+    assert!(opened.torn.is_some());
+    append(&opened.log, 2);
+    let (pieces, records) = drain(&mut opened.replay).unwrap();
+    assert_eq!((pieces.len(), records.len()), (10, 2));
+    drop(opened);
+    let mut opened = open(&disk);
+    assert_eq!(opened.torn, None);
+    assert_eq!(drain(&mut opened.replay).unwrap().1.last().unwrap(), &(14, record(14)));
+}
+
+#[test]
+fn group_commit_groups() {
+    const THREADS: u64 = 16;
+    const EACH: u64 = 200;
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(RealDisk::open(folder.path()).unwrap());
+    let log = open(&disk).log;
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let log = &log;
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let seq = log.append(&(thread * EACH + n).to_le_bytes()).unwrap();
+                    log.sync(seq).unwrap();
+                    assert!(log.durable() >= seq);
+                }
+            });
+        }
+    });
+    let stats = log.stats();
+    println!("{} records in {} batches", stats.records, stats.batches);
+    assert_eq!(stats.records, THREADS * EACH);
+    assert!(stats.batches < stats.records / 2, "{stats:?}");
+    log.close().unwrap();
+    let (_, records) = drain(&mut open(&disk).replay).unwrap();
+    let mut values: Vec<_> =
+        records.iter().map(|(_, bytes)| u64::from_le_bytes(bytes[..].try_into().unwrap())).collect();
+    for thread in 0..THREADS {
+        let own: Vec<_> = values.iter().filter(|value| **value / EACH == thread).collect();
+        assert!(own.is_sorted(), "each appender's records in its order");
+    }
+    values.sort_unstable();
+    assert!(values.into_iter().eq(0..THREADS * EACH), "each record once");
+}
+
+/// Limits are ten times what is expected of an idle machine: they are to fail when something is badly wrong.
+#[test]
+fn a_million_records() {
+    const RECORDS: u64 = 1_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(RealDisk::open(folder.path()).unwrap());
+    let log = open(&disk).log;
+    let bytes = [7; 60];
+    let start = Instant::now();
+    for _ in 0..RECORDS {
+        log.append(&bytes).unwrap();
+    }
+    let appending = start.elapsed();
+    log.sync(RECORDS).unwrap();
+    let durable = start.elapsed();
+    let batches = log.stats().batches;
+    log.close().unwrap();
+    let start = Instant::now();
+    let mut opened = open(&disk);
+    let opening = start.elapsed();
+    let mut count = 0;
+    while let Some(item) = opened.replay.next().unwrap() {
+        std::hint::black_box(item);
+        count += 1;
+    }
+    let reading = start.elapsed();
+    println!(
+        "append {:.2} us each, {batches} batches, durable after {durable:?}; open {opening:?}, with replay {reading:?}",
+        appending.as_secs_f64() * 1e6 / RECORDS as f64,
+    );
+    assert_eq!(count, RECORDS);
+    assert!(appending < Duration::from_secs(10), "{appending:?}");
+    assert!(reading < Duration::from_secs(10), "{reading:?}");
+}
