@@ -5,6 +5,8 @@
 
 pub mod namespace;
 pub mod op;
+pub mod placement;
+mod plan;
 pub mod settings;
 pub mod state;
 pub mod view;
