@@ -8,6 +8,8 @@ mod crash_tests;
 mod driver;
 pub mod namespace;
 pub mod op;
+pub mod placement;
+mod plan;
 mod run;
 mod server;
 pub mod settings;

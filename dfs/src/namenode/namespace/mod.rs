@@ -1,39 +1,200 @@
 //! The durable half of the NameNode: what the edit log and the snapshots hold, and nothing else.
+//!
+//! It changes only by [`Namespace::apply`], live and in replay alike, so that replay equals memory by
+//! construction. Invariants: every inode but the root is its parent's child under its name; a block is in
+//! exactly one file; a folder's totals are the sums over what is below it; ids are never given twice.
+//!
+//! Deliberately absent: replicas, nodes, leases' deadlines (volatile: `state`), and rules (`plan`).
 
+mod answers;
+mod apply;
+mod check;
 mod edit;
+mod inode;
 mod snapshot;
+mod tree;
 
+pub(super) use apply::Changes;
 pub use edit::{Edit, Record};
+pub(super) use inode::{Block, Body, File, Folder, Inode, Open, Totals};
 pub use snapshot::{Entry, SnapshotItem, SnapshotLoader};
+
+use super::op::Outcome;
+use crate::ids::{BlockId, FileId, RequestId};
+use answers::Answers;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Why a record or snapshot item does not fit: the log is damaged or another cluster's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ApplyError(pub String);
+pub struct ApplyError(pub(crate) String);
+
+/// The root folder's id.
+pub(super) const ROOT: FileId = FileId(1);
 
 /// Folders, files, their blocks, and what else must outlive a restart.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Namespace {}
+pub struct Namespace {
+    cluster_id: String,
+    inodes: BTreeMap<FileId, Inode>,
+    blocks: BTreeMap<BlockId, Block>,
+    /// Files with a writer.
+    open: BTreeSet<FileId>,
+    answers: Answers,
+    fences: BTreeMap<String, u64>,
+    draining: BTreeSet<String>,
+    next_file: u64,
+    next_block: u64,
+    /// Block ids that were never given out, `from..to`: see [`Namespace::never_given`].
+    skipped: Vec<(u64, u64)>,
+    /// Blocks with a length.
+    finished: u64,
+    records: u64,
+    words: Words,
+}
+
+/// One copy of each owner and group. It decides nothing, so any two are equal.
+#[derive(Debug, Clone, Default)]
+struct Words(BTreeSet<Arc<str>>);
+
+impl PartialEq for Words {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Words {
+    fn share(&mut self, word: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(word) {
+            return known.clone();
+        }
+        let new: Arc<str> = word.into();
+        self.0.insert(new.clone());
+        new
+    }
+}
 
 impl Namespace {
     /// An empty one: only the root folder.
-    pub fn new(_cluster_id: impl Into<String>) -> Self {
-        todo!()
+    pub fn new(cluster_id: impl Into<String>) -> Self {
+        let mut words = Words::default();
+        let root = Inode {
+            parent: ROOT,
+            name: "".into(),
+            owner: words.share("fermata"),
+            group: words.share("fermata"),
+            mode: 0o755,
+            modified_ms: 0,
+            body: Body::Folder(Box::default()),
+        };
+        Self { inodes: BTreeMap::from([(ROOT, root)]), ..Self::bare(cluster_id.into(), words) }
     }
-    /// Takes one record of the log.
-    pub fn apply(&mut self, _record: &Record) -> Result<(), ApplyError> {
-        todo!()
+
+    /// Not even a root: where a snapshot begins.
+    fn bare(cluster_id: String, words: Words) -> Self {
+        Self {
+            cluster_id,
+            inodes: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            open: BTreeSet::new(),
+            answers: Answers::default(),
+            fences: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            next_file: ROOT.0 + 1,
+            next_block: 1,
+            skipped: Vec::new(),
+            finished: 0,
+            records: 0,
+            words,
+        }
     }
-    /// The whole as a snapshot.
-    pub fn items(&self) -> impl Iterator<Item = SnapshotItem> {
-        std::iter::empty()
-    }
-    /// Records applied in its life.
-    pub fn records(&self) -> u64 {
-        todo!()
-    }
+
     /// Which cluster.
     pub fn cluster_id(&self) -> &str {
-        todo!()
+        &self.cluster_id
+    }
+
+    /// Records applied in its life.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Keeps at most this many answers for repeats.
+    pub fn keep_answers(&mut self, limit: usize) {
+        self.answers.set_limit(limit);
+    }
+
+    /// The answer given to a request before.
+    pub(super) fn answer(&self, request: RequestId) -> Option<&Outcome> {
+        self.answers.get(request)
+    }
+
+    /// A folder or file.
+    pub(super) fn inode(&self, id: FileId) -> Option<&Inode> {
+        self.inodes.get(&id)
+    }
+
+    /// A file by id.
+    pub(super) fn file(&self, id: FileId) -> Option<&File> {
+        self.inodes.get(&id)?.file()
+    }
+
+    /// A block.
+    pub(super) fn block(&self, block: BlockId) -> Option<Block> {
+        self.blocks.get(&block).copied()
+    }
+
+    /// How many blocks there are.
+    pub(super) fn blocks_len(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    /// How many of them are committed.
+    pub(super) fn finished_blocks(&self) -> u64 {
+        self.finished
+    }
+
+    /// Replicas wanted of a committed block.
+    pub(super) fn wanted(&self, block: BlockId) -> Option<u32> {
+        let known = self.blocks.get(&block)?;
+        known.length()?;
+        Some(self.file(known.file)?.replication)
+    }
+
+    /// Files with a writer.
+    pub(super) fn open_files(&self) -> impl ExactSizeIterator<Item = (FileId, &Open)> {
+        self.open.iter().map(|id| {
+            let open = self.file(*id).and_then(|file| file.open.as_deref());
+            (*id, open.expect("the set of open files holds open files"))
+        })
+    }
+
+    /// The highest epoch of a scope.
+    pub(super) fn fence(&self, scope: &str) -> u64 {
+        self.fences.get(scope).copied().unwrap_or(0)
+    }
+
+    /// Whether a node of this name is to be emptied.
+    pub(super) fn is_draining(&self, node: &str) -> bool {
+        self.draining.contains(node)
+    }
+
+    /// The next folder's or file's id.
+    pub(super) fn next_file(&self) -> u64 {
+        self.next_file
+    }
+
+    /// The next block's id.
+    pub(super) fn next_block(&self) -> u64 {
+        self.next_block
+    }
+
+    /// Whether no block of this id was ever added. A replica that carries such an id comes from a history
+    /// that this namespace has lost, and must not be deleted.
+    pub(super) fn never_given(&self, block: BlockId) -> bool {
+        block.0 >= self.next_block || self.skipped.iter().any(|(from, to)| (*from..*to).contains(&block.0))
     }
 }

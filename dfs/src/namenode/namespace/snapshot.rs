@@ -3,7 +3,7 @@
 //! Items come in a fixed order: Header, folders and files by id, fences, draining nodes, answers, End. Folders'
 //! children and totals are not written; the loader works them out again from each item's parent.
 
-use super::{ApplyError, Namespace};
+use super::{ApplyError, Block, Body, File, Folder, Inode, Namespace, Open, ROOT, Words};
 use crate::{
     ids::{BlockId, FileId, RequestId},
     namenode::op::{OnAbandon, Outcome, Quota},
@@ -50,17 +50,231 @@ pub struct Entry {
     pub modified_ms: u64,
 }
 
+impl Namespace {
+    /// The whole as a snapshot.
+    pub fn items(&self) -> impl Iterator<Item = SnapshotItem> {
+        let header = SnapshotItem::Header {
+            cluster_id: self.cluster_id.clone(),
+            next_file: self.next_file,
+            next_block: self.next_block,
+            skipped: self.skipped.clone(),
+            records: self.records,
+        };
+        let inodes = self.inodes.iter().map(|(id, inode)| self.inode_item(*id, inode));
+        let fences = self.fences.iter().map(|(scope, epoch)| {
+            let scope = scope.clone();
+            SnapshotItem::Fence { scope, epoch: *epoch }
+        });
+        let draining = self.draining.iter().map(|node| SnapshotItem::Draining { node: node.clone() });
+        let answers = self.answers.iter().map(|(request, outcome)| {
+            let outcome = outcome.clone();
+            SnapshotItem::Answer { request, outcome }
+        });
+        let items = std::iter::once(header).chain(inodes).chain(fences).chain(draining).chain(answers);
+        let mut counts = Counts::default();
+        items.map(Some).chain(std::iter::once(None)).map(move |item| match item {
+            Some(item) => {
+                counts.add(&item);
+                item
+            }
+            None => counts.end(),
+        })
+    }
+
+    fn inode_item(&self, id: FileId, inode: &Inode) -> SnapshotItem {
+        let entry = Entry {
+            id,
+            parent: inode.parent,
+            name: inode.name.to_string(),
+            owner: inode.owner.to_string(),
+            group: inode.group.to_string(),
+            mode: inode.mode,
+            modified_ms: inode.modified_ms,
+        };
+        match &inode.body {
+            Body::Folder(folder) => SnapshotItem::Folder { entry, quota: folder.quota },
+            Body::File(file) => SnapshotItem::File {
+                entry,
+                replication: file.replication,
+                block_size: file.block_size,
+                blocks: file.blocks.iter().map(|id| (*id, self.block(*id).and_then(Block::length))).collect(),
+                open: file.open.as_ref().map(|open| (open.holder.to_string(), open.on_abandon)),
+                commit_id: file.commit_id.as_ref().map(ToString::to_string),
+            },
+        }
+    }
+}
+
+/// How many items of each kind went by.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Counts {
+    folders: u64,
+    files: u64,
+    others: u64,
+}
+
+impl Counts {
+    fn add(&mut self, item: &SnapshotItem) {
+        match item {
+            SnapshotItem::Folder { .. } => self.folders += 1,
+            SnapshotItem::File { .. } => self.files += 1,
+            _ => self.others += 1,
+        }
+    }
+
+    fn end(&self) -> SnapshotItem {
+        let Self { folders, files, others } = *self;
+        SnapshotItem::End { folders, files, others }
+    }
+}
+
 /// Takes a snapshot's items one by one.
 #[derive(Debug, Default)]
-pub struct SnapshotLoader {}
+pub struct SnapshotLoader {
+    namespace: Option<Namespace>,
+    counts: Counts,
+    ended: bool,
+}
+
+fn bad(what: impl std::fmt::Display) -> ApplyError {
+    ApplyError(format!("snapshot does not hold together: {what}"))
+}
 
 impl SnapshotLoader {
     /// Takes the next item.
-    pub fn take(&mut self, _item: SnapshotItem) -> Result<(), ApplyError> {
-        todo!()
+    pub fn take(&mut self, item: SnapshotItem) -> Result<(), ApplyError> {
+        if self.ended {
+            return Err(bad("there are items after its end"));
+        }
+        if let SnapshotItem::End { .. } = item {
+            self.ended = item == self.counts.end();
+            return if self.ended {
+                Ok(())
+            } else {
+                Err(bad(format_args!("{item:?} but {:?}", self.counts)))
+            };
+        }
+        self.counts.add(&item);
+        let Some(namespace) = &mut self.namespace else {
+            let SnapshotItem::Header { cluster_id, next_file, next_block, skipped, records } = item else {
+                return Err(bad("it does not begin with its header"));
+            };
+            let bare = Namespace::bare(cluster_id, Words::default());
+            self.namespace = Some(Namespace { next_file, next_block, skipped, records, ..bare });
+            return Ok(());
+        };
+        namespace.take(item)
     }
+
     /// The namespace, if the items were whole and fit together.
     pub fn finish(self) -> Result<Namespace, ApplyError> {
-        todo!()
+        match self.namespace {
+            Some(mut namespace) if self.ended => {
+                namespace.join()?;
+                Ok(namespace)
+            }
+            _ => Err(bad("its end is missing")),
+        }
+    }
+}
+
+impl Namespace {
+    fn take(&mut self, item: SnapshotItem) -> Result<(), ApplyError> {
+        match item {
+            SnapshotItem::Folder { entry, quota } => {
+                let folder = Folder { quota, ..Folder::default() };
+                return self.take_inode(entry, Body::Folder(Box::new(folder)));
+            }
+            SnapshotItem::File { entry, replication, block_size, blocks, open, commit_id } => {
+                let open = open.map(|(holder, on_abandon)| {
+                    let unfinished = blocks.iter().filter(|(_, length)| length.is_none()).count() as u32;
+                    Box::new(Open { holder: holder.into(), on_abandon, unfinished })
+                });
+                let mut file = File {
+                    blocks: blocks.iter().map(|(block, _)| *block).collect(),
+                    length: 0,
+                    block_size,
+                    replication,
+                    open,
+                    commit_id: commit_id.map(Into::into),
+                };
+                self.take_blocks(entry.id, &mut file, &blocks)?;
+                return self.take_inode(entry, Body::File(Box::new(file)));
+            }
+            SnapshotItem::Fence { scope, epoch } => drop(self.fences.insert(scope, epoch)),
+            SnapshotItem::Draining { node } => drop(self.draining.insert(node)),
+            SnapshotItem::Answer { request, outcome } => self.answers.insert(request, outcome),
+            SnapshotItem::Header { .. } | SnapshotItem::End { .. } => {
+                return Err(bad("a second header or end"));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_blocks(
+        &mut self,
+        id: FileId,
+        file: &mut File,
+        blocks: &[(BlockId, Option<u64>)],
+    ) -> Result<(), ApplyError> {
+        for (block, length) in blocks {
+            if block.0 >= self.next_block || self.blocks.insert(*block, Block::new(id, *length)).is_some() {
+                return Err(bad(format_args!("{block} is given twice or not yet")));
+            }
+            if length.is_none() && file.open.is_none() {
+                return Err(bad(format_args!("{id} is closed and {block} has no length")));
+            }
+            file.length += length.unwrap_or(0);
+            self.finished += u64::from(length.is_some());
+        }
+        if file.open.is_some() {
+            self.open.insert(id);
+        }
+        Ok(())
+    }
+
+    fn take_inode(&mut self, entry: Entry, body: Body) -> Result<(), ApplyError> {
+        let inode = Inode {
+            parent: entry.parent,
+            name: entry.name.into(),
+            owner: self.words.share(&entry.owner),
+            group: self.words.share(&entry.group),
+            mode: entry.mode,
+            modified_ms: entry.modified_ms,
+            body,
+        };
+        if entry.id.0 >= self.next_file || self.inodes.insert(entry.id, inode).is_some() {
+            return Err(bad(format_args!("{} is given twice or not yet", entry.id)));
+        }
+        Ok(())
+    }
+
+    /// Works out children and totals: children first by name, then sums from the leaves up.
+    fn join(&mut self) -> Result<(), ApplyError> {
+        if self.inode(ROOT).and_then(Inode::folder).is_none() {
+            return Err(bad("there is no root folder"));
+        }
+        let places: Vec<_> =
+            self.inodes.iter().map(|(id, inode)| (*id, inode.parent, inode.name.clone())).collect();
+        for (id, parent, name) in places.into_iter().filter(|(id, ..)| *id != ROOT) {
+            match self.inodes.get_mut(&parent).map(|inode| &mut inode.body) {
+                Some(Body::Folder(folder)) if !folder.children.contains_key(&name) => {
+                    folder.children.insert(name, id);
+                }
+                _ => return Err(bad(format_args!("{id} has no place in {parent}"))),
+            }
+        }
+        let order = self.subtree(ROOT);
+        if order.len() != self.inodes.len() {
+            return Err(bad("some folders are not below the root"));
+        }
+        for id in order.into_iter().rev().filter(|id| *id != ROOT) {
+            let Some(inode) = self.inodes.get(&id) else { continue };
+            let (parent, totals) = (inode.parent, inode.totals());
+            if let Some(Inode { body: Body::Folder(folder), .. }) = self.inodes.get_mut(&parent) {
+                folder.totals = folder.totals + totals;
+            }
+        }
+        Ok(())
     }
 }

@@ -1,18 +1,40 @@
 //! The NameNode's state machine: operations and reports in, outcomes, records and commands out.
+//!
+//! Two halves. The durable one is the [`Namespace`]; it changes only by records. The volatile one (nodes,
+//! replicas, repair, leases' deadlines, safemode) is learnt anew after a restart. An operation is planned
+//! read-only, then its record is applied, then the volatile half follows ([`State::follow`]).
+//!
+//! Deliberately absent: clocks, I/O, randomness, threads. The driver passes time in, makes records durable
+//! before it lets answers out, and calls [`State::tick`] a few times a second.
 
-#![allow(unused_variables, reason = "first commit: signatures only")]
+mod check;
+mod heartbeat;
+mod leases;
+mod nodes;
+mod query;
+mod registration;
+mod repair;
+mod replicas;
+mod report;
+mod safemode;
+mod writes;
 
 use super::{
-    namespace::{Namespace, Record},
-    op::{BlockLength, Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Request},
+    namespace::{Changes, Edit, Namespace, Record},
+    op::{Now, Op, Outcome, Request},
+    plan::{Attributes, NewFile, Plan},
     settings::Settings,
-    view::{FileStatus, FsckPage, LocatedBlock, NodeState, Report, SafemodeStatus, Usage},
 };
 use crate::{
-    error::Error,
-    ids::{BlockId, FileId, Incarnation, NodeUuid},
-    path::DfsPath,
+    error::{Error, Kind},
+    ids::BlockId,
 };
+use leases::Lease;
+use nodes::{Ix, Nodes};
+use repair::{Copy, Queue};
+use safemode::Safemode;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What came of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,144 +47,238 @@ pub struct Handled {
 
 /// Everything the NameNode knows.
 #[derive(Debug)]
-pub struct State {}
+pub struct State {
+    settings: Settings,
+    namespace: Namespace,
+    nodes: Nodes,
+    /// Good replicas of committed blocks, on nodes that are not dead. No entry is empty.
+    good: BTreeMap<BlockId, SmallVec<[Ix; 4]>>,
+    /// Finished replicas of blocks that are not committed yet, with their lengths.
+    unsettled: BTreeMap<BlockId, Vec<(Ix, u64)>>,
+    /// Damaged replicas of known blocks.
+    bad: BTreeSet<(BlockId, Ix)>,
+    /// Replicas of blocks that are no more.
+    orphans: BTreeSet<(BlockId, Ix)>,
+    /// Replicas of blocks that never were: from a history this NameNode has lost. Never deleted.
+    future: BTreeSet<(BlockId, Ix)>,
+    /// Blocks with a good replica but fewer than wanted.
+    queue: Queue,
+    /// Blocks with more than wanted.
+    surplus: BTreeSet<BlockId>,
+    surplus_after: BlockId,
+    /// Copies under way, by block and target.
+    copies: BTreeMap<(BlockId, Ix), Copy>,
+    /// Where unfinished blocks are being written.
+    writing: BTreeMap<BlockId, SmallVec<[Ix; 4]>>,
+    /// Committed blocks whose other replicas may still be on their way, and until when that is so.
+    fresh: BTreeMap<BlockId, u64>,
+    leases: BTreeMap<Box<str>, Lease>,
+    safemode: Safemode,
+    counters: Counters,
+    started: Now,
+    ticked_ms: u64,
+}
+
+/// Since the start.
+#[derive(Debug, Default)]
+struct Counters {
+    corrupt_found: u64,
+    corrupt_replaced: u64,
+    copies_done: u64,
+}
 
 impl State {
-    /// Begins with what the log held. In safemode if there are blocks to wait for.
-    pub fn new(settings: Settings, namespace: Namespace, now: Now) -> State {
-        todo!()
+    /// Begins with what the log held. In safemode if there is something to wait for. Every open file gets a
+    /// whole new lease.
+    pub fn new(settings: Settings, mut namespace: Namespace, now: Now) -> State {
+        namespace.keep_answers(settings.retry_cache);
+        let mut state = State {
+            safemode: Safemode::at_start(&settings, &namespace),
+            settings,
+            namespace,
+            nodes: Nodes::default(),
+            good: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
+            bad: BTreeSet::new(),
+            orphans: BTreeSet::new(),
+            future: BTreeSet::new(),
+            queue: Queue::default(),
+            surplus: BTreeSet::new(),
+            surplus_after: BlockId(0),
+            copies: BTreeMap::new(),
+            writing: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            counters: Counters::default(),
+            started: now,
+            ticked_ms: now.mono_ms,
+        };
+        state.lease_all(now);
+        state
     }
-    /// One client operation. Refusals change nothing; repeats get the same outcome and no record.
+
+    /// One client operation. A refusal changes nothing; a repeat gets the same outcome and no record.
     pub fn handle(&mut self, now: Now, request: Request) -> Result<Handled, Error> {
-        todo!()
+        if let Some(holder) = request.op.holder() {
+            self.extend_lease(now, holder);
+        }
+        if let Some(outcome) = self.namespace.answer(request.id) {
+            return Ok(Handled { outcome: outcome.clone(), record: None });
+        }
+        self.refuse_in_safemode()?;
+        let (outcome, edits) = self.plan(&request)?;
+        let record = Record { at_ms: now.wall_ms, request: Some((request.id, outcome.clone())), edits };
+        self.take(now, &record);
+        if let Outcome::Block { block, nodes } = &outcome {
+            self.expect_write(*block, nodes);
+        }
+        Ok(Handled { outcome, record: Some(record) })
     }
-    /// What time brings: expiry, repair, the end of safemode. Every 200 ms or so.
+
+    /// What time brings: expiry, repair, the end of safemode. To be called every 200 ms or so. After a pause
+    /// in which nobody could be heard (a stopped process) everyone is given that time on top.
     pub fn tick(&mut self, now: Now) -> Vec<Record> {
-        todo!()
+        let pause = now.mono_ms.saturating_sub(self.ticked_ms);
+        self.ticked_ms = now.mono_ms;
+        if pause >= self.settings.suspect_after_ms {
+            self.nodes.excuse(pause);
+            self.excuse_leases(pause);
+        }
+        self.judge_nodes(now);
+        self.tick_safemode(now);
+        self.drop_late_copies(now);
+        self.fresh.retain(|_, until| *until > now.mono_ms);
+        if self.safemode.is_on() {
+            return Vec::new();
+        }
+        let records = self.expire_leases(now);
+        self.repair(now);
+        self.thin_out();
+        self.delete_orphans(now);
+        records
     }
-    /// A DataNode introduces itself.
-    pub fn register(&mut self, now: Now, registration: Registration) -> Result<(), Error> {
-        todo!()
+
+    fn plan(&self, request: &Request) -> Result<(Outcome, Vec<Edit>), Error> {
+        let mut plan = Plan::new(&self.namespace, &self.settings, &request.caller.user);
+        let outcome = match &request.op {
+            Op::AddBlock { .. } => self.plan_block(&mut plan, &request.op)?,
+            Op::Close { file, holder, commits, rename_to, overwrite } => {
+                let to = rename_to.as_ref().map(|to| (to, *overwrite));
+                let outcome = plan.close(*file, holder, commits, to)?;
+                self.check_reported(*file, commits)?;
+                outcome
+            }
+            Op::Drain { node, cancel } => {
+                return Ok((Outcome::Done, self.plan_drain(node, *cancel)?));
+            }
+            op => plan_in_namespace(&mut plan, op)?,
+        };
+        Ok((outcome, plan.finish()?))
     }
-    /// A chunk of everything on a DataNode's disks; takes effect with the last.
-    pub fn full_report(
-        &mut self,
-        now: Now,
-        node: NodeUuid,
-        incarnation: Incarnation,
-        chunk: u32,
-        last: bool,
-        replicas: Vec<BlockLength>,
-    ) -> Result<(), Error> {
-        todo!()
+
+    /// Applies a record that was just planned, and lets the volatile half follow.
+    fn take(&mut self, now: Now, record: &Record) {
+        let mut changes = Changes::default();
+        self.namespace
+            .apply_telling(record, &mut changes)
+            .expect("a record planned against this namespace fits it");
+        self.follow(now, changes);
     }
-    /// A DataNode's regular word.
-    pub fn heartbeat(
-        &mut self,
-        now: Now,
-        node: NodeUuid,
-        incarnation: Incarnation,
-        heartbeat: Heartbeat,
-    ) -> HeartbeatAnswer {
-        todo!()
+
+    fn follow(&mut self, now: Now, changes: Changes) {
+        for (file, holder) in changes.released {
+            self.release(file, &holder);
+        }
+        for file in changes.opened {
+            self.lease_file(now, file);
+        }
+        for block in changes.committed {
+            self.settle(now, block);
+        }
+        for block in changes.dropped {
+            self.drop_block(block);
+        }
+        for block in changes.rewanted {
+            self.recheck(block);
+        }
+        for node in changes.drains {
+            self.drain_changed(&node);
+        }
     }
-    /// The holder lives: its files stay its own for this many milliseconds more.
-    pub fn renew_lease(&mut self, now: Now, holder: &str) -> Result<u64, Error> {
-        todo!()
-    }
-    /// A client could not use a replica: its node is told to check it.
-    pub fn report_bad_replica(
-        &mut self,
-        now: Now,
-        block: BlockId,
-        node: NodeUuid,
-        reason: &str,
-    ) -> Result<(), Error> {
-        todo!()
-    }
-    /// An operator's wish. Off also ends the wait for blocks.
-    pub fn set_safemode(&mut self, on: bool) {
-        todo!()
-    }
-    /// The edit log's disk is short of room: this many bytes are left. None when it has room again.
-    pub fn set_disk_low(&mut self, free: Option<u64>) {
-        todo!()
-    }
-    /// A file or folder by path.
-    pub fn stat(&self, path: &DfsPath) -> Result<FileStatus, Error> {
-        todo!()
-    }
-    /// A file or folder by id.
-    pub fn stat_id(&self, id: FileId) -> Result<FileStatus, Error> {
-        todo!()
-    }
-    /// A folder's entries by name after `start_after` (empty: from the first), and whether there are more.
-    /// A file lists as itself.
-    pub fn list(
-        &self,
-        path: &DfsPath,
-        start_after: &str,
-        limit: usize,
-    ) -> Result<(Vec<FileStatus>, bool), Error> {
-        todo!()
-    }
-    /// A file and the blocks that hold `offset..offset + length`.
-    pub fn locate(
-        &self,
-        path: &DfsPath,
-        offset: u64,
-        length: u64,
-        reader_host: &str,
-    ) -> Result<(FileStatus, Vec<LocatedBlock>), Error> {
-        todo!()
-    }
-    /// The answer to AddBlock: a new block and its pipeline.
-    pub fn located_block(&self, block: BlockId, nodes: &[NodeUuid]) -> Result<LocatedBlock, Error> {
-        todo!()
-    }
-    /// What is below.
-    pub fn usage(&self, path: &DfsPath) -> Result<Usage, Error> {
-        todo!()
-    }
-    /// Checks up to `limit` files below `path`, after `start_after`.
-    pub fn fsck(
-        &self,
-        path: &DfsPath,
-        start_after: Option<&DfsPath>,
-        limit: usize,
-    ) -> Result<FsckPage, Error> {
-        todo!()
-    }
-    /// The cluster at a glance.
-    pub fn report(&self, now: Now) -> Report {
-        todo!()
-    }
-    /// Whether changes are refused.
-    pub fn safemode(&self) -> SafemodeStatus {
-        todo!()
-    }
-    /// The answer to Drain: how a node is, and how many blocks must be copied before it may leave.
-    pub fn drain_status(&self, node: &str) -> Result<(NodeState, u64), Error> {
-        todo!()
-    }
-    /// Which cluster.
-    pub fn cluster_id(&self) -> &str {
-        todo!()
-    }
-    /// How long a lease lasts.
-    pub fn lease_ms(&self) -> u64 {
-        todo!()
-    }
-    /// The address of a node for Copy commands' targets.
-    pub fn node_address(&self, node: NodeUuid) -> Option<super::view::NodeAddress> {
-        todo!()
-    }
+
     /// The durable half, for snapshots.
     pub fn namespace(&self) -> &Namespace {
-        todo!()
+        &self.namespace
     }
-    /// Checks everything against everything; for tests and `--check`.
-    pub fn invariants(&self) -> Result<(), String> {
-        todo!()
+
+    /// Which cluster.
+    pub fn cluster_id(&self) -> &str {
+        self.namespace.cluster_id()
+    }
+
+    /// How long a lease lasts.
+    pub fn lease_ms(&self) -> u64 {
+        self.settings.lease_ms
+    }
+
+    fn refuse_in_safemode(&self) -> Result<(), Error> {
+        let status = self.safemode();
+        if status.on { Err(Error::new(Kind::Safemode, status.reason)) } else { Ok(()) }
+    }
+}
+
+/// The operations that the namespace alone decides.
+fn plan_in_namespace(plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
+    match op {
+        Op::Create { path, holder, replication, block_size, overwrite, make_parents, mode, on_abandon } => {
+            plan.create(&NewFile {
+                path,
+                holder,
+                replication: *replication,
+                block_size: *block_size,
+                overwrite: *overwrite,
+                make_parents: *make_parents,
+                mode: *mode,
+                on_abandon: *on_abandon,
+            })
+        }
+        Op::Append { path, holder } => plan.append(path, holder),
+        Op::AbandonBlock { file, holder, block } => plan.abandon_block(*file, holder, *block),
+        Op::Mkdir { path, parents, mode } => plan.mkdir(path, *parents, *mode),
+        Op::Rename { from, to, overwrite } => plan.rename(from, to, *overwrite),
+        Op::Delete { path, recursive } => plan.delete_path(path, *recursive),
+        Op::SetAttributes { path, replication, mode, owner, group, modified_ms } => {
+            let set = Attributes {
+                replication: *replication,
+                mode: *mode,
+                owner: owner.as_deref(),
+                group: group.as_deref(),
+                modified_ms: *modified_ms,
+            };
+            plan.set_attributes(path, &set)
+        }
+        Op::SetQuota { path, quota } => plan.set_quota(path, *quota),
+        Op::Concat { target, sources } => plan.concat(target, sources),
+        Op::Fence { scope, epoch } => plan.fence(scope, *epoch),
+        Op::Commit { scope, epoch, commit_id, moves, deletes } => {
+            plan.commit(scope, *epoch, commit_id, moves, deletes)
+        }
+        Op::AddBlock { .. } | Op::Close { .. } | Op::Drain { .. } => {
+            unreachable!("planned by the state, which knows the nodes")
+        }
+    }
+}
+
+impl Op {
+    /// The writer who asks, if it is a writer's operation.
+    fn holder(&self) -> Option<&str> {
+        match self {
+            Op::Create { holder, .. }
+            | Op::Append { holder, .. }
+            | Op::AddBlock { holder, .. }
+            | Op::AbandonBlock { holder, .. }
+            | Op::Close { holder, .. } => Some(holder),
+            _ => None,
+        }
     }
 }

@@ -1,0 +1,354 @@
+//! Facts become state. Live operations and replay both come through here.
+//!
+//! A record that does not fit means a damaged or foreign log; the namespace is then good for nothing.
+
+use super::{ApplyError, Block, Body, Edit, File, Folder, Inode, Namespace, Open, Record, Totals};
+use crate::{
+    ids::{BlockId, FileId},
+    namenode::op::OnAbandon,
+};
+use std::sync::Arc;
+
+/// What a record means for the volatile half.
+#[derive(Debug, Default)]
+pub(in crate::namenode) struct Changes {
+    /// Blocks that got their length.
+    pub(in crate::namenode) committed: Vec<BlockId>,
+    /// Blocks that are no more.
+    pub(in crate::namenode) dropped: Vec<BlockId>,
+    /// Blocks whose number of wanted replicas may have changed.
+    pub(in crate::namenode) rewanted: Vec<BlockId>,
+    /// Files that got a writer.
+    pub(in crate::namenode) opened: Vec<FileId>,
+    /// Files that lost their writer, and who it was.
+    pub(in crate::namenode) released: Vec<(FileId, Box<str>)>,
+    /// Names of nodes to be emptied, or no longer.
+    pub(in crate::namenode) drains: Vec<String>,
+}
+
+fn unfit(what: impl std::fmt::Display) -> ApplyError {
+    ApplyError(format!("record does not fit the namespace: {what}"))
+}
+
+impl Namespace {
+    /// Takes one record of the log.
+    pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
+        self.apply_telling(record, &mut Changes::default())
+    }
+
+    /// Takes one record and tells what it means for the volatile half.
+    pub(in crate::namenode) fn apply_telling(
+        &mut self,
+        record: &Record,
+        changes: &mut Changes,
+    ) -> Result<(), ApplyError> {
+        for edit in &record.edits {
+            self.edit(record.at_ms, edit, changes)?;
+        }
+        if let Some((request, outcome)) = &record.request {
+            self.answers.insert(*request, outcome.clone());
+        }
+        self.records += 1;
+        Ok(())
+    }
+
+    fn edit(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
+        match edit {
+            Edit::FolderMade { .. } | Edit::FileCreated { .. } => self.made(at_ms, edit, changes),
+            Edit::FileReopened { file, holder } => self.reopened(*file, holder, changes),
+            Edit::BlockAdded { file, block } => self.block_added(*file, *block),
+            Edit::BlockCommitted { block, length } => self.block_committed(*block, *length, changes),
+            Edit::BlockDropped { block } => self.block_dropped(*block, changes),
+            Edit::FileClosed { file } => self.closed(at_ms, *file, changes),
+            Edit::Renamed { id, parent, name } => self.renamed(at_ms, *id, *parent, name),
+            Edit::Deleted { id } => self.deleted(at_ms, *id, changes),
+            Edit::AttributesSet { .. } => self.attributes_set(edit, changes),
+            Edit::QuotaSet { id, quota } => {
+                self.folder_mut(*id)?.quota = *quota;
+                Ok(())
+            }
+            Edit::Concatenated { target, source } => self.concatenated(at_ms, *target, *source, changes),
+            Edit::CommitStamped { file, commit_id } => {
+                self.file_mut(*file)?.commit_id = Some(commit_id.as_str().into());
+                Ok(())
+            }
+            Edit::Fenced { scope, epoch } => {
+                self.fences.insert(scope.clone(), *epoch);
+                Ok(())
+            }
+            Edit::DrainSet { node, on } => {
+                if *on {
+                    self.draining.insert(node.clone())
+                } else {
+                    self.draining.remove(node)
+                };
+                changes.drains.push(node.clone());
+                Ok(())
+            }
+        }
+    }
+
+    fn made(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
+        let (id, parent, name, owner, group, mode, body) = match edit {
+            Edit::FolderMade { id, parent, name, owner, group, mode } => {
+                (*id, *parent, name, owner, group, *mode, Body::Folder(Box::default()))
+            }
+            Edit::FileCreated { id, parent, name, owner, group, mode, .. } => {
+                changes.opened.push(*id);
+                (*id, *parent, name, owner, group, *mode, Body::File(Box::new(created(edit)?)))
+            }
+            other => return Err(unfit(format_args!("{other:?} makes nothing"))),
+        };
+        if id.0 < self.next_file {
+            return Err(unfit(format_args!("{id} was given out before")));
+        }
+        let (owner, group) = (self.words.share(owner), self.words.share(group));
+        let name: Arc<str> = name.as_str().into();
+        if matches!(body, Body::File(_)) {
+            self.open.insert(id);
+        }
+        let inode = Inode { parent, name, owner, group, mode, modified_ms: at_ms, body };
+        self.inodes.insert(id, inode);
+        self.next_file = id.0 + 1;
+        self.link(at_ms, id)
+    }
+
+    /// Puts an inode into its parent's table and totals.
+    fn link(&mut self, at_ms: u64, id: FileId) -> Result<(), ApplyError> {
+        let inode = self.known(id)?;
+        let (parent, name, totals) = (inode.parent, inode.name.clone(), inode.totals());
+        if parent == id || self.ancestors(parent).any(|above| above == id) {
+            return Err(unfit(format_args!("{id} would be inside itself")));
+        }
+        if self.folder_mut(parent)?.children.insert(name.clone(), id).is_some() {
+            return Err(unfit(format_args!("{parent} has a {name:?} already")));
+        }
+        self.touch(parent, at_ms);
+        self.charge(parent, totals);
+        Ok(())
+    }
+
+    /// Takes an inode out of its parent's table and totals.
+    fn unlink(&mut self, at_ms: u64, id: FileId) -> Result<(), ApplyError> {
+        let inode = self.known(id)?;
+        let (parent, name, totals) = (inode.parent, inode.name.clone(), inode.totals());
+        if self.folder_mut(parent)?.children.get(&name) != Some(&id) {
+            return Err(unfit(format_args!("{id} is not in its folder")));
+        }
+        self.folder_mut(parent)?.children.remove(&name);
+        self.touch(parent, at_ms);
+        self.charge(parent, -totals);
+        Ok(())
+    }
+
+    fn renamed(&mut self, at_ms: u64, id: FileId, parent: FileId, name: &str) -> Result<(), ApplyError> {
+        self.unlink(at_ms, id)?;
+        let inode = self.inodes.get_mut(&id).ok_or_else(|| unfit(id))?;
+        inode.parent = parent;
+        inode.name = name.into();
+        self.link(at_ms, id)
+    }
+
+    fn deleted(&mut self, at_ms: u64, id: FileId, changes: &mut Changes) -> Result<(), ApplyError> {
+        self.unlink(at_ms, id)?;
+        for gone in self.subtree(id) {
+            let Some(Inode { body: Body::File(file), .. }) = self.inodes.remove(&gone) else { continue };
+            for block in file.blocks {
+                self.finished -= u64::from(self.blocks.remove(&block).is_some_and(|b| b.length().is_some()));
+                changes.dropped.push(block);
+            }
+            if let Some(open) = file.open {
+                self.open.remove(&gone);
+                changes.released.push((gone, open.holder));
+            }
+        }
+        Ok(())
+    }
+
+    fn reopened(&mut self, id: FileId, holder: &str, changes: &mut Changes) -> Result<(), ApplyError> {
+        let file = self.file_mut(id)?;
+        if file.open.is_some() {
+            return Err(unfit(format_args!("{id} is open already")));
+        }
+        let open = Open { holder: holder.into(), on_abandon: OnAbandon::Close, unfinished: 0 };
+        file.open = Some(Box::new(open));
+        self.open.insert(id);
+        changes.opened.push(id);
+        Ok(())
+    }
+
+    fn block_added(&mut self, id: FileId, block: BlockId) -> Result<(), ApplyError> {
+        if block.0 < self.next_block {
+            return Err(unfit(format_args!("{block} was given out before")));
+        }
+        self.with_file(id, |file| {
+            file.open.as_mut().ok_or_else(|| unfit(format_args!("{id} is closed")))?.unfinished += 1;
+            file.blocks.push(block);
+            Ok(())
+        })?;
+        if block.0 > self.next_block {
+            self.skipped.push((self.next_block, block.0));
+        }
+        self.next_block = block.0 + 1;
+        self.blocks.insert(block, Block::new(id, None));
+        Ok(())
+    }
+
+    fn block_committed(
+        &mut self,
+        block: BlockId,
+        length: u64,
+        changes: &mut Changes,
+    ) -> Result<(), ApplyError> {
+        let id = self.unfinished(block)?;
+        self.with_file(id, |file| {
+            file.open.as_mut().ok_or_else(|| unfit(format_args!("{id} is closed")))?.unfinished -= 1;
+            file.length += length;
+            Ok(())
+        })?;
+        self.blocks.insert(block, Block::new(id, Some(length)));
+        self.finished += 1;
+        changes.committed.push(block);
+        Ok(())
+    }
+
+    fn block_dropped(&mut self, block: BlockId, changes: &mut Changes) -> Result<(), ApplyError> {
+        let known = self.blocks.remove(&block).ok_or_else(|| unfit(block))?;
+        self.with_file(known.file, |file| {
+            let open = file.open.as_mut().ok_or_else(|| unfit(format_args!("{block}'s file is closed")))?;
+            match known.length() {
+                Some(length) => file.length -= length,
+                None => open.unfinished -= 1,
+            }
+            file.blocks.retain(|kept| *kept != block);
+            Ok(())
+        })?;
+        self.finished -= u64::from(known.length().is_some());
+        changes.dropped.push(block);
+        Ok(())
+    }
+
+    fn closed(&mut self, at_ms: u64, id: FileId, changes: &mut Changes) -> Result<(), ApplyError> {
+        let open = self.file_mut(id)?.open.take().ok_or_else(|| unfit(format_args!("{id} is closed")))?;
+        if open.unfinished > 0 {
+            return Err(unfit(format_args!("{id} is closed with unfinished blocks")));
+        }
+        self.touch(id, at_ms);
+        self.open.remove(&id);
+        changes.released.push((id, open.holder));
+        Ok(())
+    }
+
+    fn attributes_set(&mut self, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
+        let Edit::AttributesSet { id, replication, mode, owner, group, modified_ms } = edit else {
+            return Err(unfit(format_args!("{edit:?} sets nothing")));
+        };
+        if let Some(replication) = replication {
+            self.with_file(*id, |file| {
+                file.replication = *replication;
+                changes.rewanted.extend_from_slice(&file.blocks);
+                Ok(())
+            })?;
+        }
+        let owner = owner.as_ref().map(|owner| self.words.share(owner));
+        let group = group.as_ref().map(|group| self.words.share(group));
+        let inode = self.inodes.get_mut(id).ok_or_else(|| unfit(id))?;
+        inode.mode = mode.unwrap_or(inode.mode);
+        inode.modified_ms = modified_ms.unwrap_or(inode.modified_ms);
+        inode.owner = owner.unwrap_or_else(|| inode.owner.clone());
+        inode.group = group.unwrap_or_else(|| inode.group.clone());
+        Ok(())
+    }
+
+    fn concatenated(
+        &mut self,
+        at_ms: u64,
+        target: FileId,
+        source: FileId,
+        changes: &mut Changes,
+    ) -> Result<(), ApplyError> {
+        if target == source || self.file_mut(target)?.open.is_some() || self.file_mut(source)?.open.is_some()
+        {
+            return Err(unfit(format_args!("{source} cannot go to the end of {target}")));
+        }
+        self.unlink(at_ms, source)?;
+        let Some(Inode { body: Body::File(tail), .. }) = self.inodes.remove(&source) else {
+            return Err(unfit(source));
+        };
+        for block in &tail.blocks {
+            self.blocks.entry(*block).and_modify(|known| known.file = target);
+        }
+        self.with_file(target, |file| {
+            file.blocks.extend_from_slice(&tail.blocks);
+            file.length += tail.length;
+            file.block_size = file.block_size.max(tail.block_size);
+            Ok(())
+        })?;
+        self.touch(target, at_ms);
+        changes.rewanted.extend_from_slice(&tail.blocks);
+        Ok(())
+    }
+
+    /// Changes a file and carries the difference in its totals to the folders above.
+    fn with_file(
+        &mut self,
+        id: FileId,
+        change: impl FnOnce(&mut File) -> Result<(), ApplyError>,
+    ) -> Result<(), ApplyError> {
+        let file = self.file_mut(id)?;
+        let before = file.totals();
+        change(file)?;
+        let difference = file.totals() + -before;
+        let parent = self.known(id)?.parent;
+        if difference != Totals::default() {
+            self.charge(parent, difference);
+        }
+        Ok(())
+    }
+
+    fn unfinished(&self, block: BlockId) -> Result<FileId, ApplyError> {
+        match self.blocks.get(&block) {
+            Some(known) if known.length().is_none() => Ok(known.file),
+            _ => Err(unfit(format_args!("{block} is not being written"))),
+        }
+    }
+
+    fn touch(&mut self, id: FileId, at_ms: u64) {
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.modified_ms = at_ms;
+        }
+    }
+
+    fn known(&self, id: FileId) -> Result<&Inode, ApplyError> {
+        self.inodes.get(&id).ok_or_else(|| unfit(format_args!("{id} is not there")))
+    }
+
+    fn folder_mut(&mut self, id: FileId) -> Result<&mut Folder, ApplyError> {
+        match self.inodes.get_mut(&id) {
+            Some(Inode { body: Body::Folder(folder), .. }) => Ok(folder),
+            _ => Err(unfit(format_args!("{id} is not a folder"))),
+        }
+    }
+
+    fn file_mut(&mut self, id: FileId) -> Result<&mut File, ApplyError> {
+        match self.inodes.get_mut(&id) {
+            Some(Inode { body: Body::File(file), .. }) => Ok(file),
+            _ => Err(unfit(format_args!("{id} is not a file"))),
+        }
+    }
+}
+
+fn created(edit: &Edit) -> Result<File, ApplyError> {
+    let Edit::FileCreated { replication, block_size, holder, on_abandon, .. } = edit else {
+        return Err(unfit(format_args!("{edit:?} creates no file")));
+    };
+    let open = Open { holder: holder.as_str().into(), on_abandon: *on_abandon, unfinished: 0 };
+    Ok(File {
+        blocks: smallvec::SmallVec::new(),
+        length: 0,
+        block_size: *block_size,
+        replication: *replication,
+        open: Some(Box::new(open)),
+        commit_id: None,
+    })
+}

@@ -1,0 +1,77 @@
+//! The namespace's invariants, worked out from scratch. For tests: it looks at everything.
+
+use super::{Body, Namespace, ROOT, Totals};
+use crate::ids::FileId;
+use std::collections::BTreeSet;
+
+impl Namespace {
+    /// Checks everything against everything; the first thing that is wrong, in words.
+    pub(in crate::namenode) fn invariants(&self) -> Result<(), String> {
+        let reached = self.subtree(ROOT);
+        if reached.len() != self.inodes.len() {
+            return Err(format!("{} inodes, {} below the root", self.inodes.len(), reached.len()));
+        }
+        let mut blocks = 0;
+        let mut finished = 0;
+        let mut open = BTreeSet::new();
+        for (id, inode) in &self.inodes {
+            if id.0 >= self.next_file {
+                return Err(format!("{id} is not given out yet"));
+            }
+            if *id != ROOT && self.child(inode.parent, &inode.name).ok().flatten() != Some(*id) {
+                return Err(format!("{id} is not its parent's {:?}", inode.name));
+            }
+            match &inode.body {
+                Body::Folder(folder) => {
+                    let sum: Totals = folder.children.values().map(|child| self.totals_anew(*child)).sum();
+                    if sum != folder.totals {
+                        return Err(format!("{id} has totals {:?}, really {sum:?}", folder.totals));
+                    }
+                }
+                Body::File(file) => {
+                    blocks += file.blocks.len();
+                    finished += self.check_file(*id, file)?;
+                    if file.open.is_some() {
+                        open.insert(*id);
+                    }
+                }
+            }
+        }
+        if blocks != self.blocks.len() || finished != self.finished || open != self.open {
+            return Err(format!("counts: {blocks} blocks, {finished} finished, open {open:?}"));
+        }
+        Ok(())
+    }
+
+    fn check_file(&self, id: FileId, file: &super::File) -> Result<u64, String> {
+        let mut length = 0;
+        let mut finished = 0;
+        for block in &file.blocks {
+            let known = self.block(*block).ok_or(format!("{id} has an unknown {block}"))?;
+            if known.file != id || block.0 >= self.next_block {
+                return Err(format!(
+                    "{block} of {id} belongs to {}, next is {}",
+                    known.file, self.next_block
+                ));
+            }
+            length += known.length().unwrap_or(0);
+            finished += u64::from(known.length().is_some());
+        }
+        let unfinished = file.open.as_ref().map_or(0, |open| u64::from(open.unfinished));
+        if length != file.length || finished + unfinished != file.blocks.len() as u64 {
+            return Err(format!("{id}: length {} really {length}, {unfinished} unfinished", file.length));
+        }
+        Ok(finished)
+    }
+
+    fn totals_anew(&self, top: FileId) -> Totals {
+        self.subtree(top)
+            .iter()
+            .filter_map(|id| self.inode(*id))
+            .map(|inode| match &inode.body {
+                Body::Folder(_) => Totals { dirs: 1, ..Totals::default() },
+                Body::File(file) => file.totals(),
+            })
+            .sum()
+    }
+}

@@ -1,0 +1,259 @@
+//! Where the replicas of a block go: a pure function on plain data.
+//!
+//! First replica on the writer's host, or a suggested one, or anywhere; second off the first's rack if there is
+//! another rack; third on the second's rack; the rest on racks with the fewest replicas so far. Among equals
+//! two are drawn, weighted by free space, and the less loaded one wins: full nodes fill slowly, and a burst of
+//! writes does not all go to the emptiest.
+//!
+//! Invariants: no node twice; only candidates that are usable, not excluded, without the block, and with room.
+//! Fewer nodes than asked give fewer replicas. Deliberately absent: hidden randomness; the caller gives the seed.
+
+use std::collections::BTreeMap;
+
+/// A DataNode as placement sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its host.
+    pub host: &'a str,
+    /// Its rack.
+    pub rack: &'a str,
+    /// Room for blocks, bytes, less what is on its way there.
+    pub free: u64,
+    /// Writes and copies on their way there.
+    pub load: u32,
+    /// Live and not draining.
+    pub usable: bool,
+}
+
+/// What is to be placed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Placing<'a> {
+    /// New replicas wanted.
+    pub count: usize,
+    /// Where the writer is; empty if unknown.
+    pub writer_host: &'a str,
+    /// Nodes the writer saw fail, by name.
+    pub exclude: &'a [String],
+    /// A scheduler's wish, best first.
+    pub suggested_hosts: &'a [String],
+    /// Candidates (by index) that have the block already.
+    pub existing: &'a [usize],
+    /// The block's size at most.
+    pub block_bytes: u64,
+    /// Decides among equals.
+    pub seed: u64,
+}
+
+/// Why a candidate cannot be taken, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shortage {
+    /// All candidates.
+    pub nodes: usize,
+    /// Not live, or draining.
+    pub unusable: usize,
+    /// No room for the block.
+    pub full: usize,
+    /// The writer does not want them.
+    pub excluded: usize,
+}
+
+/// The chosen candidates by index, in pipeline order: up to `count`, possibly none.
+pub fn place(candidates: &[Candidate<'_>], placing: &Placing<'_>) -> Vec<usize> {
+    let fits = |index: &usize| {
+        let node = &candidates[*index];
+        node.usable
+            && node.free >= placing.block_bytes
+            && !placing.existing.contains(index)
+            && !placing.exclude.iter().any(|name| name == node.name)
+    };
+    let mut draw = Draw { candidates, seed: placing.seed };
+    let mut left: Vec<usize> = (0..candidates.len()).filter(fits).collect();
+    let mut holders: Vec<usize> = placing.existing.to_vec();
+    let mut chosen = Vec::new();
+    while chosen.len() < placing.count && !left.is_empty() {
+        let pool = preferred(candidates, placing, &holders, &left);
+        let pick = draw.one_of(&pool);
+        left.retain(|index| *index != pick);
+        holders.push(pick);
+        chosen.push(pick);
+    }
+    chosen
+}
+
+/// Why nothing could be placed.
+pub fn shortage(candidates: &[Candidate<'_>], placing: &Placing<'_>) -> Shortage {
+    let mut shortage = Shortage { nodes: candidates.len(), ..Shortage::default() };
+    for node in candidates {
+        if !node.usable {
+            shortage.unusable += 1;
+        } else if placing.exclude.iter().any(|name| name == node.name) {
+            shortage.excluded += 1;
+        } else if node.free < placing.block_bytes {
+            shortage.full += 1;
+        }
+    }
+    shortage
+}
+
+/// The part of `left` that the next replica should come from; never empty if `left` is not.
+fn preferred(
+    candidates: &[Candidate<'_>],
+    placing: &Placing<'_>,
+    holders: &[usize],
+    left: &[usize],
+) -> Vec<usize> {
+    let rack = |index: &usize| candidates[*index].rack;
+    let those = |wanted: &dyn Fn(&usize) -> bool| -> Option<Vec<usize>> {
+        let some: Vec<usize> = left.iter().copied().filter(|index| wanted(index)).collect();
+        (!some.is_empty()).then_some(some)
+    };
+    let chosen = match holders {
+        [] => std::iter::once(placing.writer_host)
+            .chain(placing.suggested_hosts.iter().map(String::as_str))
+            .filter(|host| !host.is_empty())
+            .find_map(|host| those(&|index| candidates[*index].host == host)),
+        [first] => those(&|index| rack(index) != rack(first)),
+        [first, second] if rack(first) != rack(second) => those(&|index| rack(index) == rack(second)),
+        _ => None,
+    };
+    chosen.unwrap_or_else(|| fewest_on_rack(candidates, holders, left))
+}
+
+fn fewest_on_rack(candidates: &[Candidate<'_>], holders: &[usize], left: &[usize]) -> Vec<usize> {
+    let mut on_rack: BTreeMap<&str, usize> = BTreeMap::new();
+    for index in holders {
+        *on_rack.entry(candidates[*index].rack).or_default() += 1;
+    }
+    let count = |index: &usize| on_rack.get(candidates[*index].rack).copied().unwrap_or(0);
+    let fewest = left.iter().map(count).min().unwrap_or(0);
+    left.iter().copied().filter(|index| count(index) == fewest).collect()
+}
+
+/// Draws by seed.
+struct Draw<'a> {
+    candidates: &'a [Candidate<'a>],
+    seed: u64,
+}
+
+impl Draw<'_> {
+    /// Two draws weighted by free space; the less loaded wins, the emptier breaks a tie.
+    fn one_of(&mut self, pool: &[usize]) -> usize {
+        let (one, other) = (self.weighted(pool), self.weighted(pool));
+        let key = |index: usize| (self.candidates[index].load, u64::MAX - self.candidates[index].free, index);
+        if key(one) <= key(other) { one } else { other }
+    }
+
+    fn weighted(&mut self, pool: &[usize]) -> usize {
+        // Plus one: nodes that are all full to the brim (blocks of 0 bytes) still have a chance each.
+        let weight = |index: &usize| u128::from(self.candidates[*index].free) + 1;
+        let total: u128 = pool.iter().map(weight).sum();
+        let mut at = (u128::from(self.next()) * total) >> 64;
+        for index in pool {
+            let weight = u128::from(self.candidates[*index].free) + 1;
+            if at < weight {
+                return *index;
+            }
+            at -= weight;
+        }
+        pool[pool.len() - 1]
+    }
+
+    /// `SplitMix64`.
+    fn next(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.seed;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node<'a>(name: &'a str, rack: &'a str, free: u64) -> Candidate<'a> {
+        Candidate { name, host: name, rack, free, load: 0, usable: true }
+    }
+
+    fn six() -> Vec<Candidate<'static>> {
+        ["a1", "a2", "b1", "b2", "c1", "c2"].map(|name| node(name, &name[..1], 1000)).to_vec()
+    }
+
+    #[test]
+    fn writer_then_off_rack_then_that_rack() {
+        let nodes = six();
+        for seed in 0..200 {
+            let placing =
+                Placing { count: 4, writer_host: "b2", block_bytes: 10, seed, ..Placing::default() };
+            let chosen = place(&nodes, &placing);
+            assert_eq!(nodes[chosen[0]].name, "b2");
+            assert_ne!(nodes[chosen[1]].rack, "b");
+            assert_eq!(nodes[chosen[2]].rack, nodes[chosen[1]].rack);
+            let racks: std::collections::BTreeSet<_> = chosen.iter().map(|i| nodes[*i].rack).collect();
+            assert_eq!(racks.len(), 3, "the fourth takes the empty rack");
+        }
+    }
+
+    #[test]
+    fn a_suggested_host_when_the_writer_has_no_node() {
+        let nodes = six();
+        let suggested = ["nowhere".to_owned(), "c1".to_owned()];
+        let placing =
+            Placing { count: 1, writer_host: "laptop", suggested_hosts: &suggested, ..Placing::default() };
+        assert_eq!(place(&nodes, &placing), [4]);
+    }
+
+    #[test]
+    fn never_twice_never_full_never_excluded() {
+        let mut nodes = six();
+        nodes[0].free = 5;
+        nodes[1].usable = false;
+        let exclude = ["b1".to_owned()];
+        for seed in 0..200 {
+            let placing = Placing {
+                count: 9,
+                exclude: &exclude,
+                existing: &[3],
+                block_bytes: 10,
+                seed,
+                ..Placing::default()
+            };
+            let mut chosen = place(&nodes, &placing);
+            chosen.sort_unstable();
+            assert_eq!(chosen, [4, 5]);
+        }
+    }
+
+    #[test]
+    fn one_node_one_rack_is_enough() {
+        let nodes = [node("n", "r", 100)];
+        let placing = Placing { count: 3, writer_host: "n", block_bytes: 100, ..Placing::default() };
+        assert_eq!(place(&nodes, &placing), [0]);
+        assert!(place(&[], &placing).is_empty());
+        let placing = Placing { block_bytes: 101, ..placing };
+        assert!(place(&nodes, &placing).is_empty());
+        let why = shortage(&nodes, &placing);
+        assert_eq!(why, Shortage { nodes: 1, full: 1, ..Shortage::default() });
+    }
+
+    #[test]
+    fn more_free_space_gets_more_blocks() {
+        let nodes = [node("big", "r", 9000), node("small", "r", 1000)];
+        let big = (0..2000)
+            .filter(|seed| place(&nodes, &Placing { count: 1, seed: *seed, ..Placing::default() }) == [0])
+            .count();
+        assert!((1700..2000).contains(&big), "{big} of 2000 on the node with nine tenths of the room");
+    }
+
+    #[test]
+    fn a_repair_goes_off_the_rack_of_the_one_left() {
+        let nodes = six();
+        for seed in 0..50 {
+            let placing = Placing { count: 1, existing: &[2], seed, ..Placing::default() };
+            assert_ne!(nodes[place(&nodes, &placing)[0]].rack, "b");
+        }
+    }
+}

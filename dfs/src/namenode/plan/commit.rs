@@ -1,0 +1,153 @@
+//! Rules for the fenced commit: a job's output appears whole, once, and never by an old epoch's hand.
+
+use super::{FILE_MODE, Plan, check_word, refuse};
+use crate::{
+    error::{Error, Kind},
+    ids::FileId,
+    namenode::{
+        namespace::{Edit, Inode},
+        op::{CommitMove, OnAbandon, Outcome},
+    },
+    path::DfsPath,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Plan<'_> {
+    /// Shuts out epochs below this one.
+    pub(in crate::namenode) fn fence(&mut self, scope: &str, epoch: u64) -> Result<Outcome, Error> {
+        check_word("scope", scope)?;
+        self.raise_fence(scope, epoch)?;
+        Ok(Outcome::Done)
+    }
+
+    fn raise_fence(&mut self, scope: &str, epoch: u64) -> Result<(), Error> {
+        let fence = self.namespace.fence(scope);
+        if epoch < fence {
+            return refuse(
+                Kind::Fenced,
+                format!("{scope}: epoch {epoch} is over, {fence} has taken its place: stop"),
+            );
+        }
+        if epoch > fence {
+            self.edits.push(Edit::Fenced { scope: scope.to_owned(), epoch });
+        }
+        Ok(())
+    }
+
+    /// Moves pieces into place, then deletes, all or nothing.
+    pub(in crate::namenode) fn commit(
+        &mut self,
+        scope: &str,
+        epoch: u64,
+        commit_id: &str,
+        moves: &[CommitMove],
+        deletes: &[DfsPath],
+    ) -> Result<Outcome, Error> {
+        check_word("scope", scope)?;
+        check_word("commit id", commit_id)?;
+        self.raise_fence(scope, epoch)?;
+        if moves.iter().any(|step| self.is_committed(&step.to, commit_id)) {
+            return Ok(Outcome::Committed { already_done: true });
+        }
+        for path in deletes {
+            if let Some(step) = moves.iter().find(|step| step.to.is_within(path)) {
+                return refuse(
+                    Kind::Invalid,
+                    format!("{path} is to be deleted and {} is to be put inside it", step.to),
+                );
+            }
+        }
+        let mut pieces = BTreeMap::new();
+        for step in moves {
+            self.commit_move(commit_id, step, &mut pieces)?;
+        }
+        self.commit_deletes(deletes, &pieces)?;
+        Ok(Outcome::Committed { already_done: false })
+    }
+
+    fn is_committed(&self, to: &DfsPath, commit_id: &str) -> bool {
+        let file = self.namespace.find(to).ok().flatten().and_then(|id| self.namespace.file(id));
+        file.is_some_and(|file| file.commit_id.as_deref() == Some(commit_id))
+    }
+
+    fn commit_move(
+        &mut self,
+        commit_id: &str,
+        step: &CommitMove,
+        pieces: &mut BTreeMap<FileId, DfsPath>,
+    ) -> Result<(), Error> {
+        let to = &step.to;
+        let place = self.place(to, true)?;
+        if self.at(&place).is_some() || self.made.contains_key(&(place.folder, place.name.clone())) {
+            return refuse(
+                Kind::Exists,
+                format!("{to} is there and commit {commit_id} did not put it there: choose another place"),
+            );
+        }
+        let mut found: Vec<(FileId, &Inode)> = Vec::new();
+        for piece in &step.pieces {
+            let (id, inode) = self.closed_file(piece)?;
+            if pieces.insert(id, piece.clone()).is_some() {
+                return refuse(Kind::Invalid, format!("{piece} is named twice: it can go to one place only"));
+            }
+            found.push((id, inode));
+        }
+        let file = match found.split_first() {
+            Some(((id, inode), rest)) => {
+                for (source_id, source) in rest {
+                    self.join(*id, inode, *source_id, source);
+                }
+                self.move_to(*id, inode, &place);
+                *id
+            }
+            None => self.empty_file(&place),
+        };
+        self.edits.push(Edit::CommitStamped { file, commit_id: commit_id.to_owned() });
+        Ok(())
+    }
+
+    fn empty_file(&mut self, place: &super::Place) -> FileId {
+        let id = self.new_id();
+        let edit = Edit::FileCreated {
+            id,
+            parent: place.folder,
+            name: place.name.clone(),
+            owner: self.user.to_owned(),
+            group: self.group_in(place.folder),
+            mode: FILE_MODE,
+            replication: self.settings.replication,
+            block_size: self.settings.block_size,
+            holder: "commit".into(),
+            on_abandon: OnAbandon::Close,
+        };
+        self.add_file(place, edit);
+        self.edits.push(Edit::FileClosed { file: id });
+        id
+    }
+
+    /// Pieces have left by now: a delete of one has nothing to do, one of its folder spares it.
+    fn commit_deletes(
+        &mut self,
+        deletes: &[DfsPath],
+        pieces: &BTreeMap<FileId, DfsPath>,
+    ) -> Result<(), Error> {
+        let mut gone = BTreeSet::new();
+        for path in deletes {
+            if path.is_root() {
+                return refuse(Kind::Refused, "/ is the root folder and cannot be deleted");
+            }
+            if let Ok(Some(id)) = self.namespace.find(path)
+                && !pieces.contains_key(&id)
+            {
+                gone.insert(id);
+            }
+        }
+        for id in &gone {
+            let nested = self.namespace.ancestors(*id).any(|above| gone.contains(&above));
+            if let Some(inode) = self.namespace.inode(*id).filter(|_| !nested) {
+                self.delete(*id, inode);
+            }
+        }
+        Ok(())
+    }
+}

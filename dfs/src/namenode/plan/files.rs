@@ -1,0 +1,245 @@
+//! Rules for files and their writers.
+
+use super::{FILE_MODE, Plan, check_mode, check_word, refuse};
+use crate::{
+    error::{Error, Kind},
+    ids::{BlockId, FileId},
+    namenode::{
+        namespace::{Block, Edit, File, Inode, Totals},
+        op::{BlockLength, OnAbandon, Outcome},
+    },
+    path::DfsPath,
+};
+use std::collections::BTreeMap;
+
+/// Largest block size that a file may ask for: 1 TiB, so that no sum of lengths runs over.
+const BLOCK_BYTES_MAX: u64 = 1 << 40;
+
+/// A file to be created.
+#[derive(Debug)]
+pub(in crate::namenode) struct NewFile<'a> {
+    pub(in crate::namenode) path: &'a DfsPath,
+    pub(in crate::namenode) holder: &'a str,
+    pub(in crate::namenode) replication: Option<u32>,
+    pub(in crate::namenode) block_size: Option<u64>,
+    pub(in crate::namenode) overwrite: bool,
+    pub(in crate::namenode) make_parents: bool,
+    pub(in crate::namenode) mode: Option<u32>,
+    pub(in crate::namenode) on_abandon: OnAbandon,
+}
+
+impl<'a> Plan<'a> {
+    /// Creates a file, open for its holder.
+    pub(in crate::namenode) fn create(&mut self, new: &NewFile<'_>) -> Result<Outcome, Error> {
+        let path = new.path;
+        let replication = new.replication.unwrap_or(self.settings.replication);
+        let block_size = new.block_size.unwrap_or(self.settings.block_size);
+        check_word("holder", new.holder)?;
+        check_mode(path, new.mode.unwrap_or(FILE_MODE))?;
+        self.check_replication(path, replication)?;
+        self.check_block_size(path, block_size)?;
+        let place = self.place(path, new.make_parents)?;
+        if let Some((old_id, old)) = self.at(&place) {
+            self.make_way(path, new, old_id, old)?;
+        }
+        let edit = Edit::FileCreated {
+            id: self.new_id(),
+            parent: place.folder,
+            name: place.name.clone(),
+            owner: self.user.to_owned(),
+            group: self.group_in(place.folder),
+            mode: new.mode.unwrap_or(FILE_MODE),
+            replication,
+            block_size,
+            holder: new.holder.to_owned(),
+            on_abandon: new.on_abandon,
+        };
+        self.add_file(&place, edit);
+        Ok(Outcome::File(FileId(self.next_file - 1)))
+    }
+
+    fn make_way(
+        &mut self,
+        path: &DfsPath,
+        new: &NewFile<'_>,
+        old_id: FileId,
+        old: &Inode,
+    ) -> Result<(), Error> {
+        let Some(file) = old.file() else {
+            return refuse(Kind::IsDirectory, format!("{path} is a folder: choose another name"));
+        };
+        match &file.open {
+            Some(open) if &*open.holder != new.holder || !new.overwrite => {
+                refuse(Kind::Busy, format!("{path} is being written by {}", open.holder))
+            }
+            None if !new.overwrite => {
+                refuse(Kind::Exists, format!("{path} exists already: delete it or ask to overwrite it"))
+            }
+            _ => {
+                self.delete(old_id, old);
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens a closed file again.
+    pub(in crate::namenode) fn append(&mut self, path: &DfsPath, holder: &str) -> Result<Outcome, Error> {
+        check_word("holder", holder)?;
+        let (file, _) = self.closed_file(path)?;
+        self.edits.push(Edit::FileReopened { file, holder: holder.to_owned() });
+        Ok(Outcome::File(file))
+    }
+
+    /// Commits lengths and adds `block` to the end. Tells the file's block size and replication.
+    pub(in crate::namenode) fn add_block(
+        &mut self,
+        id: FileId,
+        holder: &str,
+        commits: &[BlockLength],
+        block: BlockId,
+    ) -> Result<(u64, u32), Error> {
+        let (inode, file) = self.written_by(id, holder)?;
+        self.commit_lengths(id, inode, file, commits)?;
+        let space = i128::from(file.block_size) * i128::from(file.replication);
+        self.charge(inode.parent, Totals { space, ..Totals::default() });
+        self.edits.push(Edit::BlockAdded { file: id, block });
+        Ok((file.block_size, file.replication))
+    }
+
+    /// Takes an unfinished block out of its file; one that is not there (any more) is fine.
+    pub(in crate::namenode) fn abandon_block(
+        &mut self,
+        id: FileId,
+        holder: &str,
+        block: BlockId,
+    ) -> Result<Outcome, Error> {
+        let (_, file) = self.written_by(id, holder)?;
+        if file.blocks.contains(&block) {
+            if self.namespace.block(block).and_then(Block::length).is_some() {
+                return refuse(
+                    Kind::Refused,
+                    format!("{block} of {id} is committed: it cannot be abandoned"),
+                );
+            }
+            self.edits.push(Edit::BlockDropped { block });
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Commits lengths, closes the file, and moves it if asked. All its blocks must be committed by then.
+    pub(in crate::namenode) fn close(
+        &mut self,
+        id: FileId,
+        holder: &str,
+        commits: &[BlockLength],
+        rename_to: Option<(&DfsPath, bool)>,
+    ) -> Result<Outcome, Error> {
+        let (inode, file) = self.written_by(id, holder)?;
+        let lengths = self.commit_lengths(id, inode, file, commits)?;
+        let unfinished = |block: &&BlockId| {
+            !lengths.contains_key(block) && self.namespace.block(**block).and_then(Block::length).is_none()
+        };
+        if let Some(block) = file.blocks.iter().find(unfinished) {
+            return refuse(
+                Kind::Refused,
+                format!("{}: {block} is not committed: commit or abandon it", self.show(id)),
+            );
+        }
+        self.edits.push(Edit::FileClosed { file: id });
+        if let Some((to, overwrite)) = rename_to
+            && let Some(from) = self.namespace.path_of(id)
+        {
+            self.rename_inode(id, inode, &from, to, overwrite)?;
+        }
+        Ok(Outcome::File(id))
+    }
+
+    /// The file, if `holder` is its writer.
+    fn written_by(&self, id: FileId, holder: &str) -> Result<(&'a Inode, &'a File), Error> {
+        let lost = |why: &str| {
+            let at = self.show(id);
+            refuse(Kind::LeaseLost, format!("{at} is not open for {holder}: {why}"))
+        };
+        let Some(inode) = self.namespace.inode(id) else {
+            return lost("it was deleted, perhaps because its lease ran out");
+        };
+        match inode.file().map(|file| (file, &file.open)) {
+            Some((file, Some(open))) if &*open.holder == holder => Ok((inode, file)),
+            Some((_, Some(open))) => lost(&format!("{} is its writer now", open.holder)),
+            Some((_, None)) => lost("it is closed, perhaps because its lease ran out"),
+            None => lost("it is a folder"),
+        }
+    }
+
+    /// Plans the commits; a repeat of one is fine. Gives the new lengths.
+    fn commit_lengths(
+        &mut self,
+        id: FileId,
+        inode: &Inode,
+        file: &File,
+        commits: &[BlockLength],
+    ) -> Result<BTreeMap<BlockId, u64>, Error> {
+        let mut lengths = BTreeMap::new();
+        for BlockLength { block, length } in commits {
+            let Some(known) = self.namespace.block(*block).filter(|known| known.file == id) else {
+                return refuse(Kind::Invalid, format!("{block} is not a block of {}", self.show(id)));
+            };
+            match known.length().or(lengths.get(block).copied()) {
+                Some(before) if before == *length => continue,
+                Some(before) => {
+                    return refuse(
+                        Kind::Invalid,
+                        format!("{block} of {}: {before} bytes are committed, not {length}", self.show(id)),
+                    );
+                }
+                None => {}
+            }
+            if *length > file.block_size {
+                return refuse(
+                    Kind::Invalid,
+                    format!(
+                        "{block} of {}: {length} bytes are more than the block size {}",
+                        self.show(id),
+                        file.block_size
+                    ),
+                );
+            }
+            lengths.insert(*block, *length);
+            self.edits.push(Edit::BlockCommitted { block: *block, length: *length });
+            let saved = i128::from(file.block_size) - i128::from(*length);
+            self.charge(
+                inode.parent,
+                Totals {
+                    bytes: i128::from(*length),
+                    space: -saved * i128::from(file.replication),
+                    ..Totals::default()
+                },
+            );
+        }
+        Ok(lengths)
+    }
+
+    pub(super) fn check_replication(&self, path: &DfsPath, replication: u32) -> Result<(), Error> {
+        let most = self.settings.replication_max;
+        if replication == 0 || replication > most {
+            return refuse(
+                Kind::Invalid,
+                format!("{path}: replication {replication} is not between 1 and {most} (replication_max)"),
+            );
+        }
+        Ok(())
+    }
+
+    fn check_block_size(&self, path: &DfsPath, block_size: u64) -> Result<(), Error> {
+        let least = self.settings.block_size_min;
+        if !(least..=BLOCK_BYTES_MAX).contains(&block_size) {
+            return refuse(
+                Kind::Invalid,
+                format!(
+                    "{path}: block size {block_size} is not between {least} (block_size_min) and {BLOCK_BYTES_MAX}"
+                ),
+            );
+        }
+        Ok(())
+    }
+}

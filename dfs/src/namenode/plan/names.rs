@@ -1,0 +1,243 @@
+//! Rules for folders, names and attributes.
+
+use super::{FOLDER_MODE, Made, Place, Plan, check_mode, check_word, refuse};
+use crate::{
+    error::{Error, Kind},
+    ids::FileId,
+    namenode::{
+        namespace::{Body, Edit, Inode, Totals},
+        op::{Outcome, Quota},
+    },
+    path::{DfsPath, PATH_BYTES_MAX},
+};
+use std::collections::BTreeSet;
+
+/// The attributes to set, those that are Some.
+#[derive(Debug, Default)]
+pub(in crate::namenode) struct Attributes<'a> {
+    pub(in crate::namenode) replication: Option<u32>,
+    pub(in crate::namenode) mode: Option<u32>,
+    pub(in crate::namenode) owner: Option<&'a str>,
+    pub(in crate::namenode) group: Option<&'a str>,
+    pub(in crate::namenode) modified_ms: Option<u64>,
+}
+
+impl<'a> Plan<'a> {
+    /// Makes a folder; with `parents`, those above it too, and one that is there already is fine.
+    pub(in crate::namenode) fn mkdir(
+        &mut self,
+        path: &DfsPath,
+        parents: bool,
+        mode: Option<u32>,
+    ) -> Result<Outcome, Error> {
+        check_mode(path, mode.unwrap_or(FOLDER_MODE))?;
+        if path.is_root() {
+            return if parents { Ok(Outcome::Done) } else { refuse(Kind::Exists, "/ exists already") };
+        }
+        let place = self.place(path, parents)?;
+        match self.at(&place) {
+            Some((_, inode)) if inode.folder().is_some() && parents => {}
+            Some((_, inode)) => {
+                let what = if inode.folder().is_some() { "folder" } else { "file" };
+                return refuse(Kind::Exists, format!("{path}: a {what} of this name exists already"));
+            }
+            None => drop(self.make_folder(&place, mode)),
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Gives a file or folder another place. `to` is the final path.
+    pub(in crate::namenode) fn rename(
+        &mut self,
+        from: &DfsPath,
+        to: &DfsPath,
+        overwrite: bool,
+    ) -> Result<Outcome, Error> {
+        if from.is_root() {
+            return refuse(Kind::Refused, format!("/ is the root folder and cannot be renamed to {to}"));
+        }
+        let (id, inode) = self.namespace.get(from)?;
+        self.rename_inode(id, inode, from, to, overwrite)?;
+        Ok(Outcome::Done)
+    }
+
+    /// The same for an inode in hand.
+    pub(super) fn rename_inode(
+        &mut self,
+        id: FileId,
+        inode: &'a Inode,
+        from: &DfsPath,
+        to: &DfsPath,
+        overwrite: bool,
+    ) -> Result<(), Error> {
+        if from == to {
+            return Ok(());
+        }
+        if to.is_within(from) {
+            return refuse(Kind::Invalid, format!("{from} cannot be renamed to {to}, which is inside it"));
+        }
+        if to.is_root() {
+            return refuse(Kind::Exists, format!("{from} cannot be renamed to /: give its whole new path"));
+        }
+        let place = self.place(to, false)?;
+        if let Some((old_id, old)) = self.at(&place) {
+            self.replace(old_id, old, to, overwrite, inode.folder().is_some())?;
+        }
+        if inode.folder().is_some() && to.as_str().len() > from.as_str().len() {
+            let longest = to.as_str().len() + self.namespace.longest_below(id);
+            if longest > PATH_BYTES_MAX {
+                return refuse(
+                    Kind::Invalid,
+                    format!(
+                        "{from}: renamed to {to}, a path below it would have {longest} bytes: the limit is {PATH_BYTES_MAX}"
+                    ),
+                );
+            }
+        }
+        self.move_to(id, inode, &place);
+        Ok(())
+    }
+
+    /// Deletes the file that stands where something else is to go, if that is allowed.
+    fn replace(
+        &mut self,
+        old_id: FileId,
+        old: &Inode,
+        path: &DfsPath,
+        overwrite: bool,
+        by_folder: bool,
+    ) -> Result<(), Error> {
+        let Some(file) = old.file() else {
+            return refuse(Kind::Exists, format!("{path}: a folder of this name exists already"));
+        };
+        if !overwrite {
+            return refuse(Kind::Exists, format!("{path}: a file of this name exists already"));
+        }
+        if by_folder {
+            return refuse(Kind::NotDirectory, format!("{path}: a folder cannot replace a file"));
+        }
+        if let Some(open) = &file.open {
+            return refuse(Kind::Busy, format!("{path} is being written by {}", open.holder));
+        }
+        self.delete(old_id, old);
+        Ok(())
+    }
+
+    /// Deletes a file or folder; one that is not there is fine.
+    pub(in crate::namenode) fn delete_path(
+        &mut self,
+        path: &DfsPath,
+        recursive: bool,
+    ) -> Result<Outcome, Error> {
+        if path.is_root() {
+            return refuse(Kind::Refused, "/ is the root folder and cannot be deleted");
+        }
+        let Some(id) = self.namespace.find(path)? else { return Ok(Outcome::Existed(false)) };
+        let Some(inode) = self.namespace.inode(id) else { return Ok(Outcome::Existed(false)) };
+        if let Body::Folder(folder) = &inode.body
+            && !folder.children.is_empty()
+            && !recursive
+        {
+            let entries = folder.children.len();
+            return refuse(
+                Kind::NotEmpty,
+                format!("{path} is a folder with {entries} entries: delete it with the recursive flag"),
+            );
+        }
+        self.delete(id, inode);
+        Ok(Outcome::Existed(true))
+    }
+
+    /// Sets attributes.
+    pub(in crate::namenode) fn set_attributes(
+        &mut self,
+        path: &DfsPath,
+        set: &Attributes<'_>,
+    ) -> Result<Outcome, Error> {
+        let (id, inode) = self.namespace.get(path)?;
+        check_mode(path, set.mode.unwrap_or(0))?;
+        for (what, word) in [("owner", set.owner), ("group", set.group)] {
+            word.map_or(Ok(()), |word| check_word(what, word))?;
+        }
+        if let Some(replication) = set.replication {
+            self.check_replication(path, replication)?;
+            let Some(file) = inode.file() else {
+                return refuse(Kind::IsDirectory, format!("{path} is a folder: only files are replicated"));
+            };
+            let mut changed = file.clone();
+            changed.replication = replication;
+            self.charge(inode.parent, changed.totals() + -file.totals());
+        }
+        self.edits.push(Edit::AttributesSet {
+            id,
+            replication: set.replication,
+            mode: set.mode,
+            owner: set.owner.map(str::to_owned),
+            group: set.group.map(str::to_owned),
+            modified_ms: set.modified_ms,
+        });
+        Ok(Outcome::Done)
+    }
+
+    /// Limits a folder. A limit below what is there stops growth and nothing else.
+    pub(in crate::namenode) fn set_quota(&mut self, path: &DfsPath, quota: Quota) -> Result<Outcome, Error> {
+        let (id, inode) = self.namespace.get(path)?;
+        if inode.folder().is_none() {
+            return refuse(Kind::NotDirectory, format!("{path} is a file: only folders have quotas"));
+        }
+        self.edits.push(Edit::QuotaSet { id, quota });
+        Ok(Outcome::Done)
+    }
+
+    /// Puts the blocks of `sources`, in order, at the end of `target`; the sources cease to exist.
+    pub(in crate::namenode) fn concat(
+        &mut self,
+        target: &DfsPath,
+        sources: &[DfsPath],
+    ) -> Result<Outcome, Error> {
+        if sources.is_empty() {
+            return refuse(Kind::Invalid, format!("{target}: name at least one file to put at its end"));
+        }
+        let (id, inode) = self.closed_file(target)?;
+        let mut used = BTreeSet::from([id]);
+        for source in sources {
+            let (source_id, source_inode) = self.closed_file(source)?;
+            if !used.insert(source_id) {
+                return refuse(Kind::Invalid, format!("{source} is named twice: each file can go in once"));
+            }
+            self.join(id, inode, source_id, source_inode);
+        }
+        Ok(Outcome::File(id))
+    }
+
+    /// Puts one closed file at the end of another.
+    pub(super) fn join(&mut self, id: FileId, inode: &Inode, source_id: FileId, source: &Inode) {
+        let replication = inode.file().map_or(0, |file| file.replication);
+        let bytes = source.totals().bytes;
+        self.take_out(source_id, source);
+        let more = Totals { bytes, space: bytes * i128::from(replication), ..Totals::default() };
+        self.charge(inode.parent, more);
+        // The file itself is no folder, but a later move of it must take along what it has gained.
+        let gained = self.changes.entry(id).or_default();
+        *gained = *gained + more;
+        self.edits.push(Edit::Concatenated { target: id, source: source_id });
+    }
+
+    /// A file that exists and that nobody writes.
+    pub(super) fn closed_file(&self, path: &DfsPath) -> Result<(FileId, &'a Inode), Error> {
+        let (id, inode) = self.namespace.get(path)?;
+        let Some(file) = inode.file() else {
+            return refuse(Kind::IsDirectory, format!("{path} is a folder: a file is needed"));
+        };
+        if let Some(open) = &file.open {
+            return refuse(Kind::Busy, format!("{path} is being written by {}: close it first", open.holder));
+        }
+        Ok((id, inode))
+    }
+
+    /// Adds an empty closed file that a plan needs.
+    pub(super) fn add_file(&mut self, place: &Place, edit: Edit) {
+        self.edits.push(edit);
+        self.add_entry(place, Made::File, Totals { files: 1, ..Totals::default() });
+    }
+}

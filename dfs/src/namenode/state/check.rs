@@ -1,0 +1,117 @@
+//! The state's invariants, worked out from scratch. For tests: it looks at everything.
+
+use super::{
+    State,
+    nodes::{Ix, Life},
+};
+use crate::ids::{BlockId, FileId};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+impl State {
+    /// Checks everything against everything; the first thing that is wrong, in words.
+    pub fn invariants(&self) -> Result<(), String> {
+        self.namespace.invariants()?;
+        self.check_replicas()?;
+        self.check_queues()?;
+        self.check_orders()?;
+        self.check_leases()
+    }
+
+    fn check_replicas(&self) -> Result<(), String> {
+        let mut seen = 0;
+        for (block, on) in &self.good {
+            demand(!on.is_empty(), || format!("{block} has an empty list"))?;
+            demand(self.namespace.wanted(*block).is_some(), || format!("{block} is good but not committed"))?;
+            for ix in on {
+                seen += 1;
+                let node = self.nodes.get(*ix);
+                demand(node.blocks.contains(block), || format!("node {ix} does not know it has {block}"))?;
+                demand(!node.deletes.contains(*block), || format!("{block} on {ix} counts, being deleted"))?;
+                demand(!self.bad.contains(&(*block, *ix)), || format!("{block} on {ix} is good and bad"))?;
+                demand(!self.copies.contains_key(&(*block, *ix)), || format!("{block} comes to {ix} again"))?;
+            }
+        }
+        let held: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
+        demand(held == seen, || format!("nodes have {held} replicas, blocks {seen}"))?;
+        for (block, on) in &self.unsettled {
+            let open = self.namespace.block(*block).is_some_and(|known| known.length().is_none());
+            demand(open && !on.is_empty(), || format!("{block} is unsettled on {on:?}, open: {open}"))?;
+        }
+        for (block, ix) in &self.bad {
+            demand(self.namespace.block(*block).is_some(), || format!("{block} on {ix} is bad and unknown"))?;
+        }
+        for (block, ix) in &self.orphans {
+            demand(self.namespace.block(*block).is_none(), || format!("{block} on {ix} is no orphan"))?;
+        }
+        Ok(())
+    }
+
+    fn check_queues(&self) -> Result<(), String> {
+        let mut queued = 0;
+        let mut surplus = BTreeSet::new();
+        let mut left: BTreeMap<Ix, BTreeSet<BlockId>> = BTreeMap::new();
+        for (block, on) in &self.good {
+            let Some(tally) = self.tally(*block) else { continue };
+            let (is, should) = (self.queue.get(*block), tally.urgency());
+            demand(is == should, || format!("{block} is queued {is:?}, should be {should:?}"))?;
+            queued += usize::from(should.is_some());
+            if tally.live > tally.wanted {
+                surplus.insert(*block);
+            }
+            for ix in on.iter().filter(|ix| self.nodes.get(**ix).draining) {
+                if !self.is_drainable(tally) {
+                    left.entry(*ix).or_default().insert(*block);
+                }
+            }
+        }
+        for (block, on) in &self.unsettled {
+            for (ix, _) in on.iter().filter(|(ix, _)| self.nodes.get(*ix).draining) {
+                left.entry(*ix).or_default().insert(*block);
+            }
+        }
+        demand(queued == self.queue.len(), || format!("{} queued, should be {queued}", self.queue.len()))?;
+        demand(surplus == self.surplus, || format!("surplus {:?}, should be {surplus:?}", self.surplus))?;
+        for (ix, node) in self.nodes.iter() {
+            let should = left.remove(&ix).unwrap_or_default();
+            demand(node.left == should, || format!("node {ix} has left {:?}, should {should:?}", node.left))?;
+        }
+        Ok(())
+    }
+
+    fn check_orders(&self) -> Result<(), String> {
+        let staying = self.nodes.iter().filter(|(_, node)| node.stays()).count();
+        demand(staying == self.nodes.staying(), || format!("{staying} nodes stay"))?;
+        demand(self.copies.len() <= self.settings.copies_max, || "too many copies".into())?;
+        for (ix, node) in self.nodes.iter() {
+            let sending = self.copies.values().filter(|copy| copy.source == ix).count() as u32;
+            let receiving = self.copies.keys().filter(|(_, target)| *target == ix).count() as u32;
+            let writes = self.writing.values().flatten().filter(|at| **at == ix).count() as u32;
+            let is = (node.sending, node.receiving, node.writes);
+            demand(is == (sending, receiving, writes), || format!("node {ix} counts {is:?}"))?;
+            let most = self.settings.copies_per_node_max;
+            demand(sending <= most && receiving <= most, || {
+                format!("node {ix} has too many copies: {is:?}")
+            })?;
+            let idle = node.blocks.is_empty() && node.outbox.is_empty() && is == (0, 0, 0);
+            demand(node.life != Life::Dead || idle, || format!("dead node {ix} holds something"))?;
+        }
+        for block in self.writing.keys().chain(self.copies.keys().map(|(block, _)| block)) {
+            demand(self.namespace.block(*block).is_some(), || format!("{block} is under way and unknown"))?;
+        }
+        Ok(())
+    }
+
+    fn check_leases(&self) -> Result<(), String> {
+        let mut should: BTreeMap<&str, BTreeSet<FileId>> = BTreeMap::new();
+        for (file, open) in self.namespace.open_files() {
+            should.entry(&open.holder).or_default().insert(file);
+        }
+        let is: BTreeMap<&str, BTreeSet<FileId>> =
+            self.leases.iter().map(|(holder, lease)| (&**holder, lease.files.clone())).collect();
+        demand(is == should, || format!("leases {is:?}, should be {should:?}"))
+    }
+}

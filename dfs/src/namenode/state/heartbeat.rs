@@ -1,0 +1,106 @@
+//! A DataNode's regular word, and what it is told in return.
+
+use super::State;
+use crate::{
+    error::{Error, Kind},
+    ids::{BlockId, Incarnation, NodeUuid},
+    namenode::op::{Command, Heartbeat, HeartbeatAnswer, Now},
+};
+
+/// Most replicas to delete named in one answer.
+const DELETES_MAX: usize = 1000;
+/// Most checks waiting for one node: clients ask for them, and clients may err.
+const CHECKS_MAX: usize = 1000;
+
+impl State {
+    /// Takes a heartbeat. A repeat (the same `seq`) gets the same answer and changes nothing.
+    pub fn heartbeat(
+        &mut self,
+        now: Now,
+        node: NodeUuid,
+        incarnation: Incarnation,
+        heartbeat: Heartbeat,
+    ) -> HeartbeatAnswer {
+        let Some(ix) = self.current(node, incarnation) else { return HeartbeatAnswer::RegisterAgain };
+        let node = self.nodes.get_mut(ix);
+        node.heard_ms = now.mono_ms;
+        match &node.last {
+            Some((seq, answer)) if *seq == heartbeat.seq => return HeartbeatAnswer::Commands(answer.clone()),
+            // Overtaken by a later one on the way: what it tells is old.
+            Some((seq, _)) if *seq > heartbeat.seq => return HeartbeatAnswer::Commands(Vec::new()),
+            _ => {}
+        }
+        node.life = super::nodes::Life::Live;
+        node.capacity = heartbeat.capacity;
+        node.used = heartbeat.used;
+        node.free = heartbeat.free;
+        node.volumes = heartbeat.volumes;
+        node.failed_volumes = heartbeat.failed_volumes;
+        self.take_news(ix, &heartbeat);
+        let commands = self.commands(now, ix);
+        self.nodes.get_mut(ix).last = Some((heartbeat.seq, commands.clone()));
+        HeartbeatAnswer::Commands(commands)
+    }
+
+    fn take_news(&mut self, ix: super::Ix, heartbeat: &Heartbeat) {
+        for told in &heartbeat.received {
+            self.nodes.get_mut(ix).touch(told.block);
+            self.received_replica(ix, *told);
+        }
+        for block in &heartbeat.deleted {
+            self.nodes.get_mut(ix).touch(*block);
+            if !self.nodes.get_mut(ix).deletes.done(*block) {
+                self.lose_replica(ix, *block);
+            }
+        }
+        for (block, _) in &heartbeat.bad {
+            self.nodes.get_mut(ix).touch(*block);
+            self.found_bad(ix, *block);
+        }
+        for block in &heartbeat.lost {
+            self.nodes.get_mut(ix).touch(*block);
+            self.lose_replica(ix, *block);
+        }
+    }
+
+    /// In safemode nodes may check, but neither copy nor delete.
+    fn commands(&mut self, now: Now, ix: super::Ix) -> Vec<Command> {
+        let safe = self.safemode.is_on();
+        let again_ms = self.settings.copy_timeout_ms;
+        let node = self.nodes.get_mut(ix);
+        let (now_told, later): (Vec<_>, Vec<_>) =
+            node.outbox.drain(..).partition(|command| !safe || matches!(command, Command::Check(_)));
+        node.outbox.extend(later);
+        let mut commands = now_told;
+        if !safe {
+            let deletes = node.deletes.tell(now.mono_ms, again_ms, DELETES_MAX);
+            if !deletes.is_empty() {
+                commands.push(Command::Delete(deletes));
+            }
+        }
+        commands
+    }
+
+    /// A client could not use a replica: its node is told to check it, and nothing more. A client's word is
+    /// no proof.
+    pub fn report_bad_replica(
+        &mut self,
+        _now: Now,
+        block: BlockId,
+        node: NodeUuid,
+        _reason: &str,
+    ) -> Result<(), Error> {
+        let unknown = || Error::new(Kind::NotFound, format!("DataNode {node} has no {block}"));
+        let ix = self.nodes.find(node).ok_or_else(unknown)?;
+        let unsettled = self.unsettled.get(&block).is_some_and(|on| on.iter().any(|(at, _)| *at == ix));
+        if !self.nodes.get(ix).blocks.contains(&block) && !unsettled {
+            return if self.bad.contains(&(block, ix)) { Ok(()) } else { Err(unknown()) };
+        }
+        let outbox = &mut self.nodes.get_mut(ix).outbox;
+        let check = Command::Check(block);
+        if !outbox.contains(&check) && outbox.len() < CHECKS_MAX {
+            outbox.push_back(check);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! Leases: a writer that is not heard of loses its files. Recovery never waits: it takes what is there.
+//!
+//! Invariant: every open file is in the lease of its holder, and nothing else is.
+
+use super::State;
+use crate::{
+    error::{Error, Kind},
+    ids::{BlockId, FileId},
+    namenode::{
+        namespace::{Block, Edit, Record},
+        op::{Now, OnAbandon},
+    },
+};
+use std::collections::BTreeSet;
+
+/// What a holder has open, and until when.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) until_ms: u64,
+    pub(super) files: BTreeSet<FileId>,
+}
+
+impl State {
+    /// The holder lives: its files stay its own for this many milliseconds more.
+    pub fn renew_lease(&mut self, now: Now, holder: &str) -> Result<u64, Error> {
+        if holder.is_empty() {
+            return Err(Error::new(Kind::Invalid, "holder is empty: name one"));
+        }
+        self.extend_lease(now, holder);
+        Ok(self.settings.lease_ms)
+    }
+
+    pub(super) fn extend_lease(&mut self, now: Now, holder: &str) {
+        if let Some(lease) = self.leases.get_mut(holder) {
+            lease.until_ms = now.mono_ms + self.settings.lease_ms;
+        }
+    }
+
+    /// Nobody could be heard for this long: it does not count as silence.
+    pub(super) fn excuse_leases(&mut self, pause_ms: u64) {
+        for lease in self.leases.values_mut() {
+            lease.until_ms += pause_ms;
+        }
+    }
+
+    /// After a restart, every writer gets the whole time.
+    pub(super) fn lease_all(&mut self, now: Now) {
+        let open: Vec<FileId> = self.namespace.open_files().map(|(file, _)| file).collect();
+        for file in open {
+            self.lease_file(now, file);
+        }
+    }
+
+    /// A file has got a writer (unless the same record closed it again).
+    pub(super) fn lease_file(&mut self, now: Now, id: FileId) {
+        let Some(open) = self.namespace.file(id).and_then(|file| file.open.as_deref()) else { return };
+        let until_ms = now.mono_ms + self.settings.lease_ms;
+        let lease = self
+            .leases
+            .entry(open.holder.clone())
+            .or_insert_with(|| Lease { until_ms, files: BTreeSet::new() });
+        lease.until_ms = until_ms;
+        lease.files.insert(id);
+    }
+
+    /// A file has lost its writer.
+    pub(super) fn release(&mut self, file: FileId, holder: &str) {
+        if let Some(lease) = self.leases.get_mut(holder) {
+            lease.files.remove(&file);
+            if lease.files.is_empty() {
+                self.leases.remove(holder);
+            }
+        }
+    }
+
+    /// Recovers the files of writers that are gone: one record a file.
+    pub(super) fn expire_leases(&mut self, now: Now) -> Vec<Record> {
+        let over = self.leases.values().filter(|lease| lease.until_ms <= now.mono_ms);
+        let files: Vec<FileId> = over.flat_map(|lease| lease.files.iter().copied()).collect();
+        let mut records = Vec::new();
+        for file in files {
+            let record = Record { at_ms: now.wall_ms, request: None, edits: self.recovery(file) };
+            self.take(now, &record);
+            records.push(record);
+        }
+        records
+    }
+
+    /// What becomes of an abandoned file. One to be closed keeps its leading run of blocks that are committed,
+    /// or finished on some DataNode with a length that all who have it agree on.
+    fn recovery(&self, id: FileId) -> Vec<Edit> {
+        let Some(file) = self.namespace.file(id) else { return Vec::new() };
+        if file.open.as_ref().is_some_and(|open| open.on_abandon == OnAbandon::Delete) {
+            return vec![Edit::Deleted { id }];
+        }
+        let mut edits = Vec::new();
+        let mut blocks = file.blocks.iter().peekable();
+        while let Some(block) = blocks.peek() {
+            if self.namespace.block(**block).and_then(Block::length).is_none() {
+                match self.agreed_length(**block).filter(|length| *length <= file.block_size) {
+                    Some(length) => edits.push(Edit::BlockCommitted { block: **block, length }),
+                    None => break,
+                }
+            }
+            blocks.next();
+        }
+        edits.extend(blocks.map(|block| Edit::BlockDropped { block: *block }));
+        edits.push(Edit::FileClosed { file: id });
+        edits
+    }
+
+    fn agreed_length(&self, block: BlockId) -> Option<u64> {
+        let on = self.unsettled.get(&block)?;
+        let (_, first) = on.first()?;
+        on.iter().all(|(_, length)| length == first).then_some(*first)
+    }
+}

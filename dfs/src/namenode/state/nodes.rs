@@ -1,0 +1,235 @@
+//! The table of DataNodes.
+//!
+//! A node keeps its index for as long as its name is known, so that replica lists hold four bytes a replica.
+//! A dead node holds nothing: no replica, no command, no copy.
+
+use crate::{
+    ids::{BlockId, NodeUuid},
+    namenode::{
+        op::{BlockLength, Command, Registration},
+        view::{NodeAddress, NodeState},
+    },
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A node's place in the table.
+pub(super) type Ix = u32;
+
+/// All DataNodes registered since the start.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    slots: Vec<Node>,
+    by_uuid: BTreeMap<NodeUuid, Ix>,
+    /// Nodes that can be counted on to keep a replica: neither dead nor draining.
+    staying: usize,
+}
+
+/// Whether a node is heard of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    Live,
+    Suspect,
+    Dead,
+}
+
+/// One DataNode.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) who: Registration,
+    pub(super) life: Life,
+    pub(super) draining: bool,
+    pub(super) heard_ms: u64,
+    pub(super) capacity: u64,
+    pub(super) used: u64,
+    pub(super) free: u64,
+    pub(super) volumes: u32,
+    pub(super) failed_volumes: u32,
+    /// The last heartbeat and its answer, for a repeat of it.
+    pub(super) last: Option<(u64, Vec<Command>)>,
+    /// Good replicas of committed blocks.
+    pub(super) blocks: BTreeSet<BlockId>,
+    /// Of a draining node: blocks that are not yet safe elsewhere.
+    pub(super) left: BTreeSet<BlockId>,
+    pub(super) deletes: Deletes,
+    /// Copies and checks to be told with the next answer.
+    pub(super) outbox: VecDeque<Command>,
+    /// Copies under way from here.
+    pub(super) sending: u32,
+    /// Copies under way to here.
+    pub(super) receiving: u32,
+    /// Blocks being written here.
+    pub(super) writes: u32,
+    pub(super) report: Option<Incoming>,
+    /// Its full report is in.
+    pub(super) reported: bool,
+}
+
+/// A full report on its way.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    pub(super) next_chunk: u32,
+    pub(super) replicas: Vec<BlockLength>,
+    /// Blocks that heartbeats have told of since: they know better than the report.
+    pub(super) touched: BTreeSet<BlockId>,
+}
+
+/// Replicas that a node has been, or is to be, told to delete. They count no more.
+#[derive(Debug, Default)]
+pub(super) struct Deletes {
+    untold: BTreeSet<BlockId>,
+    told: BTreeSet<BlockId>,
+    told_at: VecDeque<(u64, BlockId)>,
+}
+
+impl Deletes {
+    pub(super) fn add(&mut self, block: BlockId) {
+        if !self.told.contains(&block) {
+            self.untold.insert(block);
+        }
+    }
+
+    pub(super) fn contains(&self, block: BlockId) -> bool {
+        self.untold.contains(&block) || self.told.contains(&block)
+    }
+
+    /// The node says it is done. Whether it was asked to.
+    pub(super) fn done(&mut self, block: BlockId) -> bool {
+        self.untold.remove(&block) | self.told.remove(&block)
+    }
+
+    /// Up to `most` to tell now; those told longer than `again_after_ms` ago and not done are told again.
+    pub(super) fn tell(&mut self, now_ms: u64, again_after_ms: u64, most: usize) -> Vec<BlockId> {
+        while let Some((at, block)) = self.told_at.front().copied()
+            && now_ms.saturating_sub(at) >= again_after_ms
+        {
+            self.told_at.pop_front();
+            if self.told.remove(&block) {
+                self.untold.insert(block);
+            }
+        }
+        let some: Vec<BlockId> = self.untold.iter().copied().take(most).collect();
+        for block in &some {
+            self.untold.remove(block);
+            self.told.insert(*block);
+            self.told_at.push_back((now_ms, *block));
+        }
+        some
+    }
+}
+
+impl Node {
+    pub(super) fn new(who: Registration, now_ms: u64, draining: bool) -> Self {
+        Self {
+            who,
+            life: Life::Live,
+            draining,
+            heard_ms: now_ms,
+            capacity: 0,
+            used: 0,
+            free: 0,
+            volumes: 0,
+            failed_volumes: 0,
+            last: None,
+            blocks: BTreeSet::new(),
+            left: BTreeSet::new(),
+            deletes: Deletes::default(),
+            outbox: VecDeque::new(),
+            sending: 0,
+            receiving: 0,
+            writes: 0,
+            report: Some(Incoming::default()),
+            reported: false,
+        }
+    }
+
+    /// Can be counted on to keep a replica.
+    pub(super) fn stays(&self) -> bool {
+        self.life != Life::Dead && !self.draining
+    }
+
+    pub(super) fn state(&self) -> NodeState {
+        match (self.life, self.draining) {
+            (Life::Dead, _) => NodeState::Dead,
+            (_, true) if self.reported && self.left.is_empty() => NodeState::Drained,
+            (_, true) => NodeState::Draining,
+            (Life::Suspect, false) => NodeState::Suspect,
+            (Life::Live, false) => NodeState::Live,
+        }
+    }
+
+    pub(super) fn address(&self) -> NodeAddress {
+        NodeAddress {
+            node: self.who.node.clone(),
+            uuid: self.who.uuid,
+            data_addr: self.who.data_addr.clone(),
+            rack: self.who.rack.clone(),
+            local_socket: self.who.local_socket.clone(),
+            host: self.who.host.clone(),
+        }
+    }
+
+    /// Heartbeats know better than a full report on its way.
+    pub(super) fn touch(&mut self, block: BlockId) {
+        if let Some(report) = &mut self.report {
+            report.touched.insert(block);
+        }
+    }
+}
+
+impl Nodes {
+    pub(super) fn find(&self, uuid: NodeUuid) -> Option<Ix> {
+        self.by_uuid.get(&uuid).copied()
+    }
+
+    pub(super) fn find_name(&self, name: &str) -> Option<Ix> {
+        self.iter().find(|(_, node)| node.who.node == name).map(|(ix, _)| ix)
+    }
+
+    pub(super) fn get(&self, ix: Ix) -> &Node {
+        &self.slots[ix as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, ix: Ix) -> &mut Node {
+        &mut self.slots[ix as usize]
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Ix, &Node)> {
+        self.slots.iter().enumerate().map(|(ix, node)| (ix as Ix, node))
+    }
+
+    pub(super) fn len(&self) -> Ix {
+        self.slots.len() as Ix
+    }
+
+    pub(super) fn staying(&self) -> usize {
+        self.staying
+    }
+
+    /// Counts anew after a node's life or draining changed. Whether the number is another.
+    pub(super) fn recount(&mut self) -> bool {
+        let staying = self.slots.iter().filter(|node| node.stays()).count();
+        std::mem::replace(&mut self.staying, staying) != staying
+    }
+
+    pub(super) fn add(&mut self, node: Node) -> Ix {
+        let ix = self.slots.len() as Ix;
+        self.by_uuid.insert(node.who.uuid, ix);
+        self.slots.push(node);
+        ix
+    }
+
+    /// Puts another node into the slot of a dead one.
+    pub(super) fn replace(&mut self, ix: Ix, node: Node) {
+        let before = self.get(ix).who.uuid;
+        self.by_uuid.remove(&before);
+        self.by_uuid.insert(node.who.uuid, ix);
+        self.slots[ix as usize] = node;
+    }
+
+    /// Nobody could be heard for this long: it does not count as silence.
+    pub(super) fn excuse(&mut self, pause_ms: u64) {
+        for node in &mut self.slots {
+            node.heard_ms += pause_ms;
+        }
+    }
+}

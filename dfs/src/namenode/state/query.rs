@@ -1,0 +1,184 @@
+//! Questions about names and places. They change nothing and run under the driver's read lock.
+
+use super::{
+    State,
+    nodes::{Ix, Life},
+};
+use crate::{
+    error::{Error, Kind},
+    ids::{BlockId, FileId, NodeUuid},
+    namenode::{
+        namespace::{Block, Body, File, Folder, Inode, Totals},
+        op::Quota,
+        view::{FileStatus, LocatedBlock, NodeAddress, Usage},
+    },
+    path::DfsPath,
+};
+use std::ops::Bound::{Excluded, Unbounded};
+
+impl State {
+    /// A file or folder by path.
+    pub fn stat(&self, path: &DfsPath) -> Result<FileStatus, Error> {
+        let (id, inode) = self.namespace.get(path)?;
+        Ok(self.status(path.clone(), id, inode))
+    }
+
+    /// A file or folder by id.
+    pub fn stat_id(&self, id: FileId) -> Result<FileStatus, Error> {
+        let gone = || Error::new(Kind::NotFound, format!("{id} is there no more"));
+        let inode = self.namespace.inode(id).ok_or_else(gone)?;
+        Ok(self.status(self.namespace.path_of(id).ok_or_else(gone)?, id, inode))
+    }
+
+    /// A folder's entries by name after `start_after` (empty: from the first), and whether there are more.
+    /// A file lists as itself.
+    pub fn list(
+        &self,
+        path: &DfsPath,
+        start_after: &str,
+        limit: usize,
+    ) -> Result<(Vec<FileStatus>, bool), Error> {
+        let (id, inode) = self.namespace.get(path)?;
+        let Body::Folder(folder) = &inode.body else {
+            return Ok((vec![self.status(path.clone(), id, inode)], false));
+        };
+        let mut entries = Vec::new();
+        for (name, id) in folder.children.range::<str, _>((Excluded(start_after), Unbounded)) {
+            if entries.len() == limit.max(1) {
+                return Ok((entries, true));
+            }
+            if let Some(inode) = self.namespace.inode(*id) {
+                entries.push(self.status(path.join(name)?, *id, inode));
+            }
+        }
+        Ok((entries, false))
+    }
+
+    fn status(&self, path: DfsPath, file_id: FileId, inode: &Inode) -> FileStatus {
+        let file = inode.file();
+        FileStatus {
+            path,
+            is_dir: file.is_none(),
+            file_id,
+            length: file.map_or(0, |file| self.readable_length(file)),
+            replication: file.map_or(0, |file| file.replication),
+            block_size: file.map_or(0, |file| file.block_size),
+            owner: inode.owner.to_string(),
+            group: inode.group.to_string(),
+            mode: inode.mode,
+            modified_ms: inode.modified_ms,
+            accessed_ms: inode.modified_ms,
+            open: file.is_some_and(|file| file.open.is_some()),
+            blocks: file.map_or(0, |file| file.blocks.len() as u32),
+            quota: inode.folder().and_then(quota_if_set),
+            commit_id: file.and_then(|file| file.commit_id.as_deref()).unwrap_or("").to_owned(),
+        }
+    }
+
+    /// Committed blocks up to the first that is not: what a reader may count on.
+    fn readable<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, u64)> + 'a {
+        file.blocks
+            .iter()
+            .map_while(|block| Some((*block, self.namespace.block(*block).and_then(Block::length)?)))
+    }
+
+    fn readable_length(&self, file: &File) -> u64 {
+        match file.open {
+            Some(_) => self.readable(file).map(|(_, length)| length).sum(),
+            None => file.length,
+        }
+    }
+
+    /// A file and the blocks that hold `offset..offset + length`, each with its nodes, nearest first.
+    pub fn locate(
+        &self,
+        path: &DfsPath,
+        offset: u64,
+        length: u64,
+        reader_host: &str,
+    ) -> Result<(FileStatus, Vec<LocatedBlock>), Error> {
+        let (id, inode) = self.namespace.get(path)?;
+        let Some(file) = inode.file() else {
+            return Err(Error::new(Kind::IsDirectory, format!("{path} is a folder: name a file to read")));
+        };
+        let end = offset.saturating_add(length);
+        let mut at = 0;
+        let mut blocks = Vec::new();
+        for (block, length) in self.readable(file) {
+            if at >= end {
+                break;
+            }
+            if at + length > offset {
+                let nodes = self.near(block, reader_host);
+                blocks.push(LocatedBlock { block, offset: at, length, nodes });
+            }
+            at += length;
+        }
+        Ok((self.status(path.clone(), id, inode), blocks))
+    }
+
+    /// The nodes of a block: live before suspect, then the reader's host, then its rack; the rest in an order
+    /// that differs from block to block, so that not all readers go to the same one.
+    fn near(&self, block: BlockId, reader_host: &str) -> Vec<NodeAddress> {
+        let at_reader = self.nodes.iter().find(|(_, node)| node.who.host == reader_host);
+        let rack = at_reader.map(|(_, node)| node.who.rack.as_str());
+        let key = |ix: &Ix| {
+            let node = self.nodes.get(*ix);
+            let distance = match () {
+                () if node.who.host == reader_host => 0,
+                () if Some(node.who.rack.as_str()) == rack => 1,
+                () => 2,
+            };
+            (
+                node.life != Life::Live,
+                distance,
+                (block.0 ^ u64::from(*ix)).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            )
+        };
+        let mut on = self.holders(block).to_vec();
+        on.sort_by_key(key);
+        on.into_iter().map(|ix| self.nodes.get(ix).address()).collect()
+    }
+
+    /// The answer to `AddBlock`: a new block and its pipeline. Nodes that are no more are left out.
+    pub fn located_block(&self, block: BlockId, nodes: &[NodeUuid]) -> Result<LocatedBlock, Error> {
+        let gone = || Error::new(Kind::NotFound, format!("{block} is there no more"));
+        let known = self.namespace.block(block).ok_or_else(gone)?;
+        let file = self.namespace.file(known.file).ok_or_else(gone)?;
+        let before = file.blocks.iter().take_while(|other| **other != block);
+        let length = |block: &BlockId| self.namespace.block(*block).and_then(Block::length).unwrap_or(0);
+        Ok(LocatedBlock {
+            block,
+            offset: before.map(length).sum(),
+            length: known.length().unwrap_or(0),
+            nodes: nodes.iter().filter_map(|uuid| self.node_address(*uuid)).collect(),
+        })
+    }
+
+    /// Where a node is, e.g. the target of a Copy command.
+    pub fn node_address(&self, node: NodeUuid) -> Option<NodeAddress> {
+        Some(self.nodes.get(self.nodes.find(node)?).address())
+    }
+
+    /// What a folder holds; of a file, itself.
+    pub fn usage(&self, path: &DfsPath) -> Result<Usage, Error> {
+        let (_, inode) = self.namespace.get(path)?;
+        let (totals, quota) = match &inode.body {
+            Body::Folder(folder) => (folder.totals, quota_if_set(folder)),
+            Body::File(file) => (file.totals(), None),
+        };
+        let Totals { files, dirs, bytes, space } = totals;
+        let figure = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
+        Ok(Usage {
+            files: figure(files.into()),
+            dirs: figure(dirs.into()),
+            bytes: figure(bytes),
+            space: figure(space),
+            quota,
+        })
+    }
+}
+
+fn quota_if_set(folder: &Folder) -> Option<Quota> {
+    (folder.quota != Quota::default()).then_some(folder.quota)
+}

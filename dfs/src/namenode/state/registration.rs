@@ -1,0 +1,278 @@
+//! How DataNodes come and go: registration, full reports, silence, draining.
+
+use super::{
+    State,
+    nodes::{Incoming, Ix, Life, Node},
+};
+use crate::{
+    error::{Error, Kind},
+    ids::{BlockId, Incarnation, NodeUuid},
+    namenode::{
+        namespace::Edit,
+        op::{BlockLength, Now, Registration},
+        view::NodeState,
+    },
+};
+use std::collections::BTreeSet;
+
+impl State {
+    /// A DataNode introduces itself. What it was told before is void; its replicas stay known until its full
+    /// report replaces them.
+    pub fn register(&mut self, now: Now, who: Registration) -> Result<(), Error> {
+        self.check_registration(&who)?;
+        let draining = self.namespace.is_draining(&who.node);
+        let (known, named) = (self.nodes.find(who.uuid), self.nodes.find_name(&who.node));
+        match (known, named) {
+            (Some(ix), _) => {
+                self.void_orders(ix);
+                let node = self.nodes.get_mut(ix);
+                node.who = who;
+                node.life = Life::Live;
+                node.heard_ms = now.mono_ms;
+                node.last = None;
+                node.report = Some(Incoming::default());
+                node.reported = false;
+                if node.draining != draining {
+                    let name = node.who.node.clone();
+                    self.drain_changed(&name);
+                }
+            }
+            (None, Some(ix)) => self.nodes.replace(ix, Node::new(who, now.mono_ms, draining)),
+            (None, None) => drop(self.nodes.add(Node::new(who, now.mono_ms, draining))),
+        }
+        self.nodes_changed();
+        Ok(())
+    }
+
+    fn check_registration(&self, who: &Registration) -> Result<(), Error> {
+        let refuse = |kind, message| Err(Error::new(kind, message));
+        let ours = self.cluster_id();
+        if who.node.is_empty() {
+            return refuse(Kind::Invalid, "the DataNode gave no name: set datanode.node".into());
+        }
+        if !who.cluster_id.is_empty() && who.cluster_id != ours {
+            return refuse(
+                Kind::Refused,
+                format!(
+                    "{}: its folders belong to cluster {} and this is cluster {ours}: give it other folders or the right NameNode",
+                    who.node, who.cluster_id
+                ),
+            );
+        }
+        if let Some(ix) = self.nodes.find(who.uuid)
+            && who.incarnation < self.nodes.get(ix).who.incarnation
+        {
+            return refuse(
+                Kind::Refused,
+                format!("{}: a newer start of this DataNode has registered: stop this one", who.node),
+            );
+        }
+        if let Some(ix) = self.nodes.find_name(&who.node) {
+            let other = self.nodes.get(ix);
+            if other.who.uuid != who.uuid && (other.life != Life::Dead || self.nodes.find(who.uuid).is_some())
+            {
+                return refuse(
+                    Kind::Refused,
+                    format!(
+                        "the name {} is taken by the DataNode {} at {}: stop that one or choose another name",
+                        who.node, other.who.uuid, other.who.data_addr
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk of everything on a DataNode's disks. With the last one, what was known of it is replaced;
+    /// only what heartbeats told since it registered (or since chunk 0) is kept.
+    pub fn full_report(
+        &mut self,
+        now: Now,
+        node: NodeUuid,
+        incarnation: Incarnation,
+        chunk: u32,
+        last: bool,
+        replicas: Vec<BlockLength>,
+    ) -> Result<(), Error> {
+        let Some(ix) = self.current(node, incarnation) else {
+            return Err(Error::new(
+                Kind::NotFound,
+                format!("DataNode {node} is not registered: register first"),
+            ));
+        };
+        let node = self.nodes.get_mut(ix);
+        node.heard_ms = now.mono_ms;
+        if chunk == 0 {
+            let report = node.report.get_or_insert_default();
+            report.next_chunk = 0;
+            report.replicas.clear();
+        }
+        match &mut node.report {
+            Some(report) if chunk == report.next_chunk => {
+                report.next_chunk += 1;
+                report.replicas.extend(replicas);
+            }
+            // The answer to it was lost.
+            Some(report) if chunk + 1 == report.next_chunk => {}
+            None if last => {}
+            _ => {
+                return Err(Error::new(
+                    Kind::Invalid,
+                    format!(
+                        "{}: chunk {chunk} of a report is out of turn: begin with chunk 0",
+                        node.who.node
+                    ),
+                ));
+            }
+        }
+        if last && let Some(report) = node.report.take() {
+            node.reported = true;
+            self.take_report(ix, report);
+        }
+        Ok(())
+    }
+
+    fn take_report(&mut self, ix: Ix, report: Incoming) {
+        let mut before = self.held_by(ix);
+        for told in report.replicas {
+            before.remove(&told.block);
+            if !report.touched.contains(&told.block) {
+                self.reported_replica(ix, told);
+            }
+        }
+        for gone in before.difference(&report.touched) {
+            self.lose_replica(ix, *gone);
+        }
+        // Blocks being written count for a draining node only once it has reported.
+        self.nodes_changed();
+    }
+
+    /// Every replica that a node is known to have, damaged ones apart: those it has set aside itself.
+    fn held_by(&self, ix: Ix) -> BTreeSet<BlockId> {
+        let elsewhere = |set: &BTreeSet<(BlockId, Ix)>| -> Vec<BlockId> {
+            set.iter().filter(|(_, at)| *at == ix).map(|(block, _)| *block).collect()
+        };
+        let mut all = self.nodes.get(ix).blocks.clone();
+        all.extend(elsewhere(&self.orphans));
+        all.extend(elsewhere(&self.future));
+        let unsettled = self.unsettled.iter().filter(|(_, on)| on.iter().any(|(at, _)| *at == ix));
+        all.extend(unsettled.map(|(block, _)| *block));
+        all
+    }
+
+    /// The node, if this start of it is the current one and not taken for dead.
+    pub(super) fn current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<Ix> {
+        let ix = self.nodes.find(uuid)?;
+        let node = self.nodes.get(ix);
+        (node.who.incarnation == incarnation && node.life != Life::Dead).then_some(ix)
+    }
+
+    /// Silence makes nodes suspect, then dead.
+    pub(super) fn judge_nodes(&mut self, now: Now) {
+        let mut dead = Vec::new();
+        for ix in 0..self.nodes.len() {
+            let node = self.nodes.get_mut(ix);
+            let silence = now.mono_ms.saturating_sub(node.heard_ms);
+            match node.life {
+                Life::Dead => {}
+                _ if silence >= self.settings.dead_after_ms => dead.push(ix),
+                _ if silence >= self.settings.suspect_after_ms => node.life = Life::Suspect,
+                _ => node.life = Life::Live,
+            }
+        }
+        for ix in &dead {
+            self.bury(*ix);
+        }
+        if !dead.is_empty() {
+            self.nodes_changed();
+        }
+    }
+
+    /// A dead node holds nothing.
+    fn bury(&mut self, ix: Ix) {
+        self.void_orders(ix);
+        let node = self.nodes.get_mut(ix);
+        node.life = Life::Dead;
+        node.report = None;
+        node.reported = false;
+        node.left.clear();
+        for block in std::mem::take(&mut node.blocks) {
+            self.forget_good(ix, block);
+            self.recheck(block);
+        }
+        self.unsettled.retain(|_, on| {
+            on.retain(|(at, _)| *at != ix);
+            !on.is_empty()
+        });
+        for set in [&mut self.bad, &mut self.orphans, &mut self.future] {
+            set.retain(|(_, at)| *at != ix);
+        }
+    }
+
+    /// Nothing that a node was told, or that was planned with it, holds any more.
+    fn void_orders(&mut self, ix: Ix) {
+        let node = self.nodes.get_mut(ix);
+        node.outbox.clear();
+        node.deletes = super::nodes::Deletes::default();
+        node.writes = 0;
+        for on in self.writing.values_mut() {
+            on.retain(|at| *at != ix);
+        }
+        let copies = self.copies.iter().filter(|((_, target), copy)| *target == ix || copy.source == ix);
+        for (block, target) in copies.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.drop_copy(block, target);
+        }
+    }
+
+    /// Looks again at what depends on how many nodes there are: damaged replicas and draining nodes.
+    pub(super) fn nodes_changed(&mut self) {
+        self.nodes.recount();
+        let mut blocks: BTreeSet<BlockId> = self.bad.iter().map(|(block, _)| *block).collect();
+        let unsettled = self.unsettled.keys().copied();
+        for (_, node) in self.nodes.iter().filter(|(_, node)| node.draining) {
+            blocks.extend(node.blocks.iter().chain(&node.left));
+        }
+        if self.nodes.iter().any(|(_, node)| node.draining) {
+            blocks.extend(unsettled);
+        }
+        for block in blocks {
+            self.recheck(block);
+        }
+    }
+
+    /// The edit for Drain, if it changes anything.
+    pub(super) fn plan_drain(&self, node: &str, cancel: bool) -> Result<Vec<Edit>, Error> {
+        let draining = self.namespace.is_draining(node);
+        if self.nodes.find_name(node).is_none() && !(cancel && draining) {
+            return Err(unknown_node(node));
+        }
+        let set = Edit::DrainSet { node: node.to_owned(), on: !cancel };
+        Ok(if draining == cancel { vec![set] } else { Vec::new() })
+    }
+
+    /// A node of this name is to be emptied, or no longer.
+    pub(super) fn drain_changed(&mut self, name: &str) {
+        let Some(ix) = self.nodes.find_name(name) else { return };
+        let draining = self.namespace.is_draining(name);
+        let node = self.nodes.get_mut(ix);
+        node.draining = draining;
+        node.left.clear();
+        let blocks: Vec<BlockId> = node.blocks.iter().copied().collect();
+        self.nodes.recount();
+        for block in blocks {
+            self.recheck(block);
+        }
+        self.nodes_changed();
+    }
+
+    /// The answer to Drain: how a node is, and how many blocks must be copied before it may leave.
+    pub fn drain_status(&self, node: &str) -> Result<(NodeState, u64), Error> {
+        let ix = self.nodes.find_name(node).ok_or_else(|| unknown_node(node))?;
+        let node = self.nodes.get(ix);
+        Ok((node.state(), node.left.len() as u64))
+    }
+}
+
+fn unknown_node(node: &str) -> Error {
+    Error::new(Kind::NotFound, format!("no DataNode is called {node:?}: see the report for their names"))
+}

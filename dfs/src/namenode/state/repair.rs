@@ -1,0 +1,225 @@
+//! Repair: too few replicas are copied, most endangered blocks first; too many are thinned out.
+//!
+//! All of it is incremental: queues are kept by `recheck`, each pass looks at a bounded number of entries and
+//! the next goes on where it stopped. Repair waits a while after the start, until a node that has not come
+//! back would count as dead: before that its replicas are late, not lost.
+
+use super::{
+    State,
+    nodes::{Ix, Life, Node},
+};
+use crate::{
+    ids::BlockId,
+    namenode::{
+        namespace::Block,
+        op::{Command, Now},
+        placement::{Candidate, Placing, place},
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound::{Excluded, Unbounded},
+};
+
+/// Queue entries looked at in one pass.
+const PASS: usize = 1024;
+
+/// A copy under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Copy {
+    pub(super) source: Ix,
+    pub(super) until_ms: u64,
+}
+
+/// Blocks with too few replicas, the most endangered first.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Queue {
+    order: BTreeSet<(u8, BlockId)>,
+    urgency: BTreeMap<BlockId, u8>,
+    /// Where the next pass begins.
+    after: Option<(u8, BlockId)>,
+}
+
+impl Queue {
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(super) fn get(&self, block: BlockId) -> Option<u8> {
+        self.urgency.get(&block).copied()
+    }
+
+    pub(super) fn set(&mut self, block: BlockId, urgency: Option<u8>) {
+        let before = match urgency {
+            Some(urgency) => self.urgency.insert(block, urgency),
+            None => self.urgency.remove(&block),
+        };
+        if before != urgency {
+            before.map(|before| self.order.remove(&(before, block)));
+            urgency.map(|urgency| self.order.insert((urgency, block)));
+        }
+    }
+
+    /// The next entries; after the last ones it begins anew.
+    fn next_pass(&mut self) -> Vec<BlockId> {
+        let from = self.after.map_or(Unbounded, Excluded);
+        let pass: Vec<_> = self.order.range((from, Unbounded)).take(PASS).copied().collect();
+        self.after = if pass.len() == PASS { pass.last().copied() } else { None };
+        pass.into_iter().map(|(_, block)| block).collect()
+    }
+
+    /// The next pass begins with the most endangered.
+    fn rewind(&mut self) {
+        self.after = None;
+    }
+}
+
+impl State {
+    /// Orders copies, as many as the limits allow.
+    pub(super) fn repair(&mut self, now: Now) {
+        let waited = now.mono_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms;
+        if !waited || self.queue.len() == 0 || self.copies.len() >= self.settings.copies_max {
+            return;
+        }
+        for block in self.queue.next_pass() {
+            if self.copies.len() >= self.settings.copies_max {
+                self.queue.rewind();
+                return;
+            }
+            if !self.fresh.contains_key(&block) {
+                self.copy_block(now, block);
+            }
+        }
+    }
+
+    fn copy_block(&mut self, now: Now, block: BlockId) {
+        let (Some(tally), Some(length)) =
+            (self.tally(block), self.namespace.block(block).and_then(Block::length))
+        else {
+            return;
+        };
+        let pending: Vec<Ix> =
+            self.copies.range((block, 0)..=(block, Ix::MAX)).map(|((_, target), _)| *target).collect();
+        let short = (tally.wanted.saturating_sub(tally.live) as usize).saturating_sub(pending.len());
+        if short == 0 || tally.live as usize + pending.len() >= self.nodes.staying() {
+            return;
+        }
+        let targets = self.copy_targets(block, length, short, &pending);
+        for target in targets {
+            let Some(source) = self.copy_source(block) else { return };
+            if self.copies.len() >= self.settings.copies_max {
+                return;
+            }
+            let until_ms = now.mono_ms + self.settings.copy_timeout_ms;
+            self.copies.insert((block, target), Copy { source, until_ms });
+            let uuid = self.nodes.get(target).who.uuid;
+            self.nodes.get_mut(target).receiving += 1;
+            let node = self.nodes.get_mut(source);
+            node.sending += 1;
+            node.outbox.push_back(Command::Copy { block, length, targets: vec![uuid] });
+        }
+    }
+
+    /// Nodes that could take a replica: with room, a free slot, and nothing of this block on them.
+    fn copy_targets(&self, block: BlockId, length: u64, count: usize, pending: &[Ix]) -> Vec<Ix> {
+        let slots = self.settings.copies_per_node_max;
+        let bad: Vec<Ix> = self.bad_holders(block).collect();
+        let candidates: Vec<Candidate<'_>> = self
+            .nodes
+            .iter()
+            .map(|(ix, node)| {
+                let mut candidate = candidate(node, length);
+                candidate.usable &=
+                    node.receiving < slots && !bad.contains(&ix) && !node.deletes.contains(block);
+                candidate
+            })
+            .collect();
+        let staying = self.holders(block).iter().filter(|ix| self.nodes.get(**ix).stays());
+        let existing: Vec<usize> = staying.chain(pending).map(|ix| *ix as usize).collect();
+        let placing =
+            Placing { count, existing: &existing, block_bytes: length, seed: block.0, ..Placing::default() };
+        place(&candidates, &placing).into_iter().map(|index| index as Ix).collect()
+    }
+
+    /// The least busy live node that has the block; draining nodes serve too.
+    fn copy_source(&self, block: BlockId) -> Option<Ix> {
+        let slots = self.settings.copies_per_node_max;
+        let able = |ix: &Ix| {
+            let node = self.nodes.get(*ix);
+            node.life == Life::Live && node.sending < slots
+        };
+        let holders = self.holders(block).iter().copied();
+        holders.filter(able).min_by_key(|ix| (self.nodes.get(*ix).sending, *ix))
+    }
+
+    /// Ends a copy, done or not.
+    pub(super) fn drop_copy(&mut self, block: BlockId, target: Ix) {
+        let Some(copy) = self.copies.remove(&(block, target)) else { return };
+        let uuid = self.nodes.get(target).who.uuid;
+        self.nodes.get_mut(target).receiving -= 1;
+        let node = self.nodes.get_mut(copy.source);
+        node.sending -= 1;
+        node.outbox.retain(|command| {
+            !matches!(command, Command::Copy { block: b, targets, .. } if *b == block && targets[..] == [uuid])
+        });
+    }
+
+    /// Copies that nobody has heard of in time are given up; the block is still in the queue.
+    pub(super) fn drop_late_copies(&mut self, now: Now) {
+        let late = self.copies.iter().filter(|(_, copy)| copy.until_ms <= now.mono_ms);
+        for (block, target) in late.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.drop_copy(block, target);
+        }
+    }
+
+    /// Deletes replicas beyond the wanted number. Only nodes heard of lately count: if a suspect one dies,
+    /// its replica was one of those to keep.
+    pub(super) fn thin_out(&mut self) {
+        let from = (Excluded(self.surplus_after), Unbounded);
+        let pass: Vec<BlockId> = self.surplus.range(from).take(PASS).copied().collect();
+        self.surplus_after = if pass.len() == PASS { pass[PASS - 1] } else { BlockId(0) };
+        for block in pass {
+            let Some(tally) = self.tally(block) else { continue };
+            let sure = |ix: &Ix| self.nodes.get(*ix).stays() && self.nodes.get(*ix).life == Life::Live;
+            let mut on: Vec<Ix> = self.holders(block).iter().copied().filter(sure).collect();
+            while on.len() > tally.wanted as usize {
+                let Some(victim) = self.least_useful(&on) else { break };
+                on.retain(|ix| *ix != victim);
+                self.order_delete(victim, block);
+            }
+            self.recheck(block);
+        }
+    }
+
+    /// The replica whose loss keeps the most racks, then the one on the fullest node.
+    fn least_useful(&self, on: &[Ix]) -> Option<Ix> {
+        let racks_without = |gone: Ix| {
+            let rest = on.iter().filter(|ix| **ix != gone);
+            rest.map(|ix| self.nodes.get(*ix).who.rack.as_str()).collect::<BTreeSet<_>>().len()
+        };
+        on.iter().copied().max_by_key(|ix| (racks_without(*ix), u64::MAX - self.nodes.get(*ix).free, *ix))
+    }
+
+    /// Replicas of blocks that are no more go, once the nodes have had time to come back after safemode.
+    pub(super) fn delete_orphans(&mut self, now: Now) {
+        if !self.safemode.left_for(now, self.settings.orphan_grace_ms) {
+            return;
+        }
+        while let Some((block, ix)) = self.orphans.pop_first() {
+            self.nodes.get_mut(ix).deletes.add(block);
+        }
+    }
+}
+
+/// A node as placement sees it. Room for what is on its way there is taken off.
+pub(super) fn candidate(node: &Node, block_bytes: u64) -> Candidate<'_> {
+    let load = node.writes + node.receiving;
+    Candidate {
+        name: &node.who.node,
+        host: &node.who.host,
+        rack: &node.who.rack,
+        free: node.free.saturating_sub(u64::from(load) * block_bytes),
+        load,
+        usable: node.life == Life::Live && !node.draining,
+    }
+}

@@ -1,0 +1,117 @@
+//! The cluster's health: the report at a glance, and the check file by file.
+
+use super::{State, nodes::Life};
+use crate::{
+    error::Error,
+    ids::FileId,
+    namenode::{
+        namespace::Block,
+        op::Now,
+        view::{FsckBlock, FsckFile, FsckPage, NodeReport, Report},
+    },
+    path::DfsPath,
+};
+
+impl State {
+    /// The cluster at a glance. Costs as much as there are nodes.
+    pub fn report(&self, now: Now) -> Report {
+        let root = self.usage(&DfsPath::root()).unwrap_or_default();
+        let alive = || self.nodes.iter().map(|(_, node)| node).filter(|node| node.life != Life::Dead);
+        let finished = self.namespace.finished_blocks();
+        Report {
+            cluster_id: self.cluster_id().to_owned(),
+            safemode: self.safemode(),
+            files: root.files,
+            dirs: root.dirs,
+            blocks: self.namespace.blocks_len(),
+            bytes: root.bytes,
+            capacity: alive().map(|node| node.capacity).sum(),
+            used: alive().map(|node| node.used).sum(),
+            free: alive().map(|node| node.free).sum(),
+            under_replicated: self.queue.len() as u64,
+            over_replicated: self.surplus.len() as u64,
+            missing: finished - self.good.len() as u64,
+            corrupt_replicas: self.bad.len() as u64,
+            corrupt_found_total: self.counters.corrupt_found,
+            corrupt_replaced_total: self.counters.corrupt_replaced,
+            copies_pending: self.copies.len() as u64,
+            copies_done_total: self.counters.copies_done,
+            open_files: self.namespace.open_files().len() as u64,
+            last_edit: self.namespace.records(),
+            started_ms: self.started.wall_ms,
+            nodes: self.node_reports(now),
+        }
+    }
+
+    fn node_reports(&self, now: Now) -> Vec<NodeReport> {
+        let mut nodes: Vec<NodeReport> = self
+            .nodes
+            .iter()
+            .map(|(_, node)| NodeReport {
+                address: node.address(),
+                state: node.state(),
+                capacity: node.capacity,
+                used: node.used,
+                free: node.free,
+                blocks: node.blocks.len() as u64,
+                last_heartbeat_ms_ago: now.mono_ms.saturating_sub(node.heard_ms),
+                volumes: node.volumes,
+                failed_volumes: node.failed_volumes,
+                blocks_left_to_drain: node.left.len() as u64,
+                version: node.who.version.clone(),
+            })
+            .collect();
+        nodes.sort_by(|a, b| a.address.node.cmp(&b.address.node));
+        nodes
+    }
+
+    /// Checks up to `limit` files below `path`, in order of their paths' names, after `start_after`.
+    pub fn fsck(
+        &self,
+        path: &DfsPath,
+        start_after: Option<&DfsPath>,
+        limit: usize,
+    ) -> Result<FsckPage, Error> {
+        let (id, inode) = self.namespace.get(path)?;
+        let mut page = FsckPage::default();
+        if inode.file().is_some() {
+            if start_after.is_none() {
+                self.fsck_file(id, &mut page);
+            }
+            return Ok(page);
+        }
+        let mut files = self.namespace.files_after(id, path, start_after);
+        for file in files.by_ref().take(limit.max(1)) {
+            self.fsck_file(file, &mut page);
+        }
+        page.more = files.next().is_some();
+        Ok(page)
+    }
+
+    fn fsck_file(&self, id: FileId, page: &mut FsckPage) {
+        let (Some(file), Some(path)) = (self.namespace.file(id), self.namespace.path_of(id)) else { return };
+        page.files += 1;
+        page.blocks += file.blocks.len() as u64;
+        page.bytes += file.length;
+        let blocks: Vec<FsckBlock> = file
+            .blocks
+            .iter()
+            .filter_map(|block| {
+                let tally = self.tally(*block)?;
+                let corrupt = self.bad_holders(*block).count() as u32;
+                (tally.live != tally.wanted || corrupt > 0).then(|| FsckBlock {
+                    block: *block,
+                    length: self.namespace.block(*block).and_then(Block::length).unwrap_or(0),
+                    wanted: tally.wanted,
+                    live: tally.live,
+                    corrupt,
+                    draining: tally.draining,
+                })
+            })
+            .collect();
+        if !blocks.is_empty() {
+            page.problems.push(FsckFile { path: path.clone(), open: file.open.is_some(), blocks });
+        }
+        page.last_path = Some(path);
+    }
+}

@@ -1,0 +1,100 @@
+//! Safemode: nothing changes and nothing is deleted. Three reasons, each on its own: waiting for blocks after
+//! a start, an operator's wish, an edit-log disk with no room.
+
+use super::{State, nodes::Life};
+use crate::namenode::{namespace::Namespace, op::Now, settings::Settings, view::SafemodeStatus};
+
+/// Why it is on, or since when it is off.
+#[derive(Debug)]
+pub(super) struct Safemode {
+    waiting: bool,
+    manual: bool,
+    disk_free: Option<u64>,
+    /// Monotonic; known from the first tick after it.
+    left_ms: Option<u64>,
+}
+
+impl Safemode {
+    pub(super) fn at_start(settings: &Settings, namespace: &Namespace) -> Self {
+        let waiting = needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
+        Self { waiting, manual: false, disk_free: None, left_ms: None }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.waiting || self.manual || self.disk_free.is_some()
+    }
+
+    /// Whether it has been off for this long.
+    pub(super) fn left_for(&self, now: Now, ms: u64) -> bool {
+        self.left_ms.is_some_and(|left| now.mono_ms.saturating_sub(left) >= ms)
+    }
+}
+
+/// Committed blocks that must be reported. Those of open files count too: their writers were told they are safe.
+fn needed(settings: &Settings, namespace: &Namespace) -> u64 {
+    (namespace.finished_blocks() as f64 * settings.safemode_threshold).ceil() as u64
+}
+
+impl State {
+    /// An operator's wish. Off also ends the wait for blocks.
+    pub fn set_safemode(&mut self, on: bool) {
+        self.safemode.manual = on;
+        if !on {
+            self.safemode.waiting = false;
+        }
+    }
+
+    /// The edit log's disk is short of room: this many bytes are left. None when it has room again.
+    pub fn set_disk_low(&mut self, free: Option<u64>) {
+        self.safemode.disk_free = free;
+    }
+
+    /// Ends the wait when enough is reported, and does what had to wait for the end of safemode.
+    pub(super) fn tick_safemode(&mut self, now: Now) {
+        if self.safemode.waiting {
+            let enough = self.good.len() as u64 >= needed(&self.settings, &self.namespace);
+            self.safemode.waiting = !enough || self.reported_nodes() < self.settings.safemode_nodes_min;
+        }
+        if self.safemode.is_on() {
+            self.safemode.left_ms = None;
+        } else if self.safemode.left_ms.is_none() {
+            self.safemode.left_ms = Some(now.mono_ms);
+            self.nodes_changed();
+        }
+    }
+
+    fn reported_nodes(&self) -> u32 {
+        self.nodes.iter().filter(|(_, node)| node.reported && node.life != Life::Dead).count() as u32
+    }
+
+    /// Whether changes are refused, and why. The reason may hold a warning while they are not.
+    pub fn safemode(&self) -> SafemodeStatus {
+        let (seen, needed) = (self.good.len() as u64, needed(&self.settings, &self.namespace));
+        let mut reasons = Vec::new();
+        if self.safemode.waiting {
+            let total = self.namespace.finished_blocks();
+            let (nodes, min) = (self.reported_nodes(), self.settings.safemode_nodes_min);
+            let too_few =
+                if nodes < min { format!(", and {nodes} of {min} DataNodes") } else { String::new() };
+            reasons.push(format!(
+                "{seen} of {total} blocks reported, {needed} needed{too_few}: wait for the DataNodes, or turn safemode off"
+            ));
+        }
+        if self.safemode.manual {
+            reasons.push("turned on by an operator: turn it off to go on".into());
+        }
+        if let Some(free) = self.safemode.disk_free {
+            reasons.push(format!("only {free} bytes are left on the edit log's disk: make room there"));
+        }
+        let on = !reasons.is_empty();
+        if !self.future.is_empty() {
+            reasons.push(format!(
+                "future_blocks {}: DataNodes have blocks that this NameNode never gave out, so its log is not the newest: restore it; they are not deleted",
+                self.future.len()
+            ));
+        }
+        let reason = reasons.join("; ");
+        let reason = if on { format!("safemode is on: {reason}") } else { reason };
+        SafemodeStatus { on, reason, blocks_seen: seen, blocks_needed: needed }
+    }
+}

@@ -1,0 +1,101 @@
+//! New blocks: where they are written, and whether they have arrived.
+
+use super::{State, nodes::Ix, repair::candidate};
+use crate::{
+    error::{Error, Kind},
+    ids::{BlockId, FileId, NodeUuid},
+    namenode::{
+        namespace::Block,
+        op::{BlockLength, Op, Outcome},
+        placement::{Candidate, Placing, place, shortage},
+        plan::Plan,
+    },
+};
+use std::collections::BTreeMap;
+
+/// Ids this far ahead of ours are taken for garbage, not for a lost history.
+const FUTURE_MAX: u64 = 1 << 40;
+
+impl State {
+    /// Plans `AddBlock`: the namespace's part, then the nodes.
+    pub(super) fn plan_block(&self, plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
+        let Op::AddBlock { file, holder, commits, exclude_nodes, writer_host, suggested_hosts } = op else {
+            unreachable!("only AddBlock is planned here");
+        };
+        let block = self.next_block();
+        let (block_bytes, replication) = plan.add_block(*file, holder, commits, block)?;
+        let candidates: Vec<Candidate<'_>> =
+            self.nodes.iter().map(|(_, node)| candidate(node, block_bytes)).collect();
+        let placing = Placing {
+            count: replication as usize,
+            writer_host,
+            exclude: exclude_nodes,
+            suggested_hosts,
+            existing: &[],
+            block_bytes,
+            seed: block.0,
+        };
+        let chosen = place(&candidates, &placing);
+        if chosen.is_empty() {
+            let why = shortage(&candidates, &placing);
+            return Err(Error::new(
+                Kind::NoNodes,
+                format!(
+                    "no DataNode can take a block of {block_bytes} bytes: {} registered, {} not live or draining, {} full, {} excluded by the writer",
+                    why.nodes, why.unusable, why.full, why.excluded
+                ),
+            ));
+        }
+        let nodes = chosen.into_iter().map(|index| self.nodes.get(index as Ix).who.uuid).collect();
+        Ok(Outcome::Block { block, nodes })
+    }
+
+    /// The next id, above those of replicas from a lost history: a new block must not meet an old replica of
+    /// the same id.
+    fn next_block(&self) -> BlockId {
+        let next = self.namespace.next_block();
+        let seen = self.future.range(..(BlockId(next.saturating_add(FUTURE_MAX)), 0)).next_back();
+        BlockId(seen.map_or(next, |(block, _)| next.max(block.0 + 1)))
+    }
+
+    /// A block is being written to these nodes: they are busier for it.
+    pub(super) fn expect_write(&mut self, block: BlockId, nodes: &[NodeUuid]) {
+        for ix in nodes.iter().filter_map(|uuid| self.nodes.find(*uuid)).collect::<Vec<_>>() {
+            self.nodes.get_mut(ix).writes += 1;
+            self.writing.entry(block).or_default().push(ix);
+        }
+    }
+
+    /// It is written, or given up.
+    pub(super) fn forget_write(&mut self, block: BlockId) {
+        for ix in self.writing.remove(&block).unwrap_or_default() {
+            self.nodes.get_mut(ix).writes -= 1;
+        }
+    }
+
+    /// A file may be closed when each block has arrived somewhere.
+    pub(super) fn check_reported(&self, file: FileId, commits: &[BlockLength]) -> Result<(), Error> {
+        let lengths: BTreeMap<BlockId, u64> =
+            commits.iter().map(|commit| (commit.block, commit.length)).collect();
+        let blocks = self.namespace.file(file).map_or(&[][..], |file| &file.blocks);
+        let missing = |block: &&BlockId| {
+            let committed = self.namespace.block(**block).and_then(Block::length);
+            let length = committed.or(lengths.get(block).copied()).unwrap_or(0);
+            !self.is_reported(**block, length)
+        };
+        match blocks.iter().find(missing) {
+            None => Ok(()),
+            Some(block) => {
+                let told = self.unsettled.get(block).into_iter().flatten();
+                let told: Vec<String> = told
+                    .map(|(ix, length)| format!("{} has {length} bytes", self.nodes.get(*ix).who.node))
+                    .collect();
+                let but = if told.is_empty() { String::new() } else { format!(" ({})", told.join(", ")) };
+                Err(Error::new(
+                    Kind::NotYetReplicated,
+                    format!("{file}: no live DataNode has reported {block}{but}: ask again"),
+                ))
+            }
+        }
+    }
+}
