@@ -53,6 +53,14 @@ pub(super) fn bind(folder: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, P
     Ok((listener, path))
 }
 
+/// Removes the socket, and the folder made for it, if any. The lock on `folder` must still be held.
+pub(super) fn remove(socket: &Path, folder: &Path) {
+    fs::remove_file(socket).ok();
+    if let Some(parent) = socket.parent().filter(|parent| *parent != folder) {
+        fs::remove_dir(parent).ok();
+    }
+}
+
 fn make_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

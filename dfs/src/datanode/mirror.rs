@@ -260,13 +260,13 @@ impl StatusReader {
             let got = self.next_status();
             let mut state = self.shared.state.lock();
             match got {
-                Ok(status) => {
+                Ok(Some(status)) => {
                     state.below.take(status);
                     let owed = state.last_sent || state.sent > state.below.acked;
                     state.waiting_since = owed.then(Instant::now);
                 }
-                Err(FrameError::Io(error)) if is_timeout(&error) && !state.overdue(self.patience) => continue,
-                Err(FrameError::Io(error)) if is_timeout(&error) => {
+                Ok(None) if !state.overdue(self.patience) => continue,
+                Ok(None) => {
                     state.below.fail(&self.chain, &format!("no answer for {:?}", self.patience));
                 }
                 Err(error) => state.below.fail(&self.chain, &error.to_string()),
@@ -280,14 +280,19 @@ impl StatusReader {
 }
 
 impl StatusReader {
-    /// A timeout can come only before the first byte of a frame: one inside would lose the thread.
-    fn next_status(&mut self) -> Result<WriteStatus, FrameError> {
+    /// None if nothing came for a while.
+    fn next_status(&mut self) -> Result<Option<WriteStatus>, FrameError> {
         // Looks up often enough to notice soon after the patience is over.
         self.stream.set_read_timeout(Some(self.patience / 8))?;
-        self.stream.peek(&mut [0])?;
+        match self.stream.peek(&mut [0]) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(None);
+            }
+            other => other?,
+        };
         self.stream.set_read_timeout(Some(self.patience))?;
         let frame = read_frame(&mut self.stream, BytesMut::new())?;
-        frame.expect(FrameKind::Status)
+        frame.expect(FrameKind::Status).map(Some)
     }
 }
 
@@ -295,8 +300,4 @@ impl State {
     fn overdue(&self, patience: Duration) -> bool {
         self.waiting_since.is_some_and(|since| since.elapsed() >= patience)
     }
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

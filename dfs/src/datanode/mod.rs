@@ -43,7 +43,12 @@ use daemon::{
 use disk::{Disk, RealDisk};
 use node::Node;
 use proto::dfs::DataNodeAddress;
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use store::Store;
 use tokio::{
     sync::{Mutex, mpsc, watch},
@@ -168,6 +173,7 @@ impl Drop for DataNode {
         self.end_tasks();
         self.node.stop.ring();
         self.node.connections.close();
+        local::remove(Path::new(&self.address.local_socket), &self.node.store.volumes[0].paths.root);
     }
 }
 
