@@ -1,1 +1,225 @@
-//! datanode
+//! The DataNode: block files on disk, served over the bulk protocol, told to the NameNode.
+//!
+//! ```text
+//! server ─ receive ─ mirror      a thread a connection, plain blocking code
+//!    │  └─ send, local
+//!    ▼
+//!  store ─ partial ─ volume ─ disk     which replica lies where; the files themselves
+//!    │
+//!  news ─► link ─► NameNode            heartbeats, on a small runtime; the data path never waits for it
+//!            └───► chores, scrub       copies, deletions, checks; re-reading everything slowly
+//! ```
+//!
+//! What holds: a finalised block never changes; nothing is acknowledged before it is durable; a replica that is
+//! known to be damaged is never served; a folder that failed once is not used again; files that are not ours
+//! are not touched. Deliberately absent: any opinion on where replicas should be; that is the NameNode's.
+
+mod chores;
+mod disk;
+mod error;
+mod layout;
+mod link;
+mod local;
+mod mirror;
+mod news;
+mod node;
+mod partial;
+mod receive;
+mod scrub;
+mod send;
+mod server;
+mod store;
+#[cfg(test)]
+mod tests;
+mod volume;
+
+pub use error::DataNodeError;
+
+use crate::ids::NodeUuid;
+use daemon::{
+    config::{Config, DataNodeConfig},
+    lifecycle::DaemonArgs,
+};
+use disk::{Disk, RealDisk};
+use node::Node;
+use proto::dfs::DataNodeAddress;
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use store::Store;
+use tokio::{
+    sync::{Mutex, mpsc, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+
+/// How long transfers under way may go on when the node stops.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+/// A DataNode in this process: serves from `start` until `stop`, or until dropped. Needs a tokio runtime with
+/// I/O and time.
+#[derive(Debug)]
+pub struct DataNode {
+    node: Arc<Node>,
+    address: DataNodeAddress,
+    ready: watch::Receiver<bool>,
+    alarm: Mutex<mpsc::UnboundedReceiver<DataNodeError>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl DataNode {
+    /// Opens the folders, binds the address, serves, and begins to look for the NameNode.
+    pub async fn start(config: &Config) -> Result<Self, DataNodeError> {
+        Self::start_on(config, Arc::new(RealDisk)).await
+    }
+
+    async fn start_on(config: &Config, disk: Arc<dyn Disk>) -> Result<Self, DataNodeError> {
+        let (alarm, alarms) = mpsc::unbounded_channel();
+        let settings = config.datanode.clone();
+        let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
+        let (dirs, reserve, for_store) = (settings.dirs.clone(), settings.reserve.0, alarm.clone());
+        let opening = tokio::task::spawn_blocking(move || Store::open(&dirs, reserve, disk, for_store));
+        let store = opening.await.expect("opening does not panic")?;
+        let bound = listener.local_addr().map_err(cannot_use("serve on", &settings.listen))?;
+        let listener =
+            tokio::net::TcpListener::from_std(listener).map_err(cannot_use("serve on", &settings.listen))?;
+        let local = local::bind(&store.volumes[0].paths.root, store.uuid)
+            .and_then(|(listener, path)| Ok((tokio::net::UnixListener::from_std(listener)?, path)))
+            .inspect_err(|error| tracing::warn!(%error, "no local socket: readers here go over the network"))
+            .ok();
+        let (local, socket) = local.map_or((None, None), |(listener, path)| (Some(listener), Some(path)));
+        let address = address_of(&settings, bound, store.uuid, socket);
+        let node = Arc::new(Node {
+            config: settings,
+            store,
+            connections: server::Connections::default(),
+            chores: chores::Chores::default(),
+            stop: node::Stop::default(),
+        });
+        let (ready, is_ready) = watch::channel(false);
+        let link = link::Link::new(node.clone(), &config.cluster.namenode, address.clone(), ready, alarm)?;
+        chores::start(&node).map_err(DataNodeError::Thread)?;
+        let scrubbed = node.clone();
+        let scrubber = std::thread::Builder::new().name("scrub".into());
+        scrubber.spawn(move || scrub::run(&scrubbed)).map_err(DataNodeError::Thread)?;
+        let mut tasks =
+            vec![tokio::spawn(server::accept_bulk(node.clone(), listener)), tokio::spawn(link.run())];
+        tasks.extend(local.map(|local| tokio::spawn(server::accept_local(node.clone(), local))));
+        tracing::info!(node = address.node, uuid = address.uuid, addr = address.data_addr, "serving blocks");
+        Ok(Self { node, address, ready: is_ready, alarm: Mutex::new(alarms), tasks })
+    }
+
+    /// Waits until the NameNode has taken the registration and the first full report.
+    pub async fn ready(&self) -> Result<(), DataNodeError> {
+        let mut ready = self.ready.clone();
+        tokio::select! {
+            Ok(_) = ready.wait_for(|ready| *ready) => Ok(()),
+            error = self.failed() => Err(error),
+        }
+    }
+
+    /// Where the bulk protocol is served, as others are told: `host:port`.
+    pub fn data_addr(&self) -> &str {
+        &self.address.data_addr
+    }
+
+    /// Everything others are told of it.
+    pub fn address(&self) -> &DataNodeAddress {
+        &self.address
+    }
+
+    /// The node's lasting identity.
+    pub fn uuid(&self) -> NodeUuid {
+        self.node.store.uuid
+    }
+
+    /// Waits for an error that ends the node: refused by the NameNode, or no folder left.
+    pub async fn failed(&self) -> DataNodeError {
+        match self.alarm.lock().await.recv().await {
+            Some(error) => error,
+            // The senders live as long as the node.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops accepting, gives running transfers a moment, and ends.
+    pub async fn stop(mut self) {
+        self.end_tasks();
+        let patience = Instant::now() + STOP_GRACE;
+        while self.node.connections.busy() > 0 && Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.node.stop.ring();
+        self.node.connections.close();
+        // The folders' locks go with the last thread.
+        let patience = Instant::now() + STOP_GRACE;
+        while Arc::strong_count(&self.node) > 1 && Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn end_tasks(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for DataNode {
+    fn drop(&mut self) {
+        self.end_tasks();
+        self.node.stop.ring();
+        self.node.connections.close();
+        local::remove(Path::new(&self.address.local_socket), &self.node.store.volumes[0].paths.root);
+    }
+}
+
+/// Runs a DataNode until it is asked to stop (SIGTERM, SIGINT) or cannot go on. Writes the ready file, with the
+/// bulk address, once registered and reported.
+pub async fn run(config: &Config, args: &DaemonArgs) -> Result<(), DataNodeError> {
+    let node = DataNode::start(config).await?;
+    let serve = async {
+        node.ready().await?;
+        args.write_ready(node.data_addr()).map_err(|source| DataNodeError::Ready { source })?;
+        Err(node.failed().await)
+    };
+    tokio::select! {
+        () = daemon::lifecycle::stop_signal() => {}
+        end = serve => return end,
+    }
+    tracing::info!("stopping");
+    node.stop().await;
+    Ok(())
+}
+
+fn address_of(
+    config: &DataNodeConfig,
+    bound: SocketAddr,
+    uuid: NodeUuid,
+    socket: Option<PathBuf>,
+) -> DataNodeAddress {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let data_addr = if !config.advertise.is_empty() {
+        config.advertise.clone()
+    } else if bound.ip().is_unspecified() {
+        format!("{host}:{}", bound.port())
+    } else {
+        bound.to_string()
+    };
+    DataNodeAddress {
+        node: if config.node.is_empty() { host.clone() } else { config.node.clone() },
+        uuid: uuid.to_string(),
+        data_addr,
+        rack: config.rack.clone(),
+        local_socket: socket.map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
+        host,
+    }
+}
+
+fn cannot_use(what: &'static str, addr: &str) -> impl FnOnce(std::io::Error) -> DataNodeError {
+    let path = PathBuf::from(addr);
+    move |source| DataNodeError::Folder { what, path, source }
+}

@@ -1,0 +1,90 @@
+//! The `datanode` daemon: flags over `fermata.toml`, then `fermata_dfs::datanode::run`.
+
+use clap::Parser;
+use daemon::{Bytes, Period, lifecycle::DaemonArgs};
+use std::{path::PathBuf, process::ExitCode};
+
+/// Keeps blocks of Fermata's file system on this machine's disks and serves them
+#[derive(Debug, Parser)]
+#[command(name = "datanode", version, max_term_width = 100)]
+struct Args {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// The node's name, unique in the cluster [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// The rack it stands in
+    #[arg(long, value_name = "RACK")]
+    rack: Option<String>,
+    /// Address to serve blocks on; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Address that others are told, if it is not the one it listens on
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Folder for blocks, best one a disk; repeat for several
+    #[arg(long = "dir", value_name = "FOLDER")]
+    dirs: Vec<PathBuf>,
+    /// Where the NameNode is
+    #[arg(long, value_name = "HOST:PORT")]
+    namenode: Option<String>,
+    /// Room left free on each disk, e.g. 1GiB
+    #[arg(long, value_name = "SIZE")]
+    reserve: Option<Bytes>,
+    /// Bulk connections served at one time
+    #[arg(long, value_name = "N")]
+    transfers_max: Option<u32>,
+    /// A connection silent for this long is dropped, e.g. 30s
+    #[arg(long, value_name = "TIME")]
+    transfer_timeout: Option<Period>,
+    /// Bytes a second that the scrubber reads, e.g. 8MiB; 0 turns it off
+    #[arg(long, value_name = "SIZE")]
+    scrub_rate: Option<Bytes>,
+    /// Each block is scrubbed once in this time, e.g. 7d
+    #[arg(long, value_name = "TIME")]
+    scrub_period: Option<Period>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let daemon = args.daemon.clone();
+    let config = match daemon.load(|config| args.lay_over(config)) {
+        Ok(Some(config)) => config,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => return daemon::lifecycle::exit("datanode", Err(error)),
+    };
+    daemon::logging::init(daemon.log_format);
+    // The heartbeats are all that runs here; blocks move on threads of their own.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => {
+            runtime.block_on(fermata_dfs::datanode::run(&config, &daemon)).map_err(anyhow::Error::from)
+        }
+        Err(error) => Err(anyhow::Error::from(error).context("cannot start the runtime")),
+    };
+    daemon::lifecycle::exit("datanode", result)
+}
+
+impl Args {
+    fn lay_over(self, config: &mut daemon::config::Config) {
+        fn set<T>(to: &mut T, flag: Option<T>) {
+            if let Some(value) = flag {
+                *to = value;
+            }
+        }
+        set(&mut config.cluster.namenode, self.namenode);
+        let node = &mut config.datanode;
+        set(&mut node.node, self.node);
+        set(&mut node.rack, self.rack);
+        set(&mut node.listen, self.listen);
+        set(&mut node.advertise, self.advertise);
+        set(&mut node.reserve, self.reserve);
+        set(&mut node.transfers_max, self.transfers_max);
+        set(&mut node.transfer_timeout, self.transfer_timeout);
+        set(&mut node.scrub_rate, self.scrub_rate);
+        set(&mut node.scrub_period, self.scrub_period);
+        if !self.dirs.is_empty() {
+            node.dirs = self.dirs;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What the NameNode asks for: copies, deletions, checks. Queued, and done by a few threads.
+//!
+//! Bounded: what does not fit is dropped with a word in the log, for the NameNode asks again. Deletions
+//! queued before a new registration are forgotten: the NameNode that gave them may have thought better.
+
+use super::{
+    mirror::{self, Mirror, Order},
+    node::Node,
+    scrub,
+    send::check_length,
+    store::Opened,
+};
+use crate::{checksum::to_bytes, ids::BlockId};
+use parking_lot::{Condvar, Mutex};
+use proto::dfs::{DataNodeAddress, NodeFault, Packet};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+const QUEUE_MAX: usize = 10_000;
+const COPY_THREADS: usize = 4;
+
+/// One thing to do.
+#[derive(Debug)]
+pub(super) enum Chore {
+    /// Send a replica to other nodes.
+    Copy {
+        /// Which.
+        block: BlockId,
+        /// As the NameNode knows it.
+        length: u64,
+        /// A pipeline.
+        targets: Vec<DataNodeAddress>,
+    },
+    /// Delete replicas, sound or set aside.
+    Delete(Vec<BlockId>),
+    /// Re-read a replica.
+    Check(BlockId),
+}
+
+/// Copies wait for the network, the rest for the disk: two queues, so that neither holds up the other.
+#[derive(Debug, Default)]
+pub(super) struct Chores {
+    copies: Queue,
+    others: Queue,
+    /// Deletions of an older registration are void.
+    registration: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<VecDeque<(u64, Chore)>>,
+    bell: Condvar,
+}
+
+impl Chores {
+    /// Adds a chore.
+    pub(super) fn add(&self, chore: Chore) {
+        let queue = if matches!(chore, Chore::Copy { .. }) { &self.copies } else { &self.others };
+        let mut waiting = queue.waiting.lock();
+        if waiting.len() >= QUEUE_MAX {
+            tracing::warn!(?chore, "too much to do: command dropped");
+            return;
+        }
+        waiting.push_back((self.registration.load(Ordering::SeqCst), chore));
+        queue.bell.notify_one();
+    }
+
+    /// Voids the deletions queued and under way.
+    pub(super) fn forget_deletions(&self) {
+        self.registration.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Starts the threads.
+pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
+    for index in 0..=COPY_THREADS {
+        let node = node.clone();
+        let run = move || {
+            let queue = if index == 0 { &node.chores.others } else { &node.chores.copies };
+            work(&node, queue);
+        };
+        std::thread::Builder::new().name("chores".into()).spawn(run)?;
+    }
+    Ok(())
+}
+
+fn work(node: &Node, queue: &Queue) {
+    while !node.stop.is_rung() {
+        let mut waiting = queue.waiting.lock();
+        let Some((given, chore)) = waiting.pop_front() else {
+            // Looks up now and then, for the end of the node rings no bell here.
+            queue.bell.wait_for(&mut waiting, Duration::from_millis(200));
+            continue;
+        };
+        drop(waiting);
+        match chore {
+            Chore::Copy { block, length, targets } => copy(node, block, length, &targets),
+            Chore::Delete(blocks) => {
+                let registration = &node.chores.registration;
+                node.store.delete(&blocks, || registration.load(Ordering::SeqCst) == given);
+            }
+            Chore::Check(block) => scrub::check(&node.store, block, |_| !node.stop.is_rung()),
+        }
+    }
+}
+
+/// Sends a replica down a pipeline, as a client would; each byte is verified before it leaves.
+fn copy(node: &Node, block: BlockId, length: u64, targets: &[DataNodeAddress]) {
+    let opened = node.store.open_replica(block);
+    let opened = opened.and_then(|opened| check_length(&node.store, &opened, length).map(|()| opened));
+    let opened = match opened {
+        Ok(opened) => opened,
+        Err(refusal) => return tracing::warn!(%block, %refusal, "no copy made"),
+    };
+    let order = Order { block, resume_at: 0, expected: length, timeout: node.config.transfer_timeout.0 };
+    let (ready, mut faults) = mirror::connect(order, targets);
+    let Some(ready) = ready else { return log_copy(block, 0, &faults) };
+    match ready.start(order, |_| {}) {
+        Ok(mirror) => send_all(node, opened, mirror, faults),
+        Err(error) => {
+            faults.push(NodeFault { node: "self".into(), reason: error.to_string() });
+            log_copy(block, 0, &faults);
+        }
+    }
+}
+
+fn send_all(node: &Node, opened: Opened, mut mirror: Mirror, mut faults: Vec<NodeFault>) {
+    let (block, length) = (opened.block, opened.replica.length);
+    let sent = scrub::read_verified(&opened, |offset, bytes, sums| {
+        let last = offset + bytes.len() as u64 == length;
+        mirror.send(&Packet { offset, last, checksums: to_bytes(sums) }, bytes);
+        !mirror.has_ended() && !node.stop.is_rung()
+    });
+    if let Err(damage) = sent {
+        node.store.found_damage(block, opened.replica, damage);
+        return;
+    }
+    if node.stop.is_rung() {
+        return;
+    }
+    let below = mirror.finish();
+    faults.extend(below.faults);
+    log_copy(block, if below.done.is_some() { below.nodes.len() } else { 0 }, &faults);
+}
+
+fn log_copy(block: BlockId, copies: usize, faults: &[NodeFault]) {
+    if faults.is_empty() {
+        tracing::info!(%block, copies, "copied on command");
+    } else {
+        let why: Vec<_> = faults.iter().map(|fault| format!("{}: {}", fault.node, fault.reason)).collect();
+        tracing::warn!(%block, copies, faults = why.join("; "), "copy went wrong in part");
+    }
+}

@@ -1,0 +1,292 @@
+//! The talk with the NameNode: register, report everything, then heartbeats with the news.
+//!
+//! The data path never waits for it. While the NameNode is away, news gather and are told when it is back; it
+//! may then not know us any more, and we begin again with a registration. A refusal of the registration is the
+//! NameNode's last word and ends the node.
+
+use super::{
+    chores::Chore,
+    error::DataNodeError,
+    news::{Batch, Item},
+    node::Node,
+    store::Alarm,
+};
+use crate::{error::from_status, ids::BlockId};
+use proto::dfs::{
+    BadReplica, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
+    RegisterRequest, Replica, block_reports_client::BlockReportsClient, command,
+};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::{sync::watch, time::Instant};
+use tonic::{
+    Code, Request, Status,
+    metadata::MetadataValue,
+    transport::{Channel, Endpoint},
+};
+
+/// Replicas in one piece of a full report.
+const REPORT_REPLICAS_MAX: usize = 50_000;
+/// News that come this close together share a heartbeat.
+const GAP: Duration = Duration::from_millis(5);
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// The version of the talk itself.
+const PROTOCOL: u32 = 1;
+
+/// One node's end of the line.
+#[derive(Debug)]
+pub(super) struct Link {
+    node: Arc<Node>,
+    client: BlockReportsClient<Channel>,
+    namenode: String,
+    address: DataNodeAddress,
+    incarnation: u64,
+    seq: u64,
+    joined: bool,
+    ready: watch::Sender<bool>,
+    alarm: Alarm,
+}
+
+impl Link {
+    /// Nothing is sent before `run`.
+    pub(super) fn new(
+        node: Arc<Node>,
+        namenode: &str,
+        address: DataNodeAddress,
+        ready: watch::Sender<bool>,
+        alarm: Alarm,
+    ) -> Result<Self, DataNodeError> {
+        let malformed = || DataNodeError::NameNode(namenode.into());
+        if namenode.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(malformed());
+        }
+        let channel = Endpoint::from_shared(format!("http://{namenode}"))
+            .map_err(|_| malformed())?
+            .connect_timeout(Duration::from_secs(2))
+            .timeout(Duration::from_secs(10))
+            .tcp_nodelay(true)
+            .connect_lazy();
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self {
+            node,
+            client: BlockReportsClient::new(channel),
+            namenode: namenode.into(),
+            address,
+            incarnation: started.as_micros() as u64,
+            seq: 0,
+            joined: false,
+            ready,
+            alarm,
+        })
+    }
+
+    /// Runs until the NameNode refuses the node.
+    pub(super) async fn run(mut self) {
+        let mut retry = Retry::default();
+        loop {
+            match self.join().await {
+                Ok(interval) => {
+                    retry = Retry::default();
+                    self.ready.send_replace(true);
+                    self.beat(interval).await;
+                    self.node.chores.forget_deletions();
+                }
+                Err(Trouble::Passing(why)) => {
+                    tracing::warn!(namenode = self.namenode, why, "not registered yet; trying again");
+                    retry.pause().await;
+                }
+                Err(Trouble::Final(error)) => {
+                    self.alarm.send(error).ok();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Registers and reports everything; returns the heartbeat interval.
+    async fn join(&mut self) -> Result<Duration, Trouble> {
+        let known = self.node.store.cluster_id();
+        let register = RegisterRequest {
+            address: Some(self.address.clone()),
+            incarnation: self.incarnation,
+            cluster_id: known.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            protocol: PROTOCOL,
+        };
+        let reply = self.client.register(as_datanode(register)).await;
+        let reply = reply.map_err(|status| self.trouble(&status))?.into_inner();
+        if !known.is_empty() && known != reply.cluster_id {
+            let message = format!("its cluster is {}, these folders are of {known}", reply.cluster_id);
+            return Err(Trouble::Final(DataNodeError::Refused { namenode: self.namenode.clone(), message }));
+        }
+        if !self.joined {
+            let (node, cluster) = (self.node.clone(), reply.cluster_id.clone());
+            tokio::task::spawn_blocking(move || node.store.join_cluster(&cluster)).await.ok();
+            self.joined = true;
+        }
+        let count = self.report().await?;
+        tracing::info!(namenode = self.namenode, cluster = reply.cluster_id, replicas = count, "registered");
+        Ok(Duration::from_millis(if reply.heartbeat_ms == 0 { 1000 } else { reply.heartbeat_ms }))
+    }
+
+    async fn report(&mut self) -> Result<usize, Trouble> {
+        let all = self.node.store.replicas();
+        let pieces = all.len().div_ceil(REPORT_REPLICAS_MAX).max(1);
+        for piece in 0..pieces {
+            let from = piece * REPORT_REPLICAS_MAX;
+            let replicas = &all[from..all.len().min(from + REPORT_REPLICAS_MAX)];
+            let request = FullReportRequest {
+                uuid: self.address.uuid.clone(),
+                incarnation: self.incarnation,
+                chunk: piece as u32,
+                last: piece + 1 == pieces,
+                replicas: replicas.iter().map(|(block, length)| replica(*block, *length)).collect(),
+            };
+            // Whatever the trouble, a registration comes before the next try, and has the last word.
+            let sent = self.client.full_report(as_datanode(request)).await;
+            sent.map_err(|status| Trouble::Passing(status.message().into()))?;
+        }
+        Ok(all.len())
+    }
+
+    /// Heartbeats until the NameNode wants a new registration.
+    async fn beat(&mut self, interval: Duration) {
+        let node = self.node.clone();
+        let mut retry = Retry::default();
+        loop {
+            let sent_at = Instant::now();
+            let batch = node.store.news.batch();
+            let request = self.heartbeat(&batch).await;
+            match self.client.heartbeat(as_datanode(request)).await {
+                Ok(reply) => {
+                    retry = Retry::default();
+                    let reply = reply.into_inner();
+                    if reply.register_again {
+                        tracing::info!("the namenode does not know this datanode: registering again");
+                        return;
+                    }
+                    node.store.news.told(&batch);
+                    self.take(reply);
+                }
+                Err(status) => {
+                    tracing::warn!(namenode = self.namenode, why = status.message(), "heartbeat failed");
+                    retry.pause().await;
+                    if from_status(&status).is_some_and(|error| !error.is_passing()) {
+                        return;
+                    }
+                    continue;
+                }
+            }
+            tokio::time::sleep_until(sent_at + GAP).await;
+            tokio::select! {
+                () = node.store.news.rung() => {}
+                () = tokio::time::sleep_until(sent_at + interval) => {}
+            }
+        }
+    }
+
+    async fn heartbeat(&mut self, batch: &Batch) -> HeartbeatRequest {
+        self.seq += 1;
+        let node = self.node.clone();
+        // Asking a disk for its room may take long when the disk is ill.
+        let usage = tokio::task::spawn_blocking(move || node.store.usage()).await.ok();
+        let mut request = HeartbeatRequest {
+            uuid: self.address.uuid.clone(),
+            incarnation: self.incarnation,
+            seq: self.seq,
+            transfers: self.node.connections.count() as u32,
+            ..HeartbeatRequest::default()
+        };
+        if let Some(usage) = usage {
+            (request.capacity, request.used, request.free) = (usage.capacity, usage.used, usage.free);
+            (request.volumes, request.failed_volumes) = (usage.volumes, usage.failed);
+        }
+        for (block, _, item) in batch {
+            match item {
+                Item::Received(length) => request.received.push(replica(*block, *length)),
+                Item::Deleted => request.deleted.push(block.0),
+                Item::Lost => request.lost.push(block.0),
+                Item::Bad(reason) => {
+                    request.bad.push(BadReplica { block_id: block.0, reason: reason.clone() });
+                }
+            }
+        }
+        request
+    }
+
+    fn take(&self, reply: HeartbeatReply) {
+        for Command { kind } in reply.commands {
+            let chore = match kind {
+                Some(command::Kind::Copy(copy)) => {
+                    Chore::Copy { block: BlockId(copy.block_id), length: copy.length, targets: copy.targets }
+                }
+                Some(command::Kind::Delete(delete)) => {
+                    Chore::Delete(delete.block_ids.into_iter().map(BlockId).collect())
+                }
+                Some(command::Kind::Check(check)) => Chore::Check(BlockId(check.block_id)),
+                None => {
+                    tracing::warn!("a command this build does not know: ignored");
+                    continue;
+                }
+            };
+            self.node.chores.add(chore);
+        }
+    }
+
+    /// What a failed registration means.
+    fn trouble(&self, status: &Status) -> Trouble {
+        let message = status.message().to_string();
+        let passing = match from_status(status) {
+            Some(error) => error.is_passing(),
+            None => matches!(
+                status.code(),
+                Code::Unavailable
+                    | Code::DeadlineExceeded
+                    | Code::Cancelled
+                    | Code::Unknown
+                    | Code::Internal
+                    | Code::Aborted
+                    | Code::ResourceExhausted
+            ),
+        };
+        if passing {
+            Trouble::Passing(message)
+        } else {
+            Trouble::Final(DataNodeError::Refused { namenode: self.namenode.clone(), message })
+        }
+    }
+}
+
+enum Trouble {
+    Passing(String),
+    Final(DataNodeError),
+}
+
+/// Pauses that grow, with jitter, so that a thousand nodes do not come back in one instant.
+struct Retry(Duration);
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self(RETRY_FIRST)
+    }
+}
+
+impl Retry {
+    async fn pause(&mut self) {
+        tokio::time::sleep(self.0.mul_f64(rand::random_range(0.5..1.0))).await;
+        self.0 = (self.0 * 2).min(RETRY_MAX);
+    }
+}
+
+fn replica(block: BlockId, length: u64) -> Replica {
+    Replica { block_id: block.0, length }
+}
+
+fn as_datanode<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("fermata-user", MetadataValue::from_static("datanode"));
+    request
+}

@@ -1,0 +1,120 @@
+//! Short-circuit reads: a reader on this machine gets the open files themselves, over a Unix socket.
+//!
+//! The descriptors stay good when the block is deleted meanwhile, and are read-only. Only the node's own user
+//! can open the socket.
+
+use super::{
+    error::{Refusal, RefusalKind},
+    node::Node,
+    send::check_length,
+    store::Opened,
+};
+use crate::{
+    bulk::{FrameKind, encode_frame},
+    checksum::{CHUNK_BYTES, to_bytes},
+    ids::{BlockId, NodeUuid},
+};
+use proto::dfs::{OpenLocal, ReadReply};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::{
+    fs::{self, DirBuilder, File, Permissions},
+    io::{self, IoSlice, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+};
+
+/// A socket address holds 108 bytes; a little is left for the system.
+const PATH_BYTES_MAX: usize = 100;
+
+/// Binds the node's socket in its first data folder, or, if that path is too long, below the system's folder
+/// for temporary files.
+pub(super) fn bind(folder: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, PathBuf)> {
+    let mut path = folder.join("local.sock");
+    if path.as_os_str().len() > PATH_BYTES_MAX {
+        let private = std::env::temp_dir().join(format!("fermata-{}", uuid.0.simple()));
+        make_private(&private)?;
+        path = private.join("local.sock");
+    }
+    // Left by an earlier start: the folder's lock says that nobody else serves it.
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, path))
+}
+
+/// Removes the socket, and the folder made for it, if any. The lock on `folder` must still be held.
+pub(super) fn remove(socket: &Path, folder: &Path) {
+    fs::remove_file(socket).ok();
+    if let Some(parent) = socket.parent().filter(|parent| *parent != folder) {
+        fs::remove_dir(parent).ok();
+    }
+}
+
+fn make_private(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other,
+    }
+    let found = fs::symlink_metadata(folder)?;
+    let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    if ours && found.mode() & 0o777 == 0o700 {
+        return Ok(());
+    }
+    let message = format!("{} is not a private folder of this user", folder.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+/// Serves one `OpenLocal`. The outer error is the connection's.
+pub(super) fn open_local(
+    node: &Node,
+    stream: &UnixStream,
+    request: &OpenLocal,
+) -> io::Result<Result<(), Refusal>> {
+    match open(node, request) {
+        Err(refusal) => Ok(Err(refusal)),
+        Ok((opened, sums_file)) => reply(stream, &opened, &sums_file).map(Ok),
+    }
+}
+
+fn open(node: &Node, request: &OpenLocal) -> Result<(Opened, File), Refusal> {
+    let uuid = node.uuid();
+    if request.node_uuid != uuid {
+        let message = format!("this is datanode {uuid}, not {}", request.node_uuid);
+        return Err(Refusal::new(RefusalKind::Invalid, message));
+    }
+    let block = BlockId(request.block_id);
+    let opened = node.store.open_replica(block)?;
+    check_length(&node.store, &opened, request.block_length)?;
+    let sums_file = node.store.volumes[opened.replica.volume]
+        .open_sums(block)
+        .map_err(|error| node.store.found_damage(block, opened.replica, error.into()))?;
+    Ok((opened, sums_file))
+}
+
+fn reply(mut stream: &UnixStream, opened: &Opened, sums_file: &File) -> io::Result<()> {
+    let body = ReadReply {
+        offset: 0,
+        length: 0, // no bytes follow
+        chunk_size: CHUNK_BYTES as u32,
+        checksums: to_bytes(&opened.sums.sums),
+    };
+    let mut out = Vec::new();
+    encode_frame(FrameKind::ReadReply, &body, 0, &mut out);
+    let files = [opened.data.as_fd(), sums_file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)), "room for two descriptors");
+    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(&out)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    stream.write_all(&out[sent..])
+}

@@ -1,0 +1,303 @@
+//! The sending end of a write: from a DataNode to the next one of a pipeline, or to the target of a copy.
+//!
+//! Packets go out on the caller's thread; a thread of the mirror's own reads the statuses, so that neither
+//! waits for the other. A mirror that fails says why once and is then out; it never fails its caller.
+//!
+//! Waiting times shrink down the pipeline, so that the node next to a silent one notices first and the nodes
+//! above it (and the client) still listen when it tells them.
+
+use crate::{
+    bulk::{FrameError, FrameKind, encode_frame, read_frame},
+    ids::BlockId,
+};
+use bytes::BytesMut;
+use parking_lot::{Condvar, Mutex};
+use proto::dfs::{BulkRequest, DataNodeAddress, NodeFault, Packet, WriteBlock, WriteStatus, bulk_request};
+use std::{
+    io::{self, ErrorKind, Write},
+    net::{Shutdown, TcpStream, ToSocketAddrs},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// What is to be written below.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Order {
+    pub(super) block: BlockId,
+    pub(super) resume_at: u64,
+    pub(super) expected: u64,
+    /// How long a silent connection is kept.
+    pub(super) timeout: Duration,
+}
+
+/// What is known of the nodes below.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Below {
+    /// Bytes that all of `nodes` have taken; everything once they are done.
+    pub(super) acked: u64,
+    /// Uuids, in pipeline order.
+    pub(super) nodes: Vec<String>,
+    /// Who dropped out, by name.
+    pub(super) faults: Vec<NodeFault>,
+    /// The replicas of `nodes` are durable, this long.
+    pub(super) done: Option<u64>,
+    /// No more will come from it.
+    pub(super) ended: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    below: Below,
+    sent: u64,
+    /// The last packet is out: `done` is owed.
+    last_sent: bool,
+    /// Since when an answer is owed.
+    waiting_since: Option<Instant>,
+}
+
+/// An open mirror.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    reader: Option<JoinHandle<()>>,
+    header: Vec<u8>,
+}
+
+/// A mirror that has answered the set-up and whose statuses nobody reads yet.
+#[derive(Debug)]
+pub(super) struct Ready {
+    stream: TcpStream,
+    below: Below,
+    chain: Vec<DataNodeAddress>,
+    patience: Duration,
+}
+
+/// Connects to the first of `mirrors` that answers; those before it are faults.
+pub(super) fn connect(order: Order, mirrors: &[DataNodeAddress]) -> (Option<Ready>, Vec<NodeFault>) {
+    let mut faults = Vec::new();
+    for first in 0..mirrors.len() {
+        let chain = &mirrors[first..];
+        match set_up(order, chain) {
+            Ok(ready) => return (Some(ready), faults),
+            Err(error) => {
+                tracing::warn!(block = %order.block, node = chain[0].node, %error, "mirror left out at set-up");
+                faults.push(NodeFault { node: name_of(&chain[0]), reason: error.to_string() });
+            }
+        }
+    }
+    (None, faults)
+}
+
+fn set_up(order: Order, chain: &[DataNodeAddress]) -> Result<Ready, FrameError> {
+    let count = chain.len() as u32;
+    // Even if every node below is silent, the sum of these waits stays below the one above.
+    let wait = order.timeout * count / (2 * (count + 1));
+    let mut stream = connect_any(&chain[0].data_addr, wait / 2)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(wait))?;
+    let patience = order.timeout * count / (count + 1);
+    stream.set_write_timeout(Some(patience))?;
+    let write = WriteBlock {
+        block_id: order.block.0,
+        resume_at: order.resume_at,
+        mirrors: chain[1..].to_vec(),
+        expected_length: order.expected,
+    };
+    let request = BulkRequest { op: Some(bulk_request::Op::Write(write)) };
+    let mut out = Vec::new();
+    encode_frame(FrameKind::Request, &request, 0, &mut out);
+    stream.write_all(&out)?;
+    let status: WriteStatus = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::Status)?;
+    stream.set_read_timeout(Some(patience))?;
+    let mut below = Below::default();
+    below.take(status);
+    Ok(Ready { stream, below, chain: chain.to_vec(), patience })
+}
+
+fn connect_any(addr: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let timeout = timeout.max(Duration::from_millis(1));
+    let mut last = io::Error::new(ErrorKind::NotFound, format!("no address for {addr}"));
+    for addr in addr.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&addr, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(io::Error::new(last.kind(), format!("cannot connect to {addr}: {last}")))
+}
+
+fn name_of(address: &DataNodeAddress) -> String {
+    if address.node.is_empty() { address.uuid.clone() } else { address.node.clone() }
+}
+
+impl Below {
+    fn take(&mut self, status: WriteStatus) {
+        self.acked = status.acked;
+        self.nodes = status.nodes;
+        self.faults = status.faults;
+        if status.done {
+            self.done = Some(status.acked);
+            self.ended = true;
+        }
+    }
+
+    /// The first node of `chain` is out, and with it all that it led to.
+    fn fail(&mut self, chain: &[DataNodeAddress], reason: &str) {
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        let first = name_of(&chain[0]);
+        self.faults.push(NodeFault { node: first.clone(), reason: reason.into() });
+        for behind in chain[1..].iter().filter(|node| self.nodes.contains(&node.uuid)) {
+            self.faults
+                .push(NodeFault { node: name_of(behind), reason: format!("behind {first}: {reason}") });
+        }
+        self.nodes.clear();
+    }
+}
+
+impl Ready {
+    /// What the set-up told.
+    pub(super) fn below(&self) -> &Below {
+        &self.below
+    }
+
+    /// Begins to read statuses; `on_change` is called after each.
+    pub(super) fn start(
+        self,
+        order: Order,
+        on_change: impl Fn(Below) + Send + 'static,
+    ) -> io::Result<Mirror> {
+        let stream = self.stream.try_clone()?;
+        let state = State { below: self.below, sent: order.resume_at, ..State::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let reader = StatusReader {
+            stream: self.stream,
+            shared: shared.clone(),
+            chain: self.chain,
+            patience: self.patience,
+        };
+        let run = move || reader.run(&on_change);
+        let reader = std::thread::Builder::new().name("mirror".into()).spawn(run)?;
+        Ok(Mirror { stream, shared, reader: Some(reader), header: Vec::new() })
+    }
+}
+
+impl Mirror {
+    /// Passes a packet on, if the mirror is still in.
+    pub(super) fn send(&mut self, packet: &Packet, data: &[u8]) {
+        {
+            let mut state = self.shared.state.lock();
+            if state.below.ended {
+                return;
+            }
+            state.sent = packet.offset + data.len() as u64;
+            state.last_sent = packet.last;
+            state.waiting_since.get_or_insert_with(Instant::now);
+        }
+        self.header.clear();
+        encode_frame(FrameKind::Packet, packet, data.len(), &mut self.header);
+        let sent = self.stream.write_all(&self.header).and_then(|()| self.stream.write_all(data));
+        if sent.is_err() {
+            // The reader learns why: an Error frame may have come before the connection broke.
+            self.stream.shutdown(Shutdown::Write).ok();
+            self.wait_ended(Duration::from_millis(500));
+            self.stream.shutdown(Shutdown::Both).ok();
+            self.wait_ended(Duration::from_secs(5));
+        }
+    }
+
+    /// Whether it is out: there is no point in sending more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.shared.state.lock().below.ended
+    }
+
+    /// Waits for the end: `done`, or why not.
+    pub(super) fn finish(mut self) -> Below {
+        if let Some(reader) = self.reader.take() {
+            reader.join().ok();
+        }
+        self.shared.state.lock().below.clone()
+    }
+
+    fn wait_ended(&self, timeout: Duration) {
+        let mut state = self.shared.state.lock();
+        self.shared.changed.wait_while_for(&mut state, |state| !state.below.ended, timeout);
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.stream.shutdown(Shutdown::Both).ok();
+        if let Some(reader) = self.reader.take() {
+            reader.join().ok();
+        }
+    }
+}
+
+struct StatusReader {
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    chain: Vec<DataNodeAddress>,
+    patience: Duration,
+}
+
+impl StatusReader {
+    fn run(mut self, on_change: &impl Fn(Below)) {
+        loop {
+            if self.shared.state.lock().below.ended {
+                return;
+            }
+            let got = self.next_status();
+            let mut state = self.shared.state.lock();
+            match got {
+                Ok(Some(status)) => {
+                    state.below.take(status);
+                    let owed = state.last_sent || state.sent > state.below.acked;
+                    state.waiting_since = owed.then(Instant::now);
+                }
+                Ok(None) if !state.overdue(self.patience) => continue,
+                Ok(None) => {
+                    state.below.fail(&self.chain, &format!("no answer for {:?}", self.patience));
+                }
+                Err(error) => state.below.fail(&self.chain, &error.to_string()),
+            }
+            let below = state.below.clone();
+            drop(state);
+            self.shared.changed.notify_all();
+            on_change(below);
+        }
+    }
+}
+
+impl StatusReader {
+    /// None if nothing came for a while.
+    fn next_status(&mut self) -> Result<Option<WriteStatus>, FrameError> {
+        // Looks up often enough to notice soon after the patience is over.
+        self.stream.set_read_timeout(Some(self.patience / 8))?;
+        match self.stream.peek(&mut [0]) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(None);
+            }
+            other => other?,
+        };
+        self.stream.set_read_timeout(Some(self.patience))?;
+        let frame = read_frame(&mut self.stream, BytesMut::new())?;
+        frame.expect(FrameKind::Status).map(Some)
+    }
+}
+
+impl State {
+    fn overdue(&self, patience: Duration) -> bool {
+        self.waiting_since.is_some_and(|since| since.elapsed() >= patience)
+    }
+}

@@ -1,0 +1,97 @@
+//! What the NameNode has yet to be told: at most one item a block, the newest, kept until a heartbeat that
+//! carried it has succeeded. Bounded by the number of blocks on the disks.
+
+use crate::ids::BlockId;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use tokio::sync::Notify;
+
+/// What happened to a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Item {
+    /// It is durable and in place, with this length.
+    Received(u64),
+    /// It was deleted on command.
+    Deleted,
+    /// It is damaged and was set aside.
+    Bad(String),
+    /// It went with its folder.
+    Lost,
+}
+
+/// Items in one heartbeat, at the most: keeps the message well under gRPC's limit.
+const BATCH_MAX: usize = 10_000;
+
+/// The items waiting, and a bell for the link.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    waiting: Mutex<Waiting>,
+    bell: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    stamp: u64,
+    items: BTreeMap<BlockId, (u64, Item)>,
+}
+
+/// Some of the items, as they were when taken.
+pub(super) type Batch = Vec<(BlockId, u64, Item)>;
+
+impl News {
+    /// Adds items and rings once.
+    pub(super) fn post(&self, items: impl IntoIterator<Item = (BlockId, Item)>) {
+        let mut waiting = self.waiting.lock();
+        for (block, item) in items {
+            waiting.stamp += 1;
+            let stamp = waiting.stamp;
+            waiting.items.insert(block, (stamp, item));
+        }
+        drop(waiting);
+        self.bell.notify_one();
+    }
+
+    /// A copy of what is waiting, or of a part of it.
+    pub(super) fn batch(&self) -> Batch {
+        let waiting = self.waiting.lock();
+        let items = waiting.items.iter().take(BATCH_MAX);
+        items.map(|(block, (stamp, item))| (*block, *stamp, item.clone())).collect()
+    }
+
+    /// The NameNode has been told; items that have changed since stay.
+    pub(super) fn told(&self, batch: &Batch) {
+        let mut waiting = self.waiting.lock();
+        for (block, stamp, _) in batch {
+            if waiting.items.get(block).is_some_and(|(now, _)| now == stamp) {
+                waiting.items.remove(block);
+            }
+        }
+        if !waiting.items.is_empty() {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Waits for something to tell.
+    pub(super) async fn rung(&self) {
+        self.bell.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_item_counts_and_stays_until_told() {
+        let news = News::default();
+        news.post([(BlockId(1), Item::Received(5)), (BlockId(2), Item::Received(6))]);
+        news.post([(BlockId(1), Item::Deleted)]);
+        let batch = news.batch();
+        assert_eq!(batch.len(), 2);
+        assert_eq!(batch[0].2, Item::Deleted);
+        news.post([(BlockId(2), Item::Lost)]);
+        news.told(&batch);
+        let left: Vec<_> = news.batch().into_iter().map(|(block, _, item)| (block, item)).collect();
+        assert_eq!(left, [(BlockId(2), Item::Lost)]);
+    }
+}

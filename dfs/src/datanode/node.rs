@@ -1,0 +1,51 @@
+//! What the threads of a DataNode share.
+
+use super::{chores::Chores, server::Connections, store::Store};
+use daemon::config::DataNodeConfig;
+use parking_lot::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// One running DataNode.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) config: DataNodeConfig,
+    pub(super) store: Store,
+    pub(super) connections: Connections,
+    pub(super) chores: Chores,
+    pub(super) stop: Stop,
+}
+
+impl Node {
+    /// Its identity, as it travels.
+    pub(super) fn uuid(&self) -> String {
+        self.store.uuid.to_string()
+    }
+}
+
+/// The end of the node, for threads that mostly sleep.
+#[derive(Debug, Default)]
+pub(super) struct Stop {
+    stopping: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Stop {
+    /// Wakes all who wait, for good.
+    pub(super) fn ring(&self) {
+        *self.stopping.lock() = true;
+        self.bell.notify_all();
+    }
+
+    /// Sleeps; true, at once, if the node stops.
+    pub(super) fn wait(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut stopping = self.stopping.lock();
+        while !*stopping && !self.bell.wait_until(&mut stopping, until).timed_out() {}
+        *stopping
+    }
+
+    /// Whether the node stops.
+    pub(super) fn is_rung(&self) -> bool {
+        *self.stopping.lock()
+    }
+}

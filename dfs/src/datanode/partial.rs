@@ -1,0 +1,257 @@
+//! A replica being written: who writes it, how far it is, and how it becomes a finalised one.
+//!
+//! One writer at a time. A newer connection takes a partial replica over from an older one, which may still be
+//! alive: from then on each step of the older is refused, because every step runs under the partial's lock
+//! and checks the owner first. A partial without a writer waits a while for one, then goes.
+
+use super::{
+    error::{Refusal, RefusalKind},
+    store::Store,
+};
+use crate::{
+    checksum::{CHUNK_BYTES, Checksums},
+    ids::BlockId,
+};
+use parking_lot::Mutex;
+use std::{
+    fs::File,
+    net::{Shutdown, TcpStream},
+    os::unix::fs::FileExt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// A block's partial replica.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub(super) volume: usize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// None until the first writer has made it.
+    data: Option<File>,
+    sums: Vec<u32>,
+    length: u64,
+    /// The most it may become.
+    expected: u64,
+    /// Bytes promised by the folder and not yet written.
+    reserved: u64,
+    owner: u64,
+    connection: Option<TcpStream>,
+    /// When its writer went.
+    left_at: Option<Instant>,
+    /// Finalised or dropped: not in the map any more.
+    ended: bool,
+}
+
+/// What a writer asks for.
+#[derive(Debug)]
+pub(super) struct Claim<'a> {
+    pub(super) block: BlockId,
+    pub(super) resume_at: u64,
+    pub(super) expected: u64,
+    /// Ended when another takes over.
+    pub(super) connection: &'a TcpStream,
+}
+
+/// What it gets.
+#[derive(Debug)]
+pub(super) enum Begin<'a> {
+    /// The block is here already, this long.
+    Finalised(u64),
+    /// Go on from `resume_at`.
+    Write(Writer<'a>),
+}
+
+/// The right to write one partial replica, until dropped or superseded.
+#[derive(Debug)]
+pub(super) struct Writer<'a> {
+    store: &'a Store,
+    partial: Arc<Partial>,
+    block: BlockId,
+    token: u64,
+}
+
+impl Store {
+    /// Begins or takes over the writing of a block.
+    pub(super) fn begin(&self, claim: &Claim<'_>) -> Result<Begin<'_>, Refusal> {
+        static TOKENS: AtomicU64 = AtomicU64::new(1);
+        let &Claim { block, resume_at, .. } = claim;
+        if !resume_at.is_multiple_of(CHUNK_BYTES as u64) || resume_at > claim.expected {
+            let message =
+                format!("cannot resume {block} at {resume_at}: not a chunk boundary within the block");
+            return Err(Refusal::new(RefusalKind::Invalid, message));
+        }
+        let rooms = self.rooms();
+        loop {
+            let mut state = self.state.lock();
+            if let Some(replica) = state.replicas.get(&block) {
+                return Ok(Begin::Finalised(replica.length));
+            }
+            let partial = match state.partials.get(&block) {
+                Some(partial) => partial.clone(),
+                None if resume_at > 0 => {
+                    let message = format!("no partial replica of {block} to resume");
+                    return Err(Refusal::new(RefusalKind::NotFound, message));
+                }
+                None => {
+                    let volume = state.choose(&rooms, claim.expected).ok_or_else(|| self.no_space())?;
+                    let partial = Arc::new(Partial { volume, inner: Mutex::default() });
+                    state.partials.insert(block, partial.clone());
+                    partial
+                }
+            };
+            drop(state);
+            let token = TOKENS.fetch_add(1, Ordering::Relaxed);
+            if self.take_over(&partial, claim, token)? {
+                return Ok(Begin::Write(Writer { store: self, partial, block, token }));
+            }
+        }
+    }
+
+    fn no_space(&self) -> Refusal {
+        let dirs: Vec<_> =
+            self.volumes.iter().map(|volume| volume.paths.root.display().to_string()).collect();
+        Refusal::new(RefusalKind::NoSpace, format!("no space on {}", dirs.join(", ")))
+    }
+
+    /// Makes `token` the owner and cuts the partial to `resume_at`. False if it has ended meanwhile.
+    fn take_over(&self, partial: &Partial, claim: &Claim<'_>, token: u64) -> Result<bool, Refusal> {
+        let mut inner = partial.inner.lock();
+        if inner.ended {
+            return Ok(false);
+        }
+        if claim.resume_at > inner.length {
+            let message = format!(
+                "cannot resume {} at {}: its partial replica has {} bytes",
+                claim.block, claim.resume_at, inner.length
+            );
+            return Err(Refusal::new(RefusalKind::NotFound, message));
+        }
+        if let Some(old) = inner.connection.take() {
+            old.shutdown(Shutdown::Both).ok();
+        }
+        let ready = match &inner.data {
+            Some(data) => data.set_len(claim.resume_at),
+            None => self.volumes[partial.volume].create_partial(claim.block).map(|file| {
+                inner.data = Some(file);
+            }),
+        };
+        if let Err(refusal) = self.or_retire(partial.volume, ready) {
+            self.drop_partial(partial, &mut inner, claim.block);
+            return Err(refusal);
+        }
+        inner.length = claim.resume_at;
+        inner.sums.truncate((claim.resume_at / CHUNK_BYTES as u64) as usize);
+        inner.expected = claim.expected;
+        inner.owner = token;
+        inner.left_at = None;
+        inner.connection = claim.connection.try_clone().ok();
+        self.set_reserved(partial, &mut inner, claim.expected - claim.resume_at);
+        Ok(true)
+    }
+
+    fn set_reserved(&self, partial: &Partial, inner: &mut Inner, reserved: u64) {
+        let pending = &mut self.state.lock().volumes[partial.volume].pending;
+        *pending = *pending - inner.reserved + reserved;
+        inner.reserved = reserved;
+    }
+
+    fn drop_partial(&self, partial: &Partial, inner: &mut Inner, block: BlockId) {
+        inner.ended = true;
+        self.set_reserved(partial, inner, 0);
+        self.state.lock().partials.remove(&block);
+        if !self.is_failed(partial.volume) {
+            self.volumes[partial.volume].remove_partial(block);
+        }
+    }
+
+    /// Drops the partial replicas whose writers have been gone for `patience`.
+    pub(super) fn drop_abandoned(&self, patience: Duration) {
+        let partials: Vec<_> =
+            self.state.lock().partials.iter().map(|(block, partial)| (*block, partial.clone())).collect();
+        for (block, partial) in partials {
+            // Locked means in use.
+            let Some(mut inner) = partial.inner.try_lock() else { continue };
+            if !inner.ended && inner.left_at.is_some_and(|left| left.elapsed() >= patience) {
+                tracing::info!(%block, bytes = inner.length, "partial replica dropped: its writer is gone");
+                self.drop_partial(&partial, &mut inner, block);
+            }
+        }
+    }
+}
+
+impl Writer<'_> {
+    /// Adds a packet's verified bytes.
+    pub(super) fn append(&mut self, data: &[u8], sums: &[u32]) -> Result<(), Refusal> {
+        let mut inner = self.partial.inner.lock();
+        self.check_owner(&inner)?;
+        let end = inner.length + data.len() as u64;
+        if end > inner.expected {
+            let message = format!("{} grows past the {} bytes announced", self.block, inner.expected);
+            return Err(Refusal::new(RefusalKind::Invalid, message));
+        }
+        let file = inner.data.as_ref().expect("made when the writer began");
+        let written = file.write_all_at(data, inner.length);
+        if let Err(refusal) = self.store.or_retire(self.partial.volume, written) {
+            self.store.drop_partial(&self.partial, &mut inner, self.block);
+            return Err(refusal);
+        }
+        inner.length = end;
+        inner.sums.extend_from_slice(sums);
+        let left = inner.expected - end;
+        self.store.set_reserved(&self.partial, &mut inner, left);
+        Ok(())
+    }
+
+    /// Makes the replica durable and puts it in its place; returns its length.
+    pub(super) fn finalise(&mut self) -> Result<u64, Refusal> {
+        let mut inner = self.partial.inner.lock();
+        self.check_owner(&inner)?;
+        let sums =
+            Checksums { block: self.block, length: inner.length, sums: std::mem::take(&mut inner.sums) };
+        let file = inner.data.as_ref().expect("made when the writer began");
+        let done = self.store.volumes[self.partial.volume].finalise(file, &sums);
+        if let Err(refusal) = self.store.or_retire(self.partial.volume, done) {
+            self.store.drop_partial(&self.partial, &mut inner, self.block);
+            return Err(refusal);
+        }
+        inner.ended = true;
+        self.store.set_reserved(&self.partial, &mut inner, 0);
+        let mut state = self.store.state.lock();
+        if state.volumes[self.partial.volume].failed {
+            return Err(Refusal::new(RefusalKind::Failed, "the folder failed meanwhile"));
+        }
+        state.partials.remove(&self.block);
+        state.insert(self.block, self.partial.volume, sums.length);
+        drop(state);
+        self.store.news.post([(self.block, super::news::Item::Received(sums.length))]);
+        Ok(sums.length)
+    }
+
+    fn check_owner(&self, inner: &Inner) -> Result<(), Refusal> {
+        if inner.owner != self.token {
+            let message = format!("a newer connection has taken over the writing of {}", self.block);
+            return Err(Refusal::new(RefusalKind::Superseded, message));
+        }
+        if inner.ended || self.store.is_failed(self.partial.volume) {
+            return Err(Refusal::new(RefusalKind::Failed, "the folder failed meanwhile"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.partial.inner.lock();
+        if inner.owner == self.token {
+            inner.left_at = Some(Instant::now());
+            inner.connection = None;
+        }
+    }
+}

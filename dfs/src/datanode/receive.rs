@@ -1,0 +1,211 @@
+//! A block comes in: from a client, from the node before us in a pipeline, or from a node that copies it.
+//!
+//! Each packet is verified, passed on, then written; while the next node works on it, we take the following
+//! one. The `last` packet is passed on before our own sync, so that the syncs of all nodes overlap. Statuses go
+//! up from two threads: ours after each packet, the mirror's after each status from below.
+
+use super::{
+    error::{Refusal, RefusalKind},
+    mirror::{self, Below, Mirror, Order},
+    node::Node,
+    partial::{Begin, Claim, Writer},
+};
+use crate::{
+    bulk::{FrameError, FrameKind, encode_frame, read_frame, recycle},
+    checksum::{self, CHUNK_BYTES},
+    ids::BlockId,
+};
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use proto::dfs::{NodeFault, Packet, WriteBlock, WriteStatus};
+use std::{
+    io::{self, Write},
+    net::TcpStream,
+    sync::Arc,
+};
+
+/// How a write ended for its connection.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Tell the peer; it may ask for something else on this connection.
+    Refused(Refusal),
+    /// Tell the peer; packets may be under way, so the connection is of no more use.
+    Broken(Refusal),
+    /// There is nobody to tell.
+    Gone(FrameError),
+}
+
+/// Serves one `WriteBlock`.
+pub(super) fn receive(node: &Node, stream: &TcpStream, request: WriteBlock) -> Result<(), Failure> {
+    let block = BlockId(request.block_id);
+    let claim =
+        Claim { block, resume_at: request.resume_at, expected: request.expected_length, connection: stream };
+    let writer = match node.store.begin(&claim).map_err(Failure::Refused)? {
+        Begin::Finalised(length) => {
+            let status = WriteStatus { acked: length, done: true, nodes: vec![node.uuid()], faults: vec![] };
+            return send_status(stream, &status).map_err(gone);
+        }
+        Begin::Write(writer) => writer,
+    };
+    let order = Order {
+        block,
+        resume_at: request.resume_at,
+        expected: request.expected_length,
+        timeout: node.config.transfer_timeout.0,
+    };
+    let (ready, faults) = mirror::connect(order, &request.mirrors);
+    let below = ready.as_ref().map(|ready| ready.below().clone());
+    let upstream = Arc::new(Upstream {
+        stream: stream.try_clone().map_err(gone)?,
+        uuid: node.uuid(),
+        faults,
+        state: Mutex::new(Progress { local: request.resume_at, below }),
+    });
+    // Before the mirror's thread starts: the first status must be the answer to the set-up.
+    upstream.report().map_err(gone)?;
+    let up = upstream.clone();
+    let mirror = ready.map(|ready| ready.start(order, move |below| up.below_changed(below)));
+    let mirror = mirror.transpose().map_err(gone)?;
+    Incoming { stream, block, position: request.resume_at, writer, mirror, upstream }.run()
+}
+
+struct Incoming<'a> {
+    stream: &'a TcpStream,
+    block: BlockId,
+    position: u64,
+    writer: Writer<'a>,
+    mirror: Option<Mirror>,
+    upstream: Arc<Upstream>,
+}
+
+impl Incoming<'_> {
+    fn run(mut self) -> Result<(), Failure> {
+        let mut spare = BytesMut::new();
+        let mut input = self.stream;
+        loop {
+            let frame = read_frame(&mut input, spare).map_err(Failure::Gone)?;
+            let packet: Packet = frame
+                .expect(FrameKind::Packet)
+                .map_err(|error| Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string())))?;
+            let sums = self.check(&packet, &frame.data).map_err(Failure::Broken)?;
+            if let Some(mirror) = &mut self.mirror {
+                mirror.send(&packet, &frame.data);
+            }
+            self.writer.append(&frame.data, &sums).map_err(Failure::Broken)?;
+            self.position += frame.data.len() as u64;
+            if packet.last {
+                return self.finish();
+            }
+            self.upstream.local_changed(self.position).map_err(gone)?;
+            spare = recycle(frame);
+        }
+    }
+
+    /// Checks that a packet is the next one and is what was sent; returns its sums.
+    fn check(&self, packet: &Packet, data: &[u8]) -> Result<Vec<u32>, Refusal> {
+        let whole = data.len().is_multiple_of(CHUNK_BYTES) && !data.is_empty();
+        if packet.offset != self.position || !(whole || packet.last) {
+            let message = format!(
+                "packet of {} bytes at {} of {}: {} is next, in whole chunks",
+                data.len(),
+                packet.offset,
+                self.block,
+                self.position
+            );
+            return Err(Refusal::new(RefusalKind::Invalid, message));
+        }
+        let sums = checksum::from_bytes(&packet.checksums);
+        if let Err(error) = checksum::verify(data, packet.offset, &sums) {
+            let message = format!("packet of {} arrived damaged: {error}", self.block);
+            return Err(Refusal::new(RefusalKind::Checksum, message));
+        }
+        Ok(sums)
+    }
+
+    /// Our copy first, then whatever the nodes below say: they have been at it all the while.
+    fn finish(mut self) -> Result<(), Failure> {
+        let length = self.writer.finalise().map_err(Failure::Broken)?;
+        let below = self.mirror.take().map(Mirror::finish);
+        self.upstream.done(length, below).map_err(gone)
+    }
+}
+
+/// The way back up: what is known here and below, told as one.
+struct Upstream {
+    stream: TcpStream,
+    uuid: String,
+    /// Who was left out at set-up.
+    faults: Vec<NodeFault>,
+    state: Mutex<Progress>,
+}
+
+struct Progress {
+    local: u64,
+    below: Option<Below>,
+}
+
+impl Upstream {
+    fn local_changed(&self, local: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.local = local;
+        self.send(&state, None)
+    }
+
+    fn below_changed(&self, below: Below) {
+        let mut state = self.state.lock();
+        // Done is told by `done`, once our own copy is too.
+        let tell = below.done.is_none();
+        state.below = Some(below);
+        if tell {
+            // A lost upstream is noticed by the thread that reads it.
+            self.send(&state, None).ok();
+        }
+    }
+
+    fn report(&self) -> io::Result<()> {
+        self.send(&self.state.lock(), None)
+    }
+
+    fn done(&self, length: u64, below: Option<Below>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.local = length;
+        if let Some(mut below) = below {
+            if let Some(theirs) = below.done.filter(|theirs| *theirs != length) {
+                let reason = format!("holds {theirs} bytes, not {length}");
+                for node in below.nodes.drain(..) {
+                    below.faults.push(NodeFault { node, reason: reason.clone() });
+                }
+            }
+            state.below = Some(below);
+        }
+        self.send(&state, Some(length))
+    }
+
+    /// One cumulative status. Under the lock, so that statuses go up in order.
+    fn send(&self, state: &Progress, done: Option<u64>) -> io::Result<()> {
+        let mut status = WriteStatus {
+            acked: done.unwrap_or(state.local),
+            done: done.is_some(),
+            nodes: vec![self.uuid.clone()],
+            faults: self.faults.clone(),
+        };
+        if let Some(below) = &state.below {
+            status.nodes.extend_from_slice(&below.nodes);
+            status.faults.extend_from_slice(&below.faults);
+            if !below.ended {
+                status.acked = status.acked.min(below.acked);
+            }
+        }
+        send_status(&self.stream, &status)
+    }
+}
+
+fn send_status(mut stream: &TcpStream, status: &WriteStatus) -> io::Result<()> {
+    let mut out = Vec::new();
+    encode_frame(FrameKind::Status, status, 0, &mut out);
+    stream.write_all(&out)
+}
+
+fn gone(error: io::Error) -> Failure {
+    Failure::Gone(FrameError::Io(error))
+}

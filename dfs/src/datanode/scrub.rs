@@ -1,0 +1,109 @@
+//! Re-reading replicas: on the NameNode's word, and all of them, slowly, round after round.
+//!
+//! Disks lose bits silently; a damaged replica found while good ones exist elsewhere is a small matter.
+//! The same thread clears away partial replicas whose writers are gone. Where the scrubber was is not kept
+//! over a restart: it begins anew.
+
+use super::{
+    node::Node,
+    store::{Opened, Store},
+    volume::Damage,
+};
+use crate::{
+    bulk::PACKET_BYTES,
+    checksum::{CHUNK_BYTES, verify},
+    ids::BlockId,
+};
+use std::{
+    io,
+    os::unix::fs::FileExt,
+    time::{Duration, Instant},
+};
+
+/// How often abandoned partial replicas are looked for, and the shortest pause between two rounds.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Bytes of an opened replica, verified: `piece` gets them in order, at most a packet at a time, with their
+/// sums, and says whether to go on. An empty block has one empty piece.
+pub(super) fn read_verified(
+    opened: &Opened,
+    mut piece: impl FnMut(u64, &[u8], &[u32]) -> bool,
+) -> Result<(), Damage> {
+    let length = opened.replica.length;
+    let mut buffer = vec![0; (PACKET_BYTES as u64).min(length) as usize];
+    let mut offset = 0;
+    loop {
+        let bytes = &mut buffer[..(PACKET_BYTES as u64).min(length - offset) as usize];
+        opened.data.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), format!("ends after {offset}")),
+            _ => error,
+        })?;
+        let first = offset as usize / CHUNK_BYTES;
+        let sums = &opened.sums.sums[first..first + bytes.len().div_ceil(CHUNK_BYTES)];
+        verify(bytes, offset, sums)?;
+        let at = offset;
+        offset += bytes.len() as u64;
+        if !piece(at, bytes, sums) || offset == length {
+            return Ok(());
+        }
+    }
+}
+
+/// Re-reads one replica; a damaged one is set aside and posted. `pace` is told of the bytes read and says
+/// whether to go on.
+pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -> bool) {
+    let Ok(opened) = store.open_replica(block) else { return };
+    if let Err(damage) = read_verified(&opened, |_, bytes, _| pace(bytes.len())) {
+        store.found_damage(block, opened.replica, damage);
+    }
+}
+
+/// Walks all replicas, for ever, until the node stops.
+pub(super) fn run(node: &Node) {
+    let rate = node.config.scrub_rate.0;
+    let patience = node.config.transfer_timeout.0 * 2;
+    let mut walk = Walk { node, patience, cleared: Instant::now() };
+    let mut last = None;
+    let mut round = Instant::now();
+    while !node.stop.is_rung() {
+        let next = if rate == 0 { None } else { node.store.after(last) };
+        let Some(block) = next else {
+            let left = node.config.scrub_period.0.saturating_sub(round.elapsed());
+            let off = rate == 0 && !walk.sleep(Duration::MAX);
+            if off || !walk.sleep(left.max(TICK)) {
+                return;
+            }
+            (last, round) = (None, Instant::now());
+            continue;
+        };
+        check(&node.store, block, |bytes| walk.sleep(Duration::from_secs_f64(bytes as f64 / rate as f64)));
+        last = Some(block);
+    }
+}
+
+/// A sleep that clears away partial replicas now and then.
+struct Walk<'a> {
+    node: &'a Node,
+    patience: Duration,
+    cleared: Instant,
+}
+
+impl Walk<'_> {
+    /// False if the node stops.
+    fn sleep(&mut self, time: Duration) -> bool {
+        let begin = Instant::now();
+        loop {
+            if self.cleared.elapsed() >= TICK {
+                self.node.store.drop_abandoned(self.patience);
+                self.cleared = Instant::now();
+            }
+            let left = time.saturating_sub(begin.elapsed());
+            if self.node.stop.wait(left.min(TICK)) {
+                return false;
+            }
+            if left <= TICK {
+                return true;
+            }
+        }
+    }
+}

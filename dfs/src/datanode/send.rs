@@ -1,0 +1,143 @@
+//! A block goes out: checksums in the reply, the bytes by sendfile, straight from the page cache.
+//!
+//! The bytes are not verified here: the reader does that, end to end, and tells the NameNode, which asks us to
+//! check. What can be seen without reading them (a missing, short or foreign file) is seen here.
+
+use super::{
+    error::{Refusal, RefusalKind},
+    news::Item,
+    receive::Failure,
+    store::{Opened, Store},
+};
+use crate::{
+    bulk::{FrameError, FrameKind, encode_frame},
+    checksum::{CHUNK_BYTES, to_bytes},
+    ids::BlockId,
+};
+use proto::dfs::{ReadBlock, ReadReply};
+use std::{
+    io::{self, Write},
+    net::TcpStream,
+    ops::Range,
+};
+
+/// Most bytes in one answer: keeps its checksums within a frame. Longer ranges are asked for in parts.
+const RANGE_BYTES_MAX: u64 = 8 << 30;
+
+/// The block that a connection read last, kept open for its next request.
+#[derive(Debug, Default)]
+pub(super) struct LastRead(Option<Opened>);
+
+/// Serves one `ReadBlock`.
+pub(super) fn send(
+    store: &Store,
+    mut stream: &TcpStream,
+    request: ReadBlock,
+    last: &mut LastRead,
+) -> Result<(), Failure> {
+    let opened = open(store, request, last).map_err(Failure::Refused)?;
+    let range = cover(&request, opened.replica.length).map_err(Failure::Refused)?;
+    let chunk = CHUNK_BYTES as u64;
+    let sums = (range.start / chunk) as usize..range.end.div_ceil(chunk) as usize;
+    let reply = ReadReply {
+        offset: range.start,
+        length: range.end - range.start,
+        chunk_size: CHUNK_BYTES as u32,
+        checksums: to_bytes(&opened.sums.sums[sums]),
+    };
+    let mut out = Vec::new();
+    encode_frame(FrameKind::ReadReply, &reply, 0, &mut out);
+    let gone = |error| Failure::Gone(FrameError::Io(error));
+    stream.write_all(&out).map_err(gone)?;
+    let mut at = range.start;
+    while at < range.end {
+        let count = (range.end - at).min(1 << 30) as usize;
+        match rustix::fs::sendfile(stream, &opened.data, Some(&mut at), count) {
+            Ok(0) => {
+                let why = format!("ends at {at}, before its {} bytes", opened.replica.length);
+                store.damaged(opened.block, opened.replica, why);
+                return Err(gone(io::ErrorKind::UnexpectedEof.into()));
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::IO) => {
+                let why = format!("cannot be read near offset {at}");
+                store.damaged(opened.block, opened.replica, why);
+                return Err(gone(io::ErrorKind::UnexpectedEof.into()));
+            }
+            Err(error) => return Err(gone(error.into())),
+        }
+    }
+    Ok(())
+}
+
+/// Opens the block, or takes the one still open, if it is the very same replica.
+fn open<'a>(store: &Store, request: ReadBlock, last: &'a mut LastRead) -> Result<&'a Opened, Refusal> {
+    let block = BlockId(request.block_id);
+    let now = store.find(block);
+    let same = last.0.as_ref().is_some_and(|kept| kept.block == block && Some(kept.replica) == now);
+    if !same {
+        last.0 = None;
+        last.0 = Some(store.open_replica(block)?);
+    }
+    let opened = last.0.as_ref().expect("opened above");
+    check_length(store, opened, request.block_length)?;
+    check_size(store, opened)?;
+    Ok(opened)
+}
+
+/// A sound replica of another length than the reader expects. The NameNode knows which is right: it is told
+/// ours again. The replica stays: one reader's word is not enough to give it up.
+pub(super) fn check_length(store: &Store, opened: &Opened, wanted: u64) -> Result<(), Refusal> {
+    let length = opened.replica.length;
+    if length == wanted {
+        return Ok(());
+    }
+    store.news.post([(opened.block, Item::Received(length))]);
+    let message = format!("replica of {} has {length} bytes, {wanted} are expected", opened.block);
+    Err(Refusal::new(RefusalKind::Damaged, message))
+}
+
+fn check_size(store: &Store, opened: &Opened) -> Result<(), Refusal> {
+    let found = opened.data.metadata().map(|data| data.len());
+    match found {
+        Ok(found) if found == opened.replica.length => Ok(()),
+        Ok(found) => {
+            let why = format!("has {found} bytes, {} were written", opened.replica.length);
+            Err(store.damaged(opened.block, opened.replica, why))
+        }
+        Err(error) => Err(store.found_damage(opened.block, opened.replica, error.into())),
+    }
+}
+
+/// The whole chunks that cover what is asked for.
+fn cover(request: &ReadBlock, length: u64) -> Result<Range<u64>, Refusal> {
+    if request.offset > length {
+        let message = format!("offset {} is past the {length} bytes of the block", request.offset);
+        return Err(Refusal::new(RefusalKind::Invalid, message));
+    }
+    let chunk = CHUNK_BYTES as u64;
+    let start = request.offset - request.offset % chunk;
+    let end = request.offset.saturating_add(request.length).min(length).min(start + RANGE_BYTES_MAX);
+    // At most the block's last chunk is not whole.
+    Ok(start..end.div_ceil(chunk).saturating_mul(chunk).min(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_what_is_asked_in_whole_chunks() {
+        let chunk = CHUNK_BYTES as u64;
+        let length = 3 * chunk + 7;
+        let cover = |offset, bytes| cover(&ReadBlock { offset, length: bytes, ..Default::default() }, length);
+        assert_eq!(cover(0, length), Ok(0..length));
+        assert_eq!(cover(1, 1), Ok(0..chunk));
+        assert_eq!(cover(chunk - 1, 2), Ok(0..2 * chunk));
+        assert_eq!(cover(chunk, chunk), Ok(chunk..2 * chunk));
+        assert_eq!(cover(3 * chunk + 1, u64::MAX), Ok(3 * chunk..length));
+        assert_eq!(cover(length, 5), Ok(3 * chunk..length));
+        assert_eq!(cover(2 * chunk, 0), Ok(2 * chunk..2 * chunk));
+        assert!(cover(length + 1, 0).is_err());
+    }
+}

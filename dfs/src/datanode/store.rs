@@ -1,0 +1,383 @@
+//! All data folders of the node as one store: which replica lies where, where a new one goes, and what
+//! becomes of a folder that fails.
+//!
+//! Invariants: a block is in the map exactly if its files are durable in `current/` of a folder in service;
+//! whatever enters or leaves the map is posted to `news`. Locks: a partial replica's before the map's, never
+//! the other way round; no network wait under either, no disk wait under the map's.
+
+use super::{
+    disk::{Disk, Verdict, judge},
+    error::{DataNodeError, Refusal, RefusalKind},
+    layout::{LAYOUT, Version},
+    news::{Item, News},
+    partial::Partial,
+    volume::{Damage, Room, Volume},
+};
+use crate::{
+    checksum::Checksums,
+    ids::{BlockId, NodeUuid},
+};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io,
+    ops::Bound,
+    path::PathBuf,
+    sync::Arc,
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Where errors go that end the node.
+pub(super) type Alarm = UnboundedSender<DataNodeError>;
+
+/// The data folders and what is in them.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) uuid: NodeUuid,
+    pub(super) news: News,
+    pub(super) volumes: Vec<Volume>,
+    pub(super) state: Mutex<State>,
+    alarm: Alarm,
+}
+
+/// The map. `replicas` is ordered so that the scrubber can walk it.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) replicas: BTreeMap<BlockId, Replica>,
+    pub(super) partials: HashMap<BlockId, Arc<Partial>>,
+    pub(super) volumes: Vec<VolumeState>,
+    cluster_id: String,
+    next_volume: usize,
+    generation: u64,
+}
+
+/// A folder in the map.
+#[derive(Debug, Clone, Default)]
+pub(super) struct VolumeState {
+    /// Out of service for good.
+    pub(super) failed: bool,
+    /// Bytes of finalised replicas.
+    pub(super) used: u64,
+    /// Bytes promised to partial replicas and not yet written.
+    pub(super) pending: u64,
+}
+
+/// A finalised replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Replica {
+    pub(super) volume: usize,
+    pub(super) length: u64,
+    /// Tells this replica from an earlier or later one of the same block.
+    pub(super) generation: u64,
+}
+
+/// A replica opened to be read.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) block: BlockId,
+    pub(super) replica: Replica,
+    pub(super) data: File,
+    pub(super) sums: Checksums,
+}
+
+/// What a heartbeat says of the disks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) capacity: u64,
+    pub(super) used: u64,
+    pub(super) free: u64,
+    pub(super) volumes: u32,
+    pub(super) failed: u32,
+}
+
+impl Store {
+    /// Opens and scans the folders. Damaged replicas are set aside and posted.
+    pub(super) fn open(
+        dirs: &[PathBuf],
+        reserve: u64,
+        disk: Arc<dyn Disk>,
+        alarm: Alarm,
+    ) -> Result<Self, DataNodeError> {
+        let mut volumes: Vec<Volume> = Vec::new();
+        let mut known: Option<(PathBuf, Version)> = None;
+        for dir in dirs {
+            if volumes.iter().any(|volume| dir.canonicalize().is_ok_and(|dir| dir == volume.paths.root)) {
+                return Err(DataNodeError::Twice(dir.clone()));
+            }
+            let (volume, version) = Volume::open(dir, reserve, disk.clone())?;
+            if let Some(version) = version {
+                agree(&mut known, volume.paths.root.clone(), version)?;
+            }
+            volumes.push(volume);
+        }
+        let (uuid, cluster_id) = known.map_or_else(
+            || (NodeUuid(uuid::Uuid::new_v4()), String::new()),
+            |(_, version)| (version.node_uuid, version.cluster_id),
+        );
+        let state = State {
+            replicas: BTreeMap::new(),
+            partials: HashMap::new(),
+            volumes: vec![VolumeState::default(); volumes.len()],
+            cluster_id,
+            next_volume: 0,
+            generation: 0,
+        };
+        let store = Self { uuid, news: News::default(), volumes, state: Mutex::new(state), alarm };
+        for index in 0..store.volumes.len() {
+            store.take_in(index)?;
+        }
+        Ok(store)
+    }
+
+    fn take_in(&self, index: usize) -> Result<(), DataNodeError> {
+        let volume = &self.volumes[index];
+        let scan = volume.scan()?;
+        let mut doubles = Vec::new();
+        let mut state = self.state.lock();
+        for (block, length) in scan.replicas {
+            if state.replicas.contains_key(&block) {
+                doubles.push(block);
+            } else {
+                state.insert(block, index, length);
+            }
+        }
+        let count = state.replicas.len();
+        drop(state);
+        for block in doubles {
+            tracing::warn!(%block, folder = %volume.paths.root.display(), "second replica in another folder: set aside");
+            self.or_retire(index, volume.set_aside(block)).ok();
+        }
+        for (block, why) in scan.damaged {
+            tracing::warn!(%block, folder = %volume.paths.root.display(), why, "damaged replica set aside");
+            self.or_retire(index, volume.set_aside(block)).ok();
+            self.news.post([(block, Item::Bad(why))]);
+        }
+        tracing::info!(folder = %volume.paths.root.display(), replicas = count, "folder scanned");
+        Ok(())
+    }
+
+    /// The cluster the folders belong to; empty before the first registration.
+    pub(super) fn cluster_id(&self) -> String {
+        self.state.lock().cluster_id.clone()
+    }
+
+    /// Writes who and whose the node is into every folder.
+    pub(super) fn join_cluster(&self, cluster_id: &str) {
+        self.state.lock().cluster_id = cluster_id.into();
+        let version = Version { layout: LAYOUT, cluster_id: cluster_id.into(), node_uuid: self.uuid };
+        for (index, volume) in self.volumes.iter().enumerate() {
+            if !self.is_failed(index) {
+                self.or_retire(index, volume.write_version(&version)).ok();
+            }
+        }
+    }
+
+    /// All finalised replicas, by id.
+    pub(super) fn replicas(&self) -> Vec<(BlockId, u64)> {
+        self.state.lock().replicas.iter().map(|(block, replica)| (*block, replica.length)).collect()
+    }
+
+    /// The first replica after `block`, round to the first of all when there is none.
+    pub(super) fn after(&self, block: Option<BlockId>) -> Option<BlockId> {
+        let from = block.map_or(Bound::Unbounded, Bound::Excluded);
+        self.state.lock().replicas.range((from, Bound::Unbounded)).next().map(|(block, _)| *block)
+    }
+
+    /// The replica of `block`, if there is one.
+    pub(super) fn find(&self, block: BlockId) -> Option<Replica> {
+        self.state.lock().replicas.get(&block).copied()
+    }
+
+    /// Opens a replica to read it. One that is not sound is set aside, posted, and refused as damaged.
+    pub(super) fn open_replica(&self, block: BlockId) -> Result<Opened, Refusal> {
+        let replica = self.find(block).ok_or_else(|| Refusal::not_found(block))?;
+        match self.volumes[replica.volume].open_block(block) {
+            Ok((data, sums)) if sums.length == replica.length => Ok(Opened { block, replica, data, sums }),
+            Ok((_, sums)) => {
+                let why = format!("has {} bytes, {} were written", sums.length, replica.length);
+                Err(self.damaged(block, replica, why))
+            }
+            Err(damage) => Err(self.found_damage(block, replica, damage)),
+        }
+    }
+
+    /// Acts on what is wrong with a replica.
+    pub(super) fn found_damage(&self, block: BlockId, replica: Replica, damage: Damage) -> Refusal {
+        if damage.is_passing() {
+            return Refusal::new(RefusalKind::Failed, format!("{block} {damage}"));
+        }
+        self.damaged(block, replica, damage.to_string())
+    }
+
+    /// Sets a damaged replica aside and posts it, unless it is gone already.
+    pub(super) fn damaged(&self, block: BlockId, replica: Replica, why: String) -> Refusal {
+        let mut state = self.state.lock();
+        if state.replicas.get(&block) != Some(&replica) {
+            return Refusal::not_found(block);
+        }
+        state.remove(block);
+        drop(state);
+        tracing::warn!(%block, why, "damaged replica set aside");
+        self.or_retire(replica.volume, self.volumes[replica.volume].set_aside(block)).ok();
+        self.news.post([(block, Item::Bad(why.clone()))]);
+        Refusal::new(RefusalKind::Damaged, format!("replica of {block} {why}"))
+    }
+
+    /// Deletes replicas, sound or set aside. Goes on until done or until `go_on` says no.
+    pub(super) fn delete(&self, blocks: &[BlockId], go_on: impl Fn() -> bool) {
+        let mut gone = Vec::new();
+        for block in blocks.iter().copied().take_while(|_| go_on()) {
+            self.state.lock().remove(block);
+            let mut all = true;
+            for (index, volume) in self.volumes.iter().enumerate() {
+                all &= self.is_failed(index) || self.or_retire(index, volume.delete(block)).is_ok();
+            }
+            if all {
+                gone.push((block, Item::Deleted));
+            }
+        }
+        tracing::info!(blocks = gone.len(), "replicas deleted on command");
+        self.news.post(gone);
+    }
+
+    /// Room and use over all folders in service; what one disk offers is counted once.
+    pub(super) fn usage(&self) -> Usage {
+        let rooms = self.rooms();
+        let state = self.state.lock();
+        let mut devices: HashMap<u64, u64> = HashMap::new();
+        for (index, room) in rooms.iter().enumerate() {
+            if let Some(room) = room
+                && !state.volumes[index].failed
+            {
+                devices.insert(room.device, room.free.saturating_sub(state.pending_on(room.device, &rooms)));
+            }
+        }
+        let used = state.volumes.iter().filter(|volume| !volume.failed).map(|volume| volume.used).sum();
+        let free = devices.values().sum();
+        let failed = state.volumes.iter().filter(|volume| volume.failed).count();
+        Usage {
+            capacity: used + free,
+            used,
+            free,
+            volumes: state.volumes.len() as u32,
+            failed: failed as u32,
+        }
+    }
+
+    pub(super) fn rooms(&self) -> Vec<Option<Room>> {
+        let room = |(index, volume): (usize, &Volume)| {
+            if self.is_failed(index) { None } else { volume.room().ok() }
+        };
+        self.volumes.iter().enumerate().map(room).collect()
+    }
+
+    pub(super) fn is_failed(&self, volume: usize) -> bool {
+        self.state.lock().volumes[volume].failed
+    }
+
+    /// Turns a failed write into a refusal, and takes the folder out of service if the error says so.
+    pub(super) fn or_retire<T>(&self, volume: usize, result: io::Result<T>) -> Result<T, Refusal> {
+        let error = match result {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let dir = self.volumes[volume].paths.root.display().to_string();
+        Err(match judge(&error) {
+            Verdict::Full => Refusal::new(RefusalKind::NoSpace, format!("no space on {dir}")),
+            Verdict::Passing => Refusal::new(RefusalKind::Failed, format!("cannot write on {dir}: {error}")),
+            Verdict::Broken => {
+                self.retire(volume, &error.to_string());
+                Refusal::new(RefusalKind::Failed, format!("folder {dir} failed and is retired: {error}"))
+            }
+        })
+    }
+
+    /// Takes a folder out of service for good: nothing on it is used or touched again.
+    fn retire(&self, volume: usize, why: &str) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.volumes[volume].failed, true) {
+            return;
+        }
+        let mut lost = Vec::new();
+        state.replicas.retain(|block, replica| {
+            let stays = replica.volume != volume;
+            if !stays {
+                lost.push((*block, Item::Lost));
+            }
+            stays
+        });
+        state.partials.retain(|_, partial| partial.volume != volume);
+        let none_left = state.volumes.iter().all(|volume| volume.failed);
+        drop(state);
+        let dir = self.volumes[volume].paths.root.display();
+        tracing::error!(folder = %dir, why, lost = lost.len(), "folder failed: retired, its replicas are lost");
+        if none_left {
+            self.alarm.send(DataNodeError::NoFolders(format!("{dir}: {why}"))).ok();
+        }
+        self.news.post(lost);
+    }
+}
+
+impl State {
+    pub(super) fn insert(&mut self, block: BlockId, volume: usize, length: u64) {
+        self.generation += 1;
+        self.replicas.insert(block, Replica { volume, length, generation: self.generation });
+        self.volumes[volume].used += length;
+    }
+
+    fn remove(&mut self, block: BlockId) {
+        if let Some(replica) = self.replicas.remove(&block) {
+            self.volumes[replica.volume].used -= replica.length;
+        }
+    }
+
+    fn pending_on(&self, device: u64, rooms: &[Option<Room>]) -> u64 {
+        let on = |index: &usize| rooms[*index].is_some_and(|room| room.device == device);
+        (0..self.volumes.len()).filter(on).map(|index| self.volumes[index].pending).sum()
+    }
+
+    /// The folder with the most room, if it has enough for `length`; of equals, the next in turn.
+    pub(super) fn choose(&mut self, rooms: &[Option<Room>], length: u64) -> Option<usize> {
+        let count = self.volumes.len();
+        let mut best: Option<(usize, u64)> = None;
+        for index in (0..count).map(|step| (self.next_volume + step) % count) {
+            let Some(room) = rooms[index].filter(|_| !self.volumes[index].failed) else { continue };
+            let free = room.free.saturating_sub(self.pending_on(room.device, rooms));
+            if free >= length && best.is_none_or(|(_, most)| free > most) {
+                best = Some((index, free));
+            }
+        }
+        let (index, _) = best?;
+        self.next_volume = (index + 1) % count;
+        Some(index)
+    }
+}
+
+/// Checks that a folder belongs with those before it.
+fn agree(
+    known: &mut Option<(PathBuf, Version)>,
+    path: PathBuf,
+    version: Version,
+) -> Result<(), DataNodeError> {
+    let Some((first, has)) = known else {
+        *known = Some((path, version));
+        return Ok(());
+    };
+    let mismatch = |what, first_has: String, second_has: String| {
+        Err(DataNodeError::Mismatch {
+            first: first.clone(),
+            second: path.clone(),
+            what,
+            first_has,
+            second_has,
+        })
+    };
+    if has.cluster_id != version.cluster_id {
+        return mismatch("clusters", has.cluster_id.clone(), version.cluster_id);
+    }
+    if has.node_uuid != version.node_uuid {
+        return mismatch("node uuids", has.node_uuid.to_string(), version.node_uuid.to_string());
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Data folders: restarts, locks, identities, strangers' files, failing and full disks.
+
+use super::{
+    super::{
+        DataNodeError,
+        disk::{Disk, RealDisk},
+    },
+    harness::*,
+};
+use parking_lot::Mutex;
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Syncs fail below these folders.
+#[derive(Debug, Default)]
+struct BrokenDisk(Mutex<Vec<PathBuf>>);
+
+impl BrokenDisk {
+    fn check(&self, path: &Path) -> io::Result<()> {
+        if self.0.lock().iter().any(|broken| path.starts_with(broken)) {
+            return Err(rustix::io::Errno::IO.into());
+        }
+        Ok(())
+    }
+}
+
+impl Disk for BrokenDisk {
+    fn sync_file(&self, file: &File, path: &Path) -> io::Result<()> {
+        self.check(path)?;
+        RealDisk.sync_file(file, path)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        self.check(path)?;
+        RealDisk.sync_folder(path)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_finds_what_was_finalised_and_drops_the_rest() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let uuid = node.uuid();
+    for block in [1, 256, 257, u64::MAX] {
+        put(&chain(&[&node]), block, &bytes(1000, block)).unwrap();
+    }
+    let (mut half, _) = Put::open(&chain(&[&node]), 5, 0).unwrap();
+    half.packet(&bytes(CHUNK, 1), false);
+    half.acked(CHUNK as u64);
+    let tmp = bench.dir("n1").join("tmp/blk_5");
+    assert!(tmp.exists());
+    node.stop().await;
+    let node = bench.node("n1").await;
+    assert_eq!(node.uuid(), uuid, "one identity for as long as the folders live");
+    assert!(!tmp.exists());
+    let known = bench.namenode.known(&node);
+    assert_eq!(known.replicas.keys().copied().collect::<Vec<_>>(), [1, 256, 257, u64::MAX]);
+    assert!(known.bad.is_empty());
+    assert_eq!(known.registrations.len(), 2);
+    assert!(known.registrations[0].incarnation < known.registrations[1].incarnation);
+    assert_eq!(known.registrations[1].cluster_id, "test-cluster");
+    for block in [1, 256, 257, u64::MAX] {
+        assert!(read(&node, block, 1000).unwrap().1 == bytes(1000, block));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_others_are_left_alone() {
+    let bench = Bench::new().await;
+    let dir = bench.dir("n1");
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    node.stop().await;
+    let strangers = [
+        "notes.txt",
+        "tmp/blk_007",
+        "tmp/upload",
+        "bad/readme",
+        "current/x",
+        "current/01/blk_2",
+        "current/01/blk_1.crc.bak",
+        "current/01/core",
+    ];
+    for stranger in strangers {
+        fs::write(dir.join(stranger), stranger).unwrap();
+    }
+    fs::create_dir(dir.join("current/05/blk_5")).unwrap();
+    // Checksums without data: what a crash between two renames leaves.
+    fs::copy(block_file(&dir, 1, ".crc"), dir.join("current/09/blk_9.crc")).unwrap();
+    let node = bench.node("n1").await;
+    assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), [1]);
+    for stranger in strangers {
+        assert_eq!(fs::read_to_string(dir.join(stranger)).unwrap(), stranger);
+    }
+    assert!(dir.join("current/05/blk_5").is_dir());
+    assert!(dir.join("current/09/blk_9.crc").exists(), "it is of another block: not ours to delete");
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_that_cannot_be_used_are_refused_by_name() {
+    let bench = Bench::new().await;
+    let start = async |dirs: &[&str]| {
+        let mut config = bench.config("n1");
+        config.datanode.dirs = dirs.iter().map(|dir| bench.dir(dir)).collect();
+        bench.node_on(&config, Arc::new(RealDisk)).await
+    };
+    let node = start(&["a"]).await.unwrap();
+    let error = start(&["a"]).await.unwrap_err().to_string();
+    assert!(error.contains("in use by datanode, pid "), "{error}");
+    node.stop().await;
+    start(&["b"]).await.unwrap().stop().await;
+    let error = start(&["a", "b"]).await.unwrap_err().to_string();
+    assert!(error.contains("/a and ") && error.contains("/b are not of one DataNode"), "{error}");
+    let error = start(&["a", "a"]).await.unwrap_err();
+    assert!(matches!(error, DataNodeError::Twice(_)), "{error}");
+    // A new, empty folder joins the others.
+    let node = start(&["a", "c"]).await.unwrap();
+    let uuid = node.uuid();
+    node.stop().await;
+    let node = start(&["c"]).await.unwrap();
+    assert_eq!(node.uuid(), uuid);
+    node.stop().await;
+    fs::write(bench.dir("c").join("VERSION"), "layout = 9\n").unwrap();
+    let error = start(&["c"]).await.unwrap_err().to_string();
+    assert!(error.contains("has layout 9, this build knows 1"), "{error}");
+    fs::write(bench.dir("c").join("VERSION"), "gibberish").unwrap();
+    let error = start(&["c"]).await.unwrap_err().to_string();
+    assert!(error.contains("c/VERSION is damaged"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_sync_is_never_acknowledged_and_retires_the_folder() {
+    let bench = Bench::new().await;
+    let mut config = bench.config("n1");
+    config.datanode.dirs = vec![bench.dir("a"), bench.dir("b")];
+    let disk = Arc::new(BrokenDisk::default());
+    let node = bench.node_on(&config, disk.clone()).await.unwrap();
+    for block in 1..=6 {
+        put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
+    }
+    let on = |dir: &str| -> Vec<u64> {
+        (1..=6).filter(|block| block_file(&bench.dir(dir), *block, "").exists()).collect()
+    };
+    let (in_a, in_b) = (on("a"), on("b"));
+    assert_eq!((in_a.len(), in_b.len()), (3, 3), "folders of one disk take turns");
+    disk.0.lock().push(fs::canonicalize(bench.dir("a")).unwrap());
+    let results: Vec<_> = (11..=14).map(|block| put(&chain(&[&node]), block, b"hello")).collect();
+    let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
+    assert_eq!(failed.len(), 1, "one write finds out, the others go to the good folder");
+    assert!(failed[0].to_string().contains("failed and is retired"), "{}", failed[0]);
+    bench
+        .namenode
+        .until(&node, "losses", |known| {
+            let mut lost = known.lost.clone();
+            lost.sort_unstable();
+            lost == in_a && known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == 1)
+        })
+        .await;
+    for block in in_a {
+        assert_eq!(kind(read(&node, block, 100)), "not-found");
+    }
+    for block in in_b {
+        assert!(read(&node, block, 100).unwrap().1 == bytes(100, block));
+    }
+    // With the last folder goes the node.
+    disk.0.lock().push(fs::canonicalize(bench.dir("b")).unwrap());
+    put(&chain(&[&node]), 20, b"hello").unwrap_err();
+    let error = node.failed().await.to_string();
+    assert!(error.starts_with("no data folder is left: "), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_disk_in_a_pipeline_costs_only_its_own_copy() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(BrokenDisk::default());
+    let first = bench.node("n1").await;
+    let mut config = bench.config("n2");
+    config.datanode.dirs.push(bench.dir("spare"));
+    let second = bench.node_on(&config, disk.clone()).await.unwrap();
+    disk.0.lock().push(fs::canonicalize(bench.dir("n2")).unwrap());
+    disk.0.lock().push(fs::canonicalize(bench.dir("spare")).unwrap());
+    let done = put(&chain(&[&first, &second]), 1, b"hello").unwrap();
+    assert_eq!(done.nodes, uuids(&[&first]));
+    assert_eq!(done.faults[0].node, "n2");
+    assert!(done.faults[0].reason.contains("failed and is retired"), "{}", done.faults[0].reason);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_named_and_stays_in_service() {
+    let bench = Bench::new().await;
+    let mut config = bench.config("n1");
+    config.datanode.reserve = daemon::Bytes(u64::MAX);
+    let node = bench.node_with(&config).await;
+    let error = put(&chain(&[&node]), 1, b"hello").unwrap_err();
+    assert!(error.to_string().starts_with("no space on /"), "{error}");
+    assert_eq!(kind::<()>(Err(error)), "no-space");
+    bench
+        .namenode
+        .until(&node, "heartbeat", |known| {
+            known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == 0 && beat.free == 0)
+        })
+        .await;
+}

@@ -1,0 +1,343 @@
+//! A NameNode that records what it is told, DataNodes in temporary folders, and a writer and reader that speak
+//! the bulk protocol by hand.
+
+use super::super::{DataNode, DataNodeError, disk::Disk, disk::RealDisk};
+use crate::{
+    bulk::{FrameError, FrameKind, encode_frame, read_frame},
+    checksum::{CHUNK_BYTES, sums_of, to_bytes},
+};
+use bytes::BytesMut;
+use daemon::{Bytes, Period, config::Config};
+use parking_lot::Mutex;
+use proto::dfs::{
+    BadReplica, BulkRequest, Command, DataNodeAddress, FullReportReply, FullReportRequest, HeartbeatReply,
+    HeartbeatRequest, Packet, ReadBlock, ReadReply, RegisterReply, RegisterRequest, WriteBlock, WriteStatus,
+    block_reports_server::{BlockReports, BlockReportsServer},
+    bulk_request::Op,
+    command::Kind,
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use tonic::{Request, Response, Status};
+
+pub(super) const CHUNK: usize = CHUNK_BYTES;
+
+/// What the fake NameNode knows of one DataNode.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Known {
+    pub(super) registrations: Vec<RegisterRequest>,
+    pub(super) replicas: BTreeMap<u64, u64>,
+    pub(super) full_reports: usize,
+    pub(super) heartbeats: Vec<HeartbeatRequest>,
+    pub(super) deleted: Vec<u64>,
+    pub(super) bad: Vec<BadReplica>,
+    pub(super) lost: Vec<u64>,
+    pub(super) commands: Vec<Command>,
+    pub(super) forget: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    pub(super) nodes: HashMap<String, Known>,
+    pub(super) refuse: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct FakeNameNode {
+    pub(super) books: Arc<Mutex<Books>>,
+    pub(super) addr: SocketAddr,
+}
+
+impl FakeNameNode {
+    pub(super) async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let fake = Self { books: Arc::default(), addr };
+        let incoming = tonic::transport::server::TcpIncoming::from(listener);
+        let service = BlockReportsServer::new(fake.clone());
+        tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
+        fake
+    }
+
+    pub(super) fn known(&self, node: &DataNode) -> Known {
+        self.books.lock().nodes.get(&node.uuid().to_string()).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn command(&self, node: &DataNode, kind: Kind) {
+        let mut books = self.books.lock();
+        let known = books.nodes.entry(node.uuid().to_string()).or_default();
+        known.commands.push(Command { kind: Some(kind) });
+    }
+
+    /// Waits until what is known of `node` satisfies `wanted`.
+    pub(super) async fn until(&self, node: &DataNode, what: &str, wanted: impl Fn(&Known) -> bool) {
+        wait_for(what, || wanted(&self.known(node))).await;
+    }
+}
+
+#[tonic::async_trait]
+impl BlockReports for FakeNameNode {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {
+        assert_eq!(request.metadata().get("fermata-user").unwrap(), "datanode");
+        let mut books = self.books.lock();
+        if let Some(why) = &books.refuse {
+            return Err(Status::failed_precondition(why.clone()));
+        }
+        let request = request.into_inner();
+        let uuid = request.address.as_ref().unwrap().uuid.clone();
+        let known = books.nodes.entry(uuid).or_default();
+        known.registrations.push(request);
+        known.forget = false;
+        Ok(Response::new(RegisterReply { cluster_id: "test-cluster".into(), heartbeat_ms: 50 }))
+    }
+
+    async fn full_report(
+        &self,
+        request: Request<FullReportRequest>,
+    ) -> Result<Response<FullReportReply>, Status> {
+        let request = request.into_inner();
+        let mut books = self.books.lock();
+        let known = books.nodes.entry(request.uuid).or_default();
+        if request.chunk == 0 {
+            known.replicas.clear();
+        }
+        known.replicas.extend(request.replicas.iter().map(|replica| (replica.block_id, replica.length)));
+        known.full_reports += usize::from(request.last);
+        Ok(Response::new(FullReportReply {}))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<HeartbeatRequest>,
+    ) -> Result<Response<HeartbeatReply>, Status> {
+        let request = request.into_inner();
+        let mut books = self.books.lock();
+        let known = books.nodes.entry(request.uuid.clone()).or_default();
+        if known.forget {
+            return Ok(Response::new(HeartbeatReply { register_again: true, commands: vec![] }));
+        }
+        known.replicas.extend(request.received.iter().map(|replica| (replica.block_id, replica.length)));
+        let bad = request.bad.iter().map(|bad| bad.block_id);
+        for gone in request.deleted.iter().chain(&request.lost).copied().chain(bad) {
+            known.replicas.remove(&gone);
+        }
+        known.deleted.extend(&request.deleted);
+        known.lost.extend(&request.lost);
+        known.bad.extend(request.bad.clone());
+        known.heartbeats.push(request);
+        let commands = std::mem::take(&mut known.commands);
+        Ok(Response::new(HeartbeatReply { register_again: false, commands }))
+    }
+}
+
+/// A NameNode and a folder for DataNodes.
+pub(super) struct Bench {
+    pub(super) namenode: FakeNameNode,
+    pub(super) home: TempDir,
+}
+
+impl Bench {
+    pub(super) async fn new() -> Self {
+        Self { namenode: FakeNameNode::start().await, home: tempfile::tempdir().unwrap() }
+    }
+
+    pub(super) fn dir(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    pub(super) fn config(&self, name: &str) -> Config {
+        let mut config = Config::default();
+        config.cluster.namenode = self.namenode.addr.to_string();
+        config.datanode.node = name.into();
+        config.datanode.listen = "127.0.0.1:0".into();
+        config.datanode.dirs = vec![self.dir(name)];
+        config.datanode.reserve = Bytes(0);
+        config.datanode.scrub_rate = Bytes(0);
+        config.datanode.transfer_timeout = Period::secs(10);
+        config
+    }
+
+    pub(super) async fn node(&self, name: &str) -> DataNode {
+        self.node_with(&self.config(name)).await
+    }
+
+    pub(super) async fn node_with(&self, config: &Config) -> DataNode {
+        self.node_on(config, Arc::new(RealDisk)).await.unwrap()
+    }
+
+    pub(super) async fn node_on(
+        &self,
+        config: &Config,
+        disk: Arc<dyn Disk>,
+    ) -> Result<DataNode, DataNodeError> {
+        let node = DataNode::start_on(config, disk).await?;
+        node.ready().await?;
+        Ok(node)
+    }
+}
+
+/// Polls a condition; fails the test if it does not come true.
+pub(super) async fn wait_for(what: &str, wanted: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !wanted() {
+        assert!(Instant::now() < until, "waited in vain for: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Bytes that differ everywhere.
+pub(super) fn bytes(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+/// The one file of `block` below `dir/current`.
+pub(super) fn block_file(dir: &Path, block: u64, suffix: &str) -> PathBuf {
+    dir.join(format!("current/{:02x}/blk_{block}{suffix}", block % 256))
+}
+
+/// A write in progress, spoken by hand.
+pub(super) struct Put {
+    pub(super) stream: TcpStream,
+    pub(super) at: u64,
+}
+
+impl Put {
+    /// Sets a pipeline up; returns it with the first status.
+    pub(super) fn open(
+        chain: &[DataNodeAddress],
+        block: u64,
+        resume_at: u64,
+    ) -> Result<(Self, WriteStatus), FrameError> {
+        let mut put = Self { stream: connect(&chain[0].data_addr), at: resume_at };
+        let write = WriteBlock {
+            block_id: block,
+            resume_at,
+            mirrors: chain[1..].to_vec(),
+            expected_length: 64 << 20,
+        };
+        request(&mut put.stream, Op::Write(write));
+        let status = put.status()?;
+        Ok((put, status))
+    }
+
+    pub(super) fn packet(&mut self, data: &[u8], last: bool) {
+        let packet = Packet { offset: self.at, last, checksums: to_bytes(&sums_of(data)) };
+        self.raw_packet(&packet, data);
+        self.at += data.len() as u64;
+    }
+
+    pub(super) fn raw_packet(&mut self, packet: &Packet, data: &[u8]) {
+        let mut out = Vec::new();
+        encode_frame(FrameKind::Packet, packet, data.len(), &mut out);
+        out.extend_from_slice(data);
+        // The other end may have gone: its answer tells.
+        self.stream.write_all(&out).ok();
+    }
+
+    pub(super) fn status(&mut self) -> Result<WriteStatus, FrameError> {
+        read_frame(&mut self.stream, BytesMut::new())?.expect(FrameKind::Status)
+    }
+
+    /// Reads statuses until one satisfies `wanted`.
+    pub(super) fn until(&mut self, wanted: impl Fn(&WriteStatus) -> bool) -> Result<WriteStatus, FrameError> {
+        loop {
+            let status = self.status()?;
+            if wanted(&status) {
+                return Ok(status);
+            }
+        }
+    }
+
+    pub(super) fn acked(&mut self, bytes: u64) -> WriteStatus {
+        self.until(|status| status.acked >= bytes).unwrap()
+    }
+
+    pub(super) fn done(&mut self) -> Result<WriteStatus, FrameError> {
+        self.until(|status| status.done)
+    }
+}
+
+pub(super) fn connect(addr: &str) -> TcpStream {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+pub(super) fn request(stream: &mut impl Write, op: Op) {
+    let mut out = Vec::new();
+    encode_frame(FrameKind::Request, &BulkRequest { op: Some(op) }, 0, &mut out);
+    stream.write_all(&out).unwrap();
+}
+
+/// Writes a whole block in packets of `packet` bytes.
+pub(super) fn put_in(
+    chain: &[DataNodeAddress],
+    block: u64,
+    data: &[u8],
+    packet: usize,
+) -> Result<WriteStatus, FrameError> {
+    let (mut put, _) = Put::open(chain, block, 0)?;
+    let mut pieces = data.chunks(packet).peekable();
+    if pieces.peek().is_none() {
+        put.packet(&[], true);
+    }
+    while let Some(piece) = pieces.next() {
+        put.packet(piece, pieces.peek().is_none());
+    }
+    put.done()
+}
+
+pub(super) fn put(chain: &[DataNodeAddress], block: u64, data: &[u8]) -> Result<WriteStatus, FrameError> {
+    put_in(chain, block, data, crate::bulk::PACKET_BYTES)
+}
+
+/// Reads a range on an open connection; the bytes are as sent, not verified.
+pub(super) fn read_on(
+    stream: &mut TcpStream,
+    block: u64,
+    range: std::ops::Range<u64>,
+    block_length: u64,
+) -> Result<(ReadReply, Vec<u8>), FrameError> {
+    let (offset, length) = (range.start, range.end - range.start);
+    request(stream, Op::Read(ReadBlock { block_id: block, offset, length, block_length }));
+    let reply: ReadReply = read_frame(stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
+    let mut data = vec![0; reply.length as usize];
+    stream.read_exact(&mut data)?;
+    Ok((reply, data))
+}
+
+pub(super) fn read(node: &DataNode, block: u64, length: u64) -> Result<(ReadReply, Vec<u8>), FrameError> {
+    read_on(&mut connect(node.data_addr()), block, 0..length, length)
+}
+
+/// The kind of a refusal.
+pub(super) fn kind<T: std::fmt::Debug>(result: Result<T, FrameError>) -> String {
+    match result {
+        Err(FrameError::Refused { kind, .. }) => kind,
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+pub(super) fn chain(nodes: &[&DataNode]) -> Vec<DataNodeAddress> {
+    nodes.iter().map(|node| node.address().clone()).collect()
+}
+
+pub(super) fn uuids(nodes: &[&DataNode]) -> Vec<String> {
+    nodes.iter().map(|node| node.uuid().to_string()).collect()
+}

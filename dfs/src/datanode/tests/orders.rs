@@ -1,0 +1,131 @@
+//! The talk with the NameNode: commands, news, new registrations, refusals, absence.
+
+use super::harness::*;
+use proto::dfs::{CopyBlock, DeleteBlocks, command::Kind};
+use std::{fs, time::Duration};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_made_verified_and_reported() {
+    let bench = Bench::new().await;
+    let (from, to, behind) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
+    for (block, length) in [(1, 0), (2, 1), (3, 5 * CHUNK + 3), (4, crate::bulk::PACKET_BYTES)] {
+        let data = bytes(length, block);
+        put(&chain(&[&from]), block, &data).unwrap();
+        let copy = CopyBlock { block_id: block, length: length as u64, targets: chain(&[&to, &behind]) };
+        bench.namenode.command(&from, Kind::Copy(copy));
+        for node in [&to, &behind] {
+            bench.namenode.until(node, "copy", |known| known.replicas.contains_key(&block)).await;
+            assert!(read(node, block, length as u64).unwrap().1 == data, "{length} bytes");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_replica_is_not_copied_but_reported() {
+    let bench = Bench::new().await;
+    let (from, to) = (bench.node("n1").await, bench.node("n2").await);
+    let data = bytes(4 * CHUNK, 1);
+    put(&chain(&[&from]), 1, &data).unwrap();
+    let mut bad = data.clone();
+    bad[3 * CHUNK] ^= 1;
+    fs::write(block_file(&bench.dir("n1"), 1, ""), &bad).unwrap();
+    let copy = CopyBlock { block_id: 1, length: data.len() as u64, targets: chain(&[&to]) };
+    bench.namenode.command(&from, Kind::Copy(copy));
+    bench.namenode.until(&from, "bad replica", |known| known.bad.len() == 1).await;
+    assert!(!bench.namenode.known(&to).replicas.contains_key(&1));
+    assert_eq!(kind(read(&to, 1, data.len() as u64)), "not-found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletions_take_sound_and_bad_replicas() {
+    let bench = Bench::new().await;
+    let dir = bench.dir("n1");
+    let node = bench.node("n1").await;
+    for block in 1..=3 {
+        put(&chain(&[&node]), block, &bytes(CHUNK, block)).unwrap();
+    }
+    fs::write(block_file(&dir, 2, ""), b"short").unwrap();
+    assert_eq!(kind(read(&node, 2, CHUNK as u64)), "damaged");
+    assert!(dir.join("bad/blk_2").exists());
+    bench.namenode.command(&node, Kind::Delete(DeleteBlocks { block_ids: vec![1, 2, 99] }));
+    bench.namenode.until(&node, "deletions", |known| known.deleted == [1, 2, 99]).await;
+    assert!(!block_file(&dir, 1, "").exists() && !block_file(&dir, 1, ".crc").exists());
+    assert!(!dir.join("bad/blk_2").exists() && !dir.join("bad/blk_2.crc").exists());
+    assert_eq!(kind(read(&node, 1, CHUNK as u64)), "not-found");
+    assert!(read(&node, 3, CHUNK as u64).unwrap().1 == bytes(CHUNK, 3));
+    bench
+        .namenode
+        .until(&node, "use", |known| known.heartbeats.last().is_some_and(|beat| beat.used == CHUNK as u64))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn told_to_register_again_it_reports_everything_again() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    bench.namenode.until(&node, "report", |known| known.replicas.contains_key(&1)).await;
+    {
+        let mut books = bench.namenode.books.lock();
+        let known = books.nodes.get_mut(&node.uuid().to_string()).unwrap();
+        *known = Known { forget: true, ..Known::default() };
+    }
+    bench.namenode.until(&node, "a second full report", |known| known.full_reports == 1).await;
+    let known = bench.namenode.known(&node);
+    assert_eq!(known.replicas.get(&1), Some(&5));
+    assert_eq!(known.registrations.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_ends_the_node_with_the_namenodes_words() {
+    let bench = Bench::new().await;
+    bench.namenode.books.lock().refuse = Some("node n1 runs already with a newer incarnation".into());
+    let error = bench.node_on(&bench.config("n1"), std::sync::Arc::new(super::super::disk::RealDisk)).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("refuses this datanode: node n1 runs already"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_of_news_makes_few_heartbeats_and_loses_none() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let before = bench.namenode.known(&node).heartbeats.len();
+    let begin = std::time::Instant::now();
+    for block in 0..200 {
+        node.node.store.news.post([(crate::ids::BlockId(block), super::super::news::Item::Received(7))]);
+    }
+    bench.namenode.until(&node, "all news", |known| known.replicas.len() == 200).await;
+    let beats = bench.namenode.known(&node).heartbeats.len() - before;
+    let most = 4 + begin.elapsed().as_millis() as usize / 5;
+    assert!(beats <= most, "{beats} heartbeats, {most} expected at the most");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_namenode_blocks_still_move_and_news_wait() {
+    let bench = Bench::new().await;
+    let port = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let mut config = bench.config("n1");
+    config.cluster.namenode = port.to_string();
+    let node = super::super::DataNode::start(&config).await.unwrap();
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
+    tokio::time::timeout(Duration::from_millis(50), node.ready()).await.unwrap_err();
+    assert_eq!(node.node.store.news.batch().len(), 1);
+    node.stop().await;
+    let node = bench.node("n1").await;
+    assert_eq!(bench.namenode.known(&node).replicas.get(&1), Some(&5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_namenode_address_is_refused() {
+    let bench = Bench::new().await;
+    for addr in ["nowhere", "host:port", ""] {
+        let mut config = bench.config("n1");
+        config.cluster.namenode = addr.into();
+        let error = super::super::DataNode::start(&config).await.unwrap_err().to_string();
+        assert!(error.contains("is not host:port"), "{error}");
+    }
+}

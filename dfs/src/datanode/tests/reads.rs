@@ -1,0 +1,119 @@
+//! Blocks go out: ranges over TCP, descriptors over the Unix socket.
+
+use super::harness::*;
+use crate::{
+    bulk::{FRAME_HEADER_BYTES, FrameError, FrameKind, PACKET_BYTES, read_frame},
+    checksum::{Checksums, from_bytes, verify},
+    ids::BlockId,
+};
+use bytes::BytesMut;
+use proto::dfs::{OpenLocal, ReadReply, bulk_request::Op};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::{
+    fs::File,
+    io::{IoSliceMut, Read},
+    mem::MaybeUninit,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ranges_come_in_whole_chunks_and_hold_what_was_asked() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let data = bytes(2 * PACKET_BYTES + 4321, 2);
+    let length = data.len() as u64;
+    put(&chain(&[&node]), 1, &data).unwrap();
+    put(&chain(&[&node]), 2, b"another").unwrap();
+    // One connection, many requests, refused ones among them.
+    let mut stream = connect(node.data_addr());
+    for (start, end) in [(0, 1), (1, 2), (65535, 65537), (70_000, 600_001), (length - 1, length), (0, length)]
+    {
+        let (reply, got) = read_on(&mut stream, 1, start..end, length).unwrap();
+        assert!(reply.offset <= start && reply.offset + reply.length >= end, "{start}..{end}");
+        assert!(start - reply.offset < CHUNK as u64 && reply.offset + reply.length < end + CHUNK as u64);
+        verify(&got, reply.offset, &from_bytes(&reply.checksums)).unwrap();
+        assert!(got == data[reply.offset as usize..][..reply.length as usize], "{start}..{end}");
+        assert_eq!(kind(read_on(&mut stream, 99, 0..1, 1)), "not-found");
+        assert_eq!(read_on(&mut stream, 2, 0..7, 7).unwrap().1, b"another");
+    }
+    assert_eq!(read_on(&mut stream, 1, 0..u64::MAX, length).unwrap().1.len() as u64, length);
+    assert_eq!(kind(read_on(&mut stream, 1, length + 1..length + 2, length)), "invalid");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_with_another_length_is_refused_and_the_namenode_hears_of_it() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    bench.namenode.until(&node, "report", |k| k.replicas.contains_key(&1)).await;
+    bench.namenode.books.lock().nodes.values_mut().for_each(|known| known.replicas.clear());
+    assert_eq!(kind(read_on(&mut connect(node.data_addr()), 1, 0..6, 6)), "damaged");
+    bench.namenode.until(&node, "second report", |k| k.replicas.get(&1) == Some(&5)).await;
+    // One reader's word is not enough to lose a sound replica.
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
+}
+
+fn open_local(path: &str, request_: OpenLocal) -> Result<(ReadReply, Vec<File>), FrameError> {
+    let mut stream = UnixStream::connect(path).unwrap();
+    request(&mut stream, Op::OpenLocal(request_));
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut head = [0; FRAME_HEADER_BYTES];
+    let got = rustix::net::recvmsg(
+        &stream,
+        &mut [IoSliceMut::new(&mut head)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )
+    .unwrap();
+    assert_eq!(got.bytes, FRAME_HEADER_BYTES);
+    let mut files = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            files.extend(descriptors.map(File::from));
+        }
+    }
+    let frame = read_frame(&mut head.chain(&mut stream), BytesMut::new())?;
+    Ok((frame.expect(FrameKind::ReadReply)?, files))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_local_reader_gets_the_files_and_can_map_them() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let data = bytes(3 * CHUNK + 5, 2);
+    put(&chain(&[&node]), 1, &data).unwrap();
+    let socket = node.address().local_socket.clone();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let ask = OpenLocal { block_id: 1, block_length: data.len() as u64, node_uuid: node.uuid().to_string() };
+    let (reply, mut files) = open_local(&socket, ask.clone()).unwrap();
+    assert_eq!((reply.offset, reply.length, files.len()), (0, 0, 2));
+    let mut sums = Vec::new();
+    files[1].read_to_end(&mut sums).unwrap();
+    let sums = Checksums::decode(&sums, BlockId(1)).unwrap();
+    assert_eq!(from_bytes(&reply.checksums), sums.sums);
+    #[allow(unsafe_code, reason = "mapping the descriptor is what is tested")]
+    // SAFETY: nobody changes a finalised block while the test runs.
+    let map = unsafe { memmap2::Mmap::map(&files[0]) }.unwrap();
+    assert!(map[..] == data);
+    verify(&map, 0, &sums.sums).unwrap();
+    let stranger = OpenLocal { node_uuid: "another".into(), ..ask.clone() };
+    assert_eq!(kind(open_local(&socket, stranger)), "invalid");
+    assert_eq!(kind(open_local(&socket, OpenLocal { block_id: 2, ..ask.clone() })), "not-found");
+    assert_eq!(kind(open_local(&socket, OpenLocal { block_length: 1, ..ask })), "damaged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_with_a_long_path_has_its_socket_elsewhere() {
+    let bench = Bench::new().await;
+    let mut config = bench.config("n1");
+    config.datanode.dirs = vec![bench.dir(&"long".repeat(30))];
+    let node = bench.node_with(&config).await;
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    let socket = node.address().local_socket.clone();
+    assert!(!socket.is_empty() && socket.len() <= 100, "{socket}");
+    let ask = OpenLocal { block_id: 1, block_length: 5, node_uuid: node.uuid().to_string() };
+    assert_eq!(open_local(&socket, ask).unwrap().1.len(), 2);
+    node.stop().await;
+    assert!(!std::path::Path::new(&socket).parent().unwrap().exists());
+}

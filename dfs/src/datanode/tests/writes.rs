@@ -1,0 +1,279 @@
+//! Blocks come in: alone, down pipelines, with members dying, resumed and taken over.
+
+use super::harness::*;
+use crate::{
+    bulk::{FrameError, PACKET_BYTES},
+    checksum::{sums_of, to_bytes, verify},
+};
+use daemon::Period;
+use proto::dfs::{DataNodeAddress, Packet};
+use std::{io::Write, net::TcpListener};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_written_reads_back() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let lengths =
+        [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, PACKET_BYTES, PACKET_BYTES + 1, 3 * PACKET_BYTES, 3 * CHUNK + 7];
+    for (block, length) in (1..).zip(lengths) {
+        let data = bytes(length, block);
+        let done = put(&chain(&[&node]), block, &data).unwrap();
+        assert_eq!((done.acked, done.nodes), (length as u64, uuids(&[&node])));
+        let (reply, got) = read(&node, block, length as u64).unwrap();
+        assert!(got == data, "{length} bytes");
+        verify(&got, 0, &crate::checksum::from_bytes(&reply.checksums)).unwrap();
+        bench.namenode.until(&node, "report", |k| k.replicas.get(&block) == Some(&(length as u64))).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_last_packet_ends_a_block_too() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let data = bytes(2 * CHUNK, 1);
+    let (mut put, first) = Put::open(&chain(&[&node]), 5, 0).unwrap();
+    assert_eq!((first.acked, first.done), (0, false));
+    put.packet(&data, false);
+    put.acked(2 * CHUNK as u64);
+    put.packet(&[], true);
+    assert_eq!(put.done().unwrap().acked, 2 * CHUNK as u64);
+    assert!(read(&node, 5, 2 * CHUNK as u64).unwrap().1 == data);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_of_three_holds_three_copies() {
+    let bench = Bench::new().await;
+    let nodes = [bench.node("n1").await, bench.node("n2").await, bench.node("n3").await];
+    let nodes: Vec<_> = nodes.iter().collect();
+    let data = bytes(5 * PACKET_BYTES + 11, 3);
+    let done = put(&chain(&nodes), 77, &data).unwrap();
+    assert_eq!((done.acked, done.nodes, done.faults), (data.len() as u64, uuids(&nodes), vec![]));
+    for node in nodes {
+        assert!(read(node, 77, data.len() as u64).unwrap().1 == data);
+        bench.namenode.until(node, "report", |k| k.replicas.contains_key(&77)).await;
+    }
+}
+
+/// An address where nobody listens.
+fn nobody(name: &str) -> DataNodeAddress {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let data_addr = listener.local_addr().unwrap().to_string();
+    DataNodeAddress { node: name.into(), uuid: name.into(), data_addr, ..Default::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_that_is_not_there_is_left_out() {
+    let bench = Bench::new().await;
+    let (first, third) = (bench.node("n1").await, bench.node("n3").await);
+    let mut pipeline = chain(&[&first, &third]);
+    pipeline.insert(1, nobody("n2"));
+    let data = bytes(PACKET_BYTES + 5, 4);
+    let done = put(&pipeline, 9, &data).unwrap();
+    assert_eq!(done.nodes, uuids(&[&first, &third]));
+    assert_eq!(done.faults.len(), 1);
+    assert_eq!(done.faults[0].node, "n2");
+    assert!(done.faults[0].reason.contains("cannot connect"), "{}", done.faults[0].reason);
+    assert!(read(&third, 9, data.len() as u64).unwrap().1 == data);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_that_says_nothing_is_left_out() {
+    let bench = Bench::new().await;
+    let mut config = bench.config("n1");
+    config.datanode.transfer_timeout = Period::secs(1);
+    let first = bench.node_with(&config).await;
+    // Takes connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let data_addr = silent.local_addr().unwrap().to_string();
+    let mut pipeline = chain(&[&first]);
+    pipeline.push(DataNodeAddress { node: "n2".into(), data_addr, ..Default::default() });
+    let done = put(&pipeline, 9, b"hello").unwrap();
+    assert_eq!(done.nodes, uuids(&[&first]));
+    assert_eq!(done.faults[0].node, "n2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_that_dies_mid_block_is_dropped_and_the_rest_go_on() {
+    let bench = Bench::new().await;
+    let (first, second, third) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
+    let data = bytes(6 * PACKET_BYTES, 5);
+    let (mut put, ready) = Put::open(&chain(&[&first, &second, &third]), 8, 0).unwrap();
+    assert_eq!(ready.nodes, uuids(&[&first, &second, &third]));
+    let (early, late) = data.split_at(2 * PACKET_BYTES);
+    for piece in early.chunks(PACKET_BYTES) {
+        put.packet(piece, false);
+    }
+    put.acked(early.len() as u64);
+    drop(third);
+    let mut pieces = late.chunks(PACKET_BYTES).peekable();
+    while let Some(piece) = pieces.next() {
+        put.packet(piece, pieces.peek().is_none());
+    }
+    let done = put.done().unwrap();
+    assert_eq!((done.acked, &done.nodes), (data.len() as u64, &uuids(&[&first, &second])));
+    assert_eq!(done.faults.iter().map(|fault| fault.node.as_str()).collect::<Vec<_>>(), ["n3"]);
+    for node in [&first, &second] {
+        assert!(read(node, 8, data.len() as u64).unwrap().1 == data);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_middle_goes_what_is_behind_it() {
+    let bench = Bench::new().await;
+    let (first, second, third) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
+    let data = bytes(3 * PACKET_BYTES, 5);
+    let (mut put, _) = Put::open(&chain(&[&first, &second, &third]), 8, 0).unwrap();
+    put.packet(&data[..PACKET_BYTES], false);
+    put.acked(PACKET_BYTES as u64);
+    drop(second);
+    put.packet(&data[PACKET_BYTES..2 * PACKET_BYTES], false);
+    put.packet(&data[2 * PACKET_BYTES..], true);
+    let done = put.done().unwrap();
+    assert_eq!(done.nodes, uuids(&[&first]));
+    assert_eq!(done.faults.iter().map(|fault| fault.node.as_str()).collect::<Vec<_>>(), ["n2", "n3"]);
+    assert!(read(&first, 8, data.len() as u64).unwrap().1 == data);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_first_dies_the_writer_resumes_on_the_second() {
+    let bench = Bench::new().await;
+    let (first, second, third) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
+    let data = bytes(5 * PACKET_BYTES + 99, 6);
+    let (mut put, _) = Put::open(&chain(&[&first, &second, &third]), 8, 0).unwrap();
+    for piece in data[..4 * PACKET_BYTES].chunks(PACKET_BYTES) {
+        put.packet(piece, false);
+    }
+    let acked = put.acked(2 * PACKET_BYTES as u64).acked;
+    drop(first);
+    while put.status().is_ok() {}
+    let rest = [&second, &third];
+    let (mut again, ready) = Put::open(&chain(&rest), 8, acked).unwrap();
+    assert_eq!((ready.acked, ready.nodes), (acked, uuids(&rest)));
+    let mut pieces = data[acked as usize..].chunks(PACKET_BYTES).peekable();
+    while let Some(piece) = pieces.next() {
+        again.packet(piece, pieces.peek().is_none());
+    }
+    let done = again.done().unwrap();
+    assert_eq!((done.acked, done.nodes), (data.len() as u64, uuids(&rest)));
+    for node in rest {
+        assert!(read(node, 8, data.len() as u64).unwrap().1 == data);
+    }
+    // The writer may not have seen `done`: asking again is answered at once.
+    let (_, done) = Put::open(&chain(&rest), 8, 5 * PACKET_BYTES as u64).unwrap();
+    assert!(done.done && done.acked == data.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_connection_takes_over_from_a_living_one() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let data = bytes(4 * CHUNK, 7);
+    let (mut old, _) = Put::open(&chain(&[&node]), 3, 0).unwrap();
+    old.packet(&data[..CHUNK], false);
+    old.packet(&bytes(CHUNK, 999), false);
+    old.acked(2 * CHUNK as u64);
+    let (mut new, _) = Put::open(&chain(&[&node]), 3, CHUNK as u64).unwrap();
+    old.packet(&bytes(CHUNK, 1000), true);
+    assert!(old.done().is_err(), "the superseded writer gets no acknowledgement");
+    new.packet(&data[CHUNK..], true);
+    assert_eq!(new.done().unwrap().acked, data.len() as u64);
+    assert!(read(&node, 3, data.len() as u64).unwrap().1 == data);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partial_replica_is_not_served_and_goes_when_its_writer_stays_away() {
+    let bench = Bench::new().await;
+    let mut config = bench.config("n1");
+    config.datanode.transfer_timeout = Period::millis(300);
+    let node = bench.node_with(&config).await;
+    let (mut put, _) = Put::open(&chain(&[&node]), 3, 0).unwrap();
+    put.packet(&bytes(CHUNK, 1), false);
+    put.acked(CHUNK as u64);
+    assert_eq!(kind(read(&node, 3, CHUNK as u64)), "not-found");
+    let partial = bench.dir("n1").join("tmp/blk_3");
+    assert!(partial.exists());
+    drop(put);
+    wait_for("the partial replica to go", || !partial.exists()).await;
+    assert_eq!(kind(Put::open(&chain(&[&node]), 3, CHUNK as u64).map(drop)), "not-found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_packet_is_refused_and_not_written() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let data = bytes(CHUNK, 1);
+    let (mut put, _) = Put::open(&chain(&[&node]), 3, 0).unwrap();
+    put.packet(&data, false);
+    put.acked(CHUNK as u64);
+    let mut bad = data.clone();
+    bad[17] ^= 4;
+    let packet = Packet { offset: CHUNK as u64, last: true, checksums: to_bytes(&sums_of(&data)) };
+    put.raw_packet(&packet, &bad);
+    assert_eq!(kind(put.done()), "checksum");
+    // What came before stands, and can be resumed.
+    let (mut again, _) = Put::open(&chain(&[&node]), 3, CHUNK as u64).unwrap();
+    again.packet(&data, true);
+    again.done().unwrap();
+    assert!(read(&node, 3, 2 * CHUNK as u64).unwrap().1 == [data.clone(), data].concat());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_out_of_order_ragged_or_too_many_are_refused() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let data = bytes(CHUNK, 1);
+    let refused = |offset: u64, data: &[u8]| {
+        let (mut put, _) = Put::open(&chain(&[&node]), 3, 0).unwrap();
+        let packet = Packet { offset, last: false, checksums: to_bytes(&sums_of(data)) };
+        put.raw_packet(&packet, data);
+        kind(put.done())
+    };
+    assert_eq!(refused(CHUNK as u64, &data), "invalid");
+    assert_eq!(refused(0, &data[..100]), "invalid");
+    assert_eq!(refused(0, &[]), "invalid");
+    assert_eq!(kind(Put::open(&chain(&[&node]), 4, 77).map(drop)), "invalid");
+    assert_eq!(kind(Put::open(&chain(&[&node]), 4, CHUNK as u64).map(drop)), "not-found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_the_limit_a_connection_is_told_busy() {
+    let bench = Bench::new().await;
+    let mut config = bench.config("n1");
+    config.datanode.transfers_max = 2;
+    let node = bench.node_with(&config).await;
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    wait_for("a free place", || node.node.connections.count() == 0).await;
+    let holders: Vec<_> = (10..12).map(|block| Put::open(&chain(&[&node]), block, 0).unwrap()).collect();
+    for _ in 0..20 {
+        assert_eq!(kind(read(&node, 1, 5)), "busy");
+    }
+    drop(holders);
+    wait_for("a free place", || node.node.connections.count() == 0).await;
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_ends_its_own_connection_and_nothing_else() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    for seed in 0..200 {
+        let mut junk = bytes(1 + (seed as usize * 37) % 3000, seed + 1);
+        if seed % 2 == 0 {
+            // Looks like a frame at first.
+            let head = [b'F', b'B', 1, (seed % 7) as u8];
+            let n = junk.len().min(4);
+            junk[..n].copy_from_slice(&head[..n]);
+        }
+        connect(node.data_addr()).write_all(&junk).ok();
+    }
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
+    wait_for("the junk to go", || node.node.connections.count() == 0).await;
+    let mut stream = connect(node.data_addr());
+    stream.write_all(&[7; 64]).unwrap();
+    let answer = crate::bulk::read_frame(&mut stream, bytes::BytesMut::new()).unwrap();
+    assert!(matches!(
+        answer.expect::<Packet>(crate::bulk::FrameKind::Packet),
+        Err(FrameError::Refused { kind, .. }) if kind == "invalid"
+    ));
+}

@@ -1,0 +1,315 @@
+//! One data folder: opening and scanning it, and the few file operations on it.
+//!
+//! Nothing here decides: errors go up, and `store` says what becomes of the folder. Files whose names are not
+//! ours are left alone everywhere.
+
+use super::{
+    disk::Disk,
+    error::DataNodeError,
+    layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_name, shard},
+};
+use crate::{
+    checksum::{CHUNK_BYTES, Checksums, HEADER_BYTES},
+    ids::BlockId,
+};
+use daemon::lock::FolderLock;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// A locked data folder.
+#[derive(Debug)]
+pub(super) struct Volume {
+    pub(super) paths: Paths,
+    disk: Arc<dyn Disk>,
+    reserve: u64,
+    _lock: FolderLock,
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Sound by name, size and checksum file.
+    pub(super) replicas: Vec<(BlockId, u64)>,
+    /// Not sound, and why.
+    pub(super) damaged: Vec<(BlockId, String)>,
+}
+
+/// Room on a folder's disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// For blocks: what is available less the reserve.
+    pub(super) free: u64,
+    /// Names the file system: folders on one disk share its room.
+    pub(super) device: u64,
+}
+
+impl Volume {
+    /// Makes the folder if need be, locks it, and reads its `VERSION`, if it has one.
+    pub(super) fn open(
+        dir: &Path,
+        reserve: u64,
+        disk: Arc<dyn Disk>,
+    ) -> Result<(Self, Option<Version>), DataNodeError> {
+        let lock = FolderLock::acquire(dir, "datanode")?;
+        // Others are told paths below it, and their working folder is not ours.
+        let root = fs::canonicalize(dir).map_err(at("use folder", dir))?;
+        let volume = Self { paths: Paths { root }, disk, reserve, _lock: lock };
+        let version = volume.read_version()?;
+        volume.make_folders()?;
+        volume.clear_tmp()?;
+        Ok((volume, version))
+    }
+
+    fn read_version(&self) -> Result<Option<Version>, DataNodeError> {
+        let path = self.paths.version();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(at("read", &path)(error)),
+        };
+        match Version::parse(&text) {
+            Ok(version) => Ok(Some(version)),
+            Err(VersionError::Newer(found)) => {
+                Err(DataNodeError::Layout { path: self.paths.root.clone(), found, known: LAYOUT })
+            }
+            Err(VersionError::Malformed(why)) => Err(DataNodeError::Version { path, why }),
+        }
+    }
+
+    /// Writes `VERSION` whole or not at all.
+    pub(super) fn write_version(&self, version: &Version) -> io::Result<()> {
+        let aside = self.paths.root().join("VERSION.tmp");
+        let mut file = File::create(&aside)?;
+        file.write_all(version.print().as_bytes())?;
+        self.disk.sync_file(&file, &aside)?;
+        fs::rename(&aside, self.paths.version())?;
+        self.disk.sync_folder(self.paths.root())
+    }
+
+    /// All folders exist from the start, so that finalising a block never has to make one durable first.
+    fn make_folders(&self) -> Result<(), DataNodeError> {
+        let current = self.paths.current();
+        let shards = (0..SHARDS).map(|low| current.join(shard(BlockId(low))));
+        for path in [self.paths.tmp_dir(), self.paths.bad_dir(), current.clone()].into_iter().chain(shards) {
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(at("make folder", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        self.disk.sync_folder(&current).map_err(at("sync", &current))?;
+        self.disk.sync_folder(self.paths.root()).map_err(at("sync", self.paths.root()))
+    }
+
+    /// Partial replicas of an earlier start are of no use: their writers are gone.
+    fn clear_tmp(&self) -> Result<(), DataNodeError> {
+        let tmp = self.paths.tmp_dir();
+        for (path, known) in entries(&tmp).map_err(at("list", &tmp))? {
+            if known.is_some() {
+                fs::remove_file(&path).map_err(at("delete", &path))?;
+            } else {
+                leave_alone(&path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads names, sizes and checksum files; no block's bytes.
+    pub(super) fn scan(&self) -> Result<Scan, DataNodeError> {
+        let mut scan = Scan::default();
+        let current = self.paths.current();
+        for low in 0..SHARDS {
+            let folder = current.join(shard(BlockId(low)));
+            let mut lone_sums = Vec::new();
+            for (path, known) in entries(&folder).map_err(at("list", &folder))? {
+                match known {
+                    Some((block, _)) if block.0 % SHARDS != low => leave_alone(&path),
+                    Some((block, Part::Data)) => match self.sound_length(block) {
+                        Ok(length) => scan.replicas.push((block, length)),
+                        Err(why) => scan.damaged.push((block, why)),
+                    },
+                    Some((block, Part::Sums)) => lone_sums.push(block),
+                    None => leave_alone(&path),
+                }
+            }
+            lone_sums.retain(|block| !self.paths.finalised(*block, Part::Data).exists());
+            for block in lone_sums {
+                self.clear_lone_sums(block);
+            }
+        }
+        for path in [current, self.paths.root().into()] {
+            self.note_strangers(&path);
+        }
+        Ok(scan)
+    }
+
+    /// Checksums without data are what a crash between two renames or two deletes leaves.
+    fn clear_lone_sums(&self, block: BlockId) {
+        let path = self.paths.finalised(block, Part::Sums);
+        let ours = fs::read(&path).is_ok_and(|bytes| Checksums::decode(&bytes, block).is_ok());
+        if !ours || fs::remove_file(&path).is_err() {
+            leave_alone(&path);
+        }
+    }
+
+    fn note_strangers(&self, folder: &Path) {
+        const OURS: [&str; 7] = ["LOCK", "VERSION", "VERSION.tmp", "local.sock", "current", "tmp", "bad"];
+        let in_current = folder == self.paths.current();
+        let Ok(names) = fs::read_dir(folder) else { return };
+        for entry in names.flatten() {
+            let name = entry.file_name();
+            let known = name.to_str().is_some_and(|name| {
+                if in_current {
+                    (0..SHARDS).any(|low| shard(BlockId(low)) == name)
+                } else {
+                    OURS.contains(&name)
+                }
+            });
+            if !known {
+                leave_alone(&entry.path());
+            }
+        }
+    }
+
+    /// The length of a finalised block, if its size and checksum file agree; else what is wrong.
+    fn sound_length(&self, block: BlockId) -> Result<u64, String> {
+        let (_, sums) = self.open_block(block).map_err(|damage| damage.to_string())?;
+        Ok(sums.length)
+    }
+
+    /// Opens a finalised block and its checksums, and checks all but the bytes themselves.
+    pub(super) fn open_block(&self, block: BlockId) -> Result<(File, Checksums), Damage> {
+        let data = File::open(self.paths.finalised(block, Part::Data))?;
+        let found = data.metadata()?.len();
+        let sums = self.read_sums(block, found)?;
+        if sums.length != found {
+            return Err(Damage::Sums(crate::checksum::ChecksumError::Length { wanted: sums.length, found }));
+        }
+        Ok((data, sums))
+    }
+
+    /// Opens a finalised block's checksum file.
+    pub(super) fn open_sums(&self, block: BlockId) -> io::Result<File> {
+        File::open(self.paths.finalised(block, Part::Sums))
+    }
+
+    fn read_sums(&self, block: BlockId, data_len: u64) -> Result<Checksums, Damage> {
+        let file = self.open_sums(block)?;
+        // Whatever lies there, no more is read than a block of this length could need, and the header, which
+        // says what length was meant.
+        let most = HEADER_BYTES as u64 + data_len.div_ceil(CHUNK_BYTES as u64) * 4;
+        let size = file.metadata()?.len();
+        let mut bytes = Vec::new();
+        file.take(size.min(most.max(1 << 20))).read_to_end(&mut bytes)?;
+        Checksums::decode(&bytes, block).map_err(Damage::Sums)
+    }
+
+    /// A new, empty partial replica.
+    pub(super) fn create_partial(&self, block: BlockId) -> io::Result<File> {
+        let path = self.paths.tmp(block, Part::Data);
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
+    }
+
+    /// Drops a partial replica. Best effort: the next start clears what is left.
+    pub(super) fn remove_partial(&self, block: BlockId) {
+        for part in [Part::Data, Part::Sums] {
+            remove_if_there(&self.paths.tmp(block, part)).ok();
+        }
+    }
+
+    /// Makes a partial replica durable and puts it in its place: after this it is there whatever happens.
+    ///
+    /// First data and checksums reach the disk; then the checksums are renamed, then the data, so that data in
+    /// `current/` always has its checksums; then the folder's entries reach the disk.
+    pub(super) fn finalise(&self, data: &File, sums: &Checksums) -> io::Result<()> {
+        let block = sums.block;
+        let sums_path = self.paths.tmp(block, Part::Sums);
+        let mut file = File::create(&sums_path)?;
+        file.write_all(&sums.encode())?;
+        self.disk.sync_file(data, &self.paths.tmp(block, Part::Data))?;
+        self.disk.sync_file(&file, &sums_path)?;
+        for part in [Part::Sums, Part::Data] {
+            fs::rename(self.paths.tmp(block, part), self.paths.finalised(block, part))?;
+        }
+        self.disk.sync_folder(&self.paths.shard(block))
+    }
+
+    /// Moves a damaged replica to `bad/`.
+    pub(super) fn set_aside(&self, block: BlockId) -> io::Result<()> {
+        for part in [Part::Data, Part::Sums] {
+            match fs::rename(self.paths.finalised(block, part), self.paths.bad(block, part)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a block, wherever it lies in this folder. Data first: checksums alone are no replica.
+    pub(super) fn delete(&self, block: BlockId) -> io::Result<()> {
+        for part in [Part::Data, Part::Sums] {
+            remove_if_there(&self.paths.finalised(block, part))?;
+            remove_if_there(&self.paths.bad(block, part))?;
+        }
+        Ok(())
+    }
+
+    /// What the file system says of its room.
+    pub(super) fn room(&self) -> io::Result<Room> {
+        let stat = rustix::fs::statvfs(self.paths.root())?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize).saturating_sub(self.reserve);
+        Ok(Room { free, device: stat.f_fsid })
+    }
+}
+
+/// What is wrong with a finalised replica.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Damage {
+    /// A file is missing or cannot be read.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// The checksum file, the length or the bytes.
+    #[error("{0}")]
+    Sums(#[from] crate::checksum::ChecksumError),
+}
+
+impl Damage {
+    /// The process lacks descriptors or memory: no word on the replica.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Io(error) if super::disk::judge(error) == super::disk::Verdict::Passing)
+    }
+}
+
+type Entry = (PathBuf, Option<(BlockId, Part)>);
+
+/// The files of a folder, with what their names say.
+fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
+    fs::read_dir(folder)?
+        .map(|entry| {
+            let entry = entry?;
+            let known = entry.file_name().to_str().and_then(parse_name);
+            let is_file = entry.file_type()?.is_file();
+            Ok((entry.path(), known.filter(|_| is_file)))
+        })
+        .collect()
+}
+
+fn leave_alone(path: &Path) {
+    tracing::warn!(path = %path.display(), "unknown file in a data folder: left alone");
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> DataNodeError + 'a {
+    move |source| DataNodeError::Folder { what, path: path.into(), source }
+}
