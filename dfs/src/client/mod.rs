@@ -1,1 +1,153 @@
-//! client
+//! What programs use to read and write the file system.
+//!
+//! [`Client`] is a cheap handle: clone it freely. Namespace calls are retried until the configured deadline with
+//! the same request id. Data goes straight to and from DataNodes over the bulk protocol.
+//!
+//! Deliberately absent: caching of metadata or data. Every call asks the NameNode; every byte is verified.
+
+mod call;
+mod connection;
+mod error;
+mod fetch;
+mod get;
+mod glob;
+mod lease;
+mod local;
+mod model;
+mod namespace;
+mod open_file;
+mod operate;
+mod pipeline;
+mod put;
+mod reader;
+mod wire;
+mod writer;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use error::ClientError;
+pub use local::LocalBlock;
+pub use model::*;
+pub use reader::FileReader;
+pub use writer::FileWriter;
+
+use crate::path::DfsPath;
+use connection::{Buffers, Idle, Timeouts};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Endpoint;
+
+type Result<T> = std::result::Result<T, ClientError>;
+
+/// A page of a large folder or file may be long, but not without end.
+const REPLY_BYTES_MAX: usize = 64 << 20;
+
+/// What a client needs to know.
+#[derive(Debug, Clone)]
+pub struct ClientOptions {
+    /// `host:port`.
+    pub namenode: String,
+    /// Who calls.
+    pub user: String,
+    /// This machine's name, as DataNodes give theirs.
+    pub host: String,
+    /// The `[client]` section.
+    pub config: daemon::config::ClientConfig,
+}
+
+impl ClientOptions {
+    /// The user from `FERMATA_USER` or `USER`, the host name from the system.
+    pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
+        let set = |key| std::env::var(key).ok().filter(|user| !user.is_empty());
+        let user = set("FERMATA_USER").or_else(|| set("USER")).unwrap_or_else(|| "unknown".into());
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self { namenode: namenode.into(), user, host, config }
+    }
+}
+
+/// A connection to one file system.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: ClientOptions,
+    rpc: call::Rpc,
+    user: MetadataValue<Ascii>,
+    /// Names this client to the NameNode as the writer of its files.
+    holder: String,
+    leases: Mutex<lease::Leases>,
+    idle: Arc<Idle>,
+    buffers: Arc<Buffers>,
+}
+
+impl Client {
+    /// Connects; fails within `connect_timeout`, naming `host:port`.
+    pub async fn connect(options: ClientOptions) -> Result<Client> {
+        let addr = options.namenode.clone();
+        let unreachable = |reason: String| ClientError::Unreachable { addr: addr.clone(), reason };
+        let user = MetadataValue::try_from(&options.user).map_err(|_| {
+            let message = format!("user name {:?} is not plain ASCII: set FERMATA_USER", options.user);
+            ClientError::Refused(crate::error::Error::new(crate::error::Kind::Invalid, message))
+        })?;
+        let limit = options.config.connect_timeout.0;
+        let endpoint = Endpoint::from_shared(format!("http://{addr}"))
+            .map_err(|_| unreachable("not an address: write host:port".into()))?
+            .connect_timeout(limit)
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(Duration::from_secs(30)))
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(10));
+        let channel = match tokio::time::timeout(limit, endpoint.connect()).await {
+            Ok(connected) => connected.map_err(|error| unreachable(call::root_cause(&error)))?,
+            Err(_) => return Err(unreachable(format!("no answer within {limit:?}"))),
+        };
+        let rpc = call::Rpc::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);
+        let holder = format!("{}@{}:{}", options.user, options.host, uuid::Uuid::new_v4());
+        let inner = Inner {
+            options,
+            rpc,
+            user,
+            holder,
+            leases: Mutex::default(),
+            idle: Arc::default(),
+            buffers: Arc::default(),
+        };
+        Ok(Client { inner: Arc::new(inner) })
+    }
+
+    /// Creates a file to write.
+    pub async fn create(&self, path: &DfsPath, options: CreateOptions) -> Result<FileWriter> {
+        FileWriter::create(self, path, options).await
+    }
+
+    /// Opens a closed file to write more at its end.
+    pub async fn append(&self, path: &DfsPath) -> Result<FileWriter> {
+        FileWriter::append(self, path).await
+    }
+
+    /// Opens a file to read; its length is that at opening.
+    pub async fn open(&self, path: &DfsPath) -> Result<FileReader> {
+        FileReader::open(self, path).await
+    }
+
+    /// A reader has other replicas to turn to, so it does not wait long for one.
+    fn read_timeouts(&self) -> Timeouts {
+        let config = &self.inner.options.config;
+        let silence = (config.deadline.0 / 4).clamp(Duration::from_millis(250), Duration::from_secs(15));
+        Timeouts { connect: config.connect_timeout.0, silence }
+    }
+
+    /// The first node of a pipeline may itself be waiting for a mirror, and fsync takes its time: a writer
+    /// must be more patient than a DataNode, or it would blame the wrong one.
+    fn write_timeouts(&self) -> Timeouts {
+        let config = &self.inner.options.config;
+        Timeouts { connect: config.connect_timeout.0, silence: config.deadline.0.max(Duration::from_secs(1)) }
+    }
+}
