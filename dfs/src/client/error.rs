@@ -74,6 +74,12 @@ pub enum ClientError {
         /// Why.
         reason: String,
     },
+    /// The writer cannot go on.
+    #[error("cannot write {path}: the writer failed or was given up before")]
+    WriterFailed {
+        /// The file.
+        path: DfsPath,
+    },
     /// A local file failed.
     #[error("{path}: {reason}", path = .path.display())]
     Local {

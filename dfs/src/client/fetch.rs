@@ -1,0 +1,236 @@
+//! Fetches parts of blocks on a blocking thread, verified, a few packets ahead of the consumer.
+//!
+//! Invariant: no byte is handed out before its chunk's checksum has been checked. The first failure ends the
+//! run, after everything good before it; what to do about it is the reader's business.
+
+use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
+use super::local::{self, LocalBlock};
+use super::{Client, LocatedBlock, NodeAddress};
+use crate::bulk::{FrameError, FrameKind, PACKET_BYTES, read_frame};
+use crate::checksum::{self, CHUNK_BYTES, ChecksumError};
+use bytes::{Bytes, BytesMut};
+use proto::dfs as pb;
+use std::io::Read;
+use std::net::TcpStream;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Packets fetched ahead.
+const AHEAD: usize = 4;
+
+/// Bytes `from..to` of a block, from one of its nodes.
+pub(super) struct Part {
+    pub(super) block: LocatedBlock,
+    pub(super) node: NodeAddress,
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+/// Why a part could not be fetched.
+pub(super) struct Failure {
+    pub(super) block: LocatedBlock,
+    pub(super) node: NodeAddress,
+    pub(super) reason: String,
+    /// The replica itself is bad, not only the way to it.
+    pub(super) damaged: bool,
+}
+
+/// Bytes and their place in the file. They may begin before and end after what was asked, at chunk boundaries.
+pub(super) type Item = Result<(u64, Bytes), Failure>;
+
+/// A thread at work. Dropped, it is hung up.
+pub(super) struct Run {
+    pub(super) items: mpsc::Receiver<Item>,
+    hangup: Hangup,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.hangup.hang_up();
+    }
+}
+
+/// Starts fetching `parts`, in order.
+pub(super) fn start(client: &Client, parts: Vec<Part>) -> Run {
+    let (items, receiver) = mpsc::channel(AHEAD);
+    let hangup = Hangup::default();
+    let fetcher = Fetcher {
+        items,
+        hangup: hangup.clone(),
+        timeouts: client.read_timeouts(),
+        short_circuit: client.inner.options.config.short_circuit,
+        idle: client.inner.idle.clone(),
+        buffers: client.inner.buffers.clone(),
+    };
+    tokio::task::spawn_blocking(move || fetcher.run(parts));
+    Run { items: receiver, hangup }
+}
+
+struct Fetcher {
+    items: mpsc::Sender<Item>,
+    hangup: Hangup,
+    timeouts: Timeouts,
+    short_circuit: bool,
+    idle: Arc<Idle>,
+    buffers: Arc<Buffers>,
+}
+
+enum Bad {
+    Frame(FrameError),
+    Sum(ChecksumError),
+    Reply(String),
+    /// The consumer is gone.
+    Unwanted,
+}
+
+impl<E: Into<FrameError>> From<E> for Bad {
+    fn from(error: E) -> Self {
+        Self::Frame(error.into())
+    }
+}
+
+impl Bad {
+    /// In words, and whether the replica is to blame.
+    fn judge(&self) -> (String, bool) {
+        match self {
+            Self::Frame(FrameError::Io(error)) => (reason(error), false),
+            Self::Frame(FrameError::Refused { kind, message }) => {
+                (message.clone(), matches!(kind.as_str(), "damaged" | "not-found"))
+            }
+            Self::Frame(other) => (other.to_string(), false),
+            Self::Sum(error) => (error.to_string(), true),
+            Self::Reply(reason) => (reason.clone(), false),
+            Self::Unwanted => (String::new(), false),
+        }
+    }
+}
+
+impl Fetcher {
+    fn run(&self, parts: Vec<Part>) {
+        for part in parts {
+            let local = if self.short_circuit { local::open_if_local(&part.block, &part.node) } else { None };
+            let fetched = match local {
+                Some(local) => self.from_map(&part, local),
+                None => self.from_node(&part),
+            };
+            let Err(bad) = fetched else { continue };
+            if self.hangup.is_gone() || matches!(bad, Bad::Unwanted) {
+                return;
+            }
+            let (reason, damaged) = bad.judge();
+            let failure = Failure { block: part.block, node: part.node, reason, damaged };
+            // A consumer that is gone does not want to know.
+            let _ = self.items.blocking_send(Err(failure));
+            return;
+        }
+    }
+
+    fn hand_out(&self, part: &Part, offset: u64, bytes: Bytes) -> Result<(), Bad> {
+        self.items.blocking_send(Ok((part.block.offset + offset, bytes))).map_err(|_| Bad::Unwanted)
+    }
+
+    fn from_map(&self, part: &Part, local: LocalBlock) -> Result<(), Bad> {
+        let local = Arc::new(local);
+        let whole = Bytes::from_owner(Mapped(local.clone()));
+        let mut at = part.from;
+        while at < part.to {
+            let end = (at + 1).next_multiple_of(PACKET_BYTES as u64).min(part.to);
+            local.verify(at..end).map_err(Bad::Sum)?;
+            self.hand_out(part, at, whole.slice(at as usize..end as usize))?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn from_node(&self, part: &Part) -> Result<(), Bad> {
+        let chunk = CHUNK_BYTES as u64;
+        let from = part.from / chunk * chunk;
+        let to = part.to.next_multiple_of(chunk).min(part.block.length);
+        let (mut stream, sums) = self.ask(part, from, to)?;
+        let mut sums = sums.chunks(PACKET_BYTES / CHUNK_BYTES);
+        let mut at = from;
+        while at < to {
+            let length = (to - at).min(PACKET_BYTES as u64) as usize;
+            let mut buffer = self.buffers.take_full();
+            stream.read_exact(&mut buffer[..length])?;
+            checksum::verify(&buffer[..length], at, sums.next().unwrap_or(&[])).map_err(Bad::Sum)?;
+            let pooled = Pooled { buffer, length, home: self.buffers.clone() };
+            self.hand_out(part, at, Bytes::from_owner(pooled))?;
+            at += length as u64;
+        }
+        self.hangup.release();
+        self.idle.give(&part.node.data_addr, stream);
+        Ok(())
+    }
+
+    /// Sends the request, over a kept connection if there is a good one; the stream stands at the data.
+    fn ask(&self, part: &Part, from: u64, to: u64) -> Result<(TcpStream, Vec<u32>), Bad> {
+        let addr = &part.node.data_addr;
+        if let Some(stream) = self.idle.take(addr, self.timeouts, &self.hangup) {
+            match self.ask_over(stream, part, from, to) {
+                // It was closed while nobody looked.
+                Err(Bad::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
+                other => return other,
+            }
+        }
+        self.ask_over(connect(addr, self.timeouts, &self.hangup)?, part, from, to)
+    }
+
+    fn ask_over(
+        &self,
+        mut stream: TcpStream,
+        part: &Part,
+        from: u64,
+        to: u64,
+    ) -> Result<(TcpStream, Vec<u32>), Bad> {
+        let read = pb::ReadBlock {
+            block_id: part.block.block.0,
+            offset: from,
+            length: to - from,
+            block_length: part.block.length,
+        };
+        let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)) };
+        send_frame(&mut stream, FrameKind::Request, &request)?;
+        let reply: pb::ReadReply = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
+        if reply.chunk_size as usize != CHUNK_BYTES {
+            return Err(Bad::Reply(format!("it sums chunks of {} bytes", reply.chunk_size)));
+        }
+        if (reply.offset, reply.length) != (from, to - from) {
+            let pb::ReadReply { offset, length, .. } = reply;
+            let asked = format!("{} bytes at {from}", to - from);
+            return Err(Bad::Reply(format!("asked for {asked}, it offers {length} at {offset}")));
+        }
+        let sums = checksum::from_bytes(&reply.checksums);
+        if sums.len() as u64 != (to - from).div_ceil(CHUNK_BYTES as u64) {
+            return Err(Bad::Reply("it sent too many or too few checksums".into()));
+        }
+        Ok((stream, sums))
+    }
+}
+
+/// A buffer that goes back where it came from.
+struct Pooled {
+    buffer: Vec<u8>,
+    length: usize,
+    home: Arc<Buffers>,
+}
+
+impl AsRef<[u8]> for Pooled {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.home.give(std::mem::take(&mut self.buffer));
+    }
+}
+
+struct Mapped(Arc<LocalBlock>);
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}

@@ -1,0 +1,251 @@
+//! Patterns over paths: `*`, `?`, `[a-z]`, `[!x]`, `{a,b}`. Nothing but `{}` crosses a slash.
+//!
+//! A pattern is first opened into plain ones without braces, then matched name by name, so that only folders
+//! that can match are listed. Names starting with a dot match like any other: the file system hides nothing.
+
+use super::ClientError;
+
+/// More alternatives than this are refused: braces multiply.
+const ALTERNATIVES_MAX: usize = 4096;
+
+/// One piece of a name's pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Char(char),
+    Any,
+    Many,
+    Set { negated: bool, ranges: Vec<(char, char)> },
+}
+
+/// One name between slashes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Segment {
+    /// No pattern in it: the name itself.
+    Literal(String),
+    /// To be matched against a listing.
+    Pattern(NamePattern),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NamePattern(Vec<Piece>);
+
+/// Parses a whole pattern: one list of segments for each way through its braces.
+pub(super) fn parse(pattern: &str) -> Result<Vec<Vec<Segment>>, ClientError> {
+    let fail = |reason| ClientError::Pattern { pattern: pattern.to_owned(), reason };
+    if !pattern.starts_with('/') && !pattern.starts_with('{') {
+        return Err(fail("it is relative: paths in the file system start with /"));
+    }
+    let mut plain = Vec::new();
+    expand(String::new(), pattern, &mut plain).map_err(fail)?;
+    plain.sort_unstable();
+    plain.dedup();
+    plain.iter().map(|plain| segments(plain).map_err(fail)).collect()
+}
+
+fn expand(done: String, rest: &str, out: &mut Vec<String>) -> Result<(), &'static str> {
+    if out.len() >= ALTERNATIVES_MAX {
+        return Err("its braces have too many combinations");
+    }
+    let Some(open) = find_open(rest) else {
+        if has_stray_close(rest) {
+            return Err("a } without its {");
+        }
+        out.push(done + rest);
+        return Ok(());
+    };
+    let (close, commas) = find_close(rest, open).ok_or("a { without its }")?;
+    let done = done + &rest[..open];
+    let mut start = open + 1;
+    for end in commas.into_iter().chain([close]) {
+        let whole = format!("{}{}", &rest[start..end], &rest[close + 1..]);
+        expand(done.clone(), &whole, out)?;
+        start = end + 1;
+    }
+    Ok(())
+}
+
+fn find_open(text: &str) -> Option<usize> {
+    unescaped(text).find(|(_, c)| *c == '{').map(|(at, _)| at)
+}
+
+fn has_stray_close(text: &str) -> bool {
+    unescaped(text).any(|(_, c)| c == '}')
+}
+
+/// Characters with their place, without those behind a backslash.
+fn unescaped(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let mut escaped = false;
+    text.char_indices().filter(move |(_, c)| {
+        let plain = !escaped && *c != '\\';
+        escaped = !escaped && *c == '\\';
+        plain
+    })
+}
+
+/// The brace that closes the one at `open`, and the commas between at that depth.
+fn find_close(text: &str, open: usize) -> Option<(usize, Vec<usize>)> {
+    let (mut depth, mut commas) = (0, Vec::new());
+    for (at, c) in unescaped(&text[open..]).map(|(at, c)| (at + open, c)) {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 1 => return Some((at, commas)),
+            '}' => depth -= 1,
+            ',' if depth == 1 => commas.push(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn segments(plain: &str) -> Result<Vec<Segment>, &'static str> {
+    if !plain.starts_with('/') {
+        return Err("one of its alternatives is relative: paths start with /");
+    }
+    plain.split('/').filter(|name| !name.is_empty()).map(segment).collect()
+}
+
+fn segment(name: &str) -> Result<Segment, &'static str> {
+    let mut pieces = Vec::new();
+    let mut chars = name.chars();
+    while let Some(c) = chars.next() {
+        pieces.push(match c {
+            '*' => Piece::Many,
+            '?' => Piece::Any,
+            '\\' => Piece::Char(chars.next().ok_or("a \\ at the end of a name")?),
+            '[' => set(&mut chars)?,
+            c => Piece::Char(c),
+        });
+    }
+    let literal: Option<String> =
+        pieces.iter().map(|piece| if let Piece::Char(c) = piece { Some(*c) } else { None }).collect();
+    Ok(literal.map_or(Segment::Pattern(NamePattern(pieces)), Segment::Literal))
+}
+
+fn set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
+    const OPEN: &str = "a [ without its ]";
+    let mut ranges = Vec::new();
+    let mut c = chars.next().ok_or(OPEN)?;
+    let negated = c == '!' || c == '^';
+    if negated {
+        c = chars.next().ok_or(OPEN)?;
+    }
+    // A ] right after the opening is itself meant.
+    loop {
+        let low = if c == '\\' { chars.next().ok_or(OPEN)? } else { c };
+        let mut ahead = chars.clone();
+        let high = match (ahead.next(), ahead.next()) {
+            (Some('-'), Some(high)) if high != ']' => {
+                *chars = ahead;
+                high
+            }
+            _ => low,
+        };
+        if high < low {
+            return Err("a range in [ ] that runs backwards");
+        }
+        ranges.push((low, high));
+        c = chars.next().ok_or(OPEN)?;
+        if c == ']' {
+            return Ok(Piece::Set { negated, ranges });
+        }
+    }
+}
+
+impl NamePattern {
+    /// Whether `name` matches, in time proportional to pattern times name.
+    pub(super) fn matches(&self, name: &str) -> bool {
+        let name: Vec<char> = name.chars().collect();
+        let (mut at, mut piece) = (0, 0);
+        let mut star: Option<(usize, usize)> = None;
+        while at < name.len() {
+            match self.0.get(piece) {
+                Some(Piece::Many) => {
+                    star = Some((piece + 1, at));
+                    piece += 1;
+                }
+                Some(one) if one.takes(name[at]) => {
+                    (at, piece) = (at + 1, piece + 1);
+                }
+                _ => {
+                    // Let the last star take one more character, and go on behind it.
+                    let Some((after, taken)) = star else { return false };
+                    star = Some((after, taken + 1));
+                    (at, piece) = (taken + 1, after);
+                }
+            }
+        }
+        self.0[piece..].iter().all(|piece| *piece == Piece::Many)
+    }
+}
+
+impl Piece {
+    fn takes(&self, c: char) -> bool {
+        match self {
+            Self::Char(own) => *own == c,
+            Self::Any => true,
+            Self::Many => false,
+            Self::Set { negated, ranges } => {
+                ranges.iter().any(|(low, high)| (*low..=*high).contains(&c)) != *negated
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, name: &str) -> bool {
+        let parsed = parse(&format!("/{pattern}")).unwrap();
+        parsed.iter().any(|segments| match &segments[..] {
+            [Segment::Literal(own)] => own == name,
+            [Segment::Pattern(pattern)] => pattern.matches(name),
+            other => panic!("one name expected: {other:?}"),
+        })
+    }
+
+    #[test]
+    fn stars_marks_sets_and_braces() {
+        for (pattern, yes, no) in [
+            ("*", &["a", "", "abc", ".x"][..], &[][..]),
+            ("a*c", &["ac", "abc", "aXcYc"], &["ab", "bc", "acd"]),
+            ("part-?", &["part-0"], &["part-", "part-10"]),
+            ("[a-cx]1", &["a1", "c1", "x1"], &["d1", "-1", "a"]),
+            ("[!a-c]", &["d"], &["a", "dd"]),
+            ("[]]", &["]"], &["["]),
+            ("{a,b}x", &["ax", "bx"], &["cx", "x"]),
+            ("{a{1,2},b*}", &["a1", "a2", "bzz"], &["a3", "a"]),
+            ("a\\*b", &["a*b"], &["axb"]),
+            ("**a", &["a", "bba"], &["b"]),
+        ] {
+            for name in yes {
+                assert!(matches(pattern, name), "{pattern} should match {name}");
+            }
+            for name in no {
+                assert!(!matches(pattern, name), "{pattern} should not match {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn braces_may_hold_slashes() {
+        let parsed = parse("/{a/b,c}/d").unwrap();
+        assert_eq!(parsed.len(), 2);
+        assert_eq!(parsed[0].len(), 3);
+        assert_eq!(parsed[1].len(), 2);
+    }
+
+    #[test]
+    fn broken_patterns_say_why() {
+        for pattern in ["a*", "/[a", "/{a,b", "/a}", "/[z-a]", "/a\\"] {
+            assert!(matches!(parse(pattern), Err(ClientError::Pattern { .. })), "{pattern}");
+        }
+        let bomb = format!("/{}", "{a,b}".repeat(30));
+        assert!(parse(&bomb).is_err());
+    }
+
+    #[test]
+    fn a_hostile_pattern_is_still_quick() {
+        assert!(!matches(&"*a".repeat(40), &"a".repeat(39).repeat(5).replace("aaaaa", "aaaab")));
+    }
+}

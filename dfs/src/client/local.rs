@@ -1,0 +1,139 @@
+//! Short circuit: a DataNode on this machine hands over the descriptors of a block's two files, and the block
+//! is mapped instead of sent.
+//!
+//! Finalised block files never change, so a mapping stays good even after the DataNode deletes the file. The
+//! length is checked against the file before it is mapped.
+
+use super::connection::{reason, send_frame};
+use super::{Client, LocatedBlock, NodeAddress, Result};
+use crate::bulk::{FrameError, FrameKind, read_frame};
+use crate::checksum::{self, CHUNK_BYTES, ChecksumError, Checksums};
+use bytes::BytesMut;
+use memmap2::Mmap;
+use proto::dfs as pb;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::fs::File;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// The node is on this machine: it answers at once or not at all.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// A checksum file is four bytes for each 64 KiB; no block is larger than this allows.
+const SUMS_BYTES_MAX: u64 = 64 << 20;
+
+/// A block on this machine, mapped.
+pub struct LocalBlock {
+    /// None for an empty block: there is nothing to map.
+    map: Option<Mmap>,
+    sums: Vec<u32>,
+}
+
+impl LocalBlock {
+    /// The block's bytes, not yet verified.
+    pub fn bytes(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or(&[])
+    }
+
+    /// Checks the chunks that `range` (of the block, cut at its end) touches.
+    pub fn verify(&self, range: Range<u64>) -> std::result::Result<(), ChecksumError> {
+        let end = (self.bytes().len()).min(usize::try_from(range.end).unwrap_or(usize::MAX));
+        let start = usize::try_from(range.start).unwrap_or(usize::MAX).min(end) / CHUNK_BYTES * CHUNK_BYTES;
+        let end = end.next_multiple_of(CHUNK_BYTES).min(self.bytes().len());
+        let sums = &self.sums[start / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)];
+        checksum::verify(&self.bytes()[start..end], start as u64, sums)
+    }
+}
+
+impl Client {
+    /// Maps a replica on this machine, if there is one and `short_circuit` is on. None: read it over TCP.
+    pub async fn open_local_block(&self, block: &LocatedBlock) -> Result<Option<LocalBlock>> {
+        if !self.inner.options.config.short_circuit {
+            return Ok(None);
+        }
+        let block = block.clone();
+        let open = move || block.nodes.iter().find_map(|node| open_if_local(&block, node));
+        Ok(tokio::task::spawn_blocking(open).await.ok().flatten())
+    }
+}
+
+/// Maps `node`'s replica if it is on this machine. Whatever goes wrong, TCP remains.
+pub(super) fn open_if_local(block: &LocatedBlock, node: &NodeAddress) -> Option<LocalBlock> {
+    let socket = node.local_socket.as_deref().filter(|path| path.exists())?;
+    match open(socket, block, node) {
+        Ok(local) => Some(local),
+        Err(error) => {
+            let why = if let FrameError::Io(error) = &error { reason(error) } else { error.to_string() };
+            tracing::debug!(block = %block.block, node = node.node, why, "no short circuit");
+            None
+        }
+    }
+}
+
+fn open(
+    socket: &Path,
+    block: &LocatedBlock,
+    node: &NodeAddress,
+) -> std::result::Result<LocalBlock, FrameError> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+    let open =
+        pb::OpenLocal { block_id: block.block.0, block_length: block.length, node_uuid: node.uuid.clone() };
+    let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::OpenLocal(open)) };
+    send_frame(&mut stream, FrameKind::Request, &request)?;
+    let mut receiver = Receiver { stream, descriptors: Vec::new() };
+    let frame = read_frame(&mut receiver, BytesMut::new())?;
+    let _: pb::ReadReply = frame.expect(FrameKind::ReadReply)?;
+    let Ok([data, sums]) = <[OwnedFd; 2]>::try_from(receiver.descriptors) else {
+        return Err(FrameError::Malformed("it did not come with two descriptors"));
+    };
+    map(data.into(), sums.into(), block).map_err(FrameError::Io)
+}
+
+fn map(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalBlock> {
+    let mut raw = Vec::new();
+    sums.take(SUMS_BYTES_MAX).read_to_end(&mut raw)?;
+    let sums = Checksums::decode(&raw, block.block).map_err(io::Error::other)?;
+    let found = data.metadata()?.len();
+    for found in [found, sums.length] {
+        if found != block.length {
+            return Err(io::Error::other(ChecksumError::Length { wanted: block.length, found }));
+        }
+    }
+    let map = if found == 0 { None } else { Some(map_file(&data)?) };
+    Ok(LocalBlock { map, sums: sums.sums })
+}
+
+#[allow(unsafe_code, reason = "a mapping cannot be made without")]
+fn map_file(data: &File) -> io::Result<Mmap> {
+    // SAFETY: finalised block files are never written to or cut by a DataNode, which replaces them whole, and
+    // no other process has business in its folders. Bytes that change by damage are caught by `verify`.
+    let map = unsafe { Mmap::map(data)? };
+    Ok(map)
+}
+
+/// Reads a stream and collects the descriptors that come along.
+struct Receiver {
+    stream: UnixStream,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Read for Receiver {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(buffer)];
+        let got = recvmsg(&self.stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.descriptors.extend(descriptors);
+            }
+        }
+        Ok(got.bytes)
+    }
+}

@@ -1,0 +1,261 @@
+//! Names: stat, list, glob, walk, mkdir, rename, delete, attributes, quotas, concat, fenced commits.
+
+use super::call::What;
+use super::glob::{self, Segment};
+use super::wire;
+use super::{
+    Attributes, Client, ClientError, Commit, FileStatus, ListPage, LocatedBlock, Quota, Result, Usage,
+};
+use crate::error::Kind;
+use crate::ids::RequestId;
+use crate::path::DfsPath;
+use proto::dfs as pb;
+
+/// A fresh request id as it travels.
+pub(super) fn request_id() -> Vec<u8> {
+    RequestId::random().0.to_be_bytes().to_vec()
+}
+
+impl Client {
+    /// One file or folder.
+    pub async fn stat(&self, path: &DfsPath) -> Result<FileStatus> {
+        let what = What("stat", path.as_str());
+        let request = pb::StatRequest { path: path.to_string() };
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.stat(r).await }).await?;
+        wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
+    }
+
+    /// Whether there is something at `path`.
+    pub async fn exists(&self, path: &DfsPath) -> Result<bool> {
+        Ok(self.stat_if_there(path).await?.is_some())
+    }
+
+    pub(super) async fn stat_if_there(&self, path: &DfsPath) -> Result<Option<FileStatus>> {
+        match self.stat(path).await {
+            Ok(status) => Ok(Some(status)),
+            // Below a file there is nothing.
+            Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Everything in a folder, sorted by name; of a file, the file itself.
+    pub async fn list(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
+        let mut entries: Vec<FileStatus> = Vec::new();
+        loop {
+            let after = entries.last().map_or("", |last| last.path.name()).to_owned();
+            let page = self.list_page(path, &after, 0).await?;
+            let advanced = page.entries.last().is_some_and(|last| last.path.name() > after.as_str());
+            entries.extend(page.entries);
+            if !page.more {
+                return Ok(entries);
+            }
+            if !advanced {
+                return Err(What("list", path.as_str()).bad_reply("a page does not follow on the one before"));
+            }
+        }
+    }
+
+    /// One page of a folder: at most `limit` entries (0: the server's choice) after the name `start_after`.
+    pub async fn list_page(&self, path: &DfsPath, start_after: &str, limit: u32) -> Result<ListPage> {
+        let what = What("list", path.as_str());
+        let request = pb::ListRequest { path: path.to_string(), start_after: start_after.to_owned(), limit };
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.list(r).await }).await?;
+        let entries = reply.entries.into_iter().map(|entry| wire::file_status(Some(entry)));
+        let entries = entries.collect::<wire::Wire<_>>().map_err(|reason| what.bad_reply(reason))?;
+        Ok(ListPage { entries, more: reply.more })
+    }
+
+    /// What matches a pattern with `*`, `?`, `[..]`, `{a,b}`, sorted; nothing is an empty list.
+    pub async fn glob(&self, pattern: &str) -> Result<Vec<FileStatus>> {
+        let mut found = Vec::new();
+        for segments in glob::parse(pattern)? {
+            found.extend(self.glob_plain(&segments).await?);
+        }
+        found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        found.dedup_by(|a, b| a.path == b.path);
+        Ok(found)
+    }
+
+    async fn glob_plain(&self, segments: &[Segment]) -> Result<Vec<FileStatus>> {
+        let mut level = vec![DfsPath::root()];
+        for (index, segment) in segments.iter().enumerate() {
+            let last = index + 1 == segments.len();
+            let mut next = Vec::new();
+            for folder in level {
+                match segment {
+                    Segment::Literal(name) => next.push(folder.join(name)?),
+                    Segment::Pattern(pattern) => {
+                        let entries = self.list_if_folder(&folder).await?;
+                        let fits = |entry: &&FileStatus| {
+                            pattern.matches(entry.path.name()) && (last || entry.is_dir)
+                        };
+                        next.extend(entries.iter().filter(fits).map(|entry| entry.path.clone()));
+                    }
+                }
+            }
+            level = next;
+        }
+        let mut found = Vec::new();
+        for path in level {
+            found.extend(self.stat_if_there(&path).await?);
+        }
+        Ok(found)
+    }
+
+    async fn list_if_folder(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
+        match self.stat_if_there(path).await? {
+            Some(status) if status.is_dir => match self.list(path).await {
+                // Gone between the two calls.
+                Err(error) if error.is(Kind::NotFound) => Ok(Vec::new()),
+                other => other,
+            },
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// All files below `path` (or `path` itself, if a file), depth first, sorted.
+    pub async fn walk(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
+        let status = self.stat(path).await?;
+        if !status.is_dir {
+            return Ok(vec![status]);
+        }
+        let mut files = Vec::new();
+        // Entries still to visit, the next one last.
+        let mut stack = self.list(path).await?;
+        stack.reverse();
+        while let Some(entry) = stack.pop() {
+            if entry.is_dir {
+                let below = self.list(&entry.path).await?;
+                stack.extend(below.into_iter().rev());
+            } else {
+                files.push(entry);
+            }
+        }
+        Ok(files)
+    }
+
+    /// Makes a folder; with `parents`, also those above it, and one already there is fine.
+    pub async fn mkdir(&self, path: &DfsPath, parents: bool) -> Result<()> {
+        let request = pb::MkdirRequest { request_id: request_id(), path: path.to_string(), parents, mode: 0 };
+        let what = What("mkdir", path.as_str());
+        self.call(what, request, |mut rpc, r| async move { rpc.mkdir(r).await }).await?;
+        Ok(())
+    }
+
+    /// Moves a file or folder.
+    pub async fn rename(&self, from: &DfsPath, to: &DfsPath, overwrite: bool) -> Result<()> {
+        let request = pb::RenameRequest {
+            request_id: request_id(),
+            from: from.to_string(),
+            to: to.to_string(),
+            overwrite,
+        };
+        let what = What("rename", from.as_str());
+        self.call(what, request, |mut rpc, r| async move { rpc.rename(r).await }).await?;
+        Ok(())
+    }
+
+    /// Deletes; says whether there was anything.
+    pub async fn delete(&self, path: &DfsPath, recursive: bool) -> Result<bool> {
+        let request = pb::DeleteRequest { request_id: request_id(), path: path.to_string(), recursive };
+        let what = What("delete", path.as_str());
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.delete(r).await }).await?;
+        Ok(reply.existed)
+    }
+
+    /// Sets the number of replicas of a file.
+    pub async fn set_replication(&self, path: &DfsPath, replication: u32) -> Result<()> {
+        let attributes = Attributes { replication: Some(replication), ..Attributes::default() };
+        self.set_attributes(path, attributes).await
+    }
+
+    /// Sets attributes.
+    pub async fn set_attributes(&self, path: &DfsPath, attributes: Attributes) -> Result<()> {
+        let Attributes { replication, mode, owner, group, modified_ms } = attributes;
+        let request = pb::SetAttributesRequest {
+            request_id: request_id(),
+            path: path.to_string(),
+            replication,
+            mode,
+            owner,
+            group,
+            modified_ms,
+        };
+        let what = What("set attributes of", path.as_str());
+        self.call(what, request, |mut rpc, r| async move { rpc.set_attributes(r).await }).await?;
+        Ok(())
+    }
+
+    /// Sets a folder's quota; `None` in it lifts that limit.
+    pub async fn set_quota(&self, path: &DfsPath, quota: Quota) -> Result<()> {
+        let quota = Some(pb::Quota { files: quota.files, space: quota.space });
+        let request = pb::SetQuotaRequest { request_id: request_id(), path: path.to_string(), quota };
+        let what = What("set the quota of", path.as_str());
+        self.call(what, request, |mut rpc, r| async move { rpc.set_quota(r).await }).await?;
+        Ok(())
+    }
+
+    /// What lies at and below `path`.
+    pub async fn usage(&self, path: &DfsPath) -> Result<Usage> {
+        let request = pb::UsageRequest { path: path.to_string() };
+        let what = What("measure", path.as_str());
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.usage(r).await }).await?;
+        Ok(wire::usage(&reply))
+    }
+
+    /// Appends `sources` to `target` by metadata only; the sources go.
+    pub async fn concat(&self, target: &DfsPath, sources: &[DfsPath]) -> Result<FileStatus> {
+        let request = pb::ConcatRequest {
+            request_id: request_id(),
+            target: target.to_string(),
+            sources: sources.iter().map(ToString::to_string).collect(),
+        };
+        let what = What("concat", target.as_str());
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.concat(r).await }).await?;
+        wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
+    }
+
+    /// No commit of `scope` with a lower epoch is accepted from now on.
+    pub async fn fence(&self, scope: &str, epoch: u64) -> Result<()> {
+        let request = pb::FenceRequest { request_id: request_id(), scope: scope.to_owned(), epoch };
+        self.call(What("fence", scope), request, |mut rpc, r| async move { rpc.fence(r).await }).await?;
+        Ok(())
+    }
+
+    /// One atomic commit; says whether it had been done already.
+    pub async fn commit(&self, commit: Commit) -> Result<bool> {
+        let texts = |paths: &[DfsPath]| paths.iter().map(ToString::to_string).collect();
+        let moves = commit.moves.iter();
+        let request = pb::CommitRequest {
+            request_id: request_id(),
+            scope: commit.scope,
+            epoch: commit.epoch,
+            commit_id: commit.commit_id.clone(),
+            moves: moves
+                .map(|one| pb::CommitMove { pieces: texts(&one.pieces), to: one.to.to_string() })
+                .collect(),
+            deletes: texts(&commit.deletes),
+        };
+        let what = What("commit", &commit.commit_id);
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.commit(r).await }).await?;
+        Ok(reply.already_done)
+    }
+
+    /// The file and its blocks that hold `offset..offset + length`.
+    pub async fn locate(
+        &self,
+        path: &DfsPath,
+        offset: u64,
+        length: u64,
+    ) -> Result<(FileStatus, Vec<LocatedBlock>)> {
+        let what = What("locate", path.as_str());
+        let reader_host = self.inner.options.host.clone();
+        let request = pb::LocateRequest { path: path.to_string(), offset, length, reader_host };
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.locate(r).await }).await?;
+        let bad = |reason: String| -> ClientError { what.bad_reply(reason) };
+        let status = wire::file_status(reply.status).map_err(bad)?;
+        let blocks = wire::located_blocks(reply.blocks).map_err(bad)?;
+        Ok((status, blocks))
+    }
+}

@@ -1,0 +1,217 @@
+//! A file open for writing, as the NameNode sees it: its lease, its blocks, what is still to be committed.
+
+use super::call::{Backoff, What};
+use super::lease::LeaseGuard;
+use super::namespace::request_id;
+use super::{Client, CreateOptions, FileStatus, LocatedBlock, NodeFault, OnAbandon, Result, wire};
+use crate::error::Kind;
+use crate::ids::{BlockId, FileId};
+use crate::path::DfsPath;
+use proto::dfs as pb;
+use std::time::Instant;
+
+pub(super) struct OpenFile {
+    pub(super) client: Client,
+    pub(super) path: DfsPath,
+    pub(super) block_size: u64,
+    /// Bytes that were there before this writer.
+    pub(super) length_before: u64,
+    /// Nodes that failed this writer.
+    pub(super) faults: Vec<NodeFault>,
+    file: FileId,
+    created: bool,
+    suggested_hosts: Vec<String>,
+    /// Written blocks that the NameNode has not been told of.
+    commits: Vec<pb::BlockLength>,
+    /// Allocated blocks that are neither committed nor abandoned, in order.
+    in_flight: Vec<BlockId>,
+    exclude: Vec<String>,
+    _lease: LeaseGuard,
+}
+
+impl OpenFile {
+    pub(super) async fn create(client: &Client, path: &DfsPath, options: CreateOptions) -> Result<Self> {
+        let what = What("create", path.as_str());
+        let request = pb::CreateRequest {
+            request_id: request_id(),
+            path: path.to_string(),
+            holder: client.inner.holder.clone(),
+            replication: options.replication.unwrap_or(0),
+            block_size: options.block_size.unwrap_or(0),
+            overwrite: options.overwrite,
+            make_parents: options.make_parents,
+            mode: options.mode.unwrap_or(0),
+            on_abandon: match options.on_abandon {
+                OnAbandon::Close => pb::OnAbandon::Close,
+                OnAbandon::Delete => pb::OnAbandon::Delete,
+            }
+            .into(),
+        };
+        let reply = client.call(what, request, |mut rpc, r| async move { rpc.create(r).await }).await?;
+        let mut open = Self::opened(client, what, reply.status, reply.lease_ms)?;
+        (open.created, open.suggested_hosts) = (true, options.suggested_hosts);
+        Ok(open)
+    }
+
+    pub(super) async fn append(client: &Client, path: &DfsPath) -> Result<Self> {
+        let what = What("append to", path.as_str());
+        let request = pb::AppendRequest {
+            request_id: request_id(),
+            path: path.to_string(),
+            holder: client.inner.holder.clone(),
+        };
+        let reply = client.call(what, request, |mut rpc, r| async move { rpc.append(r).await }).await?;
+        Self::opened(client, what, reply.status, reply.lease_ms)
+    }
+
+    fn opened(
+        client: &Client,
+        what: What<'_>,
+        status: Option<pb::FileStatus>,
+        lease_ms: u64,
+    ) -> Result<Self> {
+        let status = wire::file_status(status).map_err(|reason| what.bad_reply(reason))?;
+        if status.is_dir {
+            return Err(what.bad_reply("it names a folder"));
+        }
+        Ok(Self {
+            client: client.clone(),
+            path: status.path,
+            block_size: status.block_size,
+            length_before: status.length,
+            faults: Vec::new(),
+            file: status.file_id,
+            created: false,
+            suggested_hosts: Vec::new(),
+            commits: Vec::new(),
+            in_flight: Vec::new(),
+            exclude: Vec::new(),
+            _lease: LeaseGuard::new(client, lease_ms),
+        })
+    }
+
+    /// Allocates the next block, telling of those written since.
+    pub(super) async fn add_block(&mut self) -> Result<LocatedBlock> {
+        let end = Instant::now() + self.client.inner.options.config.deadline.0;
+        let mut backoff = Backoff::new();
+        loop {
+            match self.add_block_once().await {
+                // Every node is excluded: those that failed may have come back, and waiting beats giving up.
+                Err(error) if error.is(Kind::NoNodes) && !self.exclude.is_empty() => {
+                    if !backoff.sleep_until(end).await {
+                        return Err(error);
+                    }
+                    self.exclude.clear();
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn add_block_once(&mut self) -> Result<LocatedBlock> {
+        let what = What("add a block to", self.path.as_str());
+        let request = pb::AddBlockRequest {
+            request_id: request_id(),
+            file_id: self.file.0,
+            holder: self.client.inner.holder.clone(),
+            commits: self.commits.clone(),
+            exclude_nodes: self.exclude.clone(),
+            writer_host: self.client.inner.options.host.clone(),
+            suggested_hosts: self.suggested_hosts.clone(),
+        };
+        let send = |mut rpc: super::call::Rpc, r| async move { rpc.add_block(r).await };
+        let reply = self.client.call(what, request, send).await?;
+        let block = reply.block.ok_or_else(|| what.bad_reply("it has no block"))?;
+        let block = wire::located_block(block).map_err(|reason| what.bad_reply(reason))?;
+        let told = std::mem::take(&mut self.commits);
+        self.in_flight.retain(|block| told.iter().all(|commit| commit.block_id != block.0));
+        self.in_flight.push(block.block);
+        Ok(block)
+    }
+
+    /// `block` is written; the NameNode hears of it with the next call.
+    pub(super) fn written(&mut self, block: BlockId, length: u64) {
+        self.commits.push(pb::BlockLength { block_id: block.0, length });
+    }
+
+    /// Nodes that failed: no block of this file goes there again.
+    pub(super) fn exclude(&mut self, faults: Vec<NodeFault>) {
+        for fault in faults {
+            if !self.exclude.contains(&fault.node) {
+                self.exclude.push(fault.node.clone());
+            }
+            self.faults.push(fault);
+        }
+    }
+
+    /// Gives up the blocks from `first` on, the newest first, so that what is left is always a prefix.
+    pub(super) async fn abandon_from(&mut self, first: BlockId) -> Result<()> {
+        let Some(at) = self.in_flight.iter().position(|block| *block == first) else { return Ok(()) };
+        while self.in_flight.len() > at
+            && let Some(block) = self.in_flight.last().copied()
+        {
+            let request = pb::AbandonBlockRequest {
+                request_id: request_id(),
+                file_id: self.file.0,
+                holder: self.client.inner.holder.clone(),
+                block_id: block.0,
+            };
+            let what = What("abandon a block of", self.path.as_str());
+            let send = |mut rpc: super::call::Rpc, r| async move { rpc.abandon_block(r).await };
+            self.client.call(what, request, send).await?;
+            self.in_flight.pop();
+            self.commits.retain(|commit| commit.block_id != block.0);
+        }
+        Ok(())
+    }
+
+    /// Closes the file, at another place if `rename_to` says so.
+    pub(super) async fn close(&self, rename_to: Option<&DfsPath>, overwrite: bool) -> Result<FileStatus> {
+        let what = What("close", self.path.as_str());
+        let request = pb::CloseRequest {
+            request_id: request_id(),
+            file_id: self.file.0,
+            holder: self.client.inner.holder.clone(),
+            commits: self.commits.clone(),
+            rename_to: rename_to.map(ToString::to_string).unwrap_or_default(),
+            overwrite,
+        };
+        let send = |mut rpc: super::call::Rpc, r| async move { rpc.close(r).await };
+        let reply = self.client.call(what, request, send).await?;
+        wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
+    }
+
+    /// Gives up the whole file: a created one is deleted, an appended one closed with what was committed.
+    pub(super) async fn discard(mut self) -> Result<()> {
+        if self.created {
+            // If the lease was lost, another file may stand there by now.
+            let there = self.client.stat_if_there(&self.path).await?;
+            if there.is_some_and(|there| there.file_id == self.file) {
+                self.client.delete(&self.path, false).await?;
+            }
+            return Ok(());
+        }
+        let unwritten = |block: &&BlockId| self.commits.iter().all(|commit| commit.block_id != block.0);
+        if let Some(first) = self.in_flight.iter().find(unwritten).copied() {
+            self.abandon_from(first).await?;
+        }
+        self.close(None, false).await?;
+        Ok(())
+    }
+}
+
+/// Gives the file up in the background. Best effort: without a runtime the lease runs out and the NameNode does
+/// the same.
+pub(super) fn discard_later(open: Box<OpenFile>) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(discard(open));
+    }
+}
+
+/// Gives the file up; a failure is only noted, for the caller has a better one to tell.
+pub(super) async fn discard(open: Box<OpenFile>) {
+    let path = open.path.clone();
+    if let Err(error) = open.discard().await {
+        tracing::debug!(%path, "giving it up failed, the lease will run out: {error}");
+    }
+}

@@ -1,0 +1,55 @@
+//! What operators ask: fsck, report, safemode, drain.
+
+use super::call::What;
+use super::namespace::request_id;
+use super::wire;
+use super::{Client, DrainStatus, Fsck, Health, Report, Result, SafemodeStatus};
+use crate::path::DfsPath;
+use proto::dfs as pb;
+
+impl Client {
+    /// Checks everything below `path`.
+    pub async fn fsck(&self, path: &DfsPath) -> Result<Fsck> {
+        let what = What("check", path.as_str());
+        let mut total = Fsck { status: Health::Healthy, files: 0, blocks: 0, bytes: 0, problems: Vec::new() };
+        let mut start_after = String::new();
+        loop {
+            let request = pb::FsckRequest { path: path.to_string(), start_after, limit: 0 };
+            let before = request.start_after.clone();
+            let page = self.call(what, request, |mut rpc, r| async move { rpc.fsck(r).await }).await?;
+            let more = page.more;
+            start_after = page.last_path.clone();
+            wire::fsck_page(&mut total, page).map_err(|reason| what.bad_reply(reason))?;
+            if !more {
+                return Ok(total);
+            }
+            if start_after == before {
+                return Err(what.bad_reply("a page does not follow on the one before"));
+            }
+        }
+    }
+
+    /// The whole file system at a glance.
+    pub async fn report(&self) -> Result<Report> {
+        let what = What("report", "");
+        let request = pb::ReportRequest {};
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.report(r).await }).await?;
+        wire::report(reply).map_err(|reason| what.bad_reply(reason))
+    }
+
+    /// Turns safemode on or off.
+    pub async fn set_safemode(&self, on: bool) -> Result<SafemodeStatus> {
+        let what = What("set safemode", "");
+        let request = pb::SetSafemodeRequest { on };
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.set_safemode(r).await }).await?;
+        wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
+    }
+
+    /// Starts, or with `cancel` stops, emptying a node; repeat to see how far it is.
+    pub async fn drain(&self, node: &str, cancel: bool) -> Result<DrainStatus> {
+        let what = What("drain", node);
+        let request = pb::DrainRequest { request_id: request_id(), node: node.to_owned(), cancel };
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.drain(r).await }).await?;
+        wire::drain_status(&reply).map_err(|reason| what.bad_reply(reason))
+    }
+}

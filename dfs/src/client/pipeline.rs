@@ -1,0 +1,330 @@
+//! Writes one block down its pipeline, and goes on with the survivors when nodes fail.
+//!
+//! Invariants: packets that are not acknowledged, and the last one until the block is done, are kept; so a
+//! survivor can always be told to resume at the first kept packet. At most a window of bytes is kept.
+//! Runs on a blocking thread. One thread does both directions: acknowledgements are small and at most a window
+//! of packets is unanswered, so they never fill the socket while we send.
+//!
+//! Deliberately absent: talking to the NameNode. When every target is lost, the caller decides.
+
+use super::connection::{Buffers, Hangup, Timeouts, connect, reason, send_frame};
+use super::{ClientError, LocatedBlock, NodeAddress, NodeFault, wire};
+use crate::bulk::{FrameError, FrameKind, WINDOW_BYTES, encode_frame, read_frame};
+use crate::checksum;
+use crate::ids::BlockId;
+use bytes::BytesMut;
+use proto::dfs as pb;
+use rustix::net::RecvFlags;
+use std::collections::VecDeque;
+use std::io::{self, BufReader, IoSlice, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+/// Where a block's bytes come from: pieces of a packet's size, but for the last.
+pub(super) trait Source: Send {
+    /// The next piece, and whether the block ends with it. `None`: the writer has given up.
+    fn next(&mut self) -> Result<Option<(Vec<u8>, bool)>, ClientError>;
+    /// The first `bytes` of the block are safe with every node left.
+    fn acked(&mut self, _bytes: u64) {}
+}
+
+/// Why a block was not written.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// Every target failed; this one last.
+    Lost(NodeFault),
+    /// The source failed.
+    Source(ClientError),
+    /// The writer gave up.
+    GivenUp,
+}
+
+struct Packet {
+    offset: u64,
+    last: bool,
+    sums: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Packet {
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+}
+
+/// One block on its way.
+pub(super) struct BlockWriter {
+    block: BlockId,
+    expected_length: u64,
+    /// Nodes that are still good, in pipeline order.
+    survivors: Vec<NodeAddress>,
+    faults: Vec<NodeFault>,
+    kept: VecDeque<Packet>,
+    kept_bytes: usize,
+    /// How many of `kept` went out on the present connection.
+    sent: usize,
+    /// Bytes taken from the source.
+    produced: u64,
+    acked: u64,
+    done: bool,
+    timeouts: Timeouts,
+    hangup: Hangup,
+    buffers: Arc<Buffers>,
+}
+
+struct Link {
+    replies: BufReader<TcpStream>,
+    head: Vec<u8>,
+    acked_at_start: u64,
+}
+
+enum Broken {
+    Link(FrameError),
+    Stop(Stop),
+}
+
+impl From<FrameError> for Broken {
+    fn from(error: FrameError) -> Self {
+        Self::Link(error)
+    }
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Link(error.into())
+    }
+}
+
+impl BlockWriter {
+    pub(super) fn new(
+        target: &LocatedBlock,
+        expected_length: u64,
+        timeouts: Timeouts,
+        hangup: Hangup,
+        buffers: Arc<Buffers>,
+    ) -> Self {
+        Self {
+            block: target.block,
+            expected_length,
+            survivors: target.nodes.clone(),
+            faults: Vec::new(),
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            sent: 0,
+            produced: 0,
+            acked: 0,
+            done: false,
+            timeouts,
+            hangup,
+            buffers,
+        }
+    }
+
+    /// Who failed so far.
+    pub(super) fn take_faults(&mut self) -> Vec<NodeFault> {
+        std::mem::take(&mut self.faults)
+    }
+
+    /// Whether everything so far is still kept, so that it can go to a new block.
+    pub(super) fn can_start_over(&self) -> bool {
+        self.kept.front().map_or(self.produced == 0, |first| first.offset == 0)
+    }
+
+    /// Starts over on another block, with what is kept.
+    pub(super) fn start_over(&mut self, target: &LocatedBlock) {
+        self.block = target.block;
+        self.survivors.clone_from(&target.nodes);
+        (self.sent, self.acked, self.done) = (0, 0, false);
+    }
+
+    /// Writes the block to its end; its length.
+    pub(super) fn run(&mut self, source: &mut dyn Source) -> Result<u64, Stop> {
+        loop {
+            let mut link = self.connect_first()?;
+            match self.drive(&mut link, source) {
+                Ok(()) => return Ok(self.produced),
+                Err(Broken::Stop(stop)) => return Err(stop),
+                Err(Broken::Link(_)) if self.hangup.is_gone() => return Err(Stop::GivenUp),
+                Err(Broken::Link(error)) => {
+                    // A node that took bytes and then lost the connection may only have found us silent for
+                    // too long: it gets one more chance. It is dropped if it will not set up again.
+                    let passing = match &error {
+                        FrameError::Closed => true,
+                        FrameError::Io(error) => !timed_out(error),
+                        _ => false,
+                    };
+                    if !(passing && self.acked > link.acked_at_start) {
+                        self.drop_first(&error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A pipeline through the first node that will have it.
+    fn connect_first(&mut self) -> Result<Link, Stop> {
+        while let Some(first) = self.survivors.first().cloned() {
+            match self.set_up(&first) {
+                Ok(link) => return Ok(link),
+                Err(_) if self.hangup.is_gone() => return Err(Stop::GivenUp),
+                Err(error) => self.drop_first(&error),
+            }
+        }
+        let nobody = || NodeFault { node: "no node".into(), reason: "the NameNode named no target".into() };
+        Err(Stop::Lost(self.faults.last().cloned().unwrap_or_else(nobody)))
+    }
+
+    fn set_up(&mut self, first: &NodeAddress) -> Result<Link, FrameError> {
+        let mut stream = connect(&first.data_addr, self.timeouts, &self.hangup)?;
+        let resume_at = self.kept.front().map_or(0, |packet| packet.offset);
+        let write = pb::WriteBlock {
+            block_id: self.block.0,
+            resume_at,
+            mirrors: self.survivors[1..].iter().map(wire::to_pb_address).collect(),
+            expected_length: self.expected_length,
+        };
+        let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::Write(write)) };
+        send_frame(&mut stream, FrameKind::Request, &request)?;
+        self.sent = 0;
+        let replies = BufReader::with_capacity(16 << 10, stream);
+        let mut link = Link { replies, head: Vec::new(), acked_at_start: self.acked };
+        self.take_status(&mut link)?;
+        Ok(link)
+    }
+
+    fn drop_first(&mut self, error: &FrameError) {
+        let node = self.survivors.remove(0).node;
+        let reason = match error {
+            FrameError::Io(error) => reason(error),
+            other => other.to_string(),
+        };
+        tracing::debug!(block = %self.block, node, reason, "left out of the pipeline");
+        self.faults.push(NodeFault { node, reason });
+    }
+
+    fn drive(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), Broken> {
+        loop {
+            while self.sent < self.kept.len() && !self.done {
+                send_packet(link, &self.kept[self.sent])?;
+                self.sent += 1;
+                while has_reply(link)? {
+                    self.take_status(link)?;
+                    source.acked(self.acked);
+                }
+            }
+            if self.done {
+                source.acked(self.produced);
+                self.hangup.release();
+                return Ok(());
+            }
+            let complete = self.kept.back().is_some_and(|packet| packet.last);
+            if complete || self.kept_bytes >= WINDOW_BYTES {
+                self.take_status(link)?;
+                source.acked(self.acked);
+                continue;
+            }
+            match source.next() {
+                Ok(Some((data, last))) => self.keep(data, last),
+                Ok(None) => return Err(Broken::Stop(Stop::GivenUp)),
+                Err(error) => return Err(Broken::Stop(Stop::Source(error))),
+            }
+        }
+    }
+
+    fn keep(&mut self, data: Vec<u8>, last: bool) {
+        let sums = checksum::to_bytes(&checksum::sums_of(&data));
+        let packet = Packet { offset: self.produced, last, sums, data };
+        self.produced = packet.end();
+        self.kept_bytes += packet.data.len();
+        self.kept.push_back(packet);
+    }
+
+    /// Waits for one status and takes it in.
+    fn take_status(&mut self, link: &mut Link) -> Result<(), FrameError> {
+        let frame = read_frame(&mut link.replies, BytesMut::new())?;
+        let status: pb::WriteStatus = frame.expect(FrameKind::Status)?;
+        let sent_to = match self.sent {
+            0 => self.kept.front().map_or(0, |packet| packet.offset),
+            sent => self.kept.get(sent - 1).map_or(self.produced, Packet::end),
+        };
+        // At set-up a node may hold more than we are about to send again.
+        if status.acked > sent_to.max(self.produced) {
+            return Err(FrameError::Malformed("it acknowledges bytes that were never sent"));
+        }
+        let first = self.survivors.first().map(|node| node.uuid.as_str());
+        if status.nodes.first().map(String::as_str) != first {
+            return Err(FrameError::Malformed("its status does not name itself"));
+        }
+        if status.done && !self.kept.back().is_some_and(|packet| packet.last) {
+            return Err(FrameError::Malformed("it says the block is done before its end"));
+        }
+        self.leave_out(&status);
+        // The set-up status of a resumed pipeline says where it resumes, which is not beyond what was acked.
+        self.acked = self.acked.max(status.acked.min(sent_to));
+        self.done = status.done;
+        self.let_go();
+        Ok(())
+    }
+
+    fn leave_out(&mut self, status: &pb::WriteStatus) {
+        let faults = &mut self.faults;
+        self.survivors.retain(|node| {
+            let good = status.nodes.contains(&node.uuid);
+            if !good {
+                let told = status.faults.iter().find(|f| f.node == node.uuid || f.node == node.node);
+                let reason = told.map_or("left the pipeline without a word", |fault| &fault.reason);
+                faults.push(NodeFault { node: node.node.clone(), reason: reason.to_owned() });
+            }
+            good
+        });
+    }
+
+    /// Forgets packets that every node has, but never the last one.
+    fn let_go(&mut self) {
+        while self.sent > 0
+            && let Some(packet) = self.kept.pop_front_if(|p| p.end() <= self.acked && !p.last)
+        {
+            self.kept_bytes -= packet.data.len();
+            self.sent -= 1;
+            self.buffers.give(packet.data);
+        }
+    }
+}
+
+fn timed_out(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Whether something of a reply has come in.
+fn has_reply(link: &Link) -> io::Result<bool> {
+    if !link.replies.buffer().is_empty() {
+        return Ok(true);
+    }
+    let mut byte = [0; 1];
+    match rustix::net::recv(link.replies.get_ref(), &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        // The end of the stream counts: reading it tells.
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// One packet by one system call, unless the socket takes less.
+fn send_packet(link: &mut Link, packet: &Packet) -> io::Result<()> {
+    let body = pb::Packet { offset: packet.offset, last: packet.last, checksums: packet.sums.clone() };
+    link.head.clear();
+    encode_frame(FrameKind::Packet, &body, packet.data.len(), &mut link.head);
+    let stream = link.replies.get_mut();
+    let both = [IoSlice::new(&link.head), IoSlice::new(&packet.data)];
+    let taken = loop {
+        match stream.write_vectored(&both) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => break other?,
+        }
+    };
+    if taken < link.head.len() {
+        stream.write_all(&link.head[taken..])?;
+        return stream.write_all(&packet.data);
+    }
+    stream.write_all(&packet.data[taken - link.head.len()..])
+}

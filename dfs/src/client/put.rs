@@ -1,0 +1,327 @@
+//! Copies a local file or a stream in. It is written under a hidden name and moved into place when closed, so
+//! that it appears whole or not at all; a put that is killed leaves a hidden file that goes with its lease.
+//!
+//! Blocks of a regular file are written at the same time, allocated in order. The file is read by `pread`, not
+//! mapped: a file that shrinks under a mapping would kill the process.
+//!
+//! When a block loses all its nodes, it and the blocks allocated after it are abandoned and written again:
+//! the NameNode appends blocks, so a new one can only stand at the end.
+
+use super::connection::{Buffers, Hangup};
+use super::open_file::{OpenFile, discard, discard_later};
+use super::pipeline::{BlockWriter, Source, Stop};
+use super::writer::{BLOCK_ATTEMPTS_MAX, lost};
+use super::{Client, ClientError, CreateOptions, FileStatus, FileWriter, NodeFault, OnAbandon};
+use super::{Progress, PutOptions, PutReport, PutSource, Result};
+use crate::bulk::PACKET_BYTES;
+use crate::error::{Error, Kind};
+use crate::ids::BlockId;
+use crate::path::{DfsPath, NAME_BYTES_MAX};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+impl Client {
+    /// Copies a local file or a stream in; it appears whole or not at all.
+    pub async fn put(
+        &self,
+        source: PutSource,
+        to: &DfsPath,
+        options: PutOptions,
+        progress: &dyn Progress,
+    ) -> Result<PutReport> {
+        self.check_target(to, options.overwrite).await?;
+        let hidden = hidden_name(to)?;
+        let overwrite = options.overwrite;
+        let create = CreateOptions {
+            replication: options.replication,
+            block_size: options.block_size,
+            make_parents: options.make_parents,
+            mode: options.mode,
+            on_abandon: OnAbandon::Delete,
+            ..CreateOptions::default()
+        };
+        let (status, faults) = match source {
+            PutSource::Reader(reader) => {
+                let writer = self.create(&hidden, create).await?;
+                put_stream(writer, reader, to, overwrite, progress).await?
+            }
+            PutSource::File(path) => match open_local(path.clone()).await? {
+                (file, Some(length)) => {
+                    let open = OpenFile::create(self, &hidden, create).await?;
+                    put_file(open, LocalFile { file, path }, length, to, overwrite, progress).await?
+                }
+                (file, None) => {
+                    let file = Arc::into_inner(file).ok_or_else(|| local(&path, "is in use"))?;
+                    let reader = Box::new(tokio::fs::File::from_std(file));
+                    let writer = self.create(&hidden, create).await?;
+                    put_stream(writer, reader, to, overwrite, progress).await?
+                }
+            },
+        };
+        Ok(PutReport { status, faults })
+    }
+
+    /// Better said before gigabytes are sent; the NameNode decides again at the end.
+    async fn check_target(&self, to: &DfsPath, overwrite: bool) -> Result<()> {
+        match self.stat_if_there(to).await? {
+            Some(there) if there.is_dir => {
+                Err(Error::new(Kind::IsDirectory, format!("{to} is a folder: name the file in it")).into())
+            }
+            Some(_) if !overwrite => {
+                let message = format!("{to} exists already: overwrite it or choose another name");
+                Err(Error::new(Kind::Exists, message).into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn hidden_name(to: &DfsPath) -> Result<DfsPath> {
+    let Some((folder, name)) = to.split_last() else {
+        return Err(Error::new(Kind::IsDirectory, "/ is a folder: name the file in it").into());
+    };
+    let end = format!(".put-{}", uuid::Uuid::new_v4().simple());
+    let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX - 1 - end.len())];
+    Ok(folder.join(&format!(".{name}{end}"))?)
+}
+
+fn local(path: &Path, reason: impl ToString) -> ClientError {
+    ClientError::Local { path: path.to_owned(), reason: reason.to_string() }
+}
+
+/// The file, and its length if it is a regular one.
+async fn open_local(path: PathBuf) -> Result<(Arc<File>, Option<u64>)> {
+    let open = move || {
+        let file = File::open(&path).map_err(|error| local(&path, error))?;
+        let about = file.metadata().map_err(|error| local(&path, error))?;
+        if about.is_dir() {
+            return Err(local(&path, "is a folder"));
+        }
+        Ok((Arc::new(file), about.is_file().then_some(about.len())))
+    };
+    tokio::task::spawn_blocking(open).await.expect("opening a file does not panic")
+}
+
+async fn put_stream(
+    mut writer: FileWriter,
+    mut reader: Box<dyn AsyncRead + Send + Unpin>,
+    to: &DfsPath,
+    overwrite: bool,
+    progress: &dyn Progress,
+) -> Result<(FileStatus, Vec<NodeFault>)> {
+    let mut buffer = vec![0; PACKET_BYTES];
+    loop {
+        let taken = match reader.read(&mut buffer).await {
+            Ok(0) => return writer.finish(Some(to), overwrite).await,
+            Ok(taken) => taken,
+            Err(source) => {
+                // The hidden file goes before the caller hears of it, or with its lease.
+                let _ = writer.abort().await;
+                return Err(ClientError::Input { path: to.clone(), source });
+            }
+        };
+        writer.write(&buffer[..taken]).await?;
+        progress.advance(taken as u64);
+    }
+}
+
+struct LocalFile {
+    file: Arc<File>,
+    path: PathBuf,
+}
+
+/// Gives the file up if the put is dropped on its way.
+struct Unfinished(Option<Box<OpenFile>>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(open) = self.0.take() {
+            discard_later(open);
+        }
+    }
+}
+
+async fn put_file(
+    open: OpenFile,
+    from: LocalFile,
+    length: u64,
+    to: &DfsPath,
+    overwrite: bool,
+    progress: &dyn Progress,
+) -> Result<(FileStatus, Vec<NodeFault>)> {
+    let mut unfinished = Unfinished(Some(Box::new(open)));
+    let open = unfinished.0.as_mut().expect("put there a line above");
+    let result = match put_blocks(open, &from, length, progress).await {
+        Ok(()) => open.close(Some(to), overwrite).await,
+        Err(error) => Err(error),
+    };
+    let mut open = unfinished.0.take().expect("nobody else takes it");
+    match result {
+        Ok(status) => Ok((status, std::mem::take(&mut open.faults))),
+        Err(error) => {
+            discard(open).await;
+            Err(error)
+        }
+    }
+}
+
+/// A block being written. Dropped, it is hung up.
+struct Flight {
+    index: usize,
+    block: BlockId,
+    hangup: Hangup,
+    task: JoinHandle<(Vec<NodeFault>, std::result::Result<u64, Stop>)>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.hangup.hang_up();
+    }
+}
+
+/// What is acknowledged of each block; a byte that is sent twice counts once.
+struct Credit<'a> {
+    bytes: Vec<u64>,
+    progress: &'a dyn Progress,
+}
+
+impl Credit<'_> {
+    fn take(&mut self, (index, acked): (usize, u64)) {
+        let more = acked.saturating_sub(self.bytes[index]);
+        if more > 0 {
+            self.bytes[index] = acked;
+            self.progress.advance(more);
+        }
+    }
+}
+
+async fn put_blocks(
+    open: &mut OpenFile,
+    from: &LocalFile,
+    length: u64,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let total = length.div_ceil(open.block_size) as usize;
+    let parallel = open.client.inner.options.config.parallel_blocks.max(1);
+    let mut credit = Credit { bytes: vec![0; total], progress };
+    let (acks, mut acked) = mpsc::unbounded_channel();
+    let mut flights: VecDeque<Flight> = VecDeque::new();
+    let (mut next, mut losses) = (0, 0);
+    loop {
+        while flights.len() < parallel && next < total {
+            flights.push_back(launch(open, from, length, next, acks.clone()).await?);
+            next += 1;
+        }
+        let Some(oldest) = flights.front_mut() else { break };
+        let ended = tokio::select! {
+            ended = &mut oldest.task => ended,
+            Some(one) = acked.recv() => {
+                credit.take(one);
+                continue;
+            }
+        };
+        let oldest = flights.pop_front().expect("it is the one just awaited");
+        let (faults, result) = ended.map_err(|_| local(&from.path, "the writing thread failed"))?;
+        open.exclude(faults);
+        match result {
+            Ok(bytes) => {
+                open.written(oldest.block, bytes);
+                losses = 0;
+            }
+            Err(Stop::Source(error)) => return Err(error),
+            Err(Stop::GivenUp) => return Err(ClientError::WriterFailed { path: open.path.clone() }),
+            Err(Stop::Lost(fault)) => {
+                losses += 1;
+                if losses == BLOCK_ATTEMPTS_MAX {
+                    return Err(lost(open, oldest.block, fault));
+                }
+                call_back(open, &mut flights).await;
+                open.abandon_from(oldest.block).await?;
+                next = oldest.index;
+            }
+        }
+    }
+    while let Ok(one) = acked.try_recv() {
+        credit.take(one);
+    }
+    Ok(())
+}
+
+/// Hangs up every block on its way and waits until none is.
+async fn call_back(open: &mut OpenFile, flights: &mut VecDeque<Flight>) {
+    for flight in &*flights {
+        flight.hangup.hang_up();
+    }
+    while let Some(mut flight) = flights.pop_front() {
+        if let Ok((faults, _)) = (&mut flight.task).await {
+            open.exclude(faults);
+        }
+    }
+}
+
+async fn launch(
+    open: &mut OpenFile,
+    from: &LocalFile,
+    length: u64,
+    index: usize,
+    acks: mpsc::UnboundedSender<(usize, u64)>,
+) -> Result<Flight> {
+    let target = open.add_block().await?;
+    let start = index as u64 * open.block_size;
+    let end = (start + open.block_size).min(length);
+    let (client, hangup) = (open.client.clone(), Hangup::default());
+    let buffers = client.inner.buffers.clone();
+    let mut source = FileSource {
+        file: from.file.clone(),
+        path: from.path.clone(),
+        at: start,
+        end,
+        buffers: buffers.clone(),
+        index,
+        acks,
+    };
+    let timeouts = client.write_timeouts();
+    let mut writer = BlockWriter::new(&target, end - start, timeouts, hangup.clone(), buffers);
+    let task = tokio::task::spawn_blocking(move || {
+        let result = writer.run(&mut source);
+        (writer.take_faults(), result)
+    });
+    Ok(Flight { index, block: target.block, hangup, task })
+}
+
+struct FileSource {
+    file: Arc<File>,
+    path: PathBuf,
+    at: u64,
+    end: u64,
+    buffers: Arc<Buffers>,
+    index: usize,
+    acks: mpsc::UnboundedSender<(usize, u64)>,
+}
+
+impl Source for FileSource {
+    fn next(&mut self) -> Result<Option<(Vec<u8>, bool)>> {
+        let mut buffer = self.buffers.take_full();
+        buffer.truncate((self.end - self.at).min(PACKET_BYTES as u64) as usize);
+        self.file.read_exact_at(&mut buffer, self.at).map_err(|error| {
+            if error.kind() == std::io::ErrorKind::UnexpectedEof {
+                local(&self.path, "became shorter while it was read")
+            } else {
+                local(&self.path, error)
+            }
+        })?;
+        self.at += buffer.len() as u64;
+        Ok(Some((buffer, self.at == self.end)))
+    }
+
+    fn acked(&mut self, bytes: u64) {
+        // Nobody is listening when the put is over: fine.
+        let _ = self.acks.send((self.index, bytes));
+    }
+}

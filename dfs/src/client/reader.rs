@@ -1,0 +1,306 @@
+//! Reads one file, verified, going on with another replica from the byte reached when one fails.
+//!
+//! The length is that at opening. Blocks are located a stretch at a time; when every known replica of a block
+//! has failed they are located anew, until the deadline.
+
+use super::call::{Backoff, What};
+use super::fetch::{self, Failure, Part, Run};
+use super::{Client, ClientError, FileStatus, LocatedBlock, NodeAddress, NodeFault, Result};
+use crate::error::{Error, Kind};
+use crate::ids::BlockId;
+use crate::path::DfsPath;
+use bytes::Bytes;
+use proto::dfs as pb;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// How much of a file is located at a time.
+const LOCATE_BYTES: u64 = 1 << 30;
+/// Blocks that one thread fetches in a row.
+const RUN_BLOCKS_MAX: usize = 16;
+/// A report of damage is worth this wait, not more.
+const REPORT_WITHIN: Duration = Duration::from_secs(2);
+
+/// Reads one file.
+pub struct FileReader {
+    file: ReadFile,
+    cursor: Cursor,
+}
+
+impl FileReader {
+    pub(super) async fn open(client: &Client, path: &DfsPath) -> Result<Self> {
+        let (status, blocks) = client.locate(path, 0, LOCATE_BYTES).await?;
+        if status.is_dir {
+            return Err(
+                Error::new(Kind::IsDirectory, format!("{path} is a folder: name a file in it")).into()
+            );
+        }
+        let cursor = Cursor { at: 0, end: status.length, run: None };
+        let file = ReadFile {
+            client: client.clone(),
+            path: path.clone(),
+            status,
+            blocks,
+            trouble: None,
+            avoid: HashSet::new(),
+            reported: HashSet::new(),
+            faults: Vec::new(),
+        };
+        Ok(Self { file, cursor })
+    }
+
+    /// The file as it was at opening.
+    pub fn status(&self) -> &FileStatus {
+        &self.file.status
+    }
+
+    /// Its length at opening.
+    pub fn len(&self) -> u64 {
+        self.file.status.length
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where `next` goes on.
+    pub fn position(&self) -> u64 {
+        self.cursor.at
+    }
+
+    /// Moves `next` to `offset` (beyond the end: the end).
+    pub fn seek(&mut self, offset: u64) {
+        let at = offset.min(self.len());
+        if at != self.cursor.at {
+            self.cursor = Cursor { at, end: self.len(), run: None };
+        }
+    }
+
+    /// The next bytes, verified; `None` at the end. Never empty.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        self.cursor.step(&mut self.file).await
+    }
+
+    /// Fills `buffer` from `offset`; fewer bytes only at the end of the file.
+    pub async fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let end = offset.saturating_add(buffer.len() as u64).min(self.len());
+        let mut cursor = Cursor { at: offset, end, run: None };
+        let mut filled = 0;
+        while let Some(bytes) = cursor.step(&mut self.file).await? {
+            buffer[filled..filled + bytes.len()].copy_from_slice(&bytes);
+            filled += bytes.len();
+        }
+        Ok(filled)
+    }
+
+    /// Replicas that failed so far, with the reason.
+    pub fn faults(&self) -> &[NodeFault] {
+        &self.file.faults
+    }
+
+    pub(super) fn into_parts(self) -> (FileStatus, Vec<NodeFault>) {
+        (self.file.status, self.file.faults)
+    }
+}
+
+/// Bytes `at..end`, handed out in order.
+struct Cursor {
+    at: u64,
+    end: u64,
+    run: Option<Run>,
+}
+
+impl Cursor {
+    async fn step(&mut self, file: &mut ReadFile) -> Result<Option<Bytes>> {
+        let mut fruitless = false;
+        while self.at < self.end {
+            let run = match &mut self.run {
+                Some(run) => run,
+                none => {
+                    let parts = file.plan(self.at, self.end).await?;
+                    none.insert(fetch::start(&file.client, parts))
+                }
+            };
+            match run.items.recv().await {
+                Some(Ok((offset, bytes))) => {
+                    let skip = self.at.saturating_sub(offset) as usize;
+                    let left = (self.end - self.at).min(usize::MAX as u64) as usize;
+                    if skip < bytes.len() {
+                        let bytes = bytes.slice(skip..bytes.len().min(skip.saturating_add(left)));
+                        self.at += bytes.len() as u64;
+                        file.progress();
+                        return Ok(Some(bytes));
+                    }
+                }
+                Some(Err(failure)) => {
+                    self.run = None;
+                    file.failed(failure).await;
+                }
+                None if fruitless => return Err(file.lost_thread(self.at)),
+                None => {
+                    self.run = None;
+                    fruitless = true;
+                }
+            }
+        }
+        self.run = None;
+        Ok(None)
+    }
+}
+
+/// A block that does not come: who was tried, and since when nobody is left.
+struct Trouble {
+    block: BlockId,
+    tried: Vec<(NodeAddress, String)>,
+    /// Uuids tried since the block was last located.
+    this_round: HashSet<String>,
+    out_since: Option<Instant>,
+    backoff: Backoff,
+}
+
+impl Trouble {
+    fn with(block: BlockId) -> Self {
+        let (tried, this_round) = (Vec::new(), HashSet::new());
+        Self { block, tried, this_round, out_since: None, backoff: Backoff::new() }
+    }
+
+    fn tell(&self) -> String {
+        if self.tried.is_empty() {
+            return "no DataNode has reported one".into();
+        }
+        let one =
+            |(node, reason): &(NodeAddress, String)| format!("{} ({}): {reason}", node.node, node.data_addr);
+        self.tried.iter().map(one).collect::<Vec<_>>().join("; ")
+    }
+}
+
+struct ReadFile {
+    client: Client,
+    path: DfsPath,
+    status: FileStatus,
+    /// A stretch of the file's blocks, in order and without a gap.
+    blocks: Vec<LocatedBlock>,
+    trouble: Option<Trouble>,
+    /// Uuids of nodes that failed once: asked last from then on.
+    avoid: HashSet<String>,
+    reported: HashSet<(BlockId, String)>,
+    faults: Vec<NodeFault>,
+}
+
+impl ReadFile {
+    /// What to fetch from whom to go on at `at`; never empty, and the first part holds `at`.
+    async fn plan(&mut self, at: u64, end: u64) -> Result<Vec<Part>> {
+        let mut index = match self.index_of(at) {
+            Some(index) => index,
+            None => self.locate(at).await?,
+        };
+        let first = loop {
+            let block = &self.blocks[index];
+            match self.replica_of(block) {
+                Some(node) => break node,
+                None => index = self.wait_and_locate(at).await?,
+            }
+        };
+        let mut parts = Vec::new();
+        for block in &self.blocks[index..] {
+            let node = if parts.is_empty() { Some(first.clone()) } else { self.replica_of(block) };
+            // A later block without a replica is looked into when its turn comes.
+            let Some(node) = node.filter(|_| block.offset < end && parts.len() < RUN_BLOCKS_MAX) else {
+                break;
+            };
+            let from = at.saturating_sub(block.offset);
+            let to = block.length.min(end - block.offset);
+            parts.push(Part { block: block.clone(), node, from, to });
+        }
+        Ok(parts)
+    }
+
+    fn index_of(&self, at: u64) -> Option<usize> {
+        let index = self.blocks.partition_point(|block| block.offset + block.length <= at);
+        (self.blocks.get(index)?.offset <= at).then_some(index)
+    }
+
+    /// The best replica that has not failed in this round: on this machine first, those that failed before last.
+    fn replica_of(&self, block: &LocatedBlock) -> Option<NodeAddress> {
+        let tried = self.trouble.as_ref().filter(|trouble| trouble.block == block.block);
+        let host = &self.client.inner.options.host;
+        let fresh = |node: &&NodeAddress| tried.is_none_or(|t| !t.this_round.contains(&node.uuid));
+        let rank = |node: &&NodeAddress| (self.avoid.contains(&node.uuid), node.host != *host);
+        block.nodes.iter().filter(fresh).min_by_key(rank).cloned()
+    }
+
+    /// Locates the stretch from `at` on; the index of the block that holds `at`.
+    async fn locate(&mut self, at: u64) -> Result<usize> {
+        let what = What("locate", self.path.as_str());
+        let (status, blocks) = self.client.locate(&self.path, at, LOCATE_BYTES).await?;
+        if status.file_id != self.status.file_id {
+            let message = format!("{} was replaced by another file while it was read", self.path);
+            return Err(Error::new(Kind::NotFound, message).into());
+        }
+        self.blocks = blocks;
+        self.index_of(at).ok_or_else(|| what.bad_reply(format!("no block holds byte {at}")))
+    }
+
+    /// Every known replica of the block at `at` has failed: waits a little and locates anew.
+    async fn wait_and_locate(&mut self, at: u64) -> Result<usize> {
+        let index = self.index_of(at).unwrap_or(0);
+        let block = self.blocks[index].block;
+        let deadline = self.client.inner.options.config.deadline.0;
+        let fresh = self.trouble.take().filter(|trouble| trouble.block == block);
+        let trouble = self.trouble.insert(fresh.unwrap_or_else(|| Trouble::with(block)));
+        let since = *trouble.out_since.get_or_insert_with(Instant::now);
+        if !trouble.backoff.sleep_until(since + deadline).await {
+            let (path, tried) = (self.path.clone(), trouble.tell());
+            return Err(ClientError::Read { path, offset: at, block, tried });
+        }
+        trouble.this_round.clear();
+        self.locate(at).await
+    }
+
+    fn progress(&mut self) {
+        if let Some(trouble) = &mut self.trouble {
+            trouble.out_since = None;
+        }
+    }
+
+    async fn failed(&mut self, failure: Failure) {
+        let Failure { block, node, reason, damaged } = failure;
+        tracing::debug!(path = %self.path, block = %block.block, node = node.node, reason, "replica failed");
+        let fresh = self.trouble.take().filter(|trouble| trouble.block == block.block);
+        let mut trouble = fresh.unwrap_or_else(|| Trouble::with(block.block));
+        trouble.this_round.insert(node.uuid.clone());
+        trouble.tried.retain(|(known, _)| known.uuid != node.uuid);
+        trouble.tried.push((node.clone(), reason.clone()));
+        self.trouble = Some(trouble);
+        let fault = NodeFault { node: node.node.clone(), reason: format!("{}: {reason}", block.block) };
+        if !self.faults.contains(&fault) {
+            self.faults.push(fault);
+        }
+        if damaged {
+            self.report(block.block, node.uuid, reason).await;
+        } else {
+            self.avoid.insert(node.uuid);
+        }
+    }
+
+    /// Tells the NameNode of a bad replica, once, and does not wait long for it.
+    async fn report(&mut self, block: BlockId, node_uuid: String, reason: String) {
+        if !self.reported.insert((block, node_uuid.clone())) {
+            return;
+        }
+        let request = pb::ReportBadReplicaRequest { block_id: block.0, node_uuid, reason };
+        let what = What("report a bad replica of", self.path.as_str());
+        let send = |mut rpc: super::call::Rpc, r| async move { rpc.report_bad_replica(r).await };
+        let told = tokio::time::timeout(REPORT_WITHIN, self.client.call(what, request, send)).await;
+        if !matches!(told, Ok(Ok(_))) {
+            tracing::warn!(path = %self.path, %block, "could not report a bad replica");
+        }
+    }
+
+    fn lost_thread(&self, at: u64) -> ClientError {
+        let block = self.index_of(at).map_or(BlockId(0), |index| self.blocks[index].block);
+        let tried = "the reading thread ended without a word".into();
+        ClientError::Read { path: self.path.clone(), offset: at, block, tried }
+    }
+}

@@ -1,0 +1,193 @@
+//! Between the generated types and the client's own: what a server sent is checked here and nowhere else.
+//!
+//! Invariant: a missing field, an unknown enum value or an absurd number is a reason in words, never a panic.
+
+use super::model::{
+    DrainStatus, FileStatus, Fsck, FsckBlock, FsckFile, Health, LocatedBlock, NodeAddress, NodeReport,
+    NodeState, Quota, Report, SafemodeStatus, Usage,
+};
+use crate::ids::{BlockId, FileId};
+use crate::path::DfsPath;
+use proto::dfs as pb;
+
+/// What is wrong with an answer.
+pub(super) type Wire<T> = Result<T, String>;
+
+pub(super) fn file_status(status: Option<pb::FileStatus>) -> Wire<FileStatus> {
+    let status = status.ok_or("it has no file status")?;
+    let path = DfsPath::parse(&status.path).map_err(|error| error.to_string())?;
+    if !status.is_dir && status.block_size == 0 {
+        return Err(format!("{path} has block size 0"));
+    }
+    Ok(FileStatus {
+        path,
+        is_dir: status.is_dir,
+        file_id: FileId(status.file_id),
+        length: status.length,
+        replication: status.replication,
+        block_size: status.block_size,
+        owner: status.owner,
+        group: status.group,
+        mode: status.mode,
+        modified_ms: status.modified_ms,
+        accessed_ms: status.accessed_ms,
+        open: status.open,
+        blocks: status.blocks,
+        quota: status.quota.map(quota),
+        commit_id: Some(status.commit_id).filter(|id| !id.is_empty()),
+    })
+}
+
+pub(super) fn quota(quota: pb::Quota) -> Quota {
+    Quota { files: quota.files, space: quota.space }
+}
+
+pub(super) fn node_address(address: pb::DataNodeAddress) -> Wire<NodeAddress> {
+    if address.uuid.is_empty() || address.data_addr.is_empty() {
+        return Err(format!("DataNode {:?} has no uuid or no address", address.node));
+    }
+    Ok(NodeAddress {
+        node: if address.node.is_empty() { address.uuid.clone() } else { address.node },
+        uuid: address.uuid,
+        data_addr: address.data_addr,
+        rack: address.rack,
+        local_socket: Some(address.local_socket).filter(|path| !path.is_empty()).map(Into::into),
+        host: address.host,
+    })
+}
+
+pub(super) fn to_pb_address(address: &NodeAddress) -> pb::DataNodeAddress {
+    let socket = address.local_socket.as_ref().map(|path| path.to_string_lossy().into_owned());
+    pb::DataNodeAddress {
+        node: address.node.clone(),
+        uuid: address.uuid.clone(),
+        data_addr: address.data_addr.clone(),
+        rack: address.rack.clone(),
+        local_socket: socket.unwrap_or_default(),
+        host: address.host.clone(),
+    }
+}
+
+pub(super) fn located_block(block: pb::LocatedBlock) -> Wire<LocatedBlock> {
+    let id = BlockId(block.block_id);
+    if block.offset.checked_add(block.length).is_none() {
+        return Err(format!("{id} ends beyond any file"));
+    }
+    let nodes = block.nodes.into_iter().map(node_address).collect::<Wire<Vec<_>>>()?;
+    Ok(LocatedBlock { block: id, offset: block.offset, length: block.length, nodes })
+}
+
+/// The blocks of a file, in order and without a gap.
+pub(super) fn located_blocks(blocks: Vec<pb::LocatedBlock>) -> Wire<Vec<LocatedBlock>> {
+    let blocks = blocks.into_iter().map(located_block).collect::<Wire<Vec<_>>>()?;
+    for pair in blocks.windows(2) {
+        if pair[0].offset + pair[0].length != pair[1].offset {
+            return Err(format!("{} does not follow on {}", pair[1].block, pair[0].block));
+        }
+    }
+    Ok(blocks)
+}
+
+pub(super) fn usage(reply: &pb::UsageReply) -> Usage {
+    let pb::UsageReply { files, dirs, bytes, space, quota: limit } = *reply;
+    Usage { files, dirs, bytes, space, quota: limit.map(quota) }
+}
+
+pub(super) fn safemode(safemode: Option<pb::Safemode>) -> Wire<SafemodeStatus> {
+    let pb::Safemode { on, reason, blocks_seen, blocks_needed } =
+        safemode.ok_or("it has no safemode status")?;
+    Ok(SafemodeStatus { on, reason, blocks_seen, blocks_needed })
+}
+
+fn node_state(state: i32) -> Wire<NodeState> {
+    match pb::NodeState::try_from(state) {
+        Ok(pb::NodeState::Live) => Ok(NodeState::Live),
+        Ok(pb::NodeState::Suspect) => Ok(NodeState::Suspect),
+        Ok(pb::NodeState::Dead) => Ok(NodeState::Dead),
+        Ok(pb::NodeState::Draining) => Ok(NodeState::Draining),
+        Ok(pb::NodeState::Drained) => Ok(NodeState::Drained),
+        Ok(pb::NodeState::Unspecified) | Err(_) => Err(format!("unknown node state {state}")),
+    }
+}
+
+pub(super) fn drain_status(reply: &pb::DrainReply) -> Wire<DrainStatus> {
+    Ok(DrainStatus { state: node_state(reply.state)?, blocks_left: reply.blocks_left })
+}
+
+fn node_report(node: pb::NodeReport) -> Wire<NodeReport> {
+    Ok(NodeReport {
+        address: node_address(node.address.ok_or("a node has no address")?)?,
+        state: node_state(node.state)?,
+        capacity: node.capacity,
+        used: node.used,
+        free: node.free,
+        blocks: node.blocks,
+        last_heartbeat_ms_ago: node.last_heartbeat_ms_ago,
+        volumes: node.volumes,
+        failed_volumes: node.failed_volumes,
+        blocks_left_to_drain: node.blocks_left_to_drain,
+        version: node.version,
+    })
+}
+
+pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
+    Ok(Report {
+        cluster_id: reply.cluster_id,
+        version: reply.version,
+        started_ms: reply.started_ms,
+        safemode: safemode(reply.safemode)?,
+        files: reply.files,
+        dirs: reply.dirs,
+        blocks: reply.blocks,
+        bytes: reply.bytes,
+        capacity: reply.capacity,
+        used: reply.used,
+        free: reply.free,
+        under_replicated: reply.under_replicated,
+        over_replicated: reply.over_replicated,
+        missing: reply.missing,
+        corrupt_replicas: reply.corrupt_replicas,
+        corrupt_found_total: reply.corrupt_found_total,
+        corrupt_replaced_total: reply.corrupt_replaced_total,
+        copies_pending: reply.copies_pending,
+        copies_done_total: reply.copies_done_total,
+        open_files: reply.open_files,
+        last_edit: reply.last_edit,
+        nodes: reply.nodes.into_iter().map(node_report).collect::<Wire<Vec<_>>>()?,
+    })
+}
+
+fn fsck_block(block: &pb::FsckBlock) -> FsckBlock {
+    // A replica on a draining node still serves readers.
+    let status = match block.live + block.draining {
+        0 => Health::Corrupt,
+        _ if block.live < block.wanted || block.corrupt > 0 => Health::Degraded,
+        _ => Health::Healthy,
+    };
+    let pb::FsckBlock { block_id, length, wanted, live, corrupt, draining } = *block;
+    FsckBlock { block: BlockId(block_id), length, status, wanted, live, corrupt, draining }
+}
+
+fn fsck_file(file: pb::FsckFile) -> Wire<FsckFile> {
+    let blocks: Vec<_> = file.blocks.iter().map(fsck_block).collect();
+    // Listed without a block: not healthy for a reason this client does not know.
+    let status = blocks.iter().map(|block| block.status).max().unwrap_or(Health::Degraded);
+    let path = DfsPath::parse(&file.path).map_err(|error| error.to_string())?;
+    Ok(FsckFile { path, status, open: file.open, blocks })
+}
+
+/// Adds one page to what was found so far.
+pub(super) fn fsck_page(total: &mut Fsck, page: pb::FsckReply) -> Wire<()> {
+    total.files += page.files;
+    total.blocks += page.blocks;
+    total.bytes += page.bytes;
+    for file in page.problems {
+        let file = fsck_file(file)?;
+        // A block being written has no finished replica yet: that is no damage.
+        if !file.open {
+            total.status = total.status.max(file.status);
+        }
+        total.problems.push(file);
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! Writes one file from start to end, as a stream.
+//!
+//! Bytes are cut into packets here; a task for each block sends them on a blocking thread. The task owns the
+//! open file while it runs and hands it back with its result, so nothing is shared. One packet is held back
+//! until more bytes come, so that the last packet of a block is never empty.
+
+use super::connection::{Buffers, Hangup};
+use super::open_file::{OpenFile, discard, discard_later};
+use super::pipeline::{BlockWriter, Source, Stop};
+use super::{Client, ClientError, CreateOptions, FileStatus, NodeFault, Result};
+use crate::bulk::PACKET_BYTES;
+use crate::path::DfsPath;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Blocks tried before a write fails, when each loses all its nodes.
+pub(super) const BLOCK_ATTEMPTS_MAX: usize = 5;
+
+/// Writes one file from start to end. Dropped without `close`, it gives the file up in the background.
+pub struct FileWriter {
+    path: DfsPath,
+    length: u64,
+    block_size: u64,
+    /// Bytes of the present block that were taken, those in `packet` included.
+    in_block: u64,
+    packet: Vec<u8>,
+    buffers: Arc<Buffers>,
+    state: State,
+}
+
+enum State {
+    Between(Box<OpenFile>),
+    InBlock { packets: mpsc::Sender<(Vec<u8>, bool)>, task: JoinHandle<(Box<OpenFile>, Result<()>)> },
+    Failed,
+}
+
+impl FileWriter {
+    pub(super) async fn create(client: &Client, path: &DfsPath, options: CreateOptions) -> Result<Self> {
+        Ok(Self::new(OpenFile::create(client, path, options).await?))
+    }
+
+    pub(super) async fn append(client: &Client, path: &DfsPath) -> Result<Self> {
+        Ok(Self::new(OpenFile::append(client, path).await?))
+    }
+
+    fn new(open: OpenFile) -> Self {
+        Self {
+            path: open.path.clone(),
+            length: open.length_before,
+            block_size: open.block_size,
+            in_block: 0,
+            packet: Vec::new(),
+            buffers: open.client.inner.buffers.clone(),
+            state: State::Between(Box::new(open)),
+        }
+    }
+
+    /// Appends `data`. Waits while a window of bytes is unacknowledged.
+    pub async fn write(&mut self, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            if self.in_block == self.block_size {
+                self.finish_block().await?;
+            }
+            if self.packet.len() == PACKET_BYTES {
+                self.send(false).await?;
+            }
+            if self.packet.capacity() == 0 {
+                self.packet = self.buffers.take_empty();
+            }
+            let room = (PACKET_BYTES - self.packet.len()) as u64;
+            let taken = room.min(self.block_size - self.in_block).min(data.len() as u64) as usize;
+            self.packet.extend_from_slice(&data[..taken]);
+            self.in_block += taken as u64;
+            self.length += taken as u64;
+            data = &data[taken..];
+        }
+        Ok(())
+    }
+
+    /// Bytes written so far, those before an append included.
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Finishes the file; when it returns, each block has a durable, reported replica.
+    pub async fn close(self) -> Result<FileStatus> {
+        Ok(self.finish(None, false).await?.0)
+    }
+
+    /// Finishes it and moves it to `to` in the same atomic step.
+    pub async fn close_as(self, to: &DfsPath, overwrite: bool) -> Result<FileStatus> {
+        Ok(self.finish(Some(to), overwrite).await?.0)
+    }
+
+    pub(super) async fn finish(
+        mut self,
+        to: Option<&DfsPath>,
+        overwrite: bool,
+    ) -> Result<(FileStatus, Vec<NodeFault>)> {
+        if self.in_block > 0 {
+            self.finish_block().await?;
+        }
+        let State::Between(open) = &mut self.state else { return Err(self.failed_before()) };
+        let status = open.close(to, overwrite).await?;
+        let faults = std::mem::take(&mut open.faults);
+        self.state = State::Failed;
+        Ok((status, faults))
+    }
+
+    /// Gives up: a created file is deleted, an appended one keeps the blocks that were committed.
+    pub async fn abort(mut self) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Failed => Ok(()),
+            State::Between(open) => open.discard().await,
+            State::InBlock { packets, task } => {
+                drop(packets);
+                match task.await {
+                    Ok((open, _)) => open.discard().await,
+                    Err(_) => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn failed_before(&self) -> ClientError {
+        ClientError::WriterFailed { path: self.path.clone() }
+    }
+
+    /// Sends the packet in hand, starting the block if it is the first.
+    async fn send(&mut self, last: bool) -> Result<()> {
+        let packet = std::mem::take(&mut self.packet);
+        self.state = match std::mem::replace(&mut self.state, State::Failed) {
+            State::Between(open) => {
+                let (packets, source) = mpsc::channel(1);
+                State::InBlock { packets, task: tokio::spawn(stream_block(open, StreamSource(source))) }
+            }
+            other => other,
+        };
+        let State::InBlock { packets, .. } = &self.state else { return Err(self.failed_before()) };
+        if packets.send((packet, last)).await.is_err() {
+            self.join().await?;
+            return Err(self.failed_before());
+        }
+        Ok(())
+    }
+
+    async fn finish_block(&mut self) -> Result<()> {
+        self.send(true).await?;
+        self.in_block = 0;
+        self.join().await
+    }
+
+    /// Waits for the block's task and takes the open file back.
+    async fn join(&mut self) -> Result<()> {
+        let State::InBlock { packets, task } = std::mem::replace(&mut self.state, State::Failed) else {
+            return Err(self.failed_before());
+        };
+        drop(packets);
+        let (open, result) = task.await.map_err(|_| self.failed_before())?;
+        match result {
+            Ok(()) => {
+                self.state = State::Between(open);
+                Ok(())
+            }
+            Err(error) => {
+                discard_later(open);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for FileWriter {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Between(open) => discard_later(open),
+            State::InBlock { packets, task } => {
+                // The task sees its packets end early, gives up, and hands the file back.
+                drop(packets);
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    runtime.spawn(async move {
+                        if let Ok((open, _)) = task.await {
+                            discard(open).await;
+                        }
+                    });
+                }
+            }
+            State::Failed => {}
+        }
+    }
+}
+
+struct StreamSource(mpsc::Receiver<(Vec<u8>, bool)>);
+
+impl Source for StreamSource {
+    fn next(&mut self) -> Result<Option<(Vec<u8>, bool)>> {
+        Ok(self.0.blocking_recv())
+    }
+}
+
+/// Writes one block of a stream; starts over on new nodes for as long as all its bytes are still at hand.
+async fn stream_block(mut open: Box<OpenFile>, mut source: StreamSource) -> (Box<OpenFile>, Result<()>) {
+    let result = stream_block_attempts(&mut open, &mut source).await;
+    (open, result)
+}
+
+async fn stream_block_attempts(open: &mut OpenFile, source: &mut StreamSource) -> Result<()> {
+    let client = open.client.clone();
+    let mut target = open.add_block().await?;
+    let (timeouts, buffers) = (client.write_timeouts(), client.inner.buffers.clone());
+    let mut writer = BlockWriter::new(&target, open.block_size, timeouts, Hangup::default(), buffers);
+    for attempt in 1.. {
+        let mut taken = StreamSource(std::mem::replace(&mut source.0, mpsc::channel(1).1));
+        let run = move || {
+            let result = writer.run(&mut taken);
+            (writer, taken, result)
+        };
+        let Ok((back, taken, result)) = tokio::task::spawn_blocking(run).await else {
+            return Err(ClientError::WriterFailed { path: open.path.clone() });
+        };
+        (writer, *source) = (back, taken);
+        open.exclude(writer.take_faults());
+        match result {
+            Ok(length) => {
+                open.written(target.block, length);
+                return Ok(());
+            }
+            Err(Stop::Source(error)) => return Err(error),
+            Err(Stop::GivenUp) => return Err(ClientError::WriterFailed { path: open.path.clone() }),
+            Err(Stop::Lost(fault)) => {
+                if attempt == BLOCK_ATTEMPTS_MAX || !writer.can_start_over() {
+                    return Err(lost(open, target.block, fault));
+                }
+                open.abandon_from(target.block).await?;
+                target = open.add_block().await?;
+                writer.start_over(&target);
+            }
+        }
+    }
+    unreachable!("the loop returns at the last attempt")
+}
+
+pub(super) fn lost(open: &OpenFile, block: crate::ids::BlockId, fault: NodeFault) -> ClientError {
+    let NodeFault { node, reason } = fault;
+    ClientError::Write { path: open.path.clone(), block, node, reason }
+}
