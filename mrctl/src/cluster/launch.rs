@@ -6,7 +6,7 @@
 
 use super::{
     layout::{Layout, Role},
-    process::Identity,
+    process::{Identity, cpu_seconds, end, memory_bytes},
     state::{ClusterState, Daemon, Kind},
 };
 use anyhow::{Context, Result, anyhow, bail};
@@ -38,15 +38,9 @@ pub(crate) struct Launch {
 
 impl Launch {
     /// Starts everything and waits until every node is registered and safemode is over.
-    pub(crate) async fn start(mut layout: Layout, port: Option<u16>) -> Result<Self> {
-        let port = port.filter(|port| *port != 0).map_or_else(free_port, Ok)?;
-        let listen = format!("127.0.0.1:{port}");
-        layout.write_config(&listen)?;
-        let mut launch = Self { layout, state: ClusterState::default(), children: vec![], keep: false };
-        launch.spawn(&Layout::namenode(), &listen)?;
-        let addr = launch.ready(0).await?;
-        launch.layout.write_config(&addr)?;
-        launch.state.namenode.clone_from(&addr);
+    pub(crate) async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
+        let mut launch = Self::start_namenode(layout, port).await?;
+        let addr = launch.state.namenode.clone();
         for role in launch.layout.datanodes().collect::<Vec<_>>() {
             launch.spawn(&role, &addr)?;
         }
@@ -55,6 +49,42 @@ impl Launch {
         }
         launch.registered().await?;
         Ok(launch)
+    }
+
+    /// Starts the namenode alone and waits until it serves.
+    pub(crate) async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
+        let port = port.filter(|port| *port != 0).map_or_else(free_port, Ok)?;
+        let listen = format!("127.0.0.1:{port}");
+        layout.write_config(&listen)?;
+        let mut launch = Self { layout, state: ClusterState::default(), children: vec![], keep: false };
+        launch.spawn(&Layout::namenode(), &listen)?;
+        let addr = launch.ready(0).await?;
+        launch.layout.write_config(&addr)?;
+        launch.state.namenode = addr;
+        Ok(launch)
+    }
+
+    /// Kills the namenode and starts it again; how long from its start until it served.
+    pub(crate) async fn restart_namenode(&mut self) -> Result<Duration> {
+        let namenode = &self.state.daemons[0];
+        end(&[(&namenode.identity, &namenode.args)], Duration::ZERO)?;
+        self.reap();
+        let since = Instant::now();
+        let child = run(&mut self.state.daemons[0])?;
+        self.children.push(child);
+        self.ready(0).await?;
+        Ok(since.elapsed())
+    }
+
+    /// Processor seconds of all daemons so far.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.state.daemons.iter().filter_map(|daemon| cpu_seconds(daemon.identity.pid)).sum()
+    }
+
+    /// Resident memory of the namenode, in bytes.
+    pub(crate) fn namenode_memory(&self) -> Result<u64> {
+        memory_bytes(self.state.daemons[0].identity.pid)
+            .context("cannot read the namenode's memory from /proc")
     }
 
     /// A client of this cluster.

@@ -10,5 +10,5 @@ mod state;
 
 pub(crate) use launch::{Launch, restart};
 pub(crate) use layout::{Layout, Overrides};
-pub(crate) use process::{Fate, Identity, cpu_seconds, end, memory_bytes};
-pub(crate) use state::{ClusterState, Daemon, Kind, lock};
+pub(crate) use process::{Fate, end};
+pub(crate) use state::{ClusterState, Kind, lock};
