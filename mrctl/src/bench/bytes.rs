@@ -174,7 +174,7 @@ async fn measure_local(
     path: &DfsPath,
     size: u64,
 ) -> Result<Vec<Figure>> {
-    let (_, blocks) = client.locate(path, 0, u64::MAX).await?;
+    let (_, blocks) = client.locate(path, 0, size).await?;
     let (mut raw, mut verified) = (Rounds::default(), Rounds::default());
     for _ in 0..ROUNDS {
         let since = Instant::now();

@@ -15,7 +15,7 @@ use crate::{
     output,
 };
 use anyhow::{Context, Result, ensure};
-use daemon::{Bytes, lifecycle::stop_signal};
+use daemon::Bytes;
 use figure::Figure;
 use std::{
     path::{Path, PathBuf},
@@ -81,7 +81,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
     // As in the demo: the cluster inside is dropped before its folder.
     let figures = tokio::select! {
         figures = measure(&args, folder.path()) => figures?,
-        () = stop_signal() => {
+        () = crate::command::end_signal() => {
             eprintln!("mrctl: interrupted; the benchmark's processes and files are removed");
             return Ok(ExitCode::FAILURE);
         }

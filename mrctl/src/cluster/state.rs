@@ -136,13 +136,10 @@ impl ClusterState {
         let known = names.join(", ");
         let wanted =
             |daemon: &&mut Daemon| daemon.name == name && kind.is_none_or(|kind| daemon.kind == kind);
-        match self.daemons.iter_mut().find(wanted) {
-            Some(daemon) => Ok(daemon),
-            None => {
-                let what = kind.map_or(String::new(), |kind| format!("{} on ", kind.program()));
-                bail!("no {what}{name} in this cluster: it has {known}")
-            }
-        }
+        self.daemons.iter_mut().find(wanted).with_context(|| {
+            let what = kind.map_or(String::new(), |kind| format!("{} on ", kind.program()));
+            format!("no {what}{name} in this cluster: it has {known}")
+        })
     }
 
     /// Ends every daemon, the nodes before the namenode, and says what became of each.

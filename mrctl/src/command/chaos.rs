@@ -63,8 +63,9 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
 
 async fn again(args: &Args) -> Result<ExitCode> {
     let folder = state_folder(args.dir.as_deref())?;
-    let mut state = ClusterState::require(&folder)?;
+    ClusterState::require(&folder)?;
     let _held = lock(&folder)?;
+    let mut state = ClusterState::require(&folder)?;
     let daemon = state.find(&args.node, args.daemon)?;
     end(&[(&daemon.identity, &daemon.args)], Duration::from_secs(10))?;
     let (name, kind) = (daemon.name.clone(), daemon.kind);

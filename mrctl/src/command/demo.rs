@@ -7,7 +7,7 @@ use crate::{
     output::{self, Meter},
 };
 use anyhow::{Context, Result, ensure};
-use daemon::{Bytes, Period, lifecycle::stop_signal};
+use daemon::{Bytes, Period};
 use dfs::{
     client::{Client, Health, NodeState, PutOptions, PutSource},
     path::DfsPath,
@@ -43,7 +43,7 @@ pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
         .context("cannot make a folder for the demo")?;
     tokio::select! {
         result = show(folder.path()) => result?,
-        () = stop_signal() => {
+        () = super::end_signal() => {
             eprintln!("mrctl: interrupted; the demo's processes and files are removed");
             return Ok(ExitCode::FAILURE);
         }
@@ -153,7 +153,7 @@ fn write_text(path: &Path, bytes: u64) -> Result<String> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 async fn hash(client: &Client, path: &DfsPath) -> Result<String> {

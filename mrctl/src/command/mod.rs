@@ -6,3 +6,12 @@ pub(crate) mod down;
 pub(crate) mod drain;
 pub(crate) mod nodes;
 pub(crate) mod up;
+
+/// Completes when the user has had enough: Ctrl-C, SIGTERM, or the terminal was closed.
+pub(crate) async fn end_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+        return daemon::lifecycle::stop_signal().await;
+    };
+    tokio::select! { () = daemon::lifecycle::stop_signal() => {}, _ = hangup.recv() => {} }
+}

@@ -6,7 +6,7 @@ use crate::{
     output,
 };
 use anyhow::{Result, bail};
-use daemon::{Bytes, lifecycle::stop_signal};
+use daemon::Bytes;
 use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
 
 const WATCH: Duration = Duration::from_millis(500);
@@ -61,12 +61,14 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     }
     let mut launch = tokio::select! {
         launch = Launch::start(layout, args.namenode_port) => launch?,
-        () = stop_signal() => bail!("interrupted while starting: nothing is left running"),
+        () = super::end_signal() => bail!("interrupted while starting: nothing is left running"),
     };
     drop(held);
-    output::line(ready(&launch))?;
     if args.detach {
         launch.keep();
+    }
+    output::line(ready(&launch))?;
+    if args.detach {
         output::line("stop it with: mrctl down")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -105,7 +107,7 @@ fn ready(launch: &Launch) -> String {
 /// die meanwhile; starting them again is the user's (or a chaos test's) decision.
 async fn watch(launch: &mut Launch) -> Result<ExitCode> {
     let folder = launch.layout.folder.clone();
-    let mut stop = std::pin::pin!(stop_signal());
+    let mut stop = std::pin::pin!(super::end_signal());
     let mut dead = BTreeSet::new();
     loop {
         tokio::select! {

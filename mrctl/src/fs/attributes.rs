@@ -103,7 +103,7 @@ pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
             }
         }
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 pub(crate) async fn chmod(args: Chmod, client: &Client) -> Result<ExitCode> {
@@ -136,7 +136,7 @@ async fn apply(
             outcome.note(error)?;
         }
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 #[cfg(test)]

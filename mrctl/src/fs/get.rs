@@ -74,14 +74,14 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     let roots = expand_all(client, sources, &mut outcome).await?;
     if roots.is_empty() {
-        return outcome.code();
+        return Ok(outcome.code());
     }
     if local == "-" {
         for root in roots {
             refuse_dir(&root, "only files can go to standard output")?;
             copy_out(&mut client.open(&root.path).await?).await?;
         }
-        return outcome.code();
+        return Ok(outcome.code());
     }
     let there = match fs::metadata(local) {
         Ok(metadata) if metadata.is_dir() => There::Folder,
@@ -116,7 +116,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&reports)?;
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 /// Adds `root` and all that is `below` it (itself first).

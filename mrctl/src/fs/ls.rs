@@ -75,7 +75,7 @@ pub(crate) async fn run(args: Ls, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&all)?;
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 async fn entries(client: &Client, folder: &FileStatus, recursive: bool) -> Result<Vec<FileStatus>> {

@@ -3,8 +3,6 @@
 //! One file a command; what they share is here: which paths a pattern means, going on after one path failed,
 //! and copying a reader to standard output.
 
-pub(crate) use check::await_health;
-
 mod attributes;
 mod check;
 mod dest;
@@ -15,6 +13,8 @@ mod overview;
 mod put;
 mod read;
 mod usage;
+
+pub(crate) use check::await_health;
 
 use crate::locate::Target;
 use anyhow::{Result, bail};
@@ -111,8 +111,8 @@ impl Outcome {
         Ok(())
     }
 
-    fn code(&self) -> Result<ExitCode> {
-        Ok(if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    fn code(&self) -> ExitCode {
+        if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }
 

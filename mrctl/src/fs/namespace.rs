@@ -72,7 +72,7 @@ pub(crate) async fn mkdir(args: Mkdir, client: &Client) -> Result<ExitCode> {
             outcome.note(error)?;
         }
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 pub(crate) async fn rm(args: Rm, client: &Client) -> Result<ExitCode> {
@@ -82,7 +82,7 @@ pub(crate) async fn rm(args: Rm, client: &Client) -> Result<ExitCode> {
             outcome.note(error)?;
         }
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
@@ -119,7 +119,7 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     let sources = expand_all(client, sources, &mut outcome).await?;
     if sources.is_empty() {
-        return outcome.code();
+        return Ok(outcome.code());
     }
     let to = DfsPath::parse(dst)?;
     let way = dest::plan(sources.len(), dst, there(lookup(client, &to).await?.as_ref()))?;
@@ -138,7 +138,7 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
             outcome.note(error)?;
         }
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 pub(crate) async fn concat(args: Concat, client: &Client) -> Result<ExitCode> {

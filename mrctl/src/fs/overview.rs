@@ -47,7 +47,7 @@ pub(crate) async fn stat(args: Stat, client: &Client) -> Result<ExitCode> {
     let mut details = Vec::new();
     for status in expand_all(client, &args.paths, &mut outcome).await? {
         let locations = if args.blocks && !status.is_dir {
-            match client.locate(&status.path, 0, u64::MAX).await {
+            match client.locate(&status.path, 0, status.length).await {
                 Ok((_, blocks)) => Some(blocks),
                 Err(error) => {
                     outcome.note(error.into())?;
@@ -69,7 +69,7 @@ pub(crate) async fn stat(args: Stat, client: &Client) -> Result<ExitCode> {
             show(detail)?;
         }
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 fn show(detail: &Detail) -> Result<()> {

@@ -121,7 +121,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&reports)?;
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 fn plan(sources: &[String], to: &DfsPath, way: Dest, recursive: bool) -> Result<Plan> {

@@ -45,7 +45,7 @@ pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
             outcome.note(error)?;
         }
     }
-    outcome.code()
+    Ok(outcome.code())
 }
 
 pub(crate) async fn tail(args: Tail, client: &Client) -> Result<ExitCode> {

@@ -110,7 +110,7 @@ pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
     }
     if args.json {
         output::json(&entries)?;
-        return outcome.code();
+        return Ok(outcome.code());
     }
     let sizes = if args.human { Sizes::Human } else { Sizes::Exact };
     let mut table = output::table(&["SIZE", "SPACE", "FILES", "PATH"], &[0, 1, 2]);
@@ -119,7 +119,7 @@ pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
         table.add_row([size, sizes.of(usage.space), usage.files.to_string(), path.to_string()]);
     }
     output::print_table(&table)?;
-    outcome.code()
+    Ok(outcome.code())
 }
 
 pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
