@@ -1,0 +1,252 @@
+//! Bytes in and out on a one-node cluster, each beside the plain way to move the same bytes on the same disk.
+
+use super::{
+    CpuMeter,
+    figure::{Figure, Limit, median},
+    layout, socket,
+};
+use crate::cluster::Launch;
+use anyhow::{Context, Result, ensure};
+use dfs::{
+    client::{Client, ClientOptions, LocatedBlock, PutOptions, PutSource},
+    path::DfsPath,
+};
+use memmap2::Mmap;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use std::{
+    fs::File,
+    io::{Read, Write},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Rounds of each figure.
+pub(crate) const ROUNDS: usize = 5;
+const BUFFER: usize = 1 << 20;
+
+/// Rounds of one figure and its baseline.
+#[derive(Default)]
+struct Rounds {
+    ours: Vec<f64>,
+    plain: Vec<f64>,
+    wall: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+impl Rounds {
+    fn add(&mut self, bytes: u64, ours: Duration, cpu: f64, plain: Duration) {
+        self.ours.push(rate(bytes, ours));
+        self.plain.push(rate(bytes, plain));
+        self.wall.push(ours.as_secs_f64());
+        self.cpu.push(cpu);
+    }
+
+    fn figure(self, name: &str, limit: Option<Limit>, baseline_name: &'static str) -> Figure {
+        Figure {
+            name: name.into(),
+            value: median(self.ours),
+            unit: "MB/s",
+            limit,
+            baseline: Some(median(self.plain)),
+            baseline_name: Some(baseline_name),
+            wall_seconds: median(self.wall),
+            daemon_cpu_seconds: median(self.cpu),
+        }
+    }
+}
+
+fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9)
+}
+
+/// Measures what is wanted of writing and reading.
+pub(crate) async fn measure(folder: &Path, size: u64, write: bool, read: bool) -> Result<Vec<Figure>> {
+    let source = folder.join("source");
+    make_source(&source, size)?;
+    let launch = Launch::start(layout(folder, "bytes", 1)?, None).await?;
+    let client = launch.client().await?;
+    let mut figures = Vec::new();
+    if write {
+        figures.push(measure_write(&launch, &client, &source, size).await?);
+    }
+    if read {
+        let path = DfsPath::parse("/read")?;
+        put(&client, &source, &path).await?;
+        figures.push(measure_tcp(&launch, &source, &path, size).await?);
+        figures.extend(measure_local(&launch, &client, &source, &path, size).await?);
+    }
+    Ok(figures)
+}
+
+/// Random bytes, so that no disk or file system below can make them fewer. Leaves them in the page cache.
+fn make_source(path: &Path, size: u64) -> Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let mut file = File::create(path).with_context(failed)?;
+    let mut random = SmallRng::seed_from_u64(7);
+    let mut buffer = vec![0; BUFFER];
+    let mut left = size;
+    while left > 0 {
+        random.fill_bytes(&mut buffer);
+        let part = left.min(BUFFER as u64);
+        file.write_all(&buffer[..part as usize]).with_context(failed)?;
+        left -= part;
+    }
+    file.sync_data().with_context(failed)
+}
+
+async fn put(client: &Client, source: &Path, path: &DfsPath) -> Result<Duration> {
+    let since = Instant::now();
+    let options = PutOptions { replication: Some(1), ..PutOptions::default() };
+    client.put(PutSource::File(source.into()), path, options, &()).await?;
+    Ok(since.elapsed())
+}
+
+/// Like `dd conv=fdatasync`: the source, block by block, into a new file.
+fn plain_write(source: &Path, to: &Path) -> Result<Duration> {
+    let failed = || format!("cannot write {}", to.display());
+    let mut from = File::open(source).context("cannot open the source")?;
+    let mut buffer = vec![0; BUFFER];
+    let since = Instant::now();
+    let mut file = File::create(to).with_context(failed)?;
+    loop {
+        match from.read(&mut buffer).context("cannot read the source")? {
+            0 => break,
+            read => file.write_all(&buffer[..read]).with_context(failed)?,
+        }
+    }
+    file.sync_data().with_context(failed)?;
+    let took = since.elapsed();
+    std::fs::remove_file(to).with_context(failed)?;
+    Ok(took)
+}
+
+async fn measure_write(launch: &Launch, client: &Client, source: &Path, size: u64) -> Result<Figure> {
+    let mut rounds = Rounds::default();
+    let beside = source.with_file_name("plain");
+    for round in 0..ROUNDS {
+        let plain = plain_write(source, &beside)?;
+        let path = DfsPath::parse(&format!("/write-{round}"))?;
+        let cpu = CpuMeter::new(launch);
+        let ours = put(client, source, &path).await?;
+        rounds.add(size, ours, cpu.seconds(), plain);
+        client.delete(&path, false).await?;
+        await_deleted(client, size).await?;
+    }
+    let name = "sequential write + fdatasync of the same bytes on the same disk";
+    Ok(rounds.figure("write, 1 replica", Some(Limit::OfBaseline(0.6)), name))
+}
+
+/// The next round should not share the disk with the deletes of this one.
+async fn await_deleted(client: &Client, size: u64) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while client.report().await?.used >= size && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
+
+async fn measure_tcp(launch: &Launch, source: &Path, path: &DfsPath, size: u64) -> Result<Figure> {
+    let mut config = launch.layout.config.client.clone();
+    config.short_circuit = false;
+    let client = Client::connect(ClientOptions::new(&launch.state.namenode, config)).await?;
+    let mut rounds = Rounds::default();
+    for _ in 0..ROUNDS {
+        let plain = socket::transfer(source)?;
+        let cpu = CpuMeter::new(launch);
+        let since = Instant::now();
+        let mut reader = client.open(path).await?;
+        let mut total = 0;
+        while let Some(bytes) = reader.next().await? {
+            total += bytes.len() as u64;
+        }
+        let ours = since.elapsed();
+        ensure!(total == size, "read {total} of {size} bytes");
+        rounds.add(size, ours, cpu.seconds(), plain);
+    }
+    let name = "the same file from the page cache through a local socket by sendfile, not checked";
+    Ok(rounds.figure("read over TCP, verified", Some(Limit::OfBaseline(0.8)), name))
+}
+
+async fn measure_local(
+    launch: &Launch,
+    client: &Client,
+    source: &Path,
+    path: &DfsPath,
+    size: u64,
+) -> Result<Vec<Figure>> {
+    let (_, blocks) = client.locate(path, 0, size).await?;
+    let (mut raw, mut verified) = (Rounds::default(), Rounds::default());
+    for _ in 0..ROUNDS {
+        let since = Instant::now();
+        let expected = sum(&map(source)?);
+        let plain = since.elapsed();
+        for (rounds, verify) in [(&mut raw, false), (&mut verified, true)] {
+            let cpu = CpuMeter::new(launch);
+            let since = Instant::now();
+            let found = sum_blocks(client, &blocks, verify).await?;
+            let ours = since.elapsed();
+            ensure!(found == expected, "the blocks hold other bytes than the source");
+            rounds.add(size, ours, cpu.seconds(), plain);
+        }
+    }
+    let name = "mmap of a file of the same size, the same summing";
+    Ok(vec![
+        raw.figure("read by short circuit", Some(Limit::OfBaseline(0.9)), name),
+        verified.figure("read by short circuit, verified", None, name),
+    ])
+}
+
+async fn sum_blocks(client: &Client, blocks: &[LocatedBlock], verify: bool) -> Result<u64> {
+    let mut total = 0u64;
+    for block in blocks {
+        let local = client.open_local_block(block).await?;
+        let local = local.context("a block has no replica on this machine, or short circuit is off")?;
+        if verify {
+            local.verify(0..block.length)?;
+        }
+        total = total.wrapping_add(sum(local.bytes()));
+    }
+    Ok(total)
+}
+
+/// Touches every byte, as cheaply as can be. Sums of parts add up if the parts are whole words.
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let words = words.iter().fold(0u64, |total, word| total.wrapping_add(u64::from_le_bytes(*word)));
+    rest.iter().fold(words, |total, byte| total.wrapping_add(u64::from(*byte)))
+}
+
+#[allow(unsafe_code, reason = "a memory map is what the baseline measures")]
+fn map(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    // SAFETY: the file is in the benchmark's own temporary folder; nobody writes or cuts it while it is mapped.
+    let map = unsafe { Mmap::map(&file) };
+    map.with_context(|| format!("cannot map {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_blocks_add_up_to_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("source");
+        make_source(&path, (2 << 20) + 13).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), (2 << 20) + 13);
+        let (one, other) = bytes.split_at(1 << 20);
+        assert_eq!(sum(&map(&path).unwrap()), sum(one).wrapping_add(sum(other)));
+        assert!(sum(&bytes) != 0);
+    }
+
+    #[test]
+    fn the_plain_write_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("source");
+        make_source(&path, 3 << 20).unwrap();
+        let beside = folder.path().join("plain");
+        assert!(plain_write(&path, &beside).unwrap() > Duration::ZERO);
+        assert!(!beside.exists());
+    }
+}

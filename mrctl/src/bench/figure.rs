@@ -1,0 +1,152 @@
+//! A measured figure, its limit, its baseline, and how they are printed.
+
+use crate::output;
+use anyhow::Result;
+use serde::Serialize;
+
+/// What a figure is held against.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Limit {
+    /// It should be this or more.
+    AtLeast(f64),
+    /// It should be this or less.
+    AtMost(f64),
+    /// It should be this part of the baseline or more.
+    OfBaseline(f64),
+}
+
+/// One line of the benchmark.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Figure {
+    /// What was measured.
+    pub(crate) name: String,
+    /// The figure.
+    pub(crate) value: f64,
+    /// Its unit.
+    pub(crate) unit: &'static str,
+    /// What it is held against; None for a figure that is only told.
+    pub(crate) limit: Option<Limit>,
+    /// The plain way to do the same, measured in the same run.
+    pub(crate) baseline: Option<f64>,
+    /// What that way is.
+    pub(crate) baseline_name: Option<&'static str>,
+    /// Time of one round, seconds.
+    pub(crate) wall_seconds: f64,
+    /// Processor time of the daemons in that round, seconds.
+    pub(crate) daemon_cpu_seconds: f64,
+}
+
+impl Figure {
+    /// Whether the limit is met; None without one.
+    pub(crate) fn met(&self) -> Option<bool> {
+        let limit = self.limit?;
+        Some(match limit {
+            Limit::AtLeast(least) => self.value >= least,
+            Limit::AtMost(most) => self.value <= most,
+            Limit::OfBaseline(part) => self.value >= part * self.baseline?,
+        })
+    }
+
+    fn limit_text(&self) -> String {
+        match self.limit {
+            None => String::new(),
+            Some(Limit::AtLeast(least)) => format!(">= {}", number(least)),
+            Some(Limit::AtMost(most)) => format!("<= {}", number(most)),
+            Some(Limit::OfBaseline(part)) => {
+                format!(">= {part} x = {}", number(part * self.baseline.unwrap_or(0.0)))
+            }
+        }
+    }
+}
+
+/// The middle one of several measurements; of an even number, the worse of the two for a rate.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+}
+
+/// About three figures, thousands apart.
+fn number(value: f64) -> String {
+    if value >= 1000.0 {
+        let digits = format!("{value:.0}");
+        let groups: Vec<&str> =
+            digits.as_bytes().rchunks(3).rev().map(|g| str::from_utf8(g).unwrap_or("")).collect();
+        groups.join(",")
+    } else if value >= 10.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// Prints the table.
+pub(crate) fn print(figures: &[Figure]) -> Result<()> {
+    let header = ["FIGURE", "MEASURED", "UNIT", "LIMIT", "BASELINE", "RATIO", "WALL", "DAEMON CPU", ""];
+    let mut table = output::table(&header, &[1, 3, 4, 5, 6, 7]);
+    for figure in figures {
+        let verdict = match figure.met() {
+            None => "",
+            Some(true) => "PASS",
+            Some(false) => "MISS",
+        };
+        table.add_row([
+            figure.name.clone(),
+            number(figure.value),
+            figure.unit.into(),
+            figure.limit_text(),
+            figure.baseline.map_or(String::new(), number),
+            figure.baseline.map_or(String::new(), |baseline| format!("{:.2}", figure.value / baseline)),
+            format!("{:.2} s", figure.wall_seconds),
+            format!("{:.2} s", figure.daemon_cpu_seconds),
+            verdict.into(),
+        ]);
+    }
+    output::print_table(&table)?;
+    for figure in figures {
+        if let Some(name) = figure.baseline_name {
+            output::line(format!("baseline of {}: {name}", figure.name))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(value: f64, limit: Option<Limit>, baseline: Option<f64>) -> Figure {
+        Figure {
+            name: "x".into(),
+            value,
+            unit: "MB/s",
+            limit,
+            baseline,
+            baseline_name: None,
+            wall_seconds: 1.0,
+            daemon_cpu_seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_limit_is_met_or_missed() {
+        assert_eq!(figure(1.0, None, None).met(), None);
+        assert_eq!(figure(5.0, Some(Limit::AtLeast(5.0)), None).met(), Some(true));
+        assert_eq!(figure(5.1, Some(Limit::AtMost(5.0)), None).met(), Some(false));
+        assert_eq!(figure(6.0, Some(Limit::OfBaseline(0.6)), Some(10.0)).met(), Some(true));
+        assert_eq!(figure(5.9, Some(Limit::OfBaseline(0.6)), Some(10.0)).met(), Some(false));
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert!((median(vec![9.0, 1.0, 5.0]) - 5.0).abs() < f64::EPSILON);
+        assert!((median(vec![4.0, 1.0]) - 1.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(number(1_234_567.8), "1,234,568");
+        assert_eq!(number(56.7), "57");
+        assert_eq!(number(0.614), "0.61");
+    }
+}

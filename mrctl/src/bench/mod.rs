@@ -1,0 +1,175 @@
+//! `mrctl bench dfs`: each figure of the file system beside its limit and its baseline, from the same run.
+//!
+//! Rounds of a figure and of its baseline alternate and the median counts, because machines are noisy. A
+//! figure is not a test: the exit code says whether it was measured, the last column whether it is met.
+
+mod bytes;
+mod figure;
+mod names;
+mod scale;
+mod socket;
+mod wire;
+
+use crate::{
+    cluster::{Launch, Layout, Overrides},
+    output,
+};
+use anyhow::{Context, Result, ensure};
+use daemon::Bytes;
+use figure::Figure;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// What to measure.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum BenchCommand {
+    /// The file system: bytes in and out, names, memory, start-up
+    Dfs(Dfs),
+}
+
+/// The file system: bytes in and out, names, memory, start-up
+///
+/// Starts clusters of its own in a temporary folder and removes them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl bench dfs\n  \
+    mrctl bench dfs --size 4GiB --only write,read --dir /mnt/disk1\n  \
+    mrctl bench dfs --only memory,replay --blocks 1000000")]
+pub(crate) struct Dfs {
+    /// Bytes to write and read
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    size: Bytes,
+    /// Only these figures
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT,...")]
+    only: Vec<What>,
+    /// Blocks to make for memory and replay; the figures are for a million
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1000..))]
+    blocks: u64,
+    /// Folder on the disk to measure [default: the current folder]
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// As JSON: one array of figures
+    #[arg(long)]
+    json: bool,
+}
+
+/// A group of figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Bytes in, one replica
+    Write,
+    /// Bytes out, over TCP and from the local file
+    Read,
+    /// Questions a second
+    Stats,
+    /// Durable files a second
+    Creates,
+    /// Namenode's memory per block and per file
+    Memory,
+    /// Namenode's start-up
+    Replay,
+}
+
+pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
+    let BenchCommand::Dfs(args) = command;
+    let folder = tempfile::Builder::new()
+        .prefix("fermata-bench-")
+        .tempdir_in(&args.dir)
+        .with_context(|| format!("cannot make a folder in {}", args.dir.display()))?;
+    // As in the demo: the cluster inside is dropped before its folder.
+    let figures = tokio::select! {
+        figures = measure(&args, folder.path()) => figures?,
+        () = crate::command::end_signal() => {
+            eprintln!("mrctl: interrupted; the benchmark's processes and files are removed");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    folder.close().context("cannot remove the benchmark's folder")?;
+    if args.json {
+        output::json(&figures)?;
+    } else {
+        figure::print(&figures)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Dfs {
+    fn wants(&self, what: What) -> bool {
+        self.only.is_empty() || self.only.contains(&what)
+    }
+
+    /// Says what is going on, to people.
+    fn say(&self, text: impl std::fmt::Display) {
+        if !self.json {
+            eprintln!("{text}");
+        }
+    }
+}
+
+async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    if cfg!(debug_assertions) {
+        args.say("note: this is a debug build; figures are meant for `cargo build --release`");
+    }
+    let (write, read) = (args.wants(What::Write), args.wants(What::Read));
+    if write || read {
+        check_room(args)?;
+        args.say(format!("bytes: {} in and out, {} rounds each", args.size, bytes::ROUNDS));
+        figures.extend(bytes::measure(folder, args.size.0, write, read).await?);
+    }
+    let (stats, creates) = (args.wants(What::Stats), args.wants(What::Creates));
+    if stats || creates {
+        args.say("names: 64 clients at once");
+        figures.extend(names::measure(folder, stats, creates).await?);
+    }
+    let (memory, replay) = (args.wants(What::Memory), args.wants(What::Replay));
+    if memory || replay {
+        args.say(format!("scale: making {} blocks; this takes a while", args.blocks));
+        figures.extend(scale::measure(folder, args.blocks, memory, replay).await?);
+    }
+    Ok(figures)
+}
+
+/// The source, the baseline's copy and the cluster's, and as much again until deletes have reached the disk.
+fn check_room(args: &Dfs) -> Result<()> {
+    let stat = rustix::fs::statvfs(&args.dir)
+        .with_context(|| format!("cannot tell the free room of {}", args.dir.display()))?;
+    let free = stat.f_bavail * stat.f_frsize;
+    let needed = args.size.0.saturating_mul(5);
+    ensure!(args.size.0 >= 1 << 20, "--size {}: at least 1MiB", args.size);
+    ensure!(
+        free > needed,
+        "{} has {} free, the benchmark needs {}: take a smaller --size or another --dir",
+        args.dir.display(),
+        output::human(free),
+        output::human(needed)
+    );
+    Ok(())
+}
+
+/// A cluster layout for a benchmark, in a folder of its own.
+fn layout(folder: &Path, name: &str, nodes: u32) -> Result<Layout> {
+    let overrides = Overrides { nodes: Some(nodes), replication: Some(1), ..Overrides::default() };
+    let mut layout = Layout::prepare(&folder.join(name), &overrides)?;
+    // The scrubber would read beside the measurement.
+    layout.config.datanode.scrub_rate = Bytes(0);
+    Ok(layout)
+}
+
+/// Processor seconds the daemons use from now on.
+struct CpuMeter<'a> {
+    launch: &'a Launch,
+    before: f64,
+}
+
+impl<'a> CpuMeter<'a> {
+    fn new(launch: &'a Launch) -> Self {
+        Self { launch, before: launch.cpu_seconds() }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.launch.cpu_seconds() - self.before
+    }
+}

@@ -1,0 +1,157 @@
+//! The namenode's RPCs as they are, for load: no retries, no checks, as little of our own processor time as
+//! can be, because the load and the namenode share a machine. The only file of mrctl that sees wire types.
+
+use anyhow::{Context, Result, ensure};
+use proto::dfs::{
+    AddBlockRequest, BlockLength, CloseRequest, CreateRequest, DataNodeAddress, FullReportRequest,
+    HeartbeatRequest, RegisterRequest, Replica, StatRequest, block_reports_client::BlockReportsClient,
+    name_node_client::NameNodeClient,
+};
+use tokio::sync::Mutex;
+use tonic::transport::{Channel, Endpoint};
+use uuid::Uuid;
+
+/// Bytes that each made-up block claims to have.
+const BLOCK_BYTES: u64 = 64 << 20;
+/// The registration protocol this speaks.
+const PROTOCOL: u32 = 1;
+
+/// A connection to the namenode.
+pub(crate) async fn connect(namenode: &str) -> Result<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{namenode}")).context("not an address")?;
+    endpoint.tcp_nodelay(true).connect().await.with_context(|| format!("cannot connect to {namenode}"))
+}
+
+/// One caller.
+pub(crate) struct Caller {
+    rpc: NameNodeClient<Channel>,
+    holder: String,
+}
+
+/// A file being written.
+pub(crate) struct Open {
+    id: u64,
+    /// Its blocks so far.
+    pub(crate) blocks: Vec<u64>,
+}
+
+fn request_id() -> Vec<u8> {
+    Uuid::new_v4().as_bytes().to_vec()
+}
+
+impl Caller {
+    /// A caller over a shared connection.
+    pub(crate) fn new(channel: Channel) -> Self {
+        Self { rpc: NameNodeClient::new(channel), holder: Uuid::new_v4().to_string() }
+    }
+
+    /// Asks about a path.
+    pub(crate) async fn stat(&mut self, path: &str) -> Result<()> {
+        self.rpc.stat(StatRequest { path: path.into() }).await.with_context(|| format!("stat {path}"))?;
+        Ok(())
+    }
+
+    /// Creates a file, durably.
+    pub(crate) async fn create(&mut self, path: &str) -> Result<Open> {
+        let request = CreateRequest {
+            request_id: request_id(),
+            path: path.into(),
+            holder: self.holder.clone(),
+            make_parents: true,
+            block_size: BLOCK_BYTES,
+            ..CreateRequest::default()
+        };
+        let reply = self.rpc.create(request).await.with_context(|| format!("create {path}"))?;
+        let status = reply.into_inner().status.context("create: the reply has no status")?;
+        Ok(Open { id: status.file_id, blocks: vec![] })
+    }
+
+    /// Adds a block, and commits the one before as full.
+    pub(crate) async fn add_block(&mut self, file: &mut Open) -> Result<()> {
+        let request = AddBlockRequest {
+            request_id: request_id(),
+            file_id: file.id,
+            holder: self.holder.clone(),
+            commits: last(file),
+            ..AddBlockRequest::default()
+        };
+        let reply = self.rpc.add_block(request).await.context("add a block")?;
+        let block = reply.into_inner().block.context("add a block: the reply has none")?;
+        file.blocks.push(block.block_id);
+        Ok(())
+    }
+
+    /// Closes a file, whose blocks have been reported.
+    pub(crate) async fn close(&mut self, file: Open) -> Result<()> {
+        let request = CloseRequest {
+            request_id: request_id(),
+            file_id: file.id,
+            holder: self.holder.clone(),
+            commits: last(&file),
+            ..CloseRequest::default()
+        };
+        self.rpc.close(request).await.context("close a file")?;
+        Ok(())
+    }
+}
+
+fn last(file: &Open) -> Vec<BlockLength> {
+    file.blocks.last().map(|id| BlockLength { block_id: *id, length: BLOCK_BYTES }).into_iter().collect()
+}
+
+/// A datanode that exists only as reports: it has room for everything and holds what it is told to.
+pub(crate) struct Ghost {
+    uuid: String,
+    // Heartbeats of one datanode come one after the other.
+    state: Mutex<(BlockReportsClient<Channel>, u64)>,
+}
+
+impl Ghost {
+    /// Registers one called `name`.
+    pub(crate) async fn register(channel: Channel, name: &str) -> Result<Self> {
+        let mut rpc = BlockReportsClient::new(channel);
+        let uuid = Uuid::new_v4().to_string();
+        let address = DataNodeAddress {
+            node: name.into(),
+            uuid: uuid.clone(),
+            data_addr: "127.0.0.1:1".into(),
+            rack: "rack1".into(),
+            local_socket: String::new(),
+            host: name.into(),
+        };
+        let register = RegisterRequest {
+            address: Some(address),
+            incarnation: 1,
+            cluster_id: String::new(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            protocol: PROTOCOL,
+        };
+        rpc.register(register).await.with_context(|| format!("register {name}"))?;
+        let empty =
+            FullReportRequest { uuid: uuid.clone(), incarnation: 1, chunk: 0, last: true, replicas: vec![] };
+        rpc.full_report(empty).await.with_context(|| format!("report of {name}"))?;
+        let ghost = Self { uuid, state: Mutex::new((rpc, 0)) };
+        ghost.report(&[]).await?;
+        Ok(ghost)
+    }
+
+    /// Says that `blocks` have arrived whole.
+    pub(crate) async fn report(&self, blocks: &[u64]) -> Result<()> {
+        let received = blocks.iter().map(|id| Replica { block_id: *id, length: BLOCK_BYTES }).collect();
+        let mut state = self.state.lock().await;
+        state.1 += 1;
+        let heartbeat = HeartbeatRequest {
+            uuid: self.uuid.clone(),
+            incarnation: 1,
+            seq: state.1,
+            capacity: u64::MAX >> 4,
+            free: u64::MAX >> 4,
+            volumes: 1,
+            received,
+            ..HeartbeatRequest::default()
+        };
+        let reply = state.0.heartbeat(heartbeat).await.context("heartbeat")?;
+        ensure!(!reply.into_inner().register_again, "the namenode forgot a made-up datanode");
+        Ok(())
+    }
+}

@@ -1,0 +1,293 @@
+//! Starting daemons and waiting until they serve.
+//!
+//! A launch that is dropped before `keep` ends what it started, so a failed or interrupted start leaves
+//! nothing running. Daemons get a process group of their own, no standard input and a log file: a Ctrl-C at
+//! the terminal reaches only mrctl, and closing the terminal ends no daemon.
+
+use super::{
+    layout::{Layout, Role},
+    process::{Identity, cpu_seconds, end, memory_bytes},
+    state::{ClusterState, Daemon, Kind},
+};
+use anyhow::{Context, Result, anyhow, bail};
+use dfs::client::{Client, ClientOptions, NodeState, Report};
+use rand::RngExt;
+use std::{
+    fs,
+    io::ErrorKind,
+    net::TcpListener,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+const LOG_LINES: usize = 12;
+
+/// A cluster being started, or started by this process.
+pub(crate) struct Launch {
+    /// What to start.
+    pub(crate) layout: Layout,
+    /// What has been started.
+    pub(crate) state: ClusterState,
+    children: Vec<Child>,
+    keep: bool,
+}
+
+impl Launch {
+    /// Starts everything and waits until every node is registered and safemode is over.
+    pub(crate) async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
+        let mut launch = Self::start_namenode(layout, port).await?;
+        let addr = launch.state.namenode.clone();
+        for role in launch.layout.datanodes().collect::<Vec<_>>() {
+            launch.spawn(&role, &addr)?;
+        }
+        for at in 1..launch.state.daemons.len() {
+            launch.ready(at).await?;
+        }
+        launch.registered().await?;
+        Ok(launch)
+    }
+
+    /// Starts the namenode alone and waits until it serves.
+    pub(crate) async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
+        let port = port.filter(|port| *port != 0).map_or_else(free_port, Ok)?;
+        let listen = format!("127.0.0.1:{port}");
+        layout.write_config(&listen)?;
+        let mut launch = Self { layout, state: ClusterState::default(), children: vec![], keep: false };
+        launch.spawn(&Layout::namenode(), &listen)?;
+        let addr = launch.ready(0).await?;
+        launch.layout.write_config(&addr)?;
+        launch.state.namenode = addr;
+        Ok(launch)
+    }
+
+    /// Kills the namenode and starts it again; how long from its start until it served.
+    pub(crate) async fn restart_namenode(&mut self) -> Result<Duration> {
+        let namenode = &self.state.daemons[0];
+        end(&[(&namenode.identity, &namenode.args)], Duration::ZERO)?;
+        self.reap();
+        let since = Instant::now();
+        let child = run(&mut self.state.daemons[0])?;
+        self.children.push(child);
+        self.ready(0).await?;
+        Ok(since.elapsed())
+    }
+
+    /// Processor seconds of all daemons so far.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.state.daemons.iter().filter_map(|daemon| cpu_seconds(daemon.identity.pid)).sum()
+    }
+
+    /// Resident memory of the namenode, in bytes.
+    pub(crate) fn namenode_memory(&self) -> Result<u64> {
+        memory_bytes(self.state.daemons[0].identity.pid)
+            .context("cannot read the namenode's memory from /proc")
+    }
+
+    /// A client of this cluster.
+    pub(crate) async fn client(&self) -> Result<Client> {
+        let options = ClientOptions::new(&self.state.namenode, self.layout.config.client.clone());
+        Ok(Client::connect(options).await?)
+    }
+
+    /// From now on the daemons outlive this value.
+    pub(crate) fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    /// Ends every daemon.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        self.keep = true;
+        self.state.stop_all()?;
+        let path = ClusterState::path(&self.layout.folder);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            _ => {}
+        }
+        for child in &mut self.children {
+            let _ = child.wait();
+        }
+        Ok(())
+    }
+
+    /// Takes the exit statuses of children that have ended, so that none stays a zombie.
+    pub(crate) fn reap(&mut self) {
+        self.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    }
+
+    fn spawn(&mut self, role: &Role, namenode: &str) -> Result<()> {
+        let layout = &self.layout;
+        let mut daemon = Daemon {
+            name: role.name.clone(),
+            kind: role.kind,
+            identity: Identity { pid: 0, started_ticks: 0 },
+            addr: String::new(),
+            rack: role.rack.clone(),
+            dir: layout.data_dir(role),
+            log: layout.log(role),
+            ready_file: layout.ready_file(role),
+            program: program(role.kind)?,
+            args: layout.args(role, namenode),
+        };
+        self.children.push(run(&mut daemon)?);
+        self.state.daemons.push(daemon);
+        self.state.save(&self.layout.folder)
+    }
+
+    /// Waits until daemon `at` serves; its address.
+    async fn ready(&mut self, at: usize) -> Result<String> {
+        let addr = await_ready(&self.state.daemons[at]).await?;
+        self.state.daemons[at].addr.clone_from(&addr);
+        self.state.save(&self.layout.folder)?;
+        Ok(addr)
+    }
+
+    /// Waits until every node is registered and safemode is over.
+    async fn registered(&self) -> Result<()> {
+        let client = self.client().await?;
+        let deadline = Instant::now() + READY_TIMEOUT;
+        loop {
+            let report = client.report().await?;
+            let Some(waiting) = missing(&report, self.layout.nodes) else { return Ok(()) };
+            if let Some(dead) = self.state.daemons.iter().find(|daemon| !daemon.is_running()) {
+                return Err(died(dead));
+            }
+            if Instant::now() > deadline {
+                let logs = self.layout.folder.join("logs");
+                bail!(
+                    "the cluster is not ready after {} s: {waiting}; see {}",
+                    READY_TIMEOUT.as_secs(),
+                    logs.display()
+                );
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        if let Err(error) = self.stop() {
+            eprintln!("mrctl: {error:#}; `mrctl down` tries again");
+        }
+    }
+}
+
+/// Starts a daemon again with the arguments it had, waits until it serves, and writes down its new process.
+pub(crate) async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: Kind) -> Result<()> {
+    // The handle is let go: the process outlives this one and is known by its pid from here on.
+    drop(run(state.find(name, Some(kind))?)?);
+    state.save(folder)?;
+    let daemon = state.find(name, Some(kind))?;
+    daemon.addr = await_ready(daemon).await?;
+    state.save(folder)
+}
+
+/// What is still missing before the cluster can be used; None if nothing.
+fn missing(report: &Report, nodes: u32) -> Option<String> {
+    let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
+    if live < nodes as usize {
+        return Some(format!("{live} of {nodes} datanodes are registered"));
+    }
+    let safemode = &report.safemode;
+    safemode.on.then(|| {
+        format!(
+            "the namenode is in safemode ({}), {} of {} blocks seen",
+            safemode.reason, safemode.blocks_seen, safemode.blocks_needed
+        )
+    })
+}
+
+/// A daemon's binary, beside this one.
+fn program(kind: Kind) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("cannot tell where mrctl is")?;
+    let path = own.with_file_name(kind.program());
+    if !path.is_file() {
+        bail!("{} is missing beside mrctl: build it with `cargo build --workspace`", path.display());
+    }
+    Ok(path)
+}
+
+/// A free port that the kernel does not hand out to outgoing connections, so that a daemon killed and
+/// started again finds it still free.
+fn free_port() -> Result<u16> {
+    let mut random = rand::rng();
+    (0..200)
+        .map(|_| random.random_range(10_000..32_000))
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .context("no free port found on 127.0.0.1 from 10000 to 32000: name one with --namenode-port")
+}
+
+fn run(daemon: &mut Daemon) -> Result<Child> {
+    let _ = fs::remove_file(&daemon.ready_file);
+    let log = fs::OpenOptions::new().create(true).append(true).open(&daemon.log);
+    let log = log.with_context(|| format!("cannot open log {}", daemon.log.display()))?;
+    let errors = log.try_clone().context("cannot share a log file")?;
+    let child = Command::new(&daemon.program)
+        .args(&daemon.args)
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {}", daemon.program.display()))?;
+    daemon.identity = Identity::of(child.id())
+        .with_context(|| format!("{} vanished from /proc right after its start", daemon.name))?;
+    daemon.addr.clear();
+    Ok(child)
+}
+
+async fn await_ready(daemon: &Daemon) -> Result<String> {
+    let deadline = Instant::now() + READY_TIMEOUT;
+    loop {
+        if let Ok(text) = fs::read_to_string(&daemon.ready_file) {
+            return Ok(text.trim().to_owned());
+        }
+        if !daemon.is_running() {
+            return Err(died(daemon));
+        }
+        if Instant::now() > deadline {
+            let log = daemon.log.display();
+            bail!("{} does not serve after {} s; see {log}", daemon.name, READY_TIMEOUT.as_secs());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn died(daemon: &Daemon) -> anyhow::Error {
+    let tail = last_lines(&fs::read_to_string(&daemon.log).unwrap_or_default(), LOG_LINES);
+    anyhow!("{} died while starting; the end of {}:\n{tail}", daemon.name, daemon.log.display())
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let tail: Vec<String> =
+        lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect();
+    if tail.is_empty() { "  (empty)".into() } else { tail.join("\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log() {
+        assert_eq!(last_lines("a\nb\nc\n", 2), "  b\n  c");
+        assert_eq!(last_lines("a\n", 2), "  a");
+        assert_eq!(last_lines("", 2), "  (empty)");
+    }
+
+    #[test]
+    fn a_free_port_can_be_bound() {
+        let port = free_port().unwrap();
+        TcpListener::bind(("127.0.0.1", port)).unwrap();
+    }
+}

@@ -1,0 +1,260 @@
+//! What a local cluster is to look like, and the daemons' command lines that follow from it. Pure, but for
+//! reading what an earlier `mrctl up` left in the folder: data stays, so its shape stays unless told otherwise.
+
+use super::state::Kind;
+use anyhow::{Context, Result, ensure};
+use daemon::{Bytes, config::Config};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Flags that go over what the folder says, or over the defaults in a new folder.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Overrides {
+    /// DataNodes.
+    pub(crate) nodes: Option<u32>,
+    /// Racks they are spread over.
+    pub(crate) racks: Option<u32>,
+    /// Replicas of new files.
+    pub(crate) replication: Option<u32>,
+    /// Block size of new files.
+    pub(crate) block_size: Option<Bytes>,
+}
+
+/// The shape of a cluster, kept beside its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Shape {
+    nodes: u32,
+    racks: u32,
+}
+
+/// A cluster to be started in a folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    /// The state folder, absolute.
+    pub(crate) folder: PathBuf,
+    /// DataNodes, named node1 to nodeN.
+    pub(crate) nodes: u32,
+    /// Racks, named rack1 to rackR.
+    pub(crate) racks: u32,
+    /// For all daemons and clients.
+    pub(crate) config: Config,
+    /// Nodes the folder was made with, if it had more.
+    pub(crate) nodes_before: Option<u32>,
+}
+
+/// A daemon's name, kind and place, before it is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Role {
+    /// `namenode`, or the node's name.
+    pub(crate) name: String,
+    /// Which binary.
+    pub(crate) kind: Kind,
+    /// Its rack; empty for the namenode.
+    pub(crate) rack: String,
+}
+
+const NODES: u32 = 3;
+const NODES_MAX: u32 = 200;
+
+impl Layout {
+    /// For `folder`, which is made if need be: what is there already, with `overrides` over it.
+    pub(crate) fn prepare(folder: &Path, overrides: &Overrides) -> Result<Self> {
+        let make = |path: &Path| {
+            fs::create_dir_all(path).with_context(|| format!("cannot make folder {}", path.display()))
+        };
+        make(folder)?;
+        let folder =
+            folder.canonicalize().with_context(|| format!("cannot find folder {}", folder.display()))?;
+        for part in ["logs", "run", "data"] {
+            make(&folder.join(part))?;
+        }
+        let file = folder.join("fermata.toml");
+        let config = Config::load(file.exists().then_some(file.as_path()))?;
+        let shape = fs::read_to_string(folder.join("layout.json"))
+            .ok()
+            .and_then(|text| serde_json::from_str(&text).ok());
+        let layout = Self::plan(folder, shape, config, overrides)?;
+        layout.keep()?;
+        Ok(layout)
+    }
+
+    fn plan(
+        folder: PathBuf,
+        before: Option<Shape>,
+        mut config: Config,
+        overrides: &Overrides,
+    ) -> Result<Self> {
+        let nodes = overrides.nodes.or(before.map(|shape| shape.nodes)).unwrap_or(NODES);
+        let racks = overrides.racks.or(before.map(|shape| shape.racks)).unwrap_or(1);
+        ensure!((1..=NODES_MAX).contains(&nodes), "--nodes {nodes}: must be from 1 to {NODES_MAX}");
+        ensure!(racks >= 1, "--racks 0: must be at least 1");
+        ensure!(racks <= nodes, "--racks {racks}: there are only {nodes} nodes to put in racks");
+        config.namenode.dir = folder.join("data/namenode");
+        config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
+        config.namenode.replication = match overrides.replication {
+            Some(replication) => {
+                ensure!(replication >= 1, "--replication 0: must be at least 1");
+                ensure!(
+                    replication <= nodes,
+                    "--replication {replication}: there are only {nodes} nodes; ask for fewer replicas or more --nodes"
+                );
+                replication
+            }
+            None => config.namenode.replication.min(nodes),
+        };
+        if let Some(size) = overrides.block_size {
+            config.namenode.block_size = size;
+        }
+        config.check()?;
+        let nodes_before = before.map(|shape| shape.nodes).filter(|before| *before > nodes);
+        Ok(Self { folder, nodes, racks, config, nodes_before })
+    }
+
+    /// Remembers the shape for the next start on this folder.
+    fn keep(&self) -> Result<()> {
+        let path = self.folder.join("layout.json");
+        let shape = Shape { nodes: self.nodes_before.unwrap_or(self.nodes), racks: self.racks };
+        let text = serde_json::to_string(&shape).expect("the shape is plain data");
+        fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Writes `fermata.toml`, with the namenode's address, for daemons and clients.
+    pub(crate) fn write_config(&mut self, namenode: &str) -> Result<()> {
+        namenode.clone_into(&mut self.config.cluster.namenode);
+        let path = self.config_file();
+        fs::write(&path, self.config.print()).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The cluster's configuration file.
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.folder.join("fermata.toml")
+    }
+
+    /// The namenode.
+    pub(crate) fn namenode() -> Role {
+        Role { name: "namenode".into(), kind: Kind::Namenode, rack: String::new() }
+    }
+
+    /// The datanodes, in order, dealt to the racks in turn.
+    pub(crate) fn datanodes(&self) -> impl Iterator<Item = Role> {
+        let racks = self.racks;
+        (0..self.nodes).map(move |at| Role {
+            name: format!("node{}", at + 1),
+            kind: Kind::Datanode,
+            rack: format!("rack{}", at % racks + 1),
+        })
+    }
+
+    /// Where a daemon keeps its data.
+    pub(crate) fn data_dir(&self, role: &Role) -> PathBuf {
+        self.folder.join("data").join(&role.name)
+    }
+
+    /// Its log.
+    pub(crate) fn log(&self, role: &Role) -> PathBuf {
+        self.folder.join("logs").join(format!("{}.log", role.name))
+    }
+
+    /// Its ready file.
+    pub(crate) fn ready_file(&self, role: &Role) -> PathBuf {
+        self.folder.join("run").join(format!("{}.ready", role.name))
+    }
+
+    /// Its arguments; `namenode` is where that one listens.
+    pub(crate) fn args(&self, role: &Role, namenode: &str) -> Vec<String> {
+        let path = |path: PathBuf| path.to_string_lossy().into_owned();
+        let mut args = vec!["--config".into(), path(self.config_file())];
+        match role.kind {
+            Kind::Namenode => args.extend(["--listen".into(), namenode.into()]),
+            Kind::Datanode => args.extend([
+                "--node".into(),
+                role.name.clone(),
+                "--rack".into(),
+                role.rack.clone(),
+                "--listen".into(),
+                "127.0.0.1:0".into(),
+                "--namenode".into(),
+                namenode.into(),
+            ]),
+        }
+        args.extend(["--dir".into(), path(self.data_dir(role))]);
+        args.extend(["--ready-file".into(), path(self.ready_file(role))]);
+        args
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(before: Option<Shape>, overrides: Overrides) -> Result<Layout> {
+        Layout::plan("/x/.fermata".into(), before, Config::default(), &overrides)
+    }
+
+    #[test]
+    fn a_new_folder_gets_the_defaults() {
+        let layout = plan(None, Overrides::default()).unwrap();
+        assert_eq!((layout.nodes, layout.racks, layout.config.namenode.replication), (3, 1, 2));
+        let one = plan(None, Overrides { nodes: Some(1), ..Overrides::default() }).unwrap();
+        assert_eq!(one.config.namenode.replication, 1);
+    }
+
+    #[test]
+    fn an_old_folder_keeps_its_shape_unless_told() {
+        let before = Some(Shape { nodes: 5, racks: 2 });
+        let same = plan(before, Overrides::default()).unwrap();
+        assert_eq!((same.nodes, same.racks, same.nodes_before), (5, 2, None));
+        let fewer = plan(before, Overrides { nodes: Some(4), ..Overrides::default() }).unwrap();
+        assert_eq!((fewer.nodes, fewer.nodes_before), (4, Some(5)));
+        let more = plan(before, Overrides { nodes: Some(6), ..Overrides::default() }).unwrap();
+        assert_eq!((more.nodes, more.nodes_before), (6, None));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_flag() {
+        let refusal = |overrides| plan(None, overrides).unwrap_err().to_string();
+        assert!(refusal(Overrides { nodes: Some(0), ..Overrides::default() }).starts_with("--nodes 0"));
+        assert!(refusal(Overrides { racks: Some(4), ..Overrides::default() }).starts_with("--racks 4"));
+        let many = Overrides { replication: Some(4), ..Overrides::default() };
+        assert!(refusal(many).starts_with("--replication 4: there are only 3 nodes"));
+        let tiny = Overrides { block_size: Some(Bytes(1)), ..Overrides::default() };
+        assert!(refusal(tiny).starts_with("namenode.block_size = 1"));
+    }
+
+    #[test]
+    fn nodes_are_dealt_to_racks_and_get_their_arguments() {
+        let overrides = Overrides { nodes: Some(3), racks: Some(2), ..Overrides::default() };
+        let layout = plan(None, overrides).unwrap();
+        let nodes: Vec<Role> = layout.datanodes().collect();
+        let racks: Vec<&str> = nodes.iter().map(|role| role.rack.as_str()).collect();
+        assert_eq!(racks, ["rack1", "rack2", "rack1"]);
+        let args = layout.args(&nodes[1], "127.0.0.1:9").join(" ");
+        assert_eq!(
+            args,
+            "--config /x/.fermata/fermata.toml --node node2 --rack rack2 --listen 127.0.0.1:0 \
+             --namenode 127.0.0.1:9 --dir /x/.fermata/data/node2 --ready-file /x/.fermata/run/node2.ready"
+        );
+        let args = layout.args(&Layout::namenode(), "127.0.0.1:9").join(" ");
+        assert_eq!(
+            args,
+            "--config /x/.fermata/fermata.toml --listen 127.0.0.1:9 --dir /x/.fermata/data/namenode \
+             --ready-file /x/.fermata/run/namenode.ready"
+        );
+    }
+
+    #[test]
+    fn the_folder_remembers() {
+        let folder = tempfile::tempdir().unwrap();
+        let overrides = Overrides { nodes: Some(4), racks: Some(2), ..Overrides::default() };
+        let mut first = Layout::prepare(folder.path(), &overrides).unwrap();
+        first.config.namenode.block_size = Bytes::mib(8);
+        first.write_config("127.0.0.1:9").unwrap();
+        let second = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        assert_eq!((second.nodes, second.racks), (4, 2));
+        assert_eq!(second.config.namenode.block_size, Bytes::mib(8));
+        assert!(second.folder.join("logs").is_dir());
+    }
+}

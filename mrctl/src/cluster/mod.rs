@@ -1,0 +1,14 @@
+//! A cluster of real processes on this machine: what to start, what runs, how to signal it.
+//!
+//! The state folder belongs to it: `fermata.toml`, `cluster.json` (what runs), `layout.json` (what it was
+//! made with), `logs/`, `run/` (ready files) and `data/`. Deliberately absent: anything on another host.
+
+mod launch;
+mod layout;
+mod process;
+mod state;
+
+pub(crate) use launch::{Launch, restart};
+pub(crate) use layout::{Layout, Overrides};
+pub(crate) use process::{Fate, end};
+pub(crate) use state::{ClusterState, Kind, lock};

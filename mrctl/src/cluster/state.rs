@@ -1,0 +1,225 @@
+//! `cluster.json`: what runs in a state folder. Written after each start, aside and then renamed, so that
+//! `mrctl down` can clean up after any end of `mrctl up`.
+
+use super::process::{Fate, Identity, end};
+use anyhow::{Context, Result, bail};
+use daemon::lock::{FolderLock, LockError};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// How long daemons get to end by themselves.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for another mrctl that changes the same folder.
+const LOCK_WAIT: Duration = Duration::from_secs(20);
+
+/// What kind of daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// Keeps the names.
+    Namenode,
+    /// Keeps the blocks.
+    Datanode,
+}
+
+impl Kind {
+    /// The binary's file name.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Namenode => "namenode",
+            Self::Datanode => "datanode",
+        }
+    }
+}
+
+/// One daemon: enough to find, signal and start it again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Daemon {
+    /// `namenode`, or the node's name.
+    pub(crate) name: String,
+    /// Which binary.
+    pub(crate) kind: Kind,
+    /// The process.
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
+    /// `host:port` it serves on; empty until it does.
+    pub(crate) addr: String,
+    /// Its rack; empty for the namenode.
+    pub(crate) rack: String,
+    /// Its data folder.
+    pub(crate) dir: PathBuf,
+    /// Its log file.
+    pub(crate) log: PathBuf,
+    /// The file it writes when it serves.
+    pub(crate) ready_file: PathBuf,
+    /// The binary.
+    pub(crate) program: PathBuf,
+    /// Its arguments, without the binary's own name.
+    pub(crate) args: Vec<String>,
+}
+
+impl Daemon {
+    /// Whether its process still runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.identity.is_running(&self.args)
+    }
+
+    /// Signals it; false if it does not run.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<bool> {
+        let pid = self.identity.pid;
+        self.identity
+            .signal(&self.args, signal)
+            .with_context(|| format!("cannot signal {} (pid {pid})", self.name))
+    }
+}
+
+/// Everything that was started in one state folder.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct ClusterState {
+    /// Where clients go.
+    pub(crate) namenode: String,
+    /// The namenode first, then the nodes in order.
+    pub(crate) daemons: Vec<Daemon>,
+}
+
+impl ClusterState {
+    /// Its file in `folder`.
+    pub(crate) fn path(folder: &Path) -> PathBuf {
+        folder.join("cluster.json")
+    }
+
+    /// What `folder` says runs there; None without a file.
+    pub(crate) fn load(folder: &Path) -> Result<Option<Self>> {
+        let path = Self::path(folder);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let state = serde_json::from_str(&text).with_context(|| {
+            format!("{} is damaged: end its daemons by hand, then remove it", path.display())
+        })?;
+        Ok(Some(state))
+    }
+
+    /// Like `load`, but a folder without a cluster is an error.
+    pub(crate) fn require(folder: &Path) -> Result<Self> {
+        match Self::load(folder)? {
+            Some(state) => Ok(state),
+            None => bail!("no cluster runs in {}: start one with `mrctl up`", folder.display()),
+        }
+    }
+
+    /// Writes it, whole or not at all.
+    pub(crate) fn save(&self, folder: &Path) -> Result<()> {
+        let path = Self::path(folder);
+        let text = serde_json::to_string_pretty(self).expect("the state is plain data");
+        let aside = folder.join("cluster.json.tmp");
+        fs::write(&aside, text + "\n")
+            .and_then(|()| fs::rename(&aside, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The daemons that run now.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Daemon> {
+        self.daemons.iter().filter(|daemon| daemon.is_running())
+    }
+
+    /// The daemon called `name`; of several kinds on one node, the one of `kind`.
+    pub(crate) fn find(&mut self, name: &str, kind: Option<Kind>) -> Result<&mut Daemon> {
+        let names: Vec<&str> = self.daemons.iter().map(|daemon| daemon.name.as_str()).collect();
+        let known = names.join(", ");
+        let wanted =
+            |daemon: &&mut Daemon| daemon.name == name && kind.is_none_or(|kind| daemon.kind == kind);
+        self.daemons.iter_mut().find(wanted).with_context(|| {
+            let what = kind.map_or(String::new(), |kind| format!("{} on ", kind.program()));
+            format!("no {what}{name} in this cluster: it has {known}")
+        })
+    }
+
+    /// Ends every daemon, the nodes before the namenode, and says what became of each.
+    pub(crate) fn stop_all(&self) -> Result<Vec<(&Daemon, Fate)>> {
+        let mut fates = Vec::with_capacity(self.daemons.len());
+        for kind in [Kind::Datanode, Kind::Namenode] {
+            let group: Vec<&Daemon> = self.daemons.iter().filter(|daemon| daemon.kind == kind).collect();
+            let processes: Vec<_> =
+                group.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
+            let ends = end(&processes, PATIENCE).context("cannot end a daemon of this cluster")?;
+            fates.extend(group.into_iter().zip(ends));
+        }
+        Ok(fates)
+    }
+}
+
+/// Holds the folder against another mrctl that would change what runs there.
+pub(crate) fn lock(folder: &Path) -> Result<FolderLock> {
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match FolderLock::acquire(folder, "mrctl") {
+            Err(LockError::Held { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(LockError::Held { path, holder }) => {
+                bail!("{} is being changed by {holder}: try again when it is done", path.display())
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> ClusterState {
+        let daemon = |name: &str, kind: Kind| Daemon {
+            name: name.into(),
+            kind,
+            identity: Identity { pid: u32::MAX, started_ticks: 1 },
+            addr: "127.0.0.1:1".into(),
+            rack: "rack1".into(),
+            dir: "d".into(),
+            log: "l".into(),
+            ready_file: "r".into(),
+            program: "p".into(),
+            args: vec!["--dir".into(), "a b".into()],
+        };
+        ClusterState {
+            namenode: "127.0.0.1:1".into(),
+            daemons: vec![daemon("namenode", Kind::Namenode), daemon("node1", Kind::Datanode)],
+        }
+    }
+
+    #[test]
+    fn what_is_saved_loads() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(ClusterState::load(folder.path()).unwrap(), None);
+        assert!(ClusterState::require(folder.path()).is_err());
+        state().save(folder.path()).unwrap();
+        assert_eq!(ClusterState::load(folder.path()).unwrap(), Some(state()));
+        fs::write(ClusterState::path(folder.path()), "{").unwrap();
+        let error = ClusterState::load(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("is damaged"), "{error}");
+    }
+
+    #[test]
+    fn daemons_are_found_by_name_and_kind() {
+        let mut state = state();
+        assert_eq!(state.find("node1", Some(Kind::Datanode)).unwrap().name, "node1");
+        let error = state.find("node9", None).unwrap_err().to_string();
+        assert_eq!(error, "no node9 in this cluster: it has namenode, node1");
+        assert!(state.find("namenode", Some(Kind::Datanode)).is_err());
+    }
+
+    #[test]
+    fn stopping_what_is_gone_is_fine() {
+        let state = state();
+        assert_eq!(state.running().count(), 0);
+        assert!(state.stop_all().unwrap().iter().all(|(_, fate)| *fate == Fate::Gone));
+    }
+}

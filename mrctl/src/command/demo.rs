@@ -1,0 +1,221 @@
+//! `mrctl demo`: put data in, kill a node, read every byte back, watch the cluster heal. Its folder and its
+//! processes are gone when it ends, however it ends short of SIGKILL.
+
+use crate::{
+    cluster::{Launch, Layout, Overrides},
+    fs::await_health,
+    output::{self, Meter},
+};
+use anyhow::{Context, Result, ensure};
+use daemon::{Bytes, Period};
+use dfs::{
+    client::{Client, Health, NodeState, PutOptions, PutSource},
+    path::DfsPath,
+};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use rustix::process::Signal;
+use sha2::{Digest, Sha256};
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+const BYTES: u64 = 64 << 20;
+const VICTIM: &str = "node2";
+const HEAL: Duration = Duration::from_secs(60);
+const WORDS: [&str; 16] = [
+    "the", "slot", "waits", "for", "a", "map", "that", "splits", "and", "reduce", "holds", "then", "goes",
+    "on", "with", "music",
+];
+
+/// Show what Fermata does in less than a minute, and leave nothing behind
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
+    // Dropped after the cluster inside `show`, so that no daemon loses its folder while it runs.
+    let folder = tempfile::Builder::new()
+        .prefix("fermata-demo-")
+        .tempdir()
+        .context("cannot make a folder for the demo")?;
+    tokio::select! {
+        result = show(folder.path()) => result?,
+        () = super::end_signal() => {
+            eprintln!("mrctl: interrupted; the demo's processes and files are removed");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    folder.close().context("cannot remove the demo's folder")?;
+    output::line("\nEverything is stopped and removed. To go on:")?;
+    output::line("  mrctl up --detach               a cluster that stays, in ./.fermata")?;
+    output::line("  mrctl fs put FILE /FILE         your own data")?;
+    output::line("  mrctl chaos kill node2          break it; `mrctl fs fsck --wait 60s` watches it heal")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints each step with the time it took.
+struct Steps {
+    number: u32,
+}
+
+impl Steps {
+    fn done(&mut self, since: Instant, text: impl std::fmt::Display) -> Result<()> {
+        self.number += 1;
+        output::line(format!("{}. {text}  [{}]", self.number, output::millis(since.elapsed())))
+    }
+}
+
+async fn show(folder: &Path) -> Result<()> {
+    let mut steps = Steps { number: 0 };
+    let since = Instant::now();
+    let mut launch = Launch::start(layout(folder)?, None).await?;
+    let client = launch.client().await?;
+    steps.done(since, format!("started a namenode and 3 datanodes at {}", launch.state.namenode))?;
+
+    let since = Instant::now();
+    let local = folder.join("corpus.txt");
+    let before = write_text(&local, BYTES)?;
+    steps.done(since, format!("wrote {} of text, sha256 {}", output::human(BYTES), &before[..16]))?;
+
+    let since = Instant::now();
+    let path = DfsPath::parse("/corpus.txt")?;
+    let meter = Meter::new("put /corpus.txt", Some(BYTES), false);
+    let report = client.put(PutSource::File(local), &path, PutOptions::default(), &meter).await?;
+    drop(meter);
+    let rate = BYTES as f64 / since.elapsed().as_secs_f64() / 1e6;
+    let blocks = report.status.blocks;
+    steps.done(since, format!("put it as {blocks} blocks, each on 2 nodes, {rate:.0} MB/s"))?;
+    output::line(format!("   replicas: {}", spread(&client).await?))?;
+
+    let since = Instant::now();
+    let killed = since;
+    let victim = launch.state.find(VICTIM, None)?;
+    ensure!(victim.signal(Signal::KILL)?, "{VICTIM} died before the demo could kill it");
+    steps.done(since, format!("killed {VICTIM} (pid {}) with SIGKILL", victim.identity.pid))?;
+
+    let since = Instant::now();
+    let after = hash(&client, &path).await?;
+    ensure!(before == after, "read back other bytes than were put: sha256 {after} for {before}");
+    steps.done(since, "read it back from the other nodes: the same sha256")?;
+
+    let since = Instant::now();
+    heal(&client).await?;
+    let whole = output::millis(killed.elapsed());
+    steps.done(since, format!("every block has 2 replicas again, {whole} after the kill"))?;
+    output::line(format!("   replicas: {}", spread(&client).await?))?;
+
+    let since = Instant::now();
+    launch.stop()?;
+    steps.done(since, "stopped everything")
+}
+
+/// A cluster that notices a death within two seconds instead of ten.
+fn layout(folder: &Path) -> Result<Layout> {
+    let overrides = Overrides {
+        nodes: Some(3),
+        replication: Some(2),
+        block_size: Some(Bytes::mib(8)),
+        ..Overrides::default()
+    };
+    let mut layout = Layout::prepare(&folder.join("cluster"), &overrides)?;
+    layout.config.namenode.heartbeat = Period::millis(200);
+    layout.config.namenode.suspect_after = Period::millis(800);
+    layout.config.namenode.dead_after = Period::secs(2);
+    layout.config.check()?;
+    Ok(layout)
+}
+
+/// Writes lines of words; the hash of it all, in hex.
+fn write_text(path: &Path, bytes: u64) -> Result<String> {
+    let failed = || format!("cannot write {}", path.display());
+    let mut file = BufWriter::new(File::create(path).with_context(failed)?);
+    let mut random = SmallRng::seed_from_u64(1);
+    let mut hash = Sha256::new();
+    let mut left = bytes as usize;
+    let mut line = String::new();
+    while left > 0 {
+        line.clear();
+        for _ in 0..12 {
+            line.push_str(WORDS[random.random_range(0..WORDS.len())]);
+            line.push(' ');
+        }
+        line.push('\n');
+        line.truncate(left);
+        file.write_all(line.as_bytes()).with_context(failed)?;
+        hash.update(&line);
+        left -= line.len();
+    }
+    file.flush().with_context(failed)?;
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+async fn hash(client: &Client, path: &DfsPath) -> Result<String> {
+    let mut reader = client.open(path).await?;
+    let mut hash = Sha256::new();
+    while let Some(bytes) = reader.next().await? {
+        hash.update(&bytes);
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+/// Replicas by node.
+async fn spread(client: &Client) -> Result<String> {
+    let nodes = client.report().await?.nodes;
+    let parts: Vec<String> = nodes
+        .iter()
+        .map(|node| {
+            let state = crate::command::nodes::state_word(node.state);
+            format!("{} {} ({state})", node.address.node, node.blocks)
+        })
+        .collect();
+    Ok(parts.join(", "))
+}
+
+/// Waits until the death was noticed, then until it is repaired. Before the first, all looks healthy.
+async fn heal(client: &Client) -> Result<()> {
+    let deadline = Instant::now() + HEAL;
+    loop {
+        let report = client.report().await?;
+        let dead =
+            |node: &dfs::client::NodeReport| node.address.node == VICTIM && node.state == NodeState::Dead;
+        if report.nodes.iter().any(dead) {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "the namenode did not notice that {VICTIM} is dead");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let fsck = await_health(client, &DfsPath::root(), HEAL).await?;
+    ensure!(fsck.status == Health::Healthy, "not healthy {} s after {VICTIM} died", HEAL.as_secs());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_the_length_and_the_hash_it_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        let hash = write_text(&path, 100_001).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 100_001);
+        assert_eq!(hash, hex(&Sha256::digest(&bytes)));
+        assert_eq!(hex(&[0, 255]), "00ff");
+    }
+
+    #[test]
+    fn the_demo_notices_a_death_quickly() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = layout(folder.path()).unwrap();
+        assert_eq!(layout.config.namenode.dead_after, Period::secs(2));
+        assert_eq!((layout.nodes, layout.config.namenode.replication), (3, 2));
+    }
+}

@@ -1,0 +1,17 @@
+//! One file a command, outside `fs` and `bench`.
+
+pub(crate) mod chaos;
+pub(crate) mod demo;
+pub(crate) mod down;
+pub(crate) mod drain;
+pub(crate) mod nodes;
+pub(crate) mod up;
+
+/// Completes when the user has had enough: Ctrl-C, SIGTERM, or the terminal was closed.
+pub(crate) async fn end_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else {
+        return daemon::lifecycle::stop_signal().await;
+    };
+    tokio::select! { () = daemon::lifecycle::stop_signal() => {}, _ = hangup.recv() => {} }
+}

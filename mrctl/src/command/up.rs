@@ -1,0 +1,144 @@
+//! `mrctl up`: a whole cluster as real processes on loopback, ready when it says so.
+
+use crate::{
+    cluster::{ClusterState, Launch, Layout, Overrides, lock},
+    locate::FOLDER,
+    output,
+};
+use anyhow::{Result, bail};
+use daemon::Bytes;
+use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
+
+const WATCH: Duration = Duration::from_millis(500);
+
+/// Start a cluster on this machine: a namenode and several datanodes
+///
+/// Started again in the same folder after `mrctl down`, it has the same files and the same shape.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl up                                   in the foreground; Ctrl-C stops it\n  \
+    mrctl up --detach                          come back when it is ready\n  \
+    mrctl up --nodes 6 --racks 2 --replication 3 --detach")]
+pub(crate) struct Args {
+    /// Datanodes [default: 3, or as the folder was made with]
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+    /// Replicas of each block, unless a file asks otherwise [default: 2]
+    #[arg(long, value_name = "N")]
+    replication: Option<u32>,
+    /// Block size, unless a file asks otherwise [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<Bytes>,
+    /// Racks that the datanodes are dealt to in turn [default: 1]
+    #[arg(long, value_name = "N")]
+    racks: Option<u32>,
+    /// Folder for data, logs and configuration
+    #[arg(long, value_name = "DIR", default_value = FOLDER)]
+    dir: PathBuf,
+    /// Port of the namenode [default: a free one]
+    #[arg(long, value_name = "PORT")]
+    namenode_port: Option<u16>,
+    /// Return when the cluster is ready, and leave it running
+    #[arg(long)]
+    detach: bool,
+}
+
+pub(crate) async fn run(args: Args) -> Result<ExitCode> {
+    let overrides = Overrides {
+        nodes: args.nodes,
+        racks: args.racks,
+        replication: args.replication,
+        block_size: args.block_size,
+    };
+    let held = lock(&args.dir)?;
+    refuse_twice(&args.dir)?;
+    let layout = Layout::prepare(&args.dir, &overrides)?;
+    if let Some(before) = layout.nodes_before {
+        let missing = layout.nodes + 1;
+        eprintln!(
+            "mrctl: note: this folder was made with {before} nodes; blocks only on node{missing} and up are missing"
+        );
+    }
+    let mut launch = tokio::select! {
+        launch = Launch::start(layout, args.namenode_port) => launch?,
+        () = super::end_signal() => bail!("interrupted while starting: nothing is left running"),
+    };
+    drop(held);
+    if args.detach {
+        launch.keep();
+    }
+    output::line(ready(&launch))?;
+    if args.detach {
+        output::line("stop it with: mrctl down")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::line("running in the foreground; Ctrl-C stops it")?;
+    watch(&mut launch).await
+}
+
+fn refuse_twice(folder: &std::path::Path) -> Result<()> {
+    let Some(state) = ClusterState::load(folder)? else { return Ok(()) };
+    let running: Vec<String> =
+        state.running().map(|daemon| format!("{} (pid {})", daemon.name, daemon.identity.pid)).collect();
+    if running.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "a cluster already runs in {}: {}; stop it with `mrctl down`, or give this one another --dir",
+        folder.display(),
+        running.join(", ")
+    )
+}
+
+fn ready(launch: &Launch) -> String {
+    let Launch { layout, state, .. } = launch;
+    let racks = if layout.racks == 1 { String::new() } else { format!(" in {} racks", layout.racks) };
+    let nodes = if layout.nodes == 1 { "1 datanode".into() } else { format!("{} datanodes", layout.nodes) };
+    format!(
+        "ready: namenode at {}, {nodes}{racks}, replication {}, blocks of {}; folder {}",
+        state.namenode,
+        layout.config.namenode.replication,
+        layout.config.namenode.block_size,
+        layout.folder.display()
+    )
+}
+
+/// Stays until told to stop, or until `mrctl down` has stopped the cluster from elsewhere. Says which daemons
+/// die meanwhile; starting them again is the user's (or a chaos test's) decision.
+async fn watch(launch: &mut Launch) -> Result<ExitCode> {
+    let folder = launch.layout.folder.clone();
+    let mut stop = std::pin::pin!(super::end_signal());
+    let mut dead = BTreeSet::new();
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            () = tokio::time::sleep(WATCH) => {}
+        }
+        launch.reap();
+        let Some(state) = ClusterState::load(&folder)? else {
+            launch.keep();
+            output::line("stopped by `mrctl down`")?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        for daemon in &state.daemons {
+            if daemon.is_running() {
+                dead.remove(&daemon.name);
+            } else if dead.insert(daemon.name.clone()) {
+                let (name, log) = (&daemon.name, daemon.log.display());
+                eprintln!(
+                    "mrctl: {name} has died; see {log}, start it again with `mrctl chaos restart {name}`"
+                );
+            }
+        }
+        launch.state = state;
+    }
+    output::line("stopping")?;
+    let _held = lock(&folder)?;
+    // Restarted daemons are not our children: take them from the file.
+    if let Some(state) = ClusterState::load(&folder)? {
+        launch.state = state;
+    }
+    launch.stop()?;
+    output::line("stopped; the data stays, `mrctl up` starts again with it")?;
+    Ok(ExitCode::SUCCESS)
+}

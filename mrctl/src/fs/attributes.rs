@@ -1,0 +1,163 @@
+//! `mrctl fs setrep`, `chmod`, `chown`.
+
+use super::{Outcome, check::await_health, expand_all, refuse_dir, tree};
+use anyhow::{Result, bail};
+use daemon::Period;
+use dfs::client::{Attributes, Client, FileStatus, Health};
+use std::process::ExitCode;
+
+/// Set how many replicas files have
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl fs setrep 3 /important\n  \
+    mrctl fs setrep 1 -r --wait /scratch")]
+pub(crate) struct Setrep {
+    /// Replicas
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    replication: u32,
+    /// Files, folders or patterns
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// All files below folders
+    #[arg(short, long, short_alias = 'R')]
+    recursive: bool,
+    /// Wait until the replicas are there, ten minutes at the most or as long as said
+    #[arg(short, long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10m")]
+    wait: Option<Period>,
+}
+
+/// Set permission bits
+#[derive(Debug, clap::Args)]
+pub(crate) struct Chmod {
+    /// Octal, such as 644
+    #[arg(value_name = "MODE", value_parser = mode)]
+    mode: u32,
+    /// Files, folders or patterns
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// Everything below, too
+    #[arg(short = 'R', long, short_alias = 'r')]
+    recursive: bool,
+}
+
+/// Set owner and group
+#[derive(Debug, clap::Args)]
+pub(crate) struct Chown {
+    /// OWNER, OWNER:GROUP or :GROUP
+    #[arg(value_name = "OWNER[:GROUP]", value_parser = ownership)]
+    to: Ownership,
+    /// Files, folders or patterns
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// Everything below, too
+    #[arg(short = 'R', long, short_alias = 'r')]
+    recursive: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Ownership {
+    owner: Option<String>,
+    group: Option<String>,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("write permission bits in octal, such as 644 or 755".into()),
+    }
+}
+
+fn ownership(text: &str) -> Result<Ownership, String> {
+    let (owner, group) = text.split_once(':').unwrap_or((text, ""));
+    let some = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+    let found = Ownership { owner: some(owner), group: some(group) };
+    if found.owner.is_none() && found.group.is_none() {
+        return Err("write OWNER, OWNER:GROUP or :GROUP".into());
+    }
+    Ok(found)
+}
+
+pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    let roots = expand_all(client, &args.paths, &mut outcome).await?;
+    for root in &roots {
+        let set = async {
+            if !args.recursive {
+                refuse_dir(root, "set all files below it with -r")?;
+            }
+            for file in client.walk(&root.path).await?.into_iter().filter(|file| !file.is_dir) {
+                client.set_replication(&file.path, args.replication).await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = set.await {
+            outcome.note(error)?;
+        }
+    }
+    if let Some(wait) = args.wait {
+        for root in &roots {
+            let fsck = await_health(client, &root.path, wait.0).await?;
+            if fsck.status != Health::Healthy {
+                let (path, files) = (&root.path, fsck.problems.len());
+                bail!("{path}: {files} files have too few replicas after {wait}; the copying goes on");
+            }
+        }
+    }
+    Ok(outcome.code())
+}
+
+pub(crate) async fn chmod(args: Chmod, client: &Client) -> Result<ExitCode> {
+    let attributes = Attributes { mode: Some(args.mode), ..Attributes::default() };
+    apply(client, &args.paths, args.recursive, &attributes).await
+}
+
+pub(crate) async fn chown(args: Chown, client: &Client) -> Result<ExitCode> {
+    let Ownership { owner, group } = args.to;
+    let attributes = Attributes { owner, group, ..Attributes::default() };
+    apply(client, &args.paths, args.recursive, &attributes).await
+}
+
+async fn apply(
+    client: &Client,
+    paths: &[String],
+    recursive: bool,
+    attributes: &Attributes,
+) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    for root in expand_all(client, paths, &mut outcome).await? {
+        let applied = async {
+            let all: Vec<FileStatus> = if recursive { tree(client, root).await? } else { vec![root] };
+            for status in all {
+                client.set_attributes(&status.path, attributes.clone()).await?;
+            }
+            Ok(())
+        };
+        if let Err(error) = applied.await {
+            outcome.note(error)?;
+        }
+    }
+    Ok(outcome.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(mode("755"), Ok(0o755));
+        assert_eq!(mode("0644"), Ok(0o644));
+        for text in ["rwx", "888", "1777", ""] {
+            assert!(mode(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn owners_and_groups() {
+        let parts = |text| ownership(text).map(|found| (found.owner, found.group));
+        assert_eq!(parts("ada"), Ok((Some("ada".into()), None)));
+        assert_eq!(parts("ada:staff"), Ok((Some("ada".into()), Some("staff".into()))));
+        assert_eq!(parts(":staff"), Ok((None, Some("staff".into()))));
+        assert!(ownership(":").is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! `mrctl fs fsck` and `safemode`.
+
+use crate::output;
+use anyhow::Result;
+use daemon::Period;
+use dfs::{
+    client::{self, Client, Health, SafemodeStatus},
+    path::DfsPath,
+};
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+const POLL: Duration = Duration::from_millis(200);
+
+/// Check that every block has its replicas; exit code 1 if not
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s")]
+pub(crate) struct Fsck {
+    /// File or folder
+    #[arg(default_value = "/")]
+    path: String,
+    /// Wait so long for it to become healthy
+    #[arg(long, value_name = "TIME")]
+    wait: Option<Period>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show, set or await the end of safemode
+///
+/// In safemode nothing can be changed. It ends by itself when enough blocks have been reported.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Safemode {
+    /// What to do
+    #[arg(value_enum, default_value = "get")]
+    action: Action,
+    /// With `wait`: how long
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    timeout: Period,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Action {
+    /// Show it
+    Get,
+    /// Turn it on, until turned off
+    On,
+    /// Turn it off
+    Off,
+    /// Wait until it is over
+    Wait,
+}
+
+/// The last check when `path` was healthy or the time was up.
+pub(crate) async fn await_health(client: &Client, path: &DfsPath, wait: Duration) -> Result<client::Fsck> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let fsck = client.fsck(path).await?;
+        if fsck.status == Health::Healthy || Instant::now() >= deadline {
+            return Ok(fsck);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
+    let path = DfsPath::parse(&args.path)?;
+    let wait = args.wait.map_or(Duration::ZERO, |wait| wait.0);
+    let fsck = await_health(client, &path, wait).await?;
+    if args.json {
+        output::json(&fsck)?;
+    } else {
+        show(&path, &fsck)?;
+    }
+    Ok(if fsck.status == Health::Healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn word(health: Health) -> &'static str {
+    match health {
+        Health::Healthy => "healthy",
+        Health::Degraded => "degraded",
+        Health::Corrupt => "CORRUPT",
+    }
+}
+
+fn show(path: &DfsPath, fsck: &client::Fsck) -> Result<()> {
+    if !fsck.problems.is_empty() {
+        let header = ["FILE", "STATE", "BLOCK", "LENGTH", "GOOD", "WANTED", "DAMAGED", "DRAINING"];
+        let mut table = output::table(&header, &[3, 4, 5, 6, 7]);
+        for file in &fsck.problems {
+            for block in &file.blocks {
+                table.add_row([
+                    file.path.to_string(),
+                    word(block.status).into(),
+                    block.block.to_string(),
+                    block.length.to_string(),
+                    block.live.to_string(),
+                    block.wanted.to_string(),
+                    block.corrupt.to_string(),
+                    block.draining.to_string(),
+                ]);
+            }
+        }
+        output::print_table(&table)?;
+    }
+    let meaning = match fsck.status {
+        Health::Healthy => "every block has its replicas",
+        Health::Degraded => "every block can be read, some have too few replicas; the cluster is making them",
+        Health::Corrupt => "at least one block has no good replica: bring back a node that has one",
+    };
+    output::line(format!(
+        "{path} is {}: {meaning} ({} files, {} blocks, {}; {} files with problems)",
+        word(fsck.status),
+        fsck.files,
+        fsck.blocks,
+        output::human(fsck.bytes),
+        fsck.problems.len()
+    ))
+}
+
+pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode> {
+    let status = match args.action {
+        Action::Get => client.report().await?.safemode,
+        Action::On => client.set_safemode(true).await?,
+        Action::Off => client.set_safemode(false).await?,
+        Action::Wait => await_end(client, args.timeout.0).await?,
+    };
+    if args.json {
+        output::json(&status)?;
+    } else if status.on {
+        let SafemodeStatus { reason, blocks_seen, blocks_needed, .. } = &status;
+        output::line(format!(
+            "safemode is on: {reason}; {blocks_seen} of {blocks_needed} needed blocks seen"
+        ))?;
+    } else {
+        output::line("safemode is off")?;
+    }
+    let failed = args.action == Action::Wait && status.on;
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn await_end(client: &Client, timeout: Duration) -> Result<SafemodeStatus> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let status = client.report().await?.safemode;
+        if !status.on || Instant::now() >= deadline {
+            return Ok(status);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}

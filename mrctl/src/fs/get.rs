@@ -1,0 +1,249 @@
+//! `mrctl fs get`: files and folders out of the cluster. A local file appears whole or not at all.
+
+use super::{
+    Outcome, copy_out,
+    dest::{self, Dest, There},
+    expand_all,
+    put::tell_faults,
+    refuse_dir, tree,
+};
+use crate::output::{self, Meter};
+use anyhow::{Context, Result, bail};
+use dfs::{
+    client::{Client, FileStatus, GetOptions, GetReport},
+    path::DfsPath,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+use tokio::task::JoinSet;
+
+const FILES_AT_ONCE: usize = 4;
+
+/// Copy files or folders out
+///
+/// With one path only, into the current folder.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl fs get /out/part-0 result\n  \
+    mrctl fs get '/out/part-*' results/       into a folder, made if need be\n  \
+    mrctl fs get -r /corpus .\n  \
+    mrctl fs get /dump - | gzip > dump.gz")]
+pub(crate) struct Get {
+    /// Files, folders or patterns in the cluster; then a local name or folder, or - for standard output
+    #[arg(value_name = "PATH... LOCAL", required = true)]
+    paths: Vec<String>,
+    /// Folders with all that is in them
+    #[arg(short, long, short_alias = 'R')]
+    recursive: bool,
+    /// Replace local files that are there
+    #[arg(short, long)]
+    force: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+    /// As JSON: one array of what was copied
+    #[arg(long)]
+    json: bool,
+}
+
+/// One file to be copied.
+#[derive(Debug, PartialEq, Eq)]
+struct Copy {
+    from: DfsPath,
+    to: PathBuf,
+    length: u64,
+}
+
+/// All that is to be copied.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    folders: Vec<PathBuf>,
+    copies: Vec<Copy>,
+}
+
+pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
+    let (sources, local) = match args.paths.as_slice() {
+        [only] => (std::slice::from_ref(only), "."),
+        [sources @ .., local] => (sources, local.as_str()),
+        [] => bail!("get needs a path"),
+    };
+    let mut outcome = Outcome::default();
+    let roots = expand_all(client, sources, &mut outcome).await?;
+    if roots.is_empty() {
+        return Ok(outcome.code());
+    }
+    if local == "-" {
+        for root in roots {
+            refuse_dir(&root, "only files can go to standard output")?;
+            copy_out(&mut client.open(&root.path).await?).await?;
+        }
+        return Ok(outcome.code());
+    }
+    let there = match fs::metadata(local) {
+        Ok(metadata) if metadata.is_dir() => There::Folder,
+        Ok(_) => There::File,
+        Err(_) => There::Nothing,
+    };
+    let way = dest::plan(roots.len(), local, there)?;
+    let mut plan = Plan::default();
+    if way == Dest::IntoNew {
+        plan.folders.push(local.into());
+    }
+    for root in roots {
+        if !args.recursive {
+            refuse_dir(&root, "copy it and all that is in it with -r")?;
+        }
+        let below = tree(client, root.clone()).await?;
+        add(&mut plan, &root, &below, Path::new(local), way);
+    }
+    check(&plan, args.force)?;
+    for folder in &plan.folders {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
+    }
+    let label = match plan.copies.as_slice() {
+        [copy] => copy.from.to_string(),
+        copies => format!("{} files", copies.len()),
+    };
+    let total = plan.copies.iter().map(|copy| copy.length).sum();
+    let meter = Arc::new(Meter::new(&label, Some(total), args.quiet || args.json));
+    let reports = copy_all(plan.copies, client, args.force, &meter, &mut outcome).await?;
+    drop(meter);
+    tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
+    if args.json {
+        output::json(&reports)?;
+    }
+    Ok(outcome.code())
+}
+
+/// Adds `root` and all that is `below` it (itself first).
+fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, way: Dest) {
+    let base = if way == Dest::Exact { local.to_owned() } else { local.join(root.path.name()) };
+    for status in below {
+        let rest = status.path.as_str().strip_prefix(root.path.as_str()).unwrap_or("");
+        let to = match rest.trim_start_matches('/') {
+            "" => base.clone(),
+            rest => base.join(rest),
+        };
+        if status.is_dir {
+            plan.folders.push(to);
+        } else {
+            plan.copies.push(Copy { from: status.path.clone(), to, length: status.length });
+        }
+    }
+}
+
+/// Refuses what would overwrite, before the first byte moves.
+fn check(plan: &Plan, force: bool) -> Result<()> {
+    let taken = |copy: &&Copy| copy.to.exists();
+    if !force && let Some(copy) = plan.copies.iter().find(taken) {
+        bail!("{} exists: replace it with --force, or give another name", copy.to.display());
+    }
+    Ok(())
+}
+
+async fn copy_all(
+    copies: Vec<Copy>,
+    client: &Client,
+    overwrite: bool,
+    meter: &Arc<Meter>,
+    outcome: &mut Outcome,
+) -> Result<Vec<GetReport>> {
+    let mut reports = Vec::new();
+    let mut running = JoinSet::new();
+    let mut left = copies.into_iter();
+    loop {
+        while running.len() < FILES_AT_ONCE
+            && let Some(copy) = left.next()
+        {
+            let (client, meter) = (client.clone(), Arc::clone(meter));
+            running.spawn(async move {
+                client.get(&copy.from, &copy.to, GetOptions { overwrite }, &*meter).await
+            });
+        }
+        match running.join_next().await {
+            None => break,
+            Some(done) => match done.context("a copy ended early")? {
+                Ok(report) => reports.push(report),
+                Err(error) => outcome.note(error.into())?,
+            },
+        }
+    }
+    reports.sort_by(|one, other| one.status.path.cmp(&other.status.path));
+    Ok(reports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dfs::ids::FileId;
+
+    fn status(path: &str, is_dir: bool) -> FileStatus {
+        FileStatus {
+            path: DfsPath::parse(path).unwrap(),
+            is_dir,
+            file_id: FileId(1),
+            length: 7,
+            replication: 2,
+            block_size: 1 << 20,
+            owner: "me".into(),
+            group: "us".into(),
+            mode: 0o644,
+            modified_ms: 0,
+            accessed_ms: 0,
+            open: false,
+            blocks: 1,
+            quota: None,
+            commit_id: None,
+        }
+    }
+
+    fn places(root: &FileStatus, below: &[FileStatus], way: Dest) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let mut plan = Plan::default();
+        add(&mut plan, root, below, Path::new("out"), way);
+        (plan.folders, plan.copies.into_iter().map(|copy| copy.to).collect())
+    }
+
+    #[test]
+    fn a_folder_keeps_its_shape() {
+        let root = status("/a/b", true);
+        let below = [root.clone(), status("/a/b/c", true), status("/a/b/c/d", false)];
+        let (folders, files) = places(&root, &below, Dest::Into);
+        assert_eq!(folders, ["out/b", "out/b/c"].map(PathBuf::from));
+        assert_eq!(files, ["out/b/c/d"].map(PathBuf::from));
+        let (folders, files) = places(&root, &below, Dest::Exact);
+        assert_eq!(folders, ["out", "out/c"].map(PathBuf::from));
+        assert_eq!(files, ["out/c/d"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_file_takes_the_name_or_keeps_its_own() {
+        let root = status("/a/b", false);
+        let below = [root.clone()];
+        assert_eq!(places(&root, &below, Dest::Exact).1, [PathBuf::from("out")]);
+        assert_eq!(places(&root, &below, Dest::Into).1, [PathBuf::from("out/b")]);
+    }
+
+    #[test]
+    fn the_root_folder_can_be_copied() {
+        let root = status("/", true);
+        let below = [root.clone(), status("/x", false)];
+        let (folders, files) = places(&root, &below, Dest::Into);
+        assert_eq!(folders, [PathBuf::from("out/")]);
+        assert_eq!(files, [PathBuf::from("out/x")]);
+    }
+
+    #[test]
+    fn local_files_are_kept_unless_forced() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("x");
+        fs::write(&to, "").unwrap();
+        let copies = vec![Copy { from: DfsPath::parse("/x").unwrap(), to, length: 1 }];
+        let plan = Plan { folders: vec![], copies };
+        assert!(check(&plan, false).is_err());
+        check(&plan, true).unwrap();
+    }
+}

@@ -1,0 +1,202 @@
+//! `mrctl fs`: files in the cluster, as people know them from coreutils and `hdfs dfs`.
+//!
+//! One file a command; what they share is here: which paths a pattern means, going on after one path failed,
+//! and copying a reader to standard output.
+
+mod attributes;
+mod check;
+mod dest;
+mod get;
+mod ls;
+mod namespace;
+mod overview;
+mod put;
+mod read;
+mod usage;
+
+pub(crate) use check::await_health;
+
+use crate::locate::Target;
+use anyhow::{Result, bail};
+use dfs::{
+    client::{Client, FileReader, FileStatus},
+    error::Kind,
+    path::DfsPath,
+};
+use std::{fmt::Display, io::Write, process::ExitCode};
+
+/// What to do with files.
+#[derive(Debug, clap::Subcommand)]
+#[command(
+    after_help = "Paths start with /. Patterns with * ? [..] {a,b} are matched in the cluster; quote them."
+)]
+pub(crate) enum FsCommand {
+    /// List a folder or show files
+    Ls(ls::Ls),
+    /// Copy local files, folders or standard input in
+    Put(put::Put),
+    /// Copy files or folders out
+    Get(get::Get),
+    /// Print files
+    Cat(read::Cat),
+    /// Print the end of a file
+    Tail(read::Tail),
+    /// Make folders
+    Mkdir(namespace::Mkdir),
+    /// Delete files or folders
+    Rm(namespace::Rm),
+    /// Move or rename
+    Mv(namespace::Mv),
+    /// Join files into one, without copying a byte
+    Concat(namespace::Concat),
+    /// Show all about a file or folder
+    Stat(overview::Stat),
+    /// Show how much lies below a path
+    Du(usage::Du),
+    /// Show or set the limits of a folder
+    Quota(usage::Quota),
+    /// Set how many replicas files have
+    Setrep(attributes::Setrep),
+    /// Set permission bits
+    Chmod(attributes::Chmod),
+    /// Set owner and group
+    Chown(attributes::Chown),
+    /// Check that every block has its replicas; exit code 1 if not
+    Fsck(check::Fsck),
+    /// Show the state of the whole file system
+    Report(overview::Report),
+    /// Show, set or await the end of safemode
+    Safemode(check::Safemode),
+}
+
+pub(crate) async fn run(command: FsCommand, target: &Target) -> Result<ExitCode> {
+    let client = &target.connect().await?;
+    match command {
+        FsCommand::Ls(args) => ls::run(args, client).await,
+        FsCommand::Put(args) => put::run(args, client).await,
+        FsCommand::Get(args) => get::run(args, client).await,
+        FsCommand::Cat(args) => read::cat(args, client).await,
+        FsCommand::Tail(args) => read::tail(args, client).await,
+        FsCommand::Mkdir(args) => namespace::mkdir(args, client).await,
+        FsCommand::Rm(args) => namespace::rm(args, client).await,
+        FsCommand::Mv(args) => namespace::mv(args, client).await,
+        FsCommand::Concat(args) => namespace::concat(args, client).await,
+        FsCommand::Stat(args) => overview::stat(args, client).await,
+        FsCommand::Du(args) => usage::du(args, client).await,
+        FsCommand::Quota(args) => usage::quota(args, client).await,
+        FsCommand::Setrep(args) => attributes::setrep(args, client).await,
+        FsCommand::Chmod(args) => attributes::chmod(args, client).await,
+        FsCommand::Chown(args) => attributes::chown(args, client).await,
+        FsCommand::Fsck(args) => check::fsck(args, client).await,
+        FsCommand::Report(args) => overview::report(args, client).await,
+        FsCommand::Safemode(args) => check::safemode(args, client).await,
+    }
+}
+
+/// Whether a command over several paths did all of them.
+#[derive(Debug, Default)]
+struct Outcome {
+    failed: bool,
+}
+
+impl Outcome {
+    /// Says what failed and goes on. A closed standard output ends the command instead.
+    fn note(&mut self, error: anyhow::Error) -> Result<()> {
+        let closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+        if error.downcast_ref().is_some_and(closed) {
+            return Err(error);
+        }
+        eprintln!("mrctl: {error:#}");
+        self.failed = true;
+        Ok(())
+    }
+
+    fn code(&self) -> ExitCode {
+        if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}
+
+/// Whether `text` has characters that the file system matches.
+fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '[', '{'])
+}
+
+/// The file or folder that a path means, or all that a pattern matches; never none.
+async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
+    if !is_pattern(text) {
+        return Ok(vec![client.stat(&DfsPath::parse(text)?).await?]);
+    }
+    let matches = client.glob(text).await?;
+    if !matches.is_empty() {
+        return Ok(matches);
+    }
+    // A name may hold such characters itself.
+    match client.stat(&DfsPath::parse(text)?).await {
+        Ok(status) => Ok(vec![status]),
+        Err(error) if error.is(Kind::NotFound) => bail!("nothing in the file system matches {text}"),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Everything that the paths and patterns mean, in order; those that fail are told and left out.
+async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) -> Result<Vec<FileStatus>> {
+    let mut all = Vec::new();
+    for text in texts {
+        match expand(client, text).await {
+            Ok(found) => all.extend(found),
+            Err(error) => outcome.note(error)?,
+        }
+    }
+    Ok(all)
+}
+
+/// What is at `path`; None if nothing.
+async fn lookup(client: &Client, path: &DfsPath) -> Result<Option<FileStatus>> {
+    match client.stat(path).await {
+        Ok(status) => Ok(Some(status)),
+        Err(error) if error.is(Kind::NotFound) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `root` and everything below it, folders before what is in them, sorted.
+async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
+    let mut all = Vec::new();
+    let mut left = vec![root];
+    while let Some(next) = left.pop() {
+        if next.is_dir {
+            left.extend(client.list(&next.path).await?.into_iter().rev());
+        }
+        all.push(next);
+    }
+    Ok(all)
+}
+
+/// The rest of a file, to standard output.
+async fn copy_out(reader: &mut FileReader) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    while let Some(bytes) = reader.next().await? {
+        out.write_all(&bytes)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Refuses a folder where a file is needed.
+fn refuse_dir(status: &FileStatus, what_to_do: impl Display) -> Result<()> {
+    if status.is_dir {
+        bail!("{} is a folder: {what_to_do}", status.path);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_pattern;
+
+    #[test]
+    fn patterns_are_told_from_names() {
+        assert!(["/a/*", "/a?", "/[ab]", "/{a,b}"].into_iter().all(is_pattern));
+        assert!(!is_pattern("/a/b-c.d"));
+    }
+}

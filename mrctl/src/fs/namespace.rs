@@ -1,0 +1,161 @@
+//! `mrctl fs mkdir`, `rm`, `mv`, `concat`: names only, no bytes move.
+
+use super::{
+    Outcome,
+    dest::{self, Dest, There},
+    expand, expand_all, is_pattern, lookup, refuse_dir,
+};
+use crate::output;
+use anyhow::{Context, Result, bail};
+use dfs::{
+    client::{Client, FileStatus},
+    error::Kind,
+    path::DfsPath,
+};
+use std::process::ExitCode;
+
+/// Make folders
+#[derive(Debug, clap::Args)]
+pub(crate) struct Mkdir {
+    /// Folders
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// Also those above; one that is there already is fine
+    #[arg(short, long)]
+    parents: bool,
+}
+
+/// Delete files or folders
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs rm /old\n  mrctl fs rm -r '/out/attempt-*'")]
+pub(crate) struct Rm {
+    /// Files, folders or patterns
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// Folders with all that is in them
+    #[arg(short, long, short_alias = 'R')]
+    recursive: bool,
+    /// What is not there is fine
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// Move or rename, each in one atomic step
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs mv /a /b\n  mrctl fs mv '/in/*.log' /archive/")]
+pub(crate) struct Mv {
+    /// Sources or patterns, then the new name or a folder
+    #[arg(value_name = "SRC... DST", num_args = 2.., required = true)]
+    paths: Vec<String>,
+    /// Replace a file that has the new name
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// Join files into one, without copying a byte
+///
+/// The sources become part of the target, after what it has, and cease to exist.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Concat {
+    /// File that grows
+    target: String,
+    /// Files or patterns to put at its end, in this order
+    #[arg(value_name = "SRC", required = true)]
+    sources: Vec<String>,
+}
+
+pub(crate) async fn mkdir(args: Mkdir, client: &Client) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    for text in &args.paths {
+        let made = async { Ok(client.mkdir(&DfsPath::parse(text)?, args.parents).await?) };
+        if let Err(error) = made.await {
+            outcome.note(error)?;
+        }
+    }
+    Ok(outcome.code())
+}
+
+pub(crate) async fn rm(args: Rm, client: &Client) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    for text in &args.paths {
+        if let Err(error) = rm_one(&args, client, text).await {
+            outcome.note(error)?;
+        }
+    }
+    Ok(outcome.code())
+}
+
+async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
+    let found = match expand(client, text).await {
+        Ok(found) => found,
+        Err(error) if args.force && is_absent(&error) => return Ok(()),
+        Err(_) if args.force && is_pattern(text) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for status in found {
+        if status.path.is_root() {
+            bail!("refusing to delete /, the whole file system: name what is in it");
+        }
+        if !args.recursive {
+            refuse_dir(&status, "delete it and all that is in it with -r")?;
+        }
+        // Gone meanwhile is as good.
+        client.delete(&status.path, args.recursive).await?;
+    }
+    Ok(())
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<dfs::client::ClientError>().is_some_and(|error| error.is(Kind::NotFound))
+}
+
+/// What is at a place, for the rules of destinations.
+pub(super) fn there(status: Option<&FileStatus>) -> There {
+    status.map_or(There::Nothing, |status| if status.is_dir { There::Folder } else { There::File })
+}
+
+pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
+    let (dst, sources) = args.paths.split_last().context("mv needs a source and a new name")?;
+    let mut outcome = Outcome::default();
+    let sources = expand_all(client, sources, &mut outcome).await?;
+    if sources.is_empty() {
+        return Ok(outcome.code());
+    }
+    let to = DfsPath::parse(dst)?;
+    let way = dest::plan(sources.len(), dst, there(lookup(client, &to).await?.as_ref()))?;
+    if way == Dest::IntoNew {
+        client.mkdir(&to, true).await?;
+    }
+    for source in sources {
+        let moved = async {
+            let target = if way == Dest::Exact { to.clone() } else { to.join(source.path.name())? };
+            if target == source.path {
+                bail!("{target} is already there: source and new name are the same");
+            }
+            Ok(client.rename(&source.path, &target, args.force).await?)
+        };
+        if let Err(error) = moved.await {
+            outcome.note(error)?;
+        }
+    }
+    Ok(outcome.code())
+}
+
+pub(crate) async fn concat(args: Concat, client: &Client) -> Result<ExitCode> {
+    let target = DfsPath::parse(&args.target)?;
+    let mut sources = Vec::new();
+    for text in &args.sources {
+        for status in expand(client, text).await? {
+            refuse_dir(&status, "only files can be joined")?;
+            sources.push(status.path);
+        }
+    }
+    // A pattern beside the target usually matches the target too.
+    sources.retain(|source| *source != target);
+    if sources.is_empty() {
+        bail!("nothing to put at the end of {target}: name other files");
+    }
+    let status = client.concat(&target, &sources).await?;
+    output::line(format!("{target}: {} in {} blocks", output::human(status.length), status.blocks))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,168 @@
+//! `mrctl fs stat` and `report`.
+
+use super::{Outcome, expand_all};
+use crate::{command::nodes, output};
+use anyhow::Result;
+use comfy_table::Table;
+use dfs::client::{Client, FileStatus, LocatedBlock};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Show all about a file or folder
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl fs stat /data\n  mrctl fs stat --blocks /data/big    where each block is"
+)]
+pub(crate) struct Stat {
+    /// Files, folders or patterns
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// Each block, and the nodes that have it
+    #[arg(short, long)]
+    blocks: bool,
+    /// As JSON: one array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show the state of the whole file system
+#[derive(Debug, clap::Args)]
+pub(crate) struct Report {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file with its blocks, if they were asked for.
+#[derive(Debug, Serialize)]
+struct Detail {
+    #[serde(flatten)]
+    status: FileStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    locations: Option<Vec<LocatedBlock>>,
+}
+
+pub(crate) async fn stat(args: Stat, client: &Client) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    let mut details = Vec::new();
+    for status in expand_all(client, &args.paths, &mut outcome).await? {
+        let locations = if args.blocks && !status.is_dir {
+            match client.locate(&status.path, 0, status.length).await {
+                Ok((_, blocks)) => Some(blocks),
+                Err(error) => {
+                    outcome.note(error.into())?;
+                    continue;
+                }
+            }
+        } else {
+            None
+        };
+        details.push(Detail { status, locations });
+    }
+    if args.json {
+        output::json(&details)?;
+    } else {
+        for (at, detail) in details.iter().enumerate() {
+            if at > 0 {
+                output::line("")?;
+            }
+            show(detail)?;
+        }
+    }
+    Ok(outcome.code())
+}
+
+fn show(detail: &Detail) -> Result<()> {
+    let status = &detail.status;
+    let mut table: Table = output::table(&[], &[]);
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    row("path", status.path.to_string());
+    row("kind", if status.is_dir { "folder".into() } else { "file".into() });
+    row("id", status.file_id.0.to_string());
+    if !status.is_dir {
+        row("size", format!("{} ({} bytes)", output::human(status.length), status.length));
+        row("blocks", format!("{} of up to {}", status.blocks, daemon::Bytes(status.block_size)));
+        row("replicas", status.replication.to_string());
+    }
+    row("owner", format!("{}:{}", status.owner, status.group));
+    row("mode", format!("{} ({:o})", output::permissions(status.is_dir, status.mode), status.mode));
+    row("changed", format!("{} UTC", output::time(status.modified_ms)));
+    row("used", format!("{} UTC", output::time(status.accessed_ms)));
+    if status.open {
+        row("open", "a writer holds it".into());
+    }
+    if let Some(quota) = status.quota {
+        let limit = |value: Option<String>| value.unwrap_or_else(|| "no limit".into());
+        let (files, space) = (quota.files.map(|files| files.to_string()), quota.space.map(output::human));
+        row("quota", format!("files {}, space {}", limit(files), limit(space)));
+    }
+    if let Some(commit) = &status.commit_id {
+        row("commit", commit.clone());
+    }
+    output::print_table(&table)?;
+    let Some(blocks) = &detail.locations else { return Ok(()) };
+    let mut table = output::table(&["BLOCK", "OFFSET", "LENGTH", "NODES"], &[1, 2]);
+    for block in blocks {
+        let nodes: Vec<&str> = block.nodes.iter().map(|node| node.node.as_str()).collect();
+        table.add_row([
+            block.block.to_string(),
+            block.offset.to_string(),
+            block.length.to_string(),
+            if nodes.is_empty() { "none: the block is missing".into() } else { nodes.join(", ") },
+        ]);
+    }
+    output::print_table(&table)
+}
+
+pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
+    let report = client.report().await?;
+    if args.json {
+        output::json(&report)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table: Table = output::table(&[], &[]);
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    row("cluster", format!("{} (version {})", report.cluster_id, report.version));
+    row("started", format!("{} UTC", output::time(report.started_ms)));
+    let safemode = &report.safemode;
+    let seen = format!("{} of {} needed blocks seen", safemode.blocks_seen, safemode.blocks_needed);
+    row("safemode", if safemode.on { format!("ON: {}; {seen}", safemode.reason) } else { "off".into() });
+    row("files", format!("{} in {} folders, {} open", report.files, report.dirs, report.open_files));
+    row("bytes", format!("{} in {} blocks", output::human(report.bytes), report.blocks));
+    row(
+        "disks",
+        format!(
+            "{} used, {} free of {}",
+            output::human(report.used),
+            output::human(report.free),
+            output::human(report.capacity)
+        ),
+    );
+    row(
+        "replicas",
+        format!(
+            "{} blocks under-replicated, {} over-replicated, {} missing",
+            report.under_replicated, report.over_replicated, report.missing
+        ),
+    );
+    row("copies", format!("{} pending, {} done", report.copies_pending, report.copies_done_total));
+    row(
+        "damage",
+        format!(
+            "{} replicas damaged now, {} found, {} replaced",
+            report.corrupt_replicas, report.corrupt_found_total, report.corrupt_replaced_total
+        ),
+    );
+    output::print_table(&table)?;
+    output::line("")?;
+    if report.nodes.is_empty() {
+        output::line("no datanode has registered yet")?;
+    } else {
+        nodes::print(&report.nodes)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,333 @@
+//! `mrctl fs put`: local files, folders or standard input into the cluster.
+//!
+//! What is to be copied is known before the first byte moves, so that a misspelt source or a name that is
+//! taken changes nothing.
+
+use super::{
+    Outcome,
+    dest::{self, Dest},
+    lookup,
+    namespace::there,
+};
+use crate::output::{self, Meter};
+use anyhow::{Context, Result, bail};
+use daemon::Bytes;
+use dfs::{
+    client::{Client, NodeFault, PutOptions, PutReport, PutSource},
+    path::DfsPath,
+};
+use std::{
+    fs,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    task::JoinSet,
+};
+
+/// Files copied at the same time; small ones spend their time waiting for disks.
+const FILES_AT_ONCE: usize = 4;
+const APPEND_BUFFER: usize = 1 << 20;
+
+/// Copy local files, folders or standard input in
+///
+/// A file appears whole or not at all. Missing folders above it are made.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl fs put data.csv /in/data.csv\n  \
+    mrctl fs put *.log /logs/              into a folder, made if need be\n  \
+    mrctl fs put -r corpus /corpus\n  \
+    zcat dump.gz | mrctl fs put - /dump")]
+pub(crate) struct Put {
+    /// Local files, or - for standard input; then a name or a folder in the cluster
+    #[arg(value_name = "LOCAL... DEST", num_args = 2.., required = true)]
+    paths: Vec<String>,
+    /// Folders with all that is in them
+    #[arg(short, long, short_alias = 'R')]
+    recursive: bool,
+    /// Replace files that are there
+    #[arg(short, long)]
+    force: bool,
+    /// Put the bytes at the end of a file that is there
+    #[arg(long, conflicts_with_all = ["force", "recursive", "replication", "block_size"])]
+    append: bool,
+    /// Replicas of each block
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    replication: Option<u32>,
+    /// Block size
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<Bytes>,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+    /// As JSON: one array of the files as they are now
+    #[arg(long)]
+    json: bool,
+}
+
+/// One file to be copied.
+#[derive(Debug, PartialEq, Eq)]
+struct Copy {
+    /// None is standard input.
+    from: Option<PathBuf>,
+    to: DfsPath,
+    length: Option<u64>,
+}
+
+/// All that is to be copied.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    folders: Vec<DfsPath>,
+    copies: Vec<Copy>,
+}
+
+pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
+    let (dest, sources) = args.paths.split_last().context("put needs a source and a destination")?;
+    let to = DfsPath::parse(dest)?;
+    let there = there(lookup(client, &to).await?.as_ref());
+    let way = dest::plan(sources.len(), dest, there)?;
+    let plan = plan(sources, &to, way, args.recursive)?;
+    if !args.force && !args.append {
+        refuse_taken(client, &plan).await?;
+    }
+    if way == Dest::IntoNew {
+        client.mkdir(&to, true).await?;
+    }
+    for folder in &plan.folders {
+        client.mkdir(folder, true).await?;
+    }
+    let total = plan.copies.iter().map(|copy| copy.length).sum();
+    let label = match plan.copies.as_slice() {
+        [copy] => copy.to.to_string(),
+        copies => format!("{} files", copies.len()),
+    };
+    let meter = Arc::new(Meter::new(&label, total, args.quiet || args.json));
+    if args.append {
+        return append(plan, client, &meter).await;
+    }
+    let options = PutOptions {
+        replication: args.replication,
+        block_size: args.block_size.map(|size| size.0),
+        overwrite: args.force,
+        make_parents: true,
+        mode: None,
+    };
+    let (reports, outcome) = copy_all(plan.copies, client, &options, &meter).await?;
+    drop(meter);
+    tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
+    if args.json {
+        output::json(&reports)?;
+    }
+    Ok(outcome.code())
+}
+
+fn plan(sources: &[String], to: &DfsPath, way: Dest, recursive: bool) -> Result<Plan> {
+    let mut plan = Plan::default();
+    for source in sources {
+        if source == "-" {
+            if way != Dest::Exact {
+                bail!("{to} is a folder: standard input has no name, give it one there");
+            }
+            plan.copies.push(Copy { from: None, to: to.clone(), length: None });
+            continue;
+        }
+        let path = Path::new(source);
+        let target = match way {
+            Dest::Exact => to.clone(),
+            Dest::Into | Dest::IntoNew => to.join(&own_name(path)?)?,
+        };
+        add(&mut plan, path, target, recursive)?;
+    }
+    Ok(plan)
+}
+
+/// The name a local path has, also for `.` and `dir/..`.
+fn own_name(path: &Path) -> Result<String> {
+    let real;
+    let name = if let Some(name) = path.file_name() {
+        name
+    } else {
+        real = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
+        real.file_name().with_context(|| format!("{} has no name to take over", path.display()))?
+    };
+    match name.to_str() {
+        Some(name) => Ok(name.to_owned()),
+        None => bail!("{}: the name is not UTF-8; give it another", path.display()),
+    }
+}
+
+fn add(plan: &mut Plan, path: &Path, to: DfsPath, recursive: bool) -> Result<()> {
+    let metadata = fs::metadata(path).with_context(|| format!("cannot find {}", path.display()))?;
+    if metadata.is_file() {
+        plan.copies.push(Copy { from: Some(path.into()), to, length: Some(metadata.len()) });
+        return Ok(());
+    }
+    if !metadata.is_dir() {
+        bail!("{} is neither a file nor a folder: pipe it in as -", path.display());
+    }
+    if !recursive {
+        bail!("{} is a folder: copy it and all that is in it with -r", path.display());
+    }
+    plan.folders.push(to.clone());
+    let unreadable = || format!("cannot read folder {}", path.display());
+    let entries: Result<Vec<_>, _> = fs::read_dir(path).with_context(unreadable)?.collect();
+    let mut entries = entries.with_context(unreadable)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        // A link to a folder may lead back up: the copy would never end.
+        if path.is_symlink() && path.is_dir() {
+            bail!("{} is a link to a folder: copy that folder by its own name", path.display());
+        }
+        add(plan, &path, to.join(&own_name(&path)?)?, recursive)?;
+    }
+    Ok(())
+}
+
+async fn refuse_taken(client: &Client, plan: &Plan) -> Result<()> {
+    for copy in &plan.copies {
+        if client.exists(&copy.to).await? {
+            bail!("{} exists: replace it with --force, or add to it with --append", copy.to);
+        }
+    }
+    Ok(())
+}
+
+async fn copy_all(
+    copies: Vec<Copy>,
+    client: &Client,
+    options: &PutOptions,
+    meter: &Arc<Meter>,
+) -> Result<(Vec<PutReport>, Outcome)> {
+    let mut outcome = Outcome::default();
+    let mut reports = Vec::new();
+    let mut running = JoinSet::new();
+    let mut left = copies.into_iter();
+    loop {
+        while running.len() < FILES_AT_ONCE
+            && let Some(copy) = left.next()
+        {
+            let (client, options, meter) = (client.clone(), options.clone(), Arc::clone(meter));
+            running.spawn(async move {
+                let source = match copy.from {
+                    Some(path) => PutSource::File(path),
+                    None => PutSource::Reader(Box::new(standard_input()?)),
+                };
+                anyhow::Ok(client.put(source, &copy.to, options, &*meter).await?)
+            });
+        }
+        match running.join_next().await {
+            None => break,
+            Some(done) => match done.context("a copy ended early")? {
+                Ok(report) => reports.push(report),
+                Err(error) => outcome.note(error)?,
+            },
+        }
+    }
+    reports.sort_by(|one, other| one.status.path.cmp(&other.status.path));
+    Ok((reports, outcome))
+}
+
+/// Standard input as a file of its own: no lines, no small buffer.
+fn standard_input() -> Result<tokio::fs::File> {
+    let owned = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
+    Ok(tokio::fs::File::from_std(owned.into()))
+}
+
+async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> {
+    for copy in plan.copies {
+        let mut source: Box<dyn AsyncRead + Send + Unpin> = match &copy.from {
+            None => Box::new(standard_input()?),
+            Some(path) => Box::new(
+                tokio::fs::File::open(path)
+                    .await
+                    .with_context(|| format!("cannot open {}", path.display()))?,
+            ),
+        };
+        let mut writer = client.append(&copy.to).await?;
+        let mut buffer = vec![0; APPEND_BUFFER];
+        loop {
+            let read = match source.read(&mut buffer).await {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) => {
+                    writer.abort().await?;
+                    let from = copy.from.as_deref().unwrap_or(Path::new("standard input"));
+                    bail!("cannot read {}: {error}; {} is as it was", from.display(), copy.to);
+                }
+            };
+            writer.write(&buffer[..read]).await?;
+            dfs::client::Progress::advance(meter, read as u64);
+        }
+        writer.close().await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Notes on nodes that failed while the copy still succeeded.
+pub(super) fn tell_faults<'a>(files: impl Iterator<Item = (&'a DfsPath, &'a [NodeFault])>) {
+    for (path, faults) in files {
+        for NodeFault { node, reason } in faults {
+            eprintln!("mrctl: note: {path} went around {node}: {reason}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> DfsPath {
+        DfsPath::parse(text).unwrap()
+    }
+
+    fn sources(paths: &[&Path]) -> Vec<String> {
+        paths.iter().map(|path| path.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_folder_keeps_its_shape() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("corpus");
+        fs::create_dir_all(folder.join("sub/empty")).unwrap();
+        fs::write(folder.join("b"), "bb").unwrap();
+        fs::write(folder.join("sub/a"), "a").unwrap();
+        let texts = sources(&[&folder]);
+
+        assert!(plan(&texts, &path("/in"), Dest::Into, false).unwrap_err().to_string().contains("with -r"));
+        let into = plan(&texts, &path("/in"), Dest::Into, true).unwrap();
+        let folders = ["/in/corpus", "/in/corpus/sub", "/in/corpus/sub/empty"].map(path);
+        assert_eq!(into.folders, folders);
+        let to: Vec<(&str, Option<u64>)> =
+            into.copies.iter().map(|copy| (copy.to.as_str(), copy.length)).collect();
+        assert_eq!(to, [("/in/corpus/b", Some(2)), ("/in/corpus/sub/a", Some(1))]);
+
+        let exact = plan(&texts, &path("/in"), Dest::Exact, true).unwrap();
+        assert_eq!(exact.copies[0].to, path("/in/b"));
+    }
+
+    #[test]
+    fn a_link_that_leads_back_up_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(root.path(), root.path().join("loop")).unwrap();
+        let error = plan(&sources(&[root.path()]), &path("/in"), Dest::Exact, true).unwrap_err().to_string();
+        assert!(error.contains("is a link to a folder"), "{error}");
+    }
+
+    #[test]
+    fn standard_input_needs_a_name() {
+        let texts = ["-".to_owned()];
+        let exact = plan(&texts, &path("/in"), Dest::Exact, false).unwrap();
+        assert_eq!(exact.copies, [Copy { from: None, to: path("/in"), length: None }]);
+        assert!(plan(&texts, &path("/in"), Dest::Into, false).is_err());
+    }
+
+    #[test]
+    fn a_missing_source_is_named() {
+        let error = plan(&["/no/such/file".to_owned()], &path("/in"), Dest::Exact, false).unwrap_err();
+        assert_eq!(error.to_string(), "cannot find /no/such/file");
+    }
+}

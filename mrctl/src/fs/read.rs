@@ -1,0 +1,144 @@
+//! `mrctl fs cat` and `tail`: verified bytes to standard output.
+
+use super::{Outcome, copy_out, expand, expand_all, refuse_dir};
+use anyhow::{Result, bail};
+use daemon::Bytes;
+use dfs::client::{Client, FileReader};
+use std::process::ExitCode;
+
+const LINES: u64 = 10;
+const STEP: u64 = 64 << 10;
+
+/// Print files, one after the other
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs cat /logs/today\n  mrctl fs cat '/out/part-*' | sort | head")]
+pub(crate) struct Cat {
+    /// Files or patterns
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+}
+
+/// Print the end of a file
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl fs tail /log\n  mrctl fs tail -n 100 /log\n  mrctl fs tail -c 1KiB /log"
+)]
+pub(crate) struct Tail {
+    /// File
+    path: String,
+    /// So many lines [default: 10]
+    #[arg(short = 'n', long, value_name = "LINES")]
+    lines: Option<u64>,
+    /// So many bytes instead
+    #[arg(short = 'c', long, value_name = "SIZE", conflicts_with = "lines")]
+    bytes: Option<Bytes>,
+}
+
+pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    for status in expand_all(client, &args.paths, &mut outcome).await? {
+        let copied = async {
+            refuse_dir(&status, "only files can be printed")?;
+            copy_out(&mut client.open(&status.path).await?).await
+        };
+        if let Err(error) = copied.await {
+            outcome.note(error)?;
+        }
+    }
+    Ok(outcome.code())
+}
+
+pub(crate) async fn tail(args: Tail, client: &Client) -> Result<ExitCode> {
+    let found = expand(client, &args.path).await?;
+    let [status] = found.as_slice() else {
+        bail!("{} matches {} files: tail prints one", args.path, found.len());
+    };
+    refuse_dir(status, "only files can be printed")?;
+    let mut reader = client.open(&status.path).await?;
+    let from = match args.bytes {
+        Some(bytes) => reader.len().saturating_sub(bytes.0),
+        None => start_of_lines(&mut reader, args.lines.unwrap_or(LINES)).await?,
+    };
+    reader.seek(from);
+    copy_out(&mut reader).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the last `lines` lines begin. Reads backwards, so that the end of a large file costs little.
+async fn start_of_lines(reader: &mut FileReader, lines: u64) -> Result<u64> {
+    let mut finder = LineFinder::new(lines);
+    let mut end = reader.len();
+    let mut buffer = vec![0; STEP as usize];
+    while end > 0 {
+        let begin = end.saturating_sub(STEP);
+        let piece = &mut buffer[..(end - begin) as usize];
+        let read = reader.read_at(begin, piece).await?;
+        if let Some(at) = finder.look(&piece[..read], begin, end == reader.len()) {
+            return Ok(at);
+        }
+        end = begin;
+    }
+    Ok(if lines == 0 { reader.len() } else { 0 })
+}
+
+/// Counts line ends from the back.
+struct LineFinder {
+    left: u64,
+}
+
+impl LineFinder {
+    fn new(lines: u64) -> Self {
+        Self { left: lines }
+    }
+
+    /// Looks through `piece`, which begins at `offset`; the newline that ends the whole file ends its last
+    /// line and begins none.
+    fn look(&mut self, piece: &[u8], offset: u64, last: bool) -> Option<u64> {
+        if self.left == 0 {
+            return Some(offset + piece.len() as u64);
+        }
+        let skip = usize::from(last && piece.last() == Some(&b'\n'));
+        for at in (0..piece.len() - skip).rev() {
+            if piece[at] == b'\n' {
+                self.left -= 1;
+                if self.left == 0 {
+                    return Some(offset + at as u64 + 1);
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(text: &[u8], lines: u64, step: usize) -> u64 {
+        let mut finder = LineFinder::new(lines);
+        let mut end = text.len();
+        while end > 0 {
+            let begin = end.saturating_sub(step);
+            if let Some(at) = finder.look(&text[begin..end], begin as u64, end == text.len()) {
+                return at;
+            }
+            end = begin;
+        }
+        if lines == 0 { text.len() as u64 } else { 0 }
+    }
+
+    #[test]
+    fn the_last_lines_begin_where_tail_says() {
+        let text = b"one\ntwo\n\nthree\n";
+        for step in 1..=text.len() {
+            assert_eq!(find(text, 0, step), 15);
+            assert_eq!(find(text, 1, step), 9, "step {step}");
+            assert_eq!(find(text, 2, step), 8);
+            assert_eq!(find(text, 3, step), 4);
+            assert_eq!(find(text, 4, step), 0);
+            assert_eq!(find(text, 99, step), 0);
+        }
+        assert_eq!(find(b"a\nb", 1, 2), 2);
+        assert_eq!(find(b"", 1, 2), 0);
+    }
+}

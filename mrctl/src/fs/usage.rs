@@ -1,0 +1,178 @@
+//! `mrctl fs du` and `quota`.
+
+use super::{Outcome, expand_all};
+use crate::output::{self, Sizes};
+use anyhow::{Result, bail};
+use daemon::Bytes;
+use dfs::{
+    client::{self, Client},
+    path::DfsPath,
+};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Show how much lies below a path
+///
+/// SIZE is the files' bytes, SPACE what their replicas take.
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:\n  mrctl fs du /          each entry of /\n  mrctl fs du -s -h /data"
+)]
+pub(crate) struct Du {
+    /// Folders, files or patterns
+    #[arg(value_name = "PATH", default_value = "/")]
+    paths: Vec<String>,
+    /// One line a path, not one for each entry of a folder
+    #[arg(short, long)]
+    summarize: bool,
+    /// Sizes with units
+    #[arg(short = 'h', short_alias = 'H', long)]
+    human: bool,
+    /// As JSON: one array
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// Show or set the limits of a folder
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl fs quota /home/ada                              show\n  \
+    mrctl fs quota /home/ada --files 10000 --space 1TiB\n  \
+    mrctl fs quota /home/ada --space none                 lift a limit")]
+pub(crate) struct Quota {
+    /// Folder
+    path: String,
+    /// At most so many files and folders, itself included; or `none`
+    #[arg(long, value_name = "N|none", value_parser = limit::<u64>)]
+    files: Option<Limit>,
+    /// At most so many bytes, replicas counted; or `none`
+    #[arg(long, value_name = "SIZE|none", value_parser = limit::<Bytes>)]
+    space: Option<Limit>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A limit as a flag gives it; None lifts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limit(Option<u64>);
+
+fn limit<T: std::str::FromStr<Err: std::fmt::Display> + Into<Number>>(text: &str) -> Result<Limit, String> {
+    if text == "none" {
+        return Ok(Limit(None));
+    }
+    let value: T = text.parse().map_err(|error| format!("{error}, or none"))?;
+    Ok(Limit(Some(value.into().0)))
+}
+
+/// What both kinds of limit come down to.
+struct Number(u64);
+
+impl From<u64> for Number {
+    fn from(value: u64) -> Self {
+        Self(value)
+    }
+}
+
+impl From<Bytes> for Number {
+    fn from(value: Bytes) -> Self {
+        Self(value.0)
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    path: DfsPath,
+    #[serde(flatten)]
+    usage: client::Usage,
+}
+
+pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    let mut paths = Vec::new();
+    for root in expand_all(client, &args.paths, &mut outcome).await? {
+        if root.is_dir && !args.summarize {
+            paths.extend(client.list(&root.path).await?.into_iter().map(|entry| entry.path));
+        } else {
+            paths.push(root.path);
+        }
+    }
+    let mut entries = Vec::new();
+    for path in paths {
+        match client.usage(&path).await {
+            Ok(usage) => entries.push(Entry { path, usage }),
+            Err(error) => outcome.note(error.into())?,
+        }
+    }
+    if args.json {
+        output::json(&entries)?;
+        return Ok(outcome.code());
+    }
+    let sizes = if args.human { Sizes::Human } else { Sizes::Exact };
+    let mut table = output::table(&["SIZE", "SPACE", "FILES", "PATH"], &[0, 1, 2]);
+    for Entry { path, usage } in &entries {
+        let size = sizes.of(usage.bytes);
+        table.add_row([size, sizes.of(usage.space), usage.files.to_string(), path.to_string()]);
+    }
+    output::print_table(&table)?;
+    Ok(outcome.code())
+}
+
+pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
+    let path = DfsPath::parse(&args.path)?;
+    let usage = client.usage(&path).await?;
+    if args.files.is_some() || args.space.is_some() {
+        let new = with_limits(usage.quota.unwrap_or_default(), args.files, args.space);
+        if new.files == Some(0) {
+            bail!("--files 0: the folder itself counts; the least is 1");
+        }
+        client.set_quota(&path, new).await?;
+    }
+    let usage = client.usage(&path).await?;
+    if args.json {
+        output::json(&Entry { path, usage })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let limits = usage.quota.unwrap_or_default();
+    let none = || "no limit".to_owned();
+    let mut table = output::table(&["", "USED", "LIMIT"], &[1, 2]);
+    let used = usage.files + usage.dirs;
+    let files = limits.files.map_or_else(none, |limit| limit.to_string());
+    table.add_row(["files and folders".into(), used.to_string(), files]);
+    let space = limits.space.map_or_else(none, output::human);
+    table.add_row(["space".into(), output::human(usage.space), space]);
+    output::print_table(&table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Flags over what is set: a limit that is not named stays.
+fn with_limits(now: client::Quota, files: Option<Limit>, space: Option<Limit>) -> client::Quota {
+    client::Quota {
+        files: files.map_or(now.files, |limit| limit.0),
+        space: space.map_or(now.space, |limit| limit.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_as_people_write_them() {
+        assert_eq!(limit::<u64>("10"), Ok(Limit(Some(10))));
+        assert_eq!(limit::<Bytes>("1KiB"), Ok(Limit(Some(1024))));
+        assert_eq!(limit::<Bytes>("none"), Ok(Limit(None)));
+        assert!(limit::<u64>("many").is_err());
+    }
+
+    #[test]
+    fn a_limit_that_is_not_named_stays() {
+        let now = client::Quota { files: Some(5), space: Some(6) };
+        let new = with_limits(now, None, Some(Limit(None)));
+        assert_eq!(new, client::Quota { files: Some(5), space: None });
+    }
+}

@@ -1,0 +1,114 @@
+//! Numbers for people: sizes, ages, times, permission bits.
+
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// How sizes are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// Every byte counted.
+    Exact,
+    /// Three figures and a unit.
+    Human,
+}
+
+impl Sizes {
+    /// `bytes` in this style.
+    pub(crate) fn of(self, bytes: u64) -> String {
+        match self {
+            Self::Exact => bytes.to_string(),
+            Self::Human => human(bytes),
+        }
+    }
+}
+
+/// About three figures and a binary unit: `1.50 GiB`.
+pub(crate) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // What would round to 1024 of a unit is 1.00 of the next.
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// A duration since something happened, short: `0.4 s`, `12 s`, `3 min`.
+pub(crate) fn age(ms: u64) -> String {
+    match ms {
+        0..10_000 => format!("{:.1} s", ms as f64 / 1000.0),
+        10_000..120_000 => format!("{} s", ms / 1000),
+        120_000..7_200_000 => format!("{} min", ms / 60_000),
+        _ => format!("{} h", ms / 3_600_000),
+    }
+}
+
+/// How long a step took.
+pub(crate) fn millis(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        format!("{} ms", duration.as_millis())
+    } else {
+        format!("{:.1} s", duration.as_secs_f64())
+    }
+}
+
+/// A wall-clock time in UTC, to the second.
+pub(crate) fn time(ms: u64) -> String {
+    let timestamp = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    timestamp.map_or("?".into(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
+}
+
+/// As `ls` does: `drwxr-xr-x`.
+pub(crate) fn permissions(is_dir: bool, mode: u32) -> String {
+    let bits = (0..9).map(|at| if mode >> (8 - at) & 1 == 1 { char::from(b"rwx"[at % 3]) } else { '-' });
+    std::iter::once(if is_dir { 'd' } else { '-' }).chain(bits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_about_three_figures() {
+        let cases: [(u64, &str); 9] = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (1536, "1.50 KiB"),
+            (10 << 20, "10.0 MiB"),
+            (100 << 20, "100 MiB"),
+            (1023 << 20, "1023 MiB"),
+            ((1 << 30) - 1, "1.00 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(human(bytes), text);
+        }
+        assert_eq!(Sizes::Exact.of(1536), "1536");
+        assert_eq!(Sizes::Human.of(1536), "1.50 KiB");
+    }
+
+    #[test]
+    fn ages_and_times() {
+        assert_eq!(age(420), "0.4 s");
+        assert_eq!(age(12_000), "12 s");
+        assert_eq!(age(180_000), "3 min");
+        assert_eq!(age(8_000_000), "2 h");
+        assert_eq!(time(0), "1970-01-01 00:00:00");
+        assert_eq!(time(u64::MAX), "?");
+        assert_eq!(millis(Duration::from_millis(70)), "70 ms");
+        assert_eq!(millis(Duration::from_millis(1540)), "1.5 s");
+    }
+
+    #[test]
+    fn permission_bits() {
+        assert_eq!(permissions(true, 0o755), "drwxr-xr-x");
+        assert_eq!(permissions(false, 0o640), "-rw-r-----");
+    }
+}
