@@ -3,7 +3,7 @@
 
 mod cluster;
 
-pub use cluster::{Cluster, Ran, Up};
+pub use cluster::{Cluster, QUICK, Ran, Up};
 
 use std::{
     path::PathBuf,
