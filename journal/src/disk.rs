@@ -56,10 +56,15 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Uses `folder`; it and its parents are made if they are not there.
+    /// Uses `folder`; it and its parents are made, durably, if they are not there.
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<Self> {
-        let folder = folder.into();
+        let folder = std::path::absolute(folder.into())?;
+        let missing: Vec<_> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
         fs::create_dir_all(&folder)?;
+        // A folder is a name in its parent: without this, power loss could take a log and all it acknowledged.
+        for parent in missing.iter().filter_map(|folder| folder.parent()) {
+            File::open(parent)?.sync_all()?;
+        }
         Ok(Self { folder })
     }
 

@@ -105,10 +105,11 @@ impl Survey {
         }
         match survey.end {
             End::Damage(damage) if recovery == Recovery::Refuse => Err(damage.error),
-            End::Damage(Damage { error: LogError::Gap { found: Some(oldest), .. }, .. })
+            // Starting from nothing is not recovery: an empty namespace would have every block deleted.
+            End::Damage(Damage { error: LogError::Gap { found, .. }, .. })
                 if base == 0 && survey.sound.is_empty() =>
             {
-                Err(LogError::Unrecoverable { oldest })
+                Err(LogError::Unrecoverable { oldest: found })
             }
             _ => Ok(survey),
         }

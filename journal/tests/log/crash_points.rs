@@ -97,6 +97,7 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
             );
         }
     }
+    println!("{operations} crash points, {} ways each", ways().count());
     assert!(lost > 0 && kept > 0, "unacknowledged records were lost ({lost}) and kept ({kept}) at times");
 }
 

@@ -181,7 +181,7 @@ fn a_missing_segment_is_a_gap() {
     files.remove(FIRST);
     let disk = CrashDisk::with_files(files.clone());
     let result = read_with(&disk, Recovery::DropDamaged);
-    assert!(matches!(result, Err(LogError::Unrecoverable { oldest: 5 })));
+    assert!(matches!(result, Err(LogError::Unrecoverable { oldest: Some(5) })));
     assert_eq!(disk.files(), files);
 }
 
@@ -195,6 +195,19 @@ fn a_snapshot_whose_segments_are_gone_is_a_gap() {
     assert_eq!((contents.check(), contents.dropped.len()), (9, 1));
     append(&open(&disk), 1);
     assert_eq!(read(&disk).unwrap().check(), 10);
+}
+
+#[test]
+fn a_damaged_snapshot_and_nothing_else_is_not_an_empty_log() {
+    let mut files = with_snapshots().files();
+    files.retain(|name, _| name.starts_with("snapshot"));
+    for bytes in files.values_mut() {
+        bytes.pop();
+    }
+    let disk = CrashDisk::with_files(files.clone());
+    let result = read_with(&disk, Recovery::DropDamaged);
+    assert!(matches!(result, Err(LogError::Unrecoverable { oldest: None })));
+    assert_eq!(disk.files(), files, "nothing is touched");
 }
 
 #[test]

@@ -5,5 +5,6 @@ mod common;
 mod crash_points;
 mod damage;
 mod failure;
+mod gate;
 mod real_disk;
 mod round_trip;

@@ -1,0 +1,135 @@
+//! What happens while a sync takes its time: records gather into one batch, and only so many may gather.
+
+use crate::common::{read, record};
+use fermata_journal::{
+    crash::CrashDisk,
+    disk::{Disk, ReadFile, WriteFile},
+    log::{Log, RECORD_BYTES_MAX, Recovery},
+};
+use std::{
+    io,
+    sync::{Arc, Condvar, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
+
+/// Whether syncs may pass, and how many stand before the gate.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<(bool, usize)>, Condvar)>);
+
+impl Gate {
+    fn pass(&self) {
+        let (state, moved) = &*self.0;
+        let mut state = state.lock().unwrap();
+        state.1 += 1;
+        moved.notify_all();
+        let mut state = moved.wait_while(state, |state| !state.0).unwrap();
+        state.1 -= 1;
+    }
+
+    fn set(&self, open: bool) {
+        self.0.0.lock().unwrap().0 = open;
+        self.0.1.notify_all();
+    }
+
+    fn wait_for_one(&self) {
+        let (state, moved) = &*self.0;
+        drop(moved.wait_while(state.lock().unwrap(), |state| state.1 == 0).unwrap());
+    }
+}
+
+struct GateDisk(CrashDisk, Gate);
+struct GateFile(Box<dyn WriteFile>, Gate);
+
+impl GateDisk {
+    #[expect(clippy::unnecessary_wraps, reason = "for and_then")]
+    fn gated(&self, file: Box<dyn WriteFile>) -> io::Result<Box<dyn WriteFile>> {
+        Ok(Box::new(GateFile(file, self.1.clone())))
+    }
+}
+
+impl Disk for GateDisk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.0.list()
+    }
+    fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
+        self.0.create(name).and_then(|file| self.gated(file))
+    }
+    fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
+        self.0.append(name).and_then(|file| self.gated(file))
+    }
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
+        self.0.open(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+    fn sync_folder(&self) -> io::Result<()> {
+        self.0.sync_folder()
+    }
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.0.free_bytes()
+    }
+}
+
+impl WriteFile for GateFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(bytes)
+    }
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.0.truncate(len)
+    }
+    fn sync(&mut self) -> io::Result<()> {
+        self.1.pass();
+        self.0.sync()
+    }
+}
+
+fn gated_log() -> (CrashDisk, Gate, Log) {
+    let (disk, gate) = (CrashDisk::new(), Gate::default());
+    gate.set(true);
+    let gated = Arc::new(GateDisk(disk.clone(), gate.clone()));
+    let log = Log::open(gated, Recovery::Refuse).unwrap().log;
+    gate.set(false);
+    (disk, gate, log)
+}
+
+#[test]
+fn what_gathers_during_a_sync_is_one_batch_and_nothing_is_durable_before_its_sync() {
+    let (disk, gate, log) = gated_log();
+    log.append(&record(1)).unwrap();
+    gate.wait_for_one();
+    for seq in 2..=1000 {
+        assert_eq!(log.append(&record(seq)).unwrap(), seq);
+    }
+    assert_eq!(log.durable(), 0);
+    gate.set(true);
+    log.sync(1000).unwrap();
+    assert_eq!((log.stats().records, log.stats().batches), (1000, 2));
+    log.close().unwrap();
+    assert_eq!(read(&disk).unwrap().check(), 1000);
+}
+
+#[test]
+fn appending_blocks_when_too_much_is_pending() {
+    let (_, gate, log) = gated_log();
+    let big = vec![0; RECORD_BYTES_MAX];
+    log.append(b"in the writer's hands").unwrap();
+    gate.wait_for_one();
+    for _ in 0..3 {
+        log.append(&big).unwrap();
+    }
+    let (done, fourth) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| done.send(log.append(&big).unwrap()).unwrap());
+        // Four such records and their lengths are just over the limit.
+        assert!(fourth.recv_timeout(Duration::from_millis(100)).is_err(), "it waits for room");
+        assert_eq!(log.last_seq(), 4);
+        gate.set(true);
+        assert_eq!(fourth.recv().unwrap(), 5);
+    });
+    log.sync(5).unwrap();
+}
