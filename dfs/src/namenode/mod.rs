@@ -11,6 +11,9 @@ pub mod settings;
 pub mod state;
 pub mod view;
 
+#[cfg(test)]
+mod tests;
+
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
 pub use settings::Settings;
 pub use state::{Handled, State};
