@@ -18,6 +18,9 @@ mod storage;
 pub mod view;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
 pub use run::{NameNodeError, run};
 pub use server::DATANODE_PROTOCOL;

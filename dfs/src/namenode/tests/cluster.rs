@@ -1,0 +1,262 @@
+//! A seeded cluster with everything going wrong: nodes die and return, replicas rot, writers vanish, the
+//! NameNode restarts. First safety (invariants after every event, never a last good replica deleted, replay
+//! equals memory), then liveness: left alone, the cluster becomes whole.
+
+use super::{
+    bench::{Bench, path},
+    random::Random,
+    replay::through_snapshot,
+};
+use crate::{
+    ids::{BlockId, FileId},
+    namenode::op::{BlockLength, OnAbandon, Op},
+};
+
+const NODES: usize = 6;
+const STEPS: usize = 400;
+
+/// A file on its way.
+struct Writer {
+    file: FileId,
+    holder: String,
+    commits: Vec<BlockLength>,
+}
+
+struct Chaos {
+    bench: Bench,
+    random: Random,
+    writers: Vec<Writer>,
+    files: u32,
+    hits: [u32; 8],
+}
+
+impl Chaos {
+    fn step(&mut self) {
+        match self.random.below(24) {
+            0..=3 => self.create(),
+            4..=8 => self.write(),
+            9..=11 => self.finish(),
+            12 => self.vanish(),
+            13 => self.stop_or_start(),
+            14 => self.restart_node(),
+            15 => self.rot(),
+            16 => self.lose(),
+            17 => self.delete(),
+            18 => self.setrep(),
+            19 => self.drain(),
+            20 if self.random.once_in(4) => self.restart(),
+            21 if self.random.once_in(4) => self.safemode(),
+            _ => {}
+        }
+        self.bench.tick();
+        for index in 0..NODES {
+            if self.random.once_in(3) {
+                self.bench.nodes[index].deaf = self.random.once_in(8);
+                self.bench.beat(index);
+            }
+        }
+    }
+
+    fn some_file(&mut self) -> String {
+        format!("/d{}/f{}", self.random.below(3), self.random.below(self.files.max(1) as usize))
+    }
+
+    fn create(&mut self) {
+        let at = format!("/d{}/f{}", self.random.below(3), self.files);
+        let holder = format!("w{}", self.random.below(4));
+        let on_abandon = self.random.pick(&[OnAbandon::Close, OnAbandon::Delete]);
+        let replication = 1 + self.random.below(3) as u32;
+        if let Ok(file) = self.bench.create_as(&at, &holder, replication, on_abandon) {
+            self.files += 1;
+            self.writers.push(Writer { file, holder, commits: vec![] });
+        }
+    }
+
+    /// A pipeline in which any member but one may fail.
+    fn write(&mut self) {
+        if self.writers.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.writers.len());
+        let (file, holder) = (self.writers[at].file, self.writers[at].holder.clone());
+        let Ok((block, nodes)) = self.bench.add_block_as(file, &holder) else { return };
+        let length = 1 + self.random.below(100) as u64;
+        let mut written = 0;
+        for uuid in nodes {
+            let fails = written > 0 && self.random.once_in(4);
+            let node = self.bench.node(uuid);
+            if node.up && !fails {
+                node.receive(block, length);
+                written += 1;
+            }
+        }
+        if written > 0 {
+            self.writers[at].commits.push(BlockLength { block, length });
+        } else {
+            let _gone = self.bench.ask(Op::AbandonBlock { file, holder, block });
+        }
+    }
+
+    fn finish(&mut self) {
+        if self.writers.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.writers.len());
+        let Writer { file, holder, commits } = &self.writers[at];
+        let (file, holder, commits) = (*file, holder.clone(), commits.clone());
+        let close = Op::Close { file, holder, commits, rename_to: None, overwrite: false };
+        match self.bench.ask(close) {
+            Err(error) if error.is_passing() => {}
+            _ => drop(self.writers.remove(at)),
+        }
+    }
+
+    fn vanish(&mut self) {
+        if !self.writers.is_empty() {
+            let at = self.random.below(self.writers.len());
+            self.writers.remove(at);
+            self.hits[0] += 1;
+        }
+    }
+
+    /// At most two nodes are down at a time.
+    fn stop_or_start(&mut self) {
+        let down = self.bench.nodes.iter().filter(|node| !node.up).count();
+        let at = self.random.below(NODES);
+        if !self.bench.nodes[at].up {
+            self.bench.nodes[at].up = true;
+        } else if down < 2 {
+            self.bench.nodes[at].up = false;
+            self.hits[1] += 1;
+        }
+    }
+
+    fn restart_node(&mut self) {
+        let at = self.random.below(NODES);
+        let node = &mut self.bench.nodes[at];
+        node.incarnation += 1;
+        node.seq = 0;
+        node.news = Default::default();
+        self.hits[2] += 1;
+    }
+
+    /// A replica of which two more good ones are on nodes that are up.
+    fn victim(&mut self) -> Option<(usize, BlockId)> {
+        let at = self.random.below(NODES);
+        let blocks: Vec<BlockId> = self.bench.nodes[at].disk.keys().copied().collect();
+        let block = *blocks.get(self.random.below(blocks.len().max(1)))?;
+        let good = self.bench.good_on(block);
+        let up = good.iter().filter(|other| **other != at && self.bench.nodes[**other].up).count();
+        (up >= 1 && self.bench.nodes[at].up).then_some((at, block))
+    }
+
+    fn rot(&mut self) {
+        let Some((at, block)) = self.victim() else { return };
+        self.hits[3] += 1;
+        if self.random.once_in(2) {
+            self.bench.nodes[at].set_aside(block);
+        } else {
+            // Not noticed until a reader complains.
+            self.bench.nodes[at].disk.get_mut(&block).unwrap().1 = true;
+            let uuid = self.bench.nodes[at].uuid;
+            let _unknown = self.bench.state.report_bad_replica(self.bench.now, block, uuid, "checksum");
+        }
+    }
+
+    fn lose(&mut self) {
+        let Some((at, block)) = self.victim() else { return };
+        self.hits[4] += 1;
+        self.bench.nodes[at].disk.remove(&block);
+        self.bench.nodes[at].news.lost.push(block);
+    }
+
+    fn delete(&mut self) {
+        let at = self.some_file();
+        let _refused = self.bench.ask(Op::Delete { path: path(&at), recursive: true });
+    }
+
+    fn setrep(&mut self) {
+        let at = self.some_file();
+        let replication = Some(1 + self.random.below(4) as u32);
+        let (mode, owner, group, modified_ms) = (None, None, None, None);
+        let path = path(&at);
+        let _refused =
+            self.bench.ask(Op::SetAttributes { path, replication, mode, owner, group, modified_ms });
+    }
+
+    fn drain(&mut self) {
+        let node = format!("n{}", 1 + self.random.below(2));
+        let cancel = self.random.once_in(2);
+        self.hits[5] += 1;
+        let _refused = self.bench.ask(Op::Drain { node, cancel });
+    }
+
+    fn restart(&mut self) {
+        assert_eq!(&through_snapshot(self.bench.state.namespace()), self.bench.state.namespace());
+        self.bench.restart();
+        self.hits[6] += 1;
+    }
+
+    fn safemode(&mut self) {
+        let on = self.random.once_in(3);
+        self.bench.state.set_safemode(on);
+        self.hits[7] += 1;
+    }
+
+    /// The faults end; everything must come right by itself.
+    fn heal(&mut self) {
+        for node in &mut self.bench.nodes {
+            (node.up, node.deaf) = (true, false);
+            let rotten: Vec<_> = node.disk.iter().filter(|(_, (_, bad))| *bad).map(|(b, _)| *b).collect();
+            rotten.into_iter().for_each(|block| node.set_aside(block));
+        }
+        self.bench.state.set_safemode(false);
+        for _ in 0..200 {
+            self.bench.run_ms(1_000);
+        }
+        let report = self.bench.state.report(self.bench.now);
+        let whole =
+            (report.under_replicated, report.over_replicated, report.copies_pending, report.open_files);
+        assert_eq!(whole, (0, 0, 0, 0), "{report:#?}");
+        assert_eq!((report.missing, report.corrupt_replicas), (0, 0), "{report:#?}");
+        assert!(self.bench.state.fsck(&path("/"), None, usize::MAX).unwrap().problems.is_empty());
+        self.check_disks();
+    }
+
+    /// What the NameNode believes is what the disks hold, and nothing else is left on them.
+    fn check_disks(&self) {
+        let mut wanted = 0;
+        for (at, node) in self.bench.nodes.iter().enumerate() {
+            assert!(node.aside.is_empty(), "{} still has {:?} set aside", node.name, node.aside);
+            for block in node.disk.keys() {
+                assert!(self.bench.state.namespace().block(*block).is_some(), "{block} is litter on {at}");
+            }
+            wanted += node.disk.len();
+        }
+        let known: u64 = self.bench.state.report(self.bench.now).nodes.iter().map(|node| node.blocks).sum();
+        assert_eq!(known, wanted as u64);
+    }
+}
+
+fn run(seed: u64) -> [u32; 8] {
+    let bench = Bench::with_nodes(NODES);
+    let mut chaos = Chaos { bench, random: Random(seed), writers: vec![], files: 0, hits: [0; 8] };
+    for _ in 0..STEPS {
+        chaos.step();
+    }
+    chaos.heal();
+    chaos.hits
+}
+
+#[test]
+fn nothing_is_lost_and_everything_heals() {
+    let mut hits = [0; 8];
+    for seed in 0..30 {
+        println!("seed {seed}");
+        for (sum, hit) in hits.iter_mut().zip(run(seed)) {
+            *sum += hit;
+        }
+    }
+    println!("vanished, down, restarted, rotten, lost, drains, NameNode restarts, safemode: {hits:?}");
+    assert!(hits.iter().all(|hit| *hit > 20), "each fault really happens: {hits:?}");
+}

@@ -1,0 +1,126 @@
+//! The fenced commit.
+
+use super::bench::{Bench, path};
+use crate::{
+    error::{Error, Kind},
+    namenode::op::{CommitMove, Op, Outcome, Quota},
+};
+
+fn commit(epoch: u64, id: &str, moves: &[(&[&str], &str)], deletes: &[&str]) -> Op {
+    Op::Commit {
+        scope: "job1".into(),
+        epoch,
+        commit_id: id.into(),
+        moves: moves
+            .iter()
+            .map(|(pieces, to)| CommitMove {
+                pieces: pieces.iter().map(|piece| path(piece)).collect(),
+                to: path(to),
+            })
+            .collect(),
+        deletes: deletes.iter().map(|at| path(at)).collect(),
+    }
+}
+
+fn job() -> Bench {
+    let mut bench = Bench::with_nodes(2);
+    bench.file("/tmp/t0/p0", 2, &[10]);
+    bench.file("/tmp/t0/p1", 1, &[20]);
+    bench.file("/tmp/t1/p0", 2, &[5]);
+    bench
+}
+
+const MOVES: &[(&[&str], &str)] = &[
+    (&["/tmp/t0/p0", "/tmp/t0/p1"], "/out/part-0"),
+    (&["/tmp/t1/p0"], "/out/part-1"),
+    (&[], "/out/_SUCCESS"),
+];
+
+fn done(already_done: bool) -> Result<Outcome, Error> {
+    Ok(Outcome::Committed { already_done })
+}
+
+#[test]
+fn everything_appears_at_once_and_once() {
+    let mut bench = job();
+    assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp", "/tmp/t0", "/nothing"])), done(false));
+    let status = bench.stat("/out/part-0").unwrap();
+    assert_eq!((status.length, status.commit_id.as_str(), status.replication), (30, "c1", 2));
+    assert_eq!(bench.stat("/out/part-1").unwrap().length, 5);
+    let success = bench.stat("/out/_SUCCESS").unwrap();
+    assert_eq!((success.length, success.open), (0, false));
+    assert_eq!(bench.stat("/tmp").unwrap_err(), Kind::NotFound);
+    // Sent again under another request id, e.g. by a restarted tracker.
+    assert_eq!(bench.ask(commit(4, "c1", MOVES, &["/out"])), done(true));
+    assert_eq!(bench.refused(commit(3, "c1", MOVES, &[])), Kind::Fenced);
+    assert_eq!(bench.refused(commit(4, "c2", MOVES, &[])), Kind::Exists);
+}
+
+#[test]
+fn an_old_epoch_is_shut_out_even_after_a_restart() {
+    let mut bench = job();
+    let fence = |epoch| Op::Fence { scope: "job1".into(), epoch };
+    bench.ask(fence(5)).unwrap();
+    bench.ask(fence(5)).unwrap();
+    assert_eq!(bench.refused(fence(4)), Kind::Fenced);
+    bench.restart();
+    bench.beat_all();
+    bench.tick();
+    assert_eq!(bench.refused(commit(4, "c1", MOVES, &[])), Kind::Fenced);
+    assert_eq!(bench.ask(commit(5, "c1", MOVES, &[])), done(false));
+    bench.ask(Op::Fence { scope: "job2".into(), epoch: 1 }).unwrap();
+}
+
+#[test]
+fn a_refused_commit_does_nothing() {
+    let mut bench = job();
+    bench.create("/tmp/open");
+    bench.file("/there", 1, &[]);
+    let table: &[(&[(&[&str], &str)], &[&str], Kind)] = &[
+        (&[(&["/tmp/t0/p0"], "/out/a"), (&["/tmp/none"], "/out/b")], &[], Kind::NotFound),
+        (&[(&["/tmp/t0/p0"], "/out/a"), (&["/tmp/t0/p0"], "/out/b")], &[], Kind::Invalid),
+        (&[(&["/tmp/t0/p0", "/tmp/t0/p0"], "/out/a")], &[], Kind::Invalid),
+        (&[(&["/tmp/t0/p0"], "/out/a"), (&["/tmp/t0/p1"], "/out/a")], &[], Kind::Exists),
+        (&[(&["/tmp/t0/p0"], "/out"), (&["/tmp/t0/p1"], "/out/a")], &[], Kind::NotDirectory),
+        (&[(&["/tmp/open"], "/out/a")], &[], Kind::Busy),
+        (&[(&["/tmp/t0"], "/out/a")], &[], Kind::IsDirectory),
+        (&[(&["/tmp/t0/p0"], "/there")], &[], Kind::Exists),
+        (&[(&["/tmp/t0/p0"], "/there/a")], &[], Kind::NotDirectory),
+        (&[(&["/tmp/t0/p0"], "/tmp/t0/p0/a")], &[], Kind::NotDirectory),
+        (&[(&["/tmp/t0/p0"], "/tmp/t0/p0")], &[], Kind::Exists),
+        (&[(&["/tmp/t0/p0"], "/tmp/out/a")], &["/tmp"], Kind::Invalid),
+        (&[(&["/tmp/t0/p0"], "/")], &[], Kind::IsDirectory),
+        (&[], &["/"], Kind::Refused),
+    ];
+    let before = bench.state.namespace().clone();
+    for (moves, deletes, kind) in table {
+        let op = commit(1, "c", moves, deletes);
+        assert_eq!(bench.refused(op.clone()), *kind, "{op:?}");
+    }
+    assert_eq!(bench.state.namespace(), &before);
+}
+
+#[test]
+fn deleting_a_piece_or_its_folder_spares_it() {
+    let mut bench = job();
+    let moves: &[(&[&str], &str)] = &[(&["/tmp/t0/p0"], "/a"), (&["/tmp/t0/p1"], "/b")];
+    assert_eq!(bench.ask(commit(1, "c", moves, &["/tmp/t0/p0", "/tmp/t0"])), done(false));
+    assert_eq!(bench.stat("/a").unwrap().length, 10);
+    assert_eq!(bench.stat("/b").unwrap().length, 20);
+    assert_eq!(bench.stat("/tmp/t0").unwrap_err(), Kind::NotFound);
+    assert_eq!(bench.stat("/tmp/t1/p0").unwrap().length, 5);
+}
+
+#[test]
+fn quotas_count_for_the_whole() {
+    let mut bench = job();
+    bench.ask(Op::Mkdir { path: path("/out"), parents: false, mode: None }).unwrap();
+    let quota = |files, space| Op::SetQuota { path: path("/out"), quota: Quota { files, space } };
+    bench.ask(quota(Some(3), None)).unwrap();
+    assert_eq!(bench.refused(commit(1, "c", MOVES, &[])), Kind::Quota);
+    bench.ask(quota(Some(4), Some(69))).unwrap();
+    assert_eq!(bench.refused(commit(1, "c", MOVES, &[])), Kind::Quota);
+    bench.ask(quota(Some(4), Some(70))).unwrap();
+    assert_eq!(bench.ask(commit(1, "c", MOVES, &[])), done(false));
+    assert_eq!(bench.state.usage(&path("/out")).unwrap().space, 70);
+}

@@ -1,0 +1,375 @@
+//! Files and their writers, rule by rule.
+
+use super::bench::{BLOCK, Bench, path};
+use crate::{
+    error::Kind,
+    ids::{BlockId, FileId},
+    namenode::op::{BlockLength, OnAbandon, Op, Outcome, Quota},
+};
+
+fn create(at: &str, holder: &str, overwrite: bool, parents: bool) -> Op {
+    Op::Create {
+        path: path(at),
+        holder: holder.into(),
+        replication: None,
+        block_size: None,
+        overwrite,
+        make_parents: parents,
+        mode: None,
+        on_abandon: OnAbandon::Close,
+    }
+}
+
+fn mkdir(at: &str, parents: bool) -> Op {
+    Op::Mkdir { path: path(at), parents, mode: None }
+}
+
+fn rename(from: &str, to: &str, overwrite: bool) -> Op {
+    Op::Rename { from: path(from), to: path(to), overwrite }
+}
+
+fn delete(at: &str, recursive: bool) -> Op {
+    Op::Delete { path: path(at), recursive }
+}
+
+#[test]
+fn a_file_is_written_block_by_block_and_read() {
+    let mut bench = Bench::with_nodes(3);
+    let (file, blocks) = bench.file("/a/b", 2, &[BLOCK, BLOCK, 7]);
+    let status = bench.stat("/a/b").unwrap();
+    assert_eq!((status.length, status.blocks, status.open, status.file_id), (207, 3, false, file));
+    let (_, located) = bench.state.locate(&path("/a/b"), 150, 51, "n2").unwrap();
+    let shown: Vec<_> = located.iter().map(|at| (at.block, at.offset, at.length, at.nodes.len())).collect();
+    assert_eq!(shown, [(blocks[1], 100, 100, 2), (blocks[2], 200, 7, 2)]);
+    for at in &located {
+        let here = at.nodes.iter().position(|node| node.host == "n2");
+        assert!(here.is_none_or(|at| at == 0), "the reader's own node comes first");
+    }
+    assert!(bench.state.locate(&path("/a/b"), 207, 10, "").unwrap().1.is_empty());
+    assert_eq!(bench.state.locate(&path("/a"), 0, 1, "").unwrap_err().kind, Kind::IsDirectory);
+}
+
+#[test]
+fn closing_waits_for_a_reported_replica_and_for_commits() {
+    let mut bench = Bench::with_nodes(3);
+    let file = bench.create("/f");
+    let (block, nodes) = bench.add_block_as(file, "w").unwrap();
+    let commit = BlockLength { block, length: 50 };
+    assert_eq!(bench.close(file, vec![]).unwrap_err().kind, Kind::Refused);
+    assert_eq!(bench.close(file, vec![commit]).unwrap_err().kind, Kind::NotYetReplicated);
+    bench.node(nodes[0]).receive(block, 49);
+    bench.beat_all();
+    let error = bench.close(file, vec![commit]).unwrap_err();
+    assert!(error.kind == Kind::NotYetReplicated && error.message.contains("has 49 bytes"), "{error}");
+    bench.node(nodes[1]).receive(block, 50);
+    bench.beat_all();
+    bench.close(file, vec![commit]).unwrap();
+    assert_eq!(bench.stat("/f").unwrap().length, 50);
+    assert_eq!(bench.state.report(bench.now).corrupt_found_total, 1, "the replica of 49 bytes is damaged");
+}
+
+#[test]
+fn commits_must_make_sense() {
+    let mut bench = Bench::with_nodes(2);
+    let file = bench.create("/f");
+    let good = bench.write(file, 50);
+    let close = |bench: &mut Bench, block, length| {
+        bench.close(file, vec![BlockLength { block, length }]).unwrap_err().kind
+    };
+    assert_eq!(close(&mut bench, good.block, BLOCK + 1), Kind::Invalid);
+    assert_eq!(close(&mut bench, BlockId(99), 5), Kind::Invalid);
+    let add = |commits| Op::AddBlock {
+        file,
+        holder: "w".into(),
+        commits,
+        exclude_nodes: vec![],
+        writer_host: "n1".into(),
+        suggested_hosts: vec![],
+    };
+    bench.ask(add(vec![good])).unwrap();
+    assert_eq!(bench.refused(add(vec![BlockLength { length: 51, ..good }])), Kind::Invalid);
+    bench.ask(add(vec![good])).unwrap();
+    assert_eq!(
+        bench.refused(Op::AbandonBlock { file, holder: "w".into(), block: good.block }),
+        Kind::Refused,
+        "committed"
+    );
+}
+
+#[test]
+fn an_abandoned_block_leaves_no_trace() {
+    let mut bench = Bench::with_nodes(2);
+    let file = bench.create("/f");
+    let lost = bench.write(file, 50).block;
+    bench.ask(Op::AbandonBlock { file, holder: "w".into(), block: lost }).unwrap();
+    bench.ask(Op::AbandonBlock { file, holder: "w".into(), block: lost }).unwrap();
+    let kept = bench.write(file, 30);
+    bench.close(file, vec![kept]).unwrap();
+    assert_eq!(bench.stat("/f").unwrap().length, 30);
+    bench.run_ms(2_000);
+    assert!(bench.good_on(lost).is_empty());
+    assert!(kept.block > lost, "ids are never used twice");
+}
+
+#[test]
+fn one_writer_at_a_time() {
+    let mut bench = Bench::with_nodes(2);
+    let file = bench.create("/f");
+    assert_eq!(bench.refused(create("/f", "other", true, false)), Kind::Busy);
+    assert_eq!(bench.refused(create("/f", "w", false, false)), Kind::Busy);
+    assert_eq!(bench.refused(Op::Append { path: path("/f"), holder: "other".into() }), Kind::Busy);
+    assert_eq!(bench.add_block_as(file, "other").unwrap_err().kind, Kind::LeaseLost);
+    let Outcome::File(again) = bench.ask(create("/f", "w", true, false)).unwrap() else { panic!() };
+    assert_ne!(file, again);
+    assert_eq!(bench.close(file, vec![]).unwrap_err().kind, Kind::LeaseLost);
+    bench.close(again, vec![]).unwrap();
+    assert_eq!(bench.close(again, vec![]).unwrap_err().kind, Kind::LeaseLost);
+    assert_eq!(bench.refused(create("/f", "other", false, false)), Kind::Exists);
+    bench.ask(create("/f", "other", true, false)).unwrap();
+}
+
+#[test]
+fn deleting_an_open_file_takes_it_from_its_writer() {
+    let mut bench = Bench::with_nodes(2);
+    let file = bench.create("/d/f");
+    let block = bench.write(file, 10).block;
+    assert_eq!(bench.ask(delete("/d", true)).unwrap(), Outcome::Existed(true));
+    assert_eq!(bench.add_block_as(file, "w").unwrap_err().kind, Kind::LeaseLost);
+    bench.run_ms(2_000);
+    assert!(bench.good_on(block).is_empty());
+    assert_eq!(bench.ask(delete("/d", true)).unwrap(), Outcome::Existed(false));
+}
+
+#[test]
+fn append_adds_blocks_and_never_changes_one() {
+    let mut bench = Bench::with_nodes(2);
+    let (file, _) = bench.file("/f", 2, &[30]);
+    bench.ask(Op::Append { path: path("/f"), holder: "w".into() }).unwrap();
+    let more = bench.write(file, 20);
+    assert_eq!(bench.stat("/f").unwrap().length, 30, "not committed yet");
+    bench.close(file, vec![more]).unwrap();
+    assert_eq!(bench.stat("/f").unwrap().length, 50);
+    assert_eq!(bench.refused(Op::Append { path: path("/g"), holder: "w".into() }), Kind::NotFound);
+    assert_eq!(bench.refused(Op::Append { path: path("/"), holder: "w".into() }), Kind::IsDirectory);
+}
+
+#[test]
+fn close_can_move_the_file_in_the_same_step() {
+    let mut bench = Bench::with_nodes(2);
+    bench.file("/out", 2, &[5]);
+    let file = bench.create("/tmp/x");
+    let close = |to: &str, overwrite| Op::Close {
+        file,
+        holder: "w".into(),
+        commits: vec![],
+        rename_to: Some(path(to)),
+        overwrite,
+    };
+    assert_eq!(bench.refused(close("/out", false)), Kind::Exists);
+    assert_eq!(bench.refused(close("/none/out", false)), Kind::NotFound);
+    assert!(bench.stat("/tmp/x").unwrap().open, "a refusal closes nothing");
+    bench.ask(close("/out", true)).unwrap();
+    assert_eq!(bench.stat("/out").unwrap().file_id, file);
+    assert_eq!(bench.stat("/tmp/x").unwrap_err(), Kind::NotFound);
+}
+
+#[test]
+fn bad_input_of_the_list_is_refused() {
+    let mut bench = Bench::with_nodes(1);
+    bench.file("/d/f", 1, &[]);
+    bench.file("/g", 1, &[]);
+    bench.ask(mkdir("/e", false)).unwrap();
+    let table = [
+        (create("/", "w", true, true), Kind::IsDirectory),
+        (create("/d", "w", true, true), Kind::IsDirectory),
+        (create("/x/y", "w", false, false), Kind::NotFound),
+        (create("/d/f/y", "w", false, true), Kind::NotDirectory),
+        (create("/y", "", false, false), Kind::Invalid),
+        (mkdir("/", false), Kind::Exists),
+        (mkdir("/d", false), Kind::Exists),
+        (mkdir("/g", true), Kind::Exists),
+        (mkdir("/x/y", false), Kind::NotFound),
+        (mkdir("/g/y", true), Kind::NotDirectory),
+        (rename("/d", "/d/e", false), Kind::Invalid),
+        (rename("/", "/x", false), Kind::Refused),
+        (rename("/d", "/", false), Kind::Exists),
+        (rename("/none", "/x", false), Kind::NotFound),
+        (rename("/g", "/d/f", false), Kind::Exists),
+        (rename("/g", "/d", true), Kind::Exists),
+        (rename("/d", "/g", true), Kind::NotDirectory),
+        (rename("/g", "/x/y", false), Kind::NotFound),
+        (delete("/", true), Kind::Refused),
+        (delete("/d", false), Kind::NotEmpty),
+        (Op::SetQuota { path: path("/g"), quota: Quota::default() }, Kind::NotDirectory),
+        (Op::Concat { target: path("/g"), sources: vec![] }, Kind::Invalid),
+        (Op::Concat { target: path("/g"), sources: vec![path("/g")] }, Kind::Invalid),
+        (Op::Concat { target: path("/g"), sources: vec![path("/d")] }, Kind::IsDirectory),
+        (Op::Drain { node: "nobody".into(), cancel: false }, Kind::NotFound),
+    ];
+    for (op, kind) in table {
+        assert_eq!(bench.refused(op.clone()), kind, "{op:?}");
+    }
+    for (replication, block_size) in
+        [(Some(0), None), (Some(6), None), (None, Some(9)), (None, Some(u64::MAX))]
+    {
+        let mut op = create("/y", "w", false, false);
+        let Op::Create { replication: r, block_size: b, .. } = &mut op else { panic!() };
+        (*r, *b) = (replication, block_size);
+        assert_eq!(bench.refused(op), Kind::Invalid);
+    }
+    let set = |replication| Op::SetAttributes {
+        path: path("/g"),
+        replication: Some(replication),
+        mode: None,
+        owner: None,
+        group: None,
+        modified_ms: None,
+    };
+    assert_eq!(bench.refused(set(0)), Kind::Invalid);
+    let error = bench.ask(set(6)).unwrap_err();
+    assert!(error.message.contains("between 1 and 5"), "the limit is named: {error}");
+}
+
+#[test]
+fn a_rename_cannot_make_a_path_too_long() {
+    let mut bench = Bench::with_nodes(1);
+    let deep = format!("/a{}", format!("/{}", "x".repeat(200)).repeat(15));
+    let long = format!("/b{}", format!("/{}", "y".repeat(200)).repeat(10));
+    bench.ask(mkdir(&deep, true)).unwrap();
+    bench.ask(mkdir(&long, true)).unwrap();
+    assert_eq!(bench.refused(rename("/a", &format!("{long}/a"), false)), Kind::Invalid);
+    bench.ask(rename("/a", "/c", false)).unwrap();
+}
+
+#[test]
+fn quotas_stop_growth() {
+    let mut bench = Bench::with_nodes(2);
+    bench.ask(mkdir("/q/sub", true)).unwrap();
+    let quota = Quota { files: Some(4), space: Some(450) };
+    bench.ask(Op::SetQuota { path: path("/q"), quota }).unwrap();
+    let file = bench.create("/q/sub/f");
+    let first = bench.write(file, 10);
+    bench.add_block_as(file, "w").unwrap();
+    let full = bench.ask(Op::AddBlock {
+        file,
+        holder: "w".into(),
+        commits: vec![],
+        exclude_nodes: vec![],
+        writer_host: String::new(),
+        suggested_hosts: vec![],
+    });
+    assert_eq!(full.unwrap_err().kind, Kind::Quota, "an unfinished block counts whole, twice");
+    let usage = bench.state.usage(&path("/q")).unwrap();
+    assert_eq!((usage.files, usage.dirs, usage.bytes, usage.space), (1, 1, 0, 400));
+    bench
+        .ask(Op::AddBlock {
+            file,
+            holder: "w".into(),
+            commits: vec![first],
+            exclude_nodes: vec![],
+            writer_host: String::new(),
+            suggested_hosts: vec![],
+        })
+        .unwrap();
+    bench.ask(mkdir("/q/d", false)).unwrap();
+    assert_eq!(bench.refused(mkdir("/q/e", false)), Kind::Quota);
+    bench.ask(mkdir("/e", false)).unwrap();
+    assert_eq!(bench.refused(rename("/e", "/q/e", false)), Kind::Quota);
+    bench.ask(rename("/q/d", "/q/sub/d", false)).unwrap();
+}
+
+#[test]
+fn a_folder_has_a_largest_number_of_entries() {
+    let mut settings = super::bench::settings();
+    settings.dir_entries_max = 2;
+    let mut bench = Bench::with_settings(1, settings);
+    bench.ask(mkdir("/a/1", true)).unwrap();
+    bench.ask(mkdir("/a/2", true)).unwrap();
+    assert_eq!(bench.refused(mkdir("/a/3", true)), Kind::Quota);
+    bench.ask(rename("/a/1", "/a/3", false)).unwrap();
+}
+
+#[test]
+fn an_expired_lease_closes_with_the_leading_run() {
+    let mut bench = Bench::with_nodes(3);
+    let file = bench.create("/f");
+    let committed = bench.write(file, 40);
+    bench
+        .ask(Op::AddBlock {
+            file,
+            holder: "w".into(),
+            commits: vec![committed],
+            exclude_nodes: vec![],
+            writer_host: String::new(),
+            suggested_hosts: vec![],
+        })
+        .unwrap();
+    // The second block was finished but never committed, the third never arrived, the fourth is committed.
+    let second = bench.state.locate(&path("/f"), 0, 1000, "").unwrap().0.blocks;
+    assert_eq!(second, 2);
+    let unfinished = BlockId(committed.block.0 + 1);
+    bench.nodes[0].receive(unfinished, 30);
+    bench.beat_all();
+    let (_third, _) = bench.add_block_as(file, "w").unwrap();
+    let fourth = bench.write(file, 20);
+    bench.run_ms(15_000);
+    bench.state.renew_lease(bench.now, "w").unwrap();
+    bench.run_ms(15_000);
+    assert!(bench.stat("/f").unwrap().open, "renewed");
+    bench.run_ms(6_000);
+    let status = bench.stat("/f").unwrap();
+    assert_eq!((status.open, status.length, status.blocks), (false, 70, 2));
+    bench.run_ms(6_000);
+    assert!(bench.good_on(fourth.block).is_empty());
+    assert_eq!(bench.good_on(unfinished).len(), 2, "and it is replicated");
+    assert_eq!(bench.close(file, vec![]).unwrap_err().kind, Kind::LeaseLost);
+}
+
+#[test]
+fn an_expired_lease_deletes_if_asked() {
+    let mut bench = Bench::with_nodes(2);
+    let file = bench.create_as("/f", "w", 2, OnAbandon::Delete).unwrap();
+    bench.write(file, 10);
+    bench.run_ms(19_000);
+    assert!(bench.stat("/f").is_ok());
+    bench.run_ms(3_000);
+    assert_eq!(bench.stat("/f").unwrap_err(), Kind::NotFound);
+    assert!(bench.nodes.iter().all(|node| node.disk.is_empty()));
+    // Appending never puts what was there before at risk.
+    let (file, _) = bench.file("/g", 2, &[10]);
+    bench.ask(Op::Append { path: path("/g"), holder: "w".into() }).unwrap();
+    bench.run_ms(22_000);
+    assert_eq!(bench.state.stat_id(file).unwrap().length, 10);
+}
+
+#[test]
+fn concat_is_only_a_matter_of_names() {
+    let mut bench = Bench::with_nodes(2);
+    let (file, a) = bench.file("/a", 2, &[10]);
+    let (_, b) = bench.file("/b", 1, &[20, 5]);
+    bench.file("/c", 2, &[7]);
+    let sources = vec![path("/c"), path("/b")];
+    assert_eq!(bench.ask(Op::Concat { target: path("/a"), sources }).unwrap(), Outcome::File(file));
+    let (status, located) = bench.state.locate(&path("/a"), 0, u64::MAX, "").unwrap();
+    assert_eq!((status.length, status.blocks), (42, 4));
+    assert_eq!((located[0].block, located[2].block, located[2].offset), (a[0], b[0], 17));
+    assert_eq!(bench.stat("/b").unwrap_err(), Kind::NotFound);
+    bench.run_ms(12_000);
+    assert_eq!(bench.good_on(b[0]).len(), 2, "blocks take on the target's replication");
+}
+
+#[test]
+fn lists_go_page_by_page() {
+    let mut bench = Bench::with_nodes(1);
+    for name in ["b", "a", "c", "d"] {
+        bench.ask(mkdir(&format!("/l/{name}"), true)).unwrap();
+    }
+    let names = |after: &str, limit| {
+        let (entries, more) = bench.state.list(&path("/l"), after, limit).unwrap();
+        (entries.iter().map(|entry| entry.path.name().to_owned()).collect::<Vec<_>>().join(""), more)
+    };
+    assert_eq!(names("", 3), ("abc".into(), true));
+    assert_eq!(names("c", 3), ("d".into(), false));
+    assert_eq!(names("d", 3), (String::new(), false));
+    assert_eq!(bench.state.stat_id(FileId(77)).unwrap_err().kind, Kind::NotFound);
+}

@@ -1,0 +1,35 @@
+//! What a block costs in memory: estimated from the sizes of the maps' entries, for a million of them.
+
+use crate::{
+    ids::{BlockId, FileId},
+    namenode::namespace::{Block, File, Inode},
+};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A B-tree filled in order has its leaves a little more than half full (6 of 11), plus a tenth for the rest.
+fn tree_bytes<K, V>() -> f64 {
+    (size_of::<K>() + size_of::<V>()) as f64 * 11.0 / 6.0 + 4.0
+}
+
+/// Bytes a block in the block map, its two replicas and their nodes' sets, and its place in the file.
+fn block_bytes() -> f64 {
+    let durable = tree_bytes::<BlockId, Block>();
+    let replicas = tree_bytes::<BlockId, SmallVec<[u32; 4]>>();
+    let nodes = 2.0 * tree_bytes::<BlockId, ()>();
+    durable + replicas + nodes + size_of::<BlockId>() as f64
+}
+
+/// Bytes a file with a name of 16 bytes: its inode, its name (once), its place in its folder.
+fn file_bytes() -> f64 {
+    let name = 16.0 + 16.0;
+    tree_bytes::<FileId, Inode>() + size_of::<File>() as f64 + 16.0 + name + tree_bytes::<Arc<str>, FileId>()
+}
+
+#[test]
+fn a_block_with_two_replicas_stays_small() {
+    let (block, file) = (block_bytes(), file_bytes());
+    println!("{block:.0} bytes a block, {file:.0} bytes a file");
+    assert!(block < 250.0, "{block:.0} bytes a block");
+    assert!(block + file < 600.0, "{file:.0} bytes a file of one block");
+}

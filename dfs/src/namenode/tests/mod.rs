@@ -1,0 +1,12 @@
+//! Tests of the whole state machine, on a bench with pretended DataNodes and a clock that is turned by hand.
+
+mod bench;
+mod cluster;
+mod commits;
+mod files;
+mod memory;
+mod model;
+mod nodes;
+mod random;
+mod repair;
+mod replay;

@@ -1,0 +1,477 @@
+//! The namespace against a deliberately dumb model: one flat map from path to thing, sums by walking all of
+//! it, several steps by trying them on a copy. Every class of result and every listing must agree.
+
+use super::{
+    bench::{BLOCK, Bench, path},
+    random::Random,
+};
+use crate::{
+    error::Kind,
+    ids::FileId,
+    namenode::op::{BlockLength, CommitMove, OnAbandon, Op, Outcome, Quota},
+};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Thing {
+    id: FileId,
+    /// None for a folder.
+    file: Option<Content>,
+    quota: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Content {
+    holder: Option<&'static str>,
+    blocks: Vec<BlockLength>,
+    commit: Option<String>,
+}
+
+/// Everything but the root, by path.
+type Flat = BTreeMap<String, Thing>;
+
+#[derive(Debug, Clone, Default)]
+struct Model {
+    flat: Flat,
+    root_quota: Option<u64>,
+    epoch: u64,
+}
+
+fn above(at: &str) -> &str {
+    match at.rfind('/') {
+        Some(0) | None => "/",
+        Some(slash) => &at[..slash],
+    }
+}
+
+fn inside(at: &str, folder: &str) -> bool {
+    folder == "/" || at == folder || at.starts_with(&format!("{folder}/"))
+}
+
+impl Model {
+    fn is_folder(&self, at: &str) -> Result<bool, Kind> {
+        if at == "/" {
+            return Ok(true);
+        }
+        match self.flat.get(at) {
+            Some(Thing { file: None, .. }) => Ok(true),
+            Some(_) => Err(Kind::NotDirectory),
+            None => self.is_folder(above(at)).map(|_| false),
+        }
+    }
+
+    /// What is at a path; an error if a file is used as a folder on the way.
+    fn find(&self, at: &str) -> Result<Option<&Thing>, Kind> {
+        if at != "/" {
+            self.is_folder(above(at))?;
+        }
+        Ok(self.flat.get(at))
+    }
+
+    fn get(&self, at: &str) -> Result<&Thing, Kind> {
+        self.find(at)?.ok_or(if at == "/" { Kind::IsDirectory } else { Kind::NotFound })
+    }
+
+    fn parents(&mut self, at: &str, make: bool) -> Result<(), Kind> {
+        if self.is_folder(above(at))? {
+            return Ok(());
+        }
+        if !make {
+            return Err(Kind::NotFound);
+        }
+        let folder = above(at).to_owned();
+        self.parents(&folder, true)?;
+        self.flat.insert(folder, Thing { id: FileId(0), file: None, quota: None });
+        Ok(())
+    }
+
+    fn remove(&mut self, at: &str) {
+        self.flat.retain(|other, _| !inside(other, at));
+    }
+
+    fn relocate(&mut self, from: &str, to: &str) {
+        let moved: Flat = self
+            .flat
+            .iter()
+            .filter(|(at, _)| inside(at, from))
+            .map(|(at, t)| (at.clone(), t.clone()))
+            .collect();
+        self.remove(from);
+        for (at, thing) in moved {
+            self.flat.insert(format!("{to}{}", &at[from.len()..]), thing);
+        }
+    }
+
+    fn closed(&self, at: &str) -> Result<Vec<BlockLength>, Kind> {
+        match &self.get(at)?.file {
+            None => Err(Kind::IsDirectory),
+            Some(Content { holder: Some(_), .. }) => Err(Kind::Busy),
+            Some(content) => Ok(content.blocks.clone()),
+        }
+    }
+
+    fn count(&self, folder: &str) -> u64 {
+        1 + self.flat.keys().filter(|at| *at != folder && inside(at, folder)).count() as u64
+    }
+
+    /// Whether a folder that grew is over its quota.
+    fn over_quota(&self, before: &Model) -> bool {
+        let over = |at: &str, quota: Option<u64>| {
+            quota.is_some_and(|most| self.count(at) > before.count(at) && self.count(at) > most)
+        };
+        over("/", self.root_quota)
+            || self.flat.iter().any(|(at, thing)| before.flat.contains_key(at) && over(at, thing.quota))
+    }
+
+    fn step(&mut self, op: &Op) -> Result<(), Kind> {
+        let mut copy = self.clone();
+        copy.try_step(op)?;
+        if copy.over_quota(self) {
+            return Err(Kind::Quota);
+        }
+        *self = copy;
+        Ok(())
+    }
+
+    fn try_step(&mut self, op: &Op) -> Result<(), Kind> {
+        match op {
+            Op::Create { path, holder, overwrite, make_parents, .. } => {
+                self.create(path.as_str(), name_of(holder), *overwrite, *make_parents)
+            }
+            Op::Append { path, holder } => {
+                self.closed(path.as_str())?;
+                let thing = self.flat.get_mut(path.as_str()).unwrap();
+                thing.file.as_mut().unwrap().holder = Some(name_of(holder));
+                Ok(())
+            }
+            Op::Mkdir { path, parents, .. } => self.mkdir(path.as_str(), *parents),
+            Op::Rename { from, to, overwrite } => self.rename(from.as_str(), to.as_str(), *overwrite),
+            Op::Delete { path, recursive } => self.delete(path.as_str(), *recursive),
+            Op::SetQuota { path, quota } => {
+                if path.is_root() {
+                    self.root_quota = quota.files;
+                    return Ok(());
+                }
+                if self.get(path.as_str())?.file.is_some() {
+                    return Err(Kind::NotDirectory);
+                }
+                self.flat.get_mut(path.as_str()).unwrap().quota = quota.files;
+                Ok(())
+            }
+            Op::Concat { target, sources } => {
+                let sources: Vec<&str> = sources.iter().map(crate::path::DfsPath::as_str).collect();
+                self.concat(target.as_str(), &sources)
+            }
+            Op::Commit { epoch, commit_id, moves, deletes, .. } => {
+                let deletes: Vec<&str> = deletes.iter().map(crate::path::DfsPath::as_str).collect();
+                self.commit(*epoch, commit_id, moves, &deletes)
+            }
+            other => panic!("not modelled: {other:?}"),
+        }
+    }
+
+    fn create(&mut self, at: &str, holder: &'static str, overwrite: bool, make: bool) -> Result<(), Kind> {
+        if at == "/" {
+            return Err(Kind::IsDirectory);
+        }
+        self.parents(at, make)?;
+        match self.flat.get(at).map(|thing| &thing.file) {
+            Some(None) => return Err(Kind::IsDirectory),
+            Some(Some(Content { holder: Some(other), .. })) if *other != holder || !overwrite => {
+                return Err(Kind::Busy);
+            }
+            Some(_) if !overwrite => return Err(Kind::Exists),
+            _ => {}
+        }
+        let content = Content { holder: Some(holder), blocks: vec![], commit: None };
+        self.flat.insert(at.into(), Thing { id: FileId(0), file: Some(content), quota: None });
+        Ok(())
+    }
+
+    fn mkdir(&mut self, at: &str, parents: bool) -> Result<(), Kind> {
+        if at == "/" {
+            return if parents { Ok(()) } else { Err(Kind::Exists) };
+        }
+        self.parents(at, parents)?;
+        match self.flat.get(at) {
+            Some(thing) if thing.file.is_none() && parents => Ok(()),
+            Some(_) => Err(Kind::Exists),
+            None => {
+                self.flat.insert(at.into(), Thing { id: FileId(0), file: None, quota: None });
+                Ok(())
+            }
+        }
+    }
+
+    fn rename(&mut self, from: &str, to: &str, overwrite: bool) -> Result<(), Kind> {
+        if from == "/" {
+            return Err(Kind::Refused);
+        }
+        let source = self.get(from)?.clone();
+        if from == to {
+            return Ok(());
+        }
+        if inside(to, from) {
+            return Err(Kind::Invalid);
+        }
+        if to == "/" {
+            return Err(Kind::Exists);
+        }
+        self.parents(to, false)?;
+        if let Some(old) = self.flat.get(to) {
+            match &old.file {
+                None => return Err(Kind::Exists),
+                Some(_) if !overwrite => return Err(Kind::Exists),
+                Some(_) if source.file.is_none() => return Err(Kind::NotDirectory),
+                Some(Content { holder: Some(_), .. }) => return Err(Kind::Busy),
+                Some(_) => self.remove(to),
+            }
+        }
+        self.relocate(from, to);
+        Ok(())
+    }
+
+    fn delete(&mut self, at: &str, recursive: bool) -> Result<(), Kind> {
+        if at == "/" {
+            return Err(Kind::Refused);
+        }
+        if self.find(at)?.is_some() && !recursive && self.count(at) > 1 {
+            return Err(Kind::NotEmpty);
+        }
+        self.remove(at);
+        Ok(())
+    }
+
+    fn concat(&mut self, target: &str, sources: &[&str]) -> Result<(), Kind> {
+        self.closed(target)?;
+        let mut used = vec![target];
+        for source in sources {
+            self.closed(source).map_err(|kind| if used.contains(source) { Kind::Invalid } else { kind })?;
+            if used.contains(source) {
+                return Err(Kind::Invalid);
+            }
+            used.push(source);
+        }
+        for source in sources {
+            let blocks = self.closed(source)?;
+            self.flat.remove(*source);
+            self.flat.get_mut(target).unwrap().file.as_mut().unwrap().blocks.extend(blocks);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, epoch: u64, id: &str, moves: &[CommitMove], deletes: &[&str]) -> Result<(), Kind> {
+        if epoch < self.epoch {
+            return Err(Kind::Fenced);
+        }
+        self.epoch = epoch;
+        let ours = |thing: &Thing| thing.file.as_ref().is_some_and(|file| file.commit.as_deref() == Some(id));
+        if moves.iter().any(|step| self.flat.get(step.to.as_str()).is_some_and(ours)) {
+            return Ok(());
+        }
+        let before = self.clone();
+        for step in moves {
+            let to = step.to.as_str();
+            if deletes.iter().any(|at| inside(to, at)) {
+                return Err(Kind::Invalid);
+            }
+            if to == "/" {
+                return Err(Kind::IsDirectory);
+            }
+            if before.find(to)?.is_some() || self.flat.contains_key(to) {
+                return Err(Kind::Exists);
+            }
+            self.parents(to, true)?;
+            let mut content = Content { holder: None, blocks: vec![], commit: Some(id.into()) };
+            for piece in &step.pieces {
+                before.closed(piece.as_str())?;
+                let taken = self.flat.remove(piece.as_str()).ok_or(Kind::Invalid)?;
+                content.blocks.extend(taken.file.unwrap().blocks);
+            }
+            self.flat.insert(to.into(), Thing { id: FileId(0), file: Some(content), quota: None });
+        }
+        for at in deletes {
+            if *at == "/" {
+                return Err(Kind::Refused);
+            }
+            self.remove(at);
+        }
+        Ok(())
+    }
+}
+
+fn name_of(holder: &str) -> &'static str {
+    ["w", "v"].into_iter().find(|name| *name == holder).unwrap()
+}
+
+struct Play {
+    bench: Bench,
+    model: Model,
+    random: Random,
+    done: BTreeMap<&'static str, [u32; 2]>,
+}
+
+impl Play {
+    /// Few names, and often one that is there, so that operations meet.
+    fn path(&mut self) -> String {
+        let known: Vec<String> = self.model.flat.keys().cloned().collect();
+        if !known.is_empty() && self.random.once_in(2) {
+            return self.random.pick(&known);
+        }
+        let depth = self.random.pick(&[0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4]);
+        let names = (0..depth).map(|_| format!("/{}", self.random.pick(&["a", "b", "c"])));
+        let at: String = names.collect();
+        if at.is_empty() { "/".into() } else { at }
+    }
+
+    fn flip(&mut self) -> bool {
+        self.random.once_in(2)
+    }
+
+    fn op(&mut self) -> (&'static str, Op) {
+        let at = path(&self.path());
+        let holder = self.random.pick(&["w", "v"]).to_owned();
+        match self.random.below(17) {
+            0..=3 => (
+                "create",
+                Op::Create {
+                    path: at,
+                    holder,
+                    replication: Some(1),
+                    block_size: None,
+                    overwrite: self.flip(),
+                    make_parents: self.flip(),
+                    mode: None,
+                    on_abandon: OnAbandon::Close,
+                },
+            ),
+            4 => ("append", Op::Append { path: at, holder }),
+            5..=7 => ("mkdir", Op::Mkdir { path: at, parents: self.flip(), mode: None }),
+            8..=10 => ("rename", Op::Rename { from: at, to: path(&self.path()), overwrite: self.flip() }),
+            11 | 12 => ("delete", Op::Delete { path: at, recursive: self.random.once_in(3) }),
+            13 => {
+                let files = (!self.random.once_in(3)).then(|| 2 + self.random.below(9) as u64);
+                ("quota", Op::SetQuota { path: at, quota: Quota { files, space: None } })
+            }
+            14 => {
+                let sources = (0..1 + self.random.below(2)).map(|_| path(&self.path())).collect();
+                ("concat", Op::Concat { target: at, sources })
+            }
+            _ => ("commit", self.commit()),
+        }
+    }
+
+    fn commit(&mut self) -> Op {
+        let moves = (0..self.random.below(3))
+            .map(|_| CommitMove {
+                pieces: (0..self.random.below(3)).map(|_| path(&self.path())).collect(),
+                to: path(&self.path()),
+            })
+            .collect();
+        let deletes = (0..self.random.below(2)).map(|_| path(&self.path())).collect();
+        let commit_id = format!("c{}", self.random.below(50));
+        let epoch = self.model.epoch.saturating_sub(1) + self.random.below(3) as u64;
+        Op::Commit { scope: "s".into(), epoch, commit_id, moves, deletes }
+    }
+
+    fn step(&mut self) {
+        if self.random.once_in(3) {
+            self.write_and_close();
+            return;
+        }
+        let (class, op) = self.op();
+        let expected = self.model.step(&op);
+        let got = self.bench.ask(op.clone());
+        self.done.entry(class).or_default()[usize::from(got.is_err())] += 1;
+        let got = got.map(drop).map_err(|error| error.kind);
+        // A commit with several faults may be refused for any of them.
+        if matches!(op, Op::Commit { .. }) && got.is_err() && expected.is_err() {
+            return;
+        }
+        assert_eq!(got, expected, "{op:?}\n{:#?}", self.model.flat.keys());
+    }
+
+    /// An open file gets a block and is closed.
+    fn write_and_close(&mut self) {
+        let open: Vec<String> = self
+            .model
+            .flat
+            .iter()
+            .filter(|(_, thing)| thing.file.as_ref().is_some_and(|file| file.holder.is_some()))
+            .map(|(at, _)| at.clone())
+            .collect();
+        if open.is_empty() {
+            return;
+        }
+        let at = self.random.pick(&open);
+        let content = self.model.flat.get_mut(&at).unwrap().file.as_mut().unwrap();
+        let holder = content.holder.take().unwrap();
+        let file = self.bench.stat(&at).unwrap().file_id;
+        let mut commits = Vec::new();
+        if self.random.once_in(2) {
+            let (block, nodes) = self.bench.add_block_as(file, holder).unwrap();
+            let length = self.random.below(BLOCK as usize) as u64;
+            self.bench.node(nodes[0]).receive(block, length);
+            self.bench.beat(0);
+            commits.push(BlockLength { block, length });
+        }
+        self.model.flat.get_mut(&at).unwrap().file.as_mut().unwrap().blocks.extend(&commits);
+        let close = Op::Close { file, holder: holder.into(), commits, rename_to: None, overwrite: false };
+        assert_eq!(self.bench.ask(close).unwrap(), Outcome::File(file));
+    }
+
+    fn compare(&self) {
+        let mut seen = 0;
+        let mut folders = vec!["/".to_owned()];
+        while let Some(folder) = folders.pop() {
+            let (entries, more) = self.bench.state.list(&path(&folder), "", usize::MAX).unwrap();
+            assert!(!more);
+            for entry in entries {
+                seen += 1;
+                let at = entry.path.as_str();
+                let thing = &self.model.flat[at];
+                assert_eq!(thing.file.is_none(), entry.is_dir, "{at}");
+                if let Some(file) = &thing.file {
+                    let length: u64 = file.blocks.iter().map(|block| block.length).sum();
+                    let is = (entry.length, entry.open, entry.blocks as usize, entry.commit_id.clone());
+                    let commit = file.commit.clone().unwrap_or_default();
+                    assert_eq!(is, (length, file.holder.is_some(), file.blocks.len(), commit), "{at}");
+                } else {
+                    folders.push(at.to_owned());
+                    let usage = self.bench.state.usage(&entry.path).unwrap();
+                    assert_eq!(usage.files + usage.dirs + 1, self.model.count(at));
+                }
+            }
+        }
+        assert_eq!(seen, self.model.flat.len());
+    }
+}
+
+#[test]
+fn thousands_of_operations_agree_with_the_flat_map() {
+    let mut done: BTreeMap<&str, [u32; 2]> = BTreeMap::new();
+    for seed in 0..40 {
+        let bench = Bench::with_nodes(1);
+        let mut play = Play { bench, model: Model::default(), random: Random(seed), done: BTreeMap::new() };
+        for step in 0..400 {
+            play.step();
+            if step % 10 == 0 {
+                play.compare();
+            }
+        }
+        play.compare();
+        let snapshot_at = play.random.below(play.bench.records.len());
+        let mut early = crate::namenode::Namespace::new("c1");
+        play.bench.records[..snapshot_at].iter().for_each(|record| early.apply(record).unwrap());
+        let mut late = super::replay::through_snapshot(&early);
+        play.bench.records[snapshot_at..].iter().for_each(|record| late.apply(record).unwrap());
+        assert_eq!(&late, play.bench.state.namespace());
+        for (class, [ok, refused]) in play.done {
+            let sum = done.entry(class).or_default();
+            sum[0] += ok;
+            sum[1] += refused;
+        }
+    }
+    println!("{done:?}");
+    assert!(done.values().all(|[ok, refused]| *ok > 20 && *refused > 20), "both ways: {done:?}");
+}

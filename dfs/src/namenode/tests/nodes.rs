@@ -1,0 +1,232 @@
+//! DataNodes: names, incarnations, reports, silence, safemode.
+
+use super::bench::{Bench, FakeNode, path, settings};
+use crate::{
+    error::Kind,
+    ids::{BlockId, Incarnation, NodeUuid},
+    namenode::{
+        op::{BlockLength, Command, Heartbeat, HeartbeatAnswer, Op},
+        view::NodeState,
+    },
+};
+
+fn mkdir(at: &str) -> Op {
+    Op::Mkdir { path: path(at), parents: true, mode: None }
+}
+
+fn state_of(bench: &Bench, name: &str) -> NodeState {
+    let report = bench.state.report(bench.now);
+    report.nodes.iter().find(|node| node.address.node == name).unwrap().state
+}
+
+#[test]
+fn two_nodes_with_one_name_do_not_fight() {
+    let mut bench = Bench::with_nodes(1);
+    let twin = FakeNode::new(9, "n1", "r1");
+    bench.nodes.push(twin);
+    let error = bench.register(1).unwrap_err();
+    assert!(error.kind == Kind::Refused && error.message.contains("n1:1"), "{error}");
+    bench.beat(0);
+    (bench.nodes[0].up, bench.nodes[1].up) = (false, false);
+    bench.run_ms(11_000);
+    bench.nodes[1].up = true;
+    bench.beat(1);
+    assert_eq!(state_of(&bench, "n1"), NodeState::Live);
+    bench.nodes[0].up = true;
+    assert_eq!(bench.register(0).unwrap_err().kind, Kind::Refused);
+}
+
+#[test]
+fn only_the_newest_start_counts() {
+    let mut bench = Bench::with_nodes(1);
+    let uuid = bench.nodes[0].uuid;
+    bench.nodes[0].incarnation = 5;
+    bench.register(0).unwrap();
+    let old = bench.state.heartbeat(bench.now, uuid, Incarnation(1), Heartbeat::default());
+    assert_eq!(old, HeartbeatAnswer::RegisterAgain);
+    bench.nodes[0].incarnation = 4;
+    assert_eq!(bench.register(0).unwrap_err().kind, Kind::Refused);
+    let nobody = NodeUuid(uuid::Uuid::from_u128(77));
+    let unknown = bench.state.heartbeat(bench.now, nobody, Incarnation(1), Heartbeat::default());
+    assert_eq!(unknown, HeartbeatAnswer::RegisterAgain);
+    let report = bench.state.full_report(bench.now, nobody, Incarnation(1), 0, true, vec![]);
+    assert_eq!(report.unwrap_err().kind, Kind::NotFound);
+}
+
+#[test]
+fn another_clusters_node_is_refused_with_both_ids() {
+    let mut bench = Bench::with_nodes(0);
+    let mut who = FakeNode::new(0, "n1", "r1").registration();
+    who.cluster_id = "c2".into();
+    let error = bench.state.register(bench.now, who).unwrap_err();
+    assert!(error.message.contains("c1") && error.message.contains("c2"), "{error}");
+    let error = {
+        let file = bench.create("/f");
+        bench.add_block_as(file, "w").unwrap_err()
+    };
+    assert!(error.kind == Kind::NoNodes && error.message.contains("0 registered"), "{error}");
+}
+
+#[test]
+fn silence_makes_suspect_then_dead_and_a_return_is_a_new_start() {
+    let mut bench = Bench::with_nodes(2);
+    let (_, blocks) = bench.file("/f", 2, &[10]);
+    bench.nodes[1].up = false;
+    bench.run_ms(4_000);
+    assert_eq!(state_of(&bench, "n2"), NodeState::Suspect);
+    assert_eq!(bench.state.report(bench.now).under_replicated, 0);
+    let file = bench.create("/g");
+    assert_eq!(bench.add_block_as(file, "w").unwrap().1, [bench.nodes[0].uuid], "no new blocks on a suspect");
+    bench.run_ms(7_000);
+    assert_eq!(state_of(&bench, "n2"), NodeState::Dead);
+    assert_eq!(bench.state.report(bench.now).under_replicated, 1);
+    bench.nodes[1].up = true;
+    bench.beat(1);
+    assert_eq!(state_of(&bench, "n2"), NodeState::Live);
+    assert_eq!(bench.state.report(bench.now).under_replicated, 0);
+    assert_eq!(bench.good_on(blocks[0]).len(), 2);
+}
+
+#[test]
+fn a_stopped_namenode_does_not_take_its_own_silence_for_theirs() {
+    let mut bench = Bench::with_nodes(2);
+    let file = bench.create("/f");
+    bench.now.mono_ms += 60_000;
+    bench.tick();
+    assert_eq!(state_of(&bench, "n1"), NodeState::Live);
+    assert!(bench.state.stat_id(file).unwrap().open);
+}
+
+#[test]
+fn a_report_replaces_but_heartbeats_since_know_better() {
+    let mut bench = Bench::with_nodes(2);
+    let (_, blocks) = bench.file("/f", 1, &[10, 10, 10, 10]);
+    let on: Vec<usize> = blocks.iter().map(|block| bench.good_on(*block)[0]).collect();
+    let index = on[0];
+    let node = bench.nodes[index].clone();
+    let mine: Vec<BlockId> = blocks.iter().copied().filter(|b| node.disk.contains_key(b)).collect();
+    let other = blocks.iter().copied().find(|b| !node.disk.contains_key(b));
+    let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
+    let told = |block| BlockLength { block, length: 10 };
+    // It restarts; its report (taken with nothing on disk) arrives after a heartbeat that tells of one.
+    bench.state.register(bench.now, node.registration()).unwrap();
+    assert!(bench.good_known(mine[0]), "known until the report is in");
+    let heartbeat = Heartbeat { seq: 1, free: 1000, received: vec![told(mine[0])], ..Heartbeat::default() };
+    bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
+    bench.state.full_report(bench.now, uuid, incarnation, 0, false, vec![]).unwrap();
+    let out_of_turn = bench.state.full_report(bench.now, uuid, incarnation, 7, true, vec![]);
+    assert_eq!(out_of_turn.unwrap_err().kind, Kind::Invalid);
+    let rest = other.map(told).into_iter().collect();
+    bench.state.full_report(bench.now, uuid, incarnation, 1, true, rest).unwrap();
+    bench.check();
+    assert!(bench.good_known(mine[0]));
+    assert!(mine[1..].iter().all(|block| !bench.good_known(*block)));
+}
+
+impl Bench {
+    fn good_known(&self, block: BlockId) -> bool {
+        let (_, located) = self.state.locate(&path("/f"), 0, u64::MAX, "").unwrap();
+        located.iter().any(|at| at.block == block && !at.nodes.is_empty())
+    }
+}
+
+#[test]
+fn orders_die_with_a_registration() {
+    let mut bench = Bench::with_nodes(1);
+    let (_, blocks) = bench.file("/f", 1, &[10]);
+    bench.ask(Op::Delete { path: path("/f"), recursive: false }).unwrap();
+    bench.nodes[0].incarnation = 2;
+    bench.nodes[0].seq = 0;
+    bench.register(0).unwrap();
+    bench.beat(0);
+    assert!(bench.nodes[0].disk.contains_key(&blocks[0]), "the old order is void");
+    bench.run_ms(4_000);
+    assert!(bench.nodes[0].disk.is_empty(), "an orphan goes after its time of grace");
+}
+
+#[test]
+fn safemode_waits_for_blocks_and_refuses_changes() {
+    let mut bench = Bench::with_nodes(2);
+    let (_, blocks) = bench.file("/f", 1, &[10, 10]);
+    let lonely: Vec<usize> = blocks.iter().map(|block| bench.good_on(*block)[0]).collect();
+    bench.restart();
+    let error = bench.ask(mkdir("/x")).unwrap_err();
+    assert!(
+        error.kind == Kind::Safemode && error.message.contains("0 of 2 blocks reported, 2 needed"),
+        "{error}"
+    );
+    let hidden = bench.nodes[lonely[0]].disk.remove(&blocks[0]).unwrap();
+    bench.run_ms(3_000);
+    let status = bench.state.safemode();
+    assert_eq!((status.on, status.blocks_seen, status.blocks_needed), (true, 1, 2));
+    bench.state.set_disk_low(Some(5));
+    bench.nodes[lonely[0]].receive(blocks[0], hidden.0);
+    bench.run_ms(3_000);
+    let status = bench.state.safemode();
+    assert!(status.on && status.reason.contains("5 bytes"), "{}", status.reason);
+    bench.state.set_disk_low(None);
+    bench.ask(mkdir("/x")).unwrap();
+}
+
+#[test]
+fn an_operator_may_end_the_wait_and_turn_it_on() {
+    let mut bench = Bench::with_nodes(1);
+    bench.file("/f", 1, &[10]);
+    bench.nodes[0].up = false;
+    bench.restart();
+    bench.run_ms(3_000);
+    assert!(bench.state.safemode().on);
+    bench.state.set_safemode(false);
+    bench.ask(mkdir("/x")).unwrap();
+    assert_eq!(bench.state.report(bench.now).missing, 1);
+    bench.state.set_safemode(true);
+    assert_eq!(bench.refused(mkdir("/y")), Kind::Safemode);
+    bench.state.set_safemode(false);
+    bench.ask(mkdir("/y")).unwrap();
+}
+
+#[test]
+fn safemode_waits_for_a_number_of_nodes() {
+    let mut bench =
+        Bench::with_settings(0, crate::namenode::Settings { safemode_nodes_min: 2, ..settings() });
+    assert_eq!(bench.refused(mkdir("/x")), Kind::Safemode);
+    for index in 0..2 {
+        bench.tick();
+        assert!(bench.state.safemode().on);
+        bench.nodes.push(FakeNode::new(index, &format!("n{index}"), "r"));
+        bench.beat(index);
+    }
+    bench.tick();
+    bench.ask(mkdir("/x")).unwrap();
+}
+
+#[test]
+fn blocks_from_a_lost_history_are_kept_and_their_ids_avoided() {
+    let mut bench = Bench::with_nodes(1);
+    bench.nodes[0].receive(BlockId(50), 10);
+    bench.beat(0);
+    assert!(bench.state.safemode().reason.contains("future_blocks 1"));
+    assert!(!bench.state.safemode().on);
+    let (_, blocks) = bench.file("/f", 1, &[10]);
+    assert_eq!(blocks, [BlockId(51)]);
+    bench.run_ms(5_000);
+    bench.restart();
+    bench.run_ms(8_000);
+    assert!(bench.nodes[0].disk.contains_key(&BlockId(50)), "not even after a restart");
+    assert!(bench.state.safemode().reason.contains("future_blocks 1"));
+}
+
+#[test]
+fn a_clients_complaint_is_checked_by_the_node() {
+    let mut bench = Bench::with_nodes(2);
+    let (_, blocks) = bench.file("/f", 2, &[10]);
+    let uuid = bench.nodes[0].uuid;
+    for _ in 0..3 {
+        bench.state.report_bad_replica(bench.now, blocks[0], uuid, "checksum").unwrap();
+    }
+    assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "a client's word is no proof");
+    bench.beat(0);
+    assert_eq!(bench.nodes[0].told, [Command::Check(blocks[0])]);
+    let unknown = bench.state.report_bad_replica(bench.now, BlockId(9), uuid, "x");
+    assert_eq!(unknown.unwrap_err().kind, Kind::NotFound);
+}

@@ -1,0 +1,216 @@
+//! Repair, thinning out, damage, draining.
+
+use super::bench::{Bench, path, settings};
+use crate::{
+    error::Kind,
+    namenode::{
+        Settings,
+        op::{Command, Op},
+        view::NodeState,
+    },
+};
+
+fn setrep(at: &str, replication: u32) -> Op {
+    Op::SetAttributes {
+        path: path(at),
+        replication: Some(replication),
+        mode: None,
+        owner: None,
+        group: None,
+        modified_ms: None,
+    }
+}
+
+fn drain(node: &str, cancel: bool) -> Op {
+    Op::Drain { node: node.into(), cancel }
+}
+
+fn problems(bench: &Bench) -> usize {
+    bench.state.fsck(&path("/"), None, 1000).unwrap().problems.len()
+}
+
+#[test]
+fn a_dead_nodes_blocks_are_copied() {
+    let mut bench = Bench::with_nodes(4);
+    let blocks = bench.file("/f", 2, &[10; 12]).1;
+    bench.nodes[0].up = false;
+    bench.run_ms(30_000);
+    for block in &blocks {
+        let on = bench.good_on(*block);
+        assert!(on.iter().filter(|at| **at != 0).count() == 2, "{block} on {on:?}");
+    }
+    assert_eq!(problems(&bench), 0);
+    // It comes back: too many now, thinned out again.
+    bench.nodes[0].up = true;
+    bench.run_ms(5_000);
+    assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2));
+    let report = bench.state.report(bench.now);
+    assert_eq!((report.under_replicated, report.over_replicated, report.copies_pending), (0, 0, 0));
+    assert!(report.copies_done_total > 0);
+}
+
+#[test]
+fn the_most_endangered_go_first() {
+    let mut bench = Bench::with_settings(6, Settings { copies_max: 1, copies_per_node_max: 1, ..settings() });
+    let safe = bench.file("/safe", 4, &[10]).1[0];
+    let weak = bench.file("/weak", 2, &[10]).1[0];
+    bench.run_ms(11_000);
+    for block in [safe, weak] {
+        let at = bench.good_on(block)[0];
+        bench.nodes[at].disk.remove(&block);
+        bench.nodes[at].news.lost.push(block);
+    }
+    bench.beat_all();
+    bench.tick();
+    bench.beat_all();
+    let first = bench.nodes.iter().flat_map(|node| &node.told).find_map(|command| match command {
+        Command::Copy { block, .. } => Some(*block),
+        _ => None,
+    });
+    assert_eq!(first, Some(weak));
+    bench.run_ms(6_000);
+    assert_eq!((bench.good_on(safe).len(), bench.good_on(weak).len()), (4, 2));
+}
+
+#[test]
+fn a_copy_that_never_arrives_is_tried_again() {
+    let mut bench = Bench::with_nodes(3);
+    let block = bench.file("/f", 2, &[10]).1[0];
+    let on = bench.good_on(block);
+    let target = (0..3).find(|at| !on.contains(at)).unwrap();
+    bench.run_ms(11_000);
+    bench.nodes[on[0]].disk.remove(&block);
+    bench.nodes[on[0]].news.lost.push(block);
+    bench.beat(on[0]);
+    bench.nodes[target].up = false;
+    bench.run_ms(1_000);
+    assert_eq!(bench.state.report(bench.now).copies_pending, 1);
+    bench.nodes[target].up = true;
+    bench.run_ms(10_000);
+    assert_eq!(bench.good_on(block).len(), 2);
+}
+
+#[test]
+fn setrep_up_and_down() {
+    let mut bench = Bench::with_nodes(4);
+    let block = bench.file("/f", 2, &[10]).1[0];
+    bench.ask(setrep("/f", 4)).unwrap();
+    bench.run_ms(15_000);
+    assert_eq!(bench.good_on(block).len(), 4);
+    bench.ask(setrep("/f", 2)).unwrap();
+    bench.run_ms(3_000);
+    let on = bench.good_on(block);
+    assert_eq!(on.len(), 2);
+    assert_ne!(bench.nodes[on[0]].rack, bench.nodes[on[1]].rack, "both racks are kept");
+    assert_eq!(bench.refused(setrep("/", 2)), Kind::IsDirectory);
+}
+
+#[test]
+fn damage_is_found_replaced_and_counted() {
+    let mut bench = Bench::with_nodes(3);
+    let block = bench.file("/f", 2, &[10]).1[0];
+    let at = bench.good_on(block)[0];
+    bench.nodes[at].set_aside(block);
+    bench.beat_all();
+    let report = bench.state.report(bench.now);
+    assert_eq!(
+        (report.corrupt_replicas, report.corrupt_found_total, report.corrupt_replaced_total),
+        (1, 1, 0)
+    );
+    assert_eq!(problems(&bench), 1);
+    bench.run_ms(12_000);
+    let report = bench.state.report(bench.now);
+    assert_eq!(
+        (report.corrupt_replicas, report.corrupt_found_total, report.corrupt_replaced_total),
+        (0, 1, 1)
+    );
+    assert_eq!(bench.good_on(block).len(), 2);
+    assert!(bench.nodes[at].aside.is_empty(), "deleted once it was replaced");
+    assert_eq!(problems(&bench), 0);
+}
+
+#[test]
+fn damage_is_repaired_in_place_when_there_is_no_other_place() {
+    let mut bench = Bench::with_nodes(2);
+    let block = bench.file("/f", 2, &[10]).1[0];
+    bench.nodes[0].set_aside(block);
+    bench.run_ms(15_000);
+    assert_eq!(bench.good_on(block), [1, 0].iter().copied().rev().collect::<Vec<_>>());
+    assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0);
+}
+
+#[test]
+fn the_last_replica_is_kept_even_if_damaged() {
+    let mut bench = Bench::with_nodes(1);
+    let block = bench.file("/f", 1, &[10]).1[0];
+    bench.nodes[0].set_aside(block);
+    bench.run_ms(15_000);
+    assert!(bench.nodes[0].aside.contains(&block));
+    let report = bench.state.report(bench.now);
+    assert_eq!((report.missing, report.corrupt_replicas), (1, 1));
+    bench.ask(Op::Delete { path: path("/f"), recursive: false }).unwrap();
+    bench.run_ms(2_000);
+    assert!(bench.nodes[0].aside.is_empty(), "with the file it goes");
+}
+
+#[test]
+fn a_drained_node_is_empty_of_need() {
+    let mut bench = Bench::with_nodes(4);
+    let blocks = bench.file("/f", 2, &[10; 10]).1;
+    bench.ask(drain("n1", false)).unwrap();
+    let held = bench.nodes[0].disk.len() as u64;
+    assert_eq!(bench.state.drain_status("n1").unwrap(), (NodeState::Draining, held));
+    let (_, located) = bench.state.locate(&path("/f"), 0, 1000, "n1").unwrap();
+    assert!(located.iter().all(|at| at.nodes.len() == 2), "it serves until it goes");
+    bench.restart();
+    bench.run_ms(30_000);
+    assert_eq!(bench.state.drain_status("n1").unwrap(), (NodeState::Drained, 0));
+    for block in &blocks {
+        assert!(bench.good_on(*block).iter().filter(|at| **at != 0).count() >= 2);
+    }
+    let file = bench.create("/g");
+    for _ in 0..10 {
+        assert!(!bench.add_block_as(file, "w").unwrap().1.contains(&bench.nodes[0].uuid));
+    }
+    bench.ask(drain("n1", true)).unwrap();
+    assert_eq!(bench.state.drain_status("n1").unwrap().0, NodeState::Live);
+    bench.run_ms(5_000);
+    assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2), "and the surplus goes");
+}
+
+#[test]
+fn draining_ends_with_as_many_replicas_as_the_rest_can_hold() {
+    let mut bench = Bench::with_nodes(3);
+    bench.file("/f", 3, &[10; 4]);
+    bench.ask(drain("n2", false)).unwrap();
+    bench.run_ms(2_000);
+    assert_eq!(bench.state.drain_status("n2").unwrap(), (NodeState::Drained, 0));
+    bench.ask(drain("n1", false)).unwrap();
+    bench.ask(drain("n3", false)).unwrap();
+    bench.run_ms(12_000);
+    assert_eq!(bench.state.drain_status("n3").unwrap(), (NodeState::Draining, 4), "somebody must stay");
+    assert_eq!(bench.refused(drain("n9", true)), Kind::NotFound);
+}
+
+#[test]
+fn fsck_goes_page_by_page() {
+    let mut bench = Bench::with_nodes(1);
+    for at in ["/a/x", "/a/y", "/b", "/a-b"] {
+        bench.file(at, 1, &[10]);
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = bench.state.fsck(&path("/"), after.as_ref(), 1).unwrap();
+        assert_eq!((page.files, page.blocks, page.bytes), (1, 1, 10));
+        after = page.last_path;
+        seen.push(after.clone().unwrap().as_str().to_owned());
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(seen, ["/a/x", "/a/y", "/a-b", "/b"], "folder by folder, each in order of names");
+    assert_eq!(bench.state.fsck(&path("/a/x"), None, 5).unwrap().files, 1);
+    let after = path("/a/xx");
+    assert_eq!(bench.state.fsck(&path("/a"), Some(&after), 5).unwrap().last_path, Some(path("/a/y")));
+}

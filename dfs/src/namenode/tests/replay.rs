@@ -1,0 +1,117 @@
+//! Replay equals memory, from the whole log and from a snapshot and the rest of it.
+
+use super::bench::{Bench, path};
+use crate::{
+    ids::{BlockId, FileId},
+    namenode::{Edit, Namespace, Record, SnapshotItem, SnapshotLoader, op::Op},
+};
+
+pub(super) fn through_snapshot(namespace: &Namespace) -> Namespace {
+    let mut loader = SnapshotLoader::default();
+    for item in namespace.items() {
+        // As it goes to disk and back.
+        let bytes = bincode::serde::encode_to_vec(&item, bincode::config::standard()).unwrap();
+        let (back, _): (SnapshotItem, _) =
+            bincode::serde::decode_from_slice(&bytes, bincode::config::standard()).unwrap();
+        assert_eq!(back, item);
+        loader.take(back).unwrap();
+    }
+    loader.finish().unwrap()
+}
+
+fn lived() -> Bench {
+    let mut bench = Bench::with_nodes(3);
+    bench.file("/a/b/f", 2, &[10, 20]);
+    let open = bench.create("/a/open");
+    bench.write(open, 30);
+    bench.file("/c", 1, &[5]);
+    bench.ask(Op::Rename { from: path("/a/b"), to: path("/d"), overwrite: false }).unwrap();
+    bench.ask(Op::Fence { scope: "s".into(), epoch: 4 }).unwrap();
+    bench.ask(Op::Drain { node: "n3".into(), cancel: false }).unwrap();
+    bench
+}
+
+#[test]
+fn a_snapshot_holds_everything() {
+    let bench = lived();
+    let back = through_snapshot(bench.state.namespace());
+    assert_eq!(&back, bench.state.namespace());
+    back.invariants().unwrap();
+    assert_eq!(bench.replayed(), back);
+}
+
+#[test]
+fn a_short_or_mixed_up_snapshot_is_refused() {
+    let bench = lived();
+    let items: Vec<SnapshotItem> = bench.state.namespace().items().collect();
+    let load = |items: &[SnapshotItem]| {
+        let mut loader = SnapshotLoader::default();
+        items.iter().try_for_each(|item| loader.take(item.clone()))?;
+        loader.finish()
+    };
+    load(&items).unwrap();
+    for left_out in 0..items.len() {
+        let mut fewer = items.clone();
+        fewer.remove(left_out);
+        assert!(load(&fewer).is_err(), "without {:?}", items[left_out]);
+        let mut twice = items.clone();
+        twice.insert(left_out, items[left_out].clone());
+        assert!(load(&twice).is_err(), "twice {:?}", items[left_out]);
+    }
+    assert!(load(&[]).is_err());
+}
+
+#[test]
+fn records_that_do_not_fit_are_refused_and_never_panic() {
+    let bench = lived();
+    let (file, folder, none) =
+        (bench.stat("/c").unwrap().file_id, bench.stat("/d").unwrap().file_id, FileId(99));
+    let below = bench.stat("/d/f").unwrap().file_id;
+    let table = [
+        Edit::FileClosed { file },
+        Edit::FileClosed { file: none },
+        Edit::FileReopened { file: folder, holder: "x".into() },
+        Edit::BlockAdded { file, block: BlockId(50) },
+        Edit::BlockAdded { file, block: BlockId(1) },
+        Edit::BlockCommitted { block: BlockId(1), length: 5 },
+        Edit::BlockDropped { block: BlockId(1) },
+        Edit::BlockDropped { block: BlockId(77) },
+        Edit::Renamed { id: folder, parent: folder, name: "x".into() },
+        Edit::Renamed { id: folder, parent: below, name: "x".into() },
+        Edit::Renamed { id: file, parent: FileId(1), name: "d".into() },
+        Edit::Renamed { id: FileId(1), parent: folder, name: "d".into() },
+        Edit::Deleted { id: none },
+        Edit::Deleted { id: FileId(1) },
+        Edit::Concatenated { target: file, source: file },
+        Edit::Concatenated { target: file, source: folder },
+        Edit::FolderMade {
+            id: FileId(2),
+            parent: FileId(1),
+            name: "x".into(),
+            owner: String::new(),
+            group: String::new(),
+            mode: 0,
+        },
+    ];
+    for edit in table {
+        let mut namespace = bench.state.namespace().clone();
+        let record = Record { at_ms: 0, request: None, edits: vec![edit.clone()] };
+        let error = namespace.apply(&record).expect_err(&format!("{edit:?}"));
+        assert!(error.to_string().starts_with("record does not fit"), "{error}");
+    }
+}
+
+#[test]
+fn answers_survive_a_restart() {
+    let mut bench = lived();
+    bench.restart();
+    bench.run_ms(2_000);
+    bench.ask(Op::Delete { path: path("/c"), recursive: false }).unwrap();
+    let record = bench.records.last().unwrap().clone();
+    let (id, outcome) = record.request.unwrap();
+    bench.restart();
+    let caller = crate::namenode::op::Caller { user: "bob".into() };
+    let op = Op::Delete { path: path("/c"), recursive: false };
+    let again = bench.state.handle(bench.now, crate::namenode::op::Request { id, caller, op }).unwrap();
+    assert_eq!((again.outcome, again.record), (outcome, None), "even in safemode");
+}
