@@ -6,6 +6,9 @@ use std::{fmt, path::PathBuf};
 /// Ends the DataNode.
 #[derive(Debug, thiserror::Error)]
 pub enum DataNodeError {
+    /// A setting makes no sense.
+    #[error(transparent)]
+    Config(#[from] daemon::config::ConfigError),
     /// A folder is in use, or cannot be made.
     #[error(transparent)]
     Lock(#[from] daemon::lock::LockError),

@@ -76,7 +76,7 @@ pub(super) struct Mirror {
 pub(super) struct Ready {
     stream: TcpStream,
     below: Below,
-    chain: Vec<DataNodeAddress>,
+    address: DataNodeAddress,
     patience: Duration,
 }
 
@@ -119,7 +119,7 @@ fn set_up(order: Order, chain: &[DataNodeAddress]) -> Result<Ready, FrameError> 
     stream.set_read_timeout(Some(patience))?;
     let mut below = Below::default();
     below.take(status);
-    Ok(Ready { stream, below, chain: chain.to_vec(), patience })
+    Ok(Ready { stream, below, address: chain[0].clone(), patience })
 }
 
 fn connect_any(addr: &str, timeout: Duration) -> io::Result<TcpStream> {
@@ -149,19 +149,14 @@ impl Below {
         }
     }
 
-    /// The first node of `chain` is out, and with it all that it led to.
-    fn fail(&mut self, chain: &[DataNodeAddress], reason: &str) {
-        if self.ended {
-            return;
+    /// The mirror is out, and with it all that it led to. Only the mirror itself is blamed: a writer may shun
+    /// the nodes named, and those behind it have done nothing wrong.
+    fn fail(&mut self, mirror: &DataNodeAddress, reason: &str) {
+        if !self.ended {
+            self.ended = true;
+            self.faults.push(NodeFault { node: name_of(mirror), reason: reason.into() });
+            self.nodes.clear();
         }
-        self.ended = true;
-        let first = name_of(&chain[0]);
-        self.faults.push(NodeFault { node: first.clone(), reason: reason.into() });
-        for behind in chain[1..].iter().filter(|node| self.nodes.contains(&node.uuid)) {
-            self.faults
-                .push(NodeFault { node: name_of(behind), reason: format!("behind {first}: {reason}") });
-        }
-        self.nodes.clear();
     }
 }
 
@@ -183,7 +178,7 @@ impl Ready {
         let reader = StatusReader {
             stream: self.stream,
             shared: shared.clone(),
-            chain: self.chain,
+            address: self.address,
             patience: self.patience,
         };
         let run = move || reader.run(&on_change);
@@ -247,7 +242,7 @@ impl Drop for Mirror {
 struct StatusReader {
     stream: TcpStream,
     shared: Arc<Shared>,
-    chain: Vec<DataNodeAddress>,
+    address: DataNodeAddress,
     patience: Duration,
 }
 
@@ -267,9 +262,9 @@ impl StatusReader {
                 }
                 Ok(None) if !state.overdue(self.patience) => continue,
                 Ok(None) => {
-                    state.below.fail(&self.chain, &format!("no answer for {:?}", self.patience));
+                    state.below.fail(&self.address, &format!("no answer for {:?}", self.patience));
                 }
-                Err(error) => state.below.fail(&self.chain, &error.to_string()),
+                Err(error) => state.below.fail(&self.address, &error.to_string()),
             }
             let below = state.below.clone();
             drop(state);

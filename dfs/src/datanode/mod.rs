@@ -37,7 +37,8 @@ pub use error::DataNodeError;
 
 use crate::ids::NodeUuid;
 use daemon::{
-    config::{Config, DataNodeConfig},
+    Period,
+    config::{Config, ConfigError, DataNodeConfig},
     lifecycle::DaemonArgs,
 };
 use disk::{Disk, RealDisk};
@@ -79,6 +80,7 @@ impl DataNode {
     async fn start_on(config: &Config, disk: Arc<dyn Disk>) -> Result<Self, DataNodeError> {
         let (alarm, alarms) = mpsc::unbounded_channel();
         let settings = config.datanode.clone();
+        check(&settings)?;
         let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
         let (dirs, reserve, for_store) = (settings.dirs.clone(), settings.reserve.0, alarm.clone());
         let opening = tokio::task::spawn_blocking(move || Store::open(&dirs, reserve, disk, for_store));
@@ -192,6 +194,19 @@ pub async fn run(config: &Config, args: &DaemonArgs) -> Result<(), DataNodeError
     }
     tracing::info!("stopping");
     node.stop().await;
+    Ok(())
+}
+
+/// What the types of the settings do not rule out.
+fn check(config: &DataNodeConfig) -> Result<(), ConfigError> {
+    let refuse = |key, value: String, why| Err(ConfigError::Value { key, value, why });
+    if config.transfers_max == 0 {
+        return refuse("datanode.transfers_max", "0".into(), "must be at least 1");
+    }
+    if config.transfer_timeout < Period::millis(100) {
+        let value = config.transfer_timeout.to_string();
+        return refuse("datanode.transfer_timeout", value, "must be at least 100ms");
+    }
     Ok(())
 }
 

@@ -216,6 +216,7 @@ impl Writer<'_> {
         let sums =
             Checksums { block: self.block, length: inner.length, sums: std::mem::take(&mut inner.sums) };
         let file = inner.data.as_ref().expect("made when the writer began");
+        let _lock = self.store.locks.lock(self.block);
         let done = self.store.volumes[self.partial.volume].finalise(file, &sums);
         if let Err(refusal) = self.store.or_retire(self.partial.volume, done) {
             self.store.drop_partial(&self.partial, &mut inner, self.block);

@@ -59,7 +59,7 @@ pub(super) fn receive(node: &Node, stream: &TcpStream, request: WriteBlock) -> R
         stream: stream.try_clone().map_err(gone)?,
         uuid: node.uuid(),
         faults,
-        state: Mutex::new(Progress { local: request.resume_at, below }),
+        state: Mutex::new(Progress { local: request.resume_at, below, closed: false }),
     });
     // Before the mirror's thread starts: the first status must be the answer to the set-up.
     upstream.report().map_err(gone)?;
@@ -80,6 +80,22 @@ struct Incoming<'a> {
 
 impl Incoming<'_> {
     fn run(mut self) -> Result<(), Failure> {
+        let kept = self.take_packets().and_then(|()| self.writer.finalise().map_err(Failure::Broken));
+        match kept {
+            Ok(length) => {
+                // The nodes below have been at it all the while.
+                let below = self.mirror.take().map(Mirror::finish);
+                self.upstream.done(length, below).map_err(gone)
+            }
+            Err(failure) => {
+                // The mirror's end comes from us then, and is no fault of its own to be told.
+                self.upstream.state.lock().closed = true;
+                Err(failure)
+            }
+        }
+    }
+
+    fn take_packets(&mut self) -> Result<(), Failure> {
         let mut spare = BytesMut::new();
         let mut input = self.stream;
         loop {
@@ -94,7 +110,7 @@ impl Incoming<'_> {
             self.writer.append(&frame.data, &sums).map_err(Failure::Broken)?;
             self.position += frame.data.len() as u64;
             if packet.last {
-                return self.finish();
+                return Ok(());
             }
             self.upstream.local_changed(self.position).map_err(gone)?;
             spare = recycle(frame);
@@ -121,13 +137,6 @@ impl Incoming<'_> {
         }
         Ok(sums)
     }
-
-    /// Our copy first, then whatever the nodes below say: they have been at it all the while.
-    fn finish(mut self) -> Result<(), Failure> {
-        let length = self.writer.finalise().map_err(Failure::Broken)?;
-        let below = self.mirror.take().map(Mirror::finish);
-        self.upstream.done(length, below).map_err(gone)
-    }
 }
 
 /// The way back up: what is known here and below, told as one.
@@ -142,6 +151,8 @@ struct Upstream {
 struct Progress {
     local: u64,
     below: Option<Below>,
+    /// The write has failed: no more statuses.
+    closed: bool,
 }
 
 impl Upstream {
@@ -183,6 +194,9 @@ impl Upstream {
 
     /// One cumulative status. Under the lock, so that statuses go up in order.
     fn send(&self, state: &Progress, done: Option<u64>) -> io::Result<()> {
+        if state.closed {
+            return Ok(());
+        }
         let mut status = WriteStatus {
             acked: done.unwrap_or(state.local),
             done: done.is_some(),

@@ -5,7 +5,6 @@
 
 use super::{
     error::{Refusal, RefusalKind},
-    news::Item,
     receive::Failure,
     store::{Opened, Store},
 };
@@ -92,7 +91,7 @@ pub(super) fn check_length(store: &Store, opened: &Opened, wanted: u64) -> Resul
     if length == wanted {
         return Ok(());
     }
-    store.news.post([(opened.block, Item::Received(length))]);
+    store.post_again(opened.block, opened.replica);
     let message = format!("replica of {} has {length} bytes, {wanted} are expected", opened.block);
     Err(Refusal::new(RefusalKind::Damaged, message))
 }

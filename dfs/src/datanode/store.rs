@@ -2,8 +2,9 @@
 //! becomes of a folder that fails.
 //!
 //! Invariants: a block is in the map exactly if its files are durable in `current/` of a folder in service;
-//! whatever enters or leaves the map is posted to `news`. Locks: a partial replica's before the map's, never
-//! the other way round; no network wait under either, no disk wait under the map's.
+//! whatever enters or leaves the map is posted to `news`. The files in `current/` and `bad/`, the map entry and
+//! the news of a block change together, under that block's own lock. Locks are taken in this order: a partial
+//! replica's, the block's, the map's; no network wait under any, no disk wait under the map's.
 
 use super::{
     disk::{Disk, Verdict, judge},
@@ -17,9 +18,9 @@ use crate::{
     checksum::Checksums,
     ids::{BlockId, NodeUuid},
 };
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs::File,
     io,
     ops::Bound,
@@ -38,7 +39,40 @@ pub(super) struct Store {
     pub(super) news: News,
     pub(super) volumes: Vec<Volume>,
     pub(super) state: Mutex<State>,
+    pub(super) locks: BlockLocks,
     alarm: Alarm,
+}
+
+/// A lock a block: who holds one may change its files.
+#[derive(Debug, Default)]
+pub(super) struct BlockLocks {
+    held: Mutex<HashSet<BlockId>>,
+    released: Condvar,
+}
+
+/// Held until dropped.
+#[derive(Debug)]
+pub(super) struct BlockLock<'a> {
+    locks: &'a BlockLocks,
+    block: BlockId,
+}
+
+impl BlockLocks {
+    /// Waits for the lock of `block`.
+    pub(super) fn lock(&self, block: BlockId) -> BlockLock<'_> {
+        let mut held = self.held.lock();
+        while !held.insert(block) {
+            self.released.wait(&mut held);
+        }
+        BlockLock { locks: self, block }
+    }
+}
+
+impl Drop for BlockLock<'_> {
+    fn drop(&mut self) {
+        self.locks.held.lock().remove(&self.block);
+        self.locks.released.notify_all();
+    }
 }
 
 /// The map. `replicas` is ordered so that the scrubber can walk it.
@@ -123,7 +157,14 @@ impl Store {
             next_volume: 0,
             generation: 0,
         };
-        let store = Self { uuid, news: News::default(), volumes, state: Mutex::new(state), alarm };
+        let store = Self {
+            uuid,
+            news: News::default(),
+            volumes,
+            state: Mutex::new(state),
+            locks: BlockLocks::default(),
+            alarm,
+        };
         for index in 0..store.volumes.len() {
             store.take_in(index)?;
         }
@@ -212,6 +253,7 @@ impl Store {
 
     /// Sets a damaged replica aside and posts it, unless it is gone already.
     pub(super) fn damaged(&self, block: BlockId, replica: Replica, why: String) -> Refusal {
+        let _lock = self.locks.lock(block);
         let mut state = self.state.lock();
         if state.replicas.get(&block) != Some(&replica) {
             return Refusal::not_found(block);
@@ -226,19 +268,28 @@ impl Store {
 
     /// Deletes replicas, sound or set aside. Goes on until done or until `go_on` says no.
     pub(super) fn delete(&self, blocks: &[BlockId], go_on: impl Fn() -> bool) {
-        let mut gone = Vec::new();
+        let mut count = 0;
         for block in blocks.iter().copied().take_while(|_| go_on()) {
+            let _lock = self.locks.lock(block);
             self.state.lock().remove(block);
-            let mut all = true;
+            let mut gone = true;
             for (index, volume) in self.volumes.iter().enumerate() {
-                all &= self.is_failed(index) || self.or_retire(index, volume.delete(block)).is_ok();
+                gone &= self.is_failed(index) || self.or_retire(index, volume.delete(block)).is_ok();
             }
-            if all {
-                gone.push((block, Item::Deleted));
+            if gone {
+                self.news.post([(block, Item::Deleted)]);
+                count += 1;
             }
         }
-        tracing::info!(blocks = gone.len(), "replicas deleted on command");
-        self.news.post(gone);
+        tracing::info!(blocks = count, "replicas deleted on command");
+    }
+
+    /// Tells the NameNode of a replica once more, if it is still there.
+    pub(super) fn post_again(&self, block: BlockId, replica: Replica) {
+        let _lock = self.locks.lock(block);
+        if self.find(block) == Some(replica) {
+            self.news.post([(block, Item::Received(replica.length))]);
+        }
     }
 
     /// Room and use over all folders in service; what one disk offers is counted once.

@@ -8,6 +8,7 @@ use super::{
     harness::*,
 };
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use std::{
     fs::{self, File},
     io,
@@ -15,14 +16,14 @@ use std::{
     sync::Arc,
 };
 
-/// Syncs fail below these folders.
+/// Syncs fail below these folders, with EIO or as told.
 #[derive(Debug, Default)]
-struct BrokenDisk(Mutex<Vec<PathBuf>>);
+struct BrokenDisk(Mutex<Vec<PathBuf>>, Option<Errno>);
 
 impl BrokenDisk {
     fn check(&self, path: &Path) -> io::Result<()> {
         if self.0.lock().iter().any(|broken| path.starts_with(broken)) {
-            return Err(rustix::io::Errno::IO.into());
+            return Err(self.1.unwrap_or(Errno::IO).into());
         }
         Ok(())
     }
@@ -204,4 +205,32 @@ async fn a_full_disk_is_named_and_stays_in_service() {
             known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == 0 && beat.free == 0)
         })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_fills_up_during_a_write_fails_that_write_only() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(BrokenDisk(Mutex::default(), Some(Errno::NOSPC)));
+    let node = bench.node_on(&bench.config("n1"), disk.clone()).await.unwrap();
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    disk.0.lock().push(fs::canonicalize(bench.dir("n1")).unwrap());
+    let error = put(&chain(&[&node]), 2, b"hello").unwrap_err();
+    assert!(error.to_string().starts_with("no space on /"), "{error}");
+    assert!(!bench.dir("n1").join("tmp/blk_2").exists(), "its room is given back");
+    disk.0.lock().clear();
+    put(&chain(&[&node]), 2, b"hello").unwrap();
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_make_no_sense_are_refused_by_name() {
+    let bench = Bench::new().await;
+    let mut config = bench.config("n1");
+    config.datanode.transfers_max = 0;
+    let error = bench.node_on(&config, Arc::new(RealDisk)).await.unwrap_err().to_string();
+    assert!(error.starts_with("datanode.transfers_max = 0: "), "{error}");
+    config = bench.config("n1");
+    config.datanode.transfer_timeout = daemon::Period::millis(0);
+    let error = bench.node_on(&config, Arc::new(RealDisk)).await.unwrap_err().to_string();
+    assert!(error.starts_with("datanode.transfer_timeout = 0s: "), "{error}");
 }

@@ -292,7 +292,10 @@ pub(super) fn put_in(
     data: &[u8],
     packet: usize,
 ) -> Result<WriteStatus, FrameError> {
-    let (mut put, _) = Put::open(chain, block, 0)?;
+    let (mut put, ready) = Put::open(chain, block, 0)?;
+    if ready.done {
+        return Ok(ready);
+    }
     let mut pieces = data.chunks(packet).peekable();
     if pieces.peek().is_none() {
         put.packet(&[], true);

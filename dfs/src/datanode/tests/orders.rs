@@ -129,3 +129,22 @@ async fn a_malformed_namenode_address_is_refused() {
         assert!(error.contains("is not host:port"), "{error}");
     }
 }
+
+/// A deletion and a write of one block at the same time: whatever comes out, disk, map and report agree.
+#[tokio::test(flavor = "multi_thread")]
+async fn deletions_and_writes_of_one_block_never_cross() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let data = bytes(CHUNK, 1);
+    let file = block_file(&bench.dir("n1"), 1, "");
+    for _ in 0..15 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| put(&chain(&[&node]), 1, &data).unwrap());
+            scope.spawn(|| node.node.store.delete(&[crate::ids::BlockId(1)], || true));
+        });
+        let there = file.exists();
+        let served = read(&node, 1, CHUNK as u64);
+        assert_eq!(served.is_ok(), there, "{served:?}");
+        bench.namenode.until(&node, "agreement", |known| known.replicas.contains_key(&1) == there).await;
+    }
+}

@@ -2,11 +2,11 @@
 
 use super::harness::*;
 use crate::{
-    bulk::{FrameError, PACKET_BYTES},
+    bulk::{FrameError, FrameKind, PACKET_BYTES, encode_frame, read_frame},
     checksum::{sums_of, to_bytes, verify},
 };
 use daemon::Period;
-use proto::dfs::{DataNodeAddress, Packet};
+use proto::dfs::{DataNodeAddress, Packet, WriteStatus};
 use std::{io::Write, net::TcpListener};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,6 +93,39 @@ async fn a_mirror_that_says_nothing_is_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_that_falls_silent_mid_block_is_dropped_in_time() {
+    let bench = Bench::new().await;
+    let mut config = bench.config("n1");
+    config.datanode.transfer_timeout = Period::secs(2);
+    let first = bench.node_with(&config).await;
+    // Answers the set-up, then hangs with the connection open.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let data_addr = silent.local_addr().unwrap().to_string();
+    let hang = std::thread::spawn(move || {
+        let (mut stream, _) = silent.accept().unwrap();
+        read_frame(&mut stream, bytes::BytesMut::new()).unwrap();
+        let mut out = Vec::new();
+        let status = WriteStatus { nodes: vec!["u2".into()], ..Default::default() };
+        encode_frame(FrameKind::Status, &status, 0, &mut out);
+        stream.write_all(&out).unwrap();
+        stream
+    });
+    let mut pipeline = chain(&[&first]);
+    pipeline.push(DataNodeAddress { node: "n2".into(), uuid: "u2".into(), data_addr, ..Default::default() });
+    let (mut put, ready) = Put::open(&pipeline, 9, 0).unwrap();
+    let _open = hang.join().unwrap();
+    assert_eq!(ready.nodes.len(), 2);
+    let begin = std::time::Instant::now();
+    put.packet(&bytes(CHUNK, 1), false);
+    let status = put.acked(CHUNK as u64);
+    assert!(begin.elapsed().as_secs_f64() < 2.0, "the writer, more patient, is still there");
+    assert_eq!((status.nodes, status.faults[0].node.as_str()), (uuids(&[&first]), "n2"));
+    assert!(status.faults[0].reason.starts_with("no answer for"), "{}", status.faults[0].reason);
+    put.packet(&[], true);
+    put.done().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_mirror_that_dies_mid_block_is_dropped_and_the_rest_go_on() {
     let bench = Bench::new().await;
     let (first, second, third) = (bench.node("n1").await, bench.node("n2").await, bench.node("n3").await);
@@ -130,7 +163,7 @@ async fn with_the_middle_goes_what_is_behind_it() {
     put.packet(&data[2 * PACKET_BYTES..], true);
     let done = put.done().unwrap();
     assert_eq!(done.nodes, uuids(&[&first]));
-    assert_eq!(done.faults.iter().map(|fault| fault.node.as_str()).collect::<Vec<_>>(), ["n2", "n3"]);
+    assert_eq!(done.faults.iter().map(|fault| fault.node.as_str()).collect::<Vec<_>>(), ["n2"]);
     assert!(read(&first, 8, data.len() as u64).unwrap().1 == data);
 }
 
@@ -271,9 +304,20 @@ async fn garbage_ends_its_own_connection_and_nothing_else() {
     wait_for("the junk to go", || node.node.connections.count() == 0).await;
     let mut stream = connect(node.data_addr());
     stream.write_all(&[7; 64]).unwrap();
-    let answer = crate::bulk::read_frame(&mut stream, bytes::BytesMut::new()).unwrap();
+    let answer = read_frame(&mut stream, bytes::BytesMut::new()).unwrap();
     assert!(matches!(
-        answer.expect::<Packet>(crate::bulk::FrameKind::Packet),
+        answer.expect::<Packet>(FrameKind::Packet),
         Err(FrameError::Refused { kind, .. }) if kind == "invalid"
     ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_here_is_not_blamed_on_the_mirror() {
+    let bench = Bench::new().await;
+    let (first, second) = (bench.node("n1").await, bench.node("n2").await);
+    let (mut put, _) = Put::open(&chain(&[&first, &second]), 3, 0).unwrap();
+    let packet = Packet { offset: 0, last: true, checksums: vec![0; 4] };
+    put.raw_packet(&packet, b"hello");
+    let end = put.until(|status| !status.faults.is_empty());
+    assert_eq!(kind(end), "checksum");
 }
