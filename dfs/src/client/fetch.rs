@@ -18,6 +18,9 @@ use tokio::sync::mpsc;
 /// Packets fetched ahead.
 const AHEAD: usize = 4;
 
+/// Bytes in one request: keeps the checksums of its answer within a frame, and is a whole number of packets.
+const REQUEST_BYTES_MAX: u64 = 1 << 30;
+
 /// Bytes `from..to` of a block, from one of its nodes.
 pub(super) struct Part {
     pub(super) block: LocatedBlock,
@@ -146,6 +149,17 @@ impl Fetcher {
         let chunk = CHUNK_BYTES as u64;
         let from = part.from / chunk * chunk;
         let to = part.to.checked_next_multiple_of(chunk).unwrap_or(u64::MAX).min(part.block.length);
+        let mut at = from;
+        while at < to {
+            let end = to.min(at.saturating_add(REQUEST_BYTES_MAX));
+            self.read_range(part, at, end)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// One request: bytes `from..to`, at chunk boundaries or the end of the block.
+    fn read_range(&self, part: &Part, from: u64, to: u64) -> Result<(), Bad> {
         let (mut stream, sums) = self.ask(part, from, to)?;
         let mut sums = sums.chunks(PACKET_BYTES / CHUNK_BYTES);
         let mut at = from;

@@ -205,7 +205,9 @@ impl BlockWriter {
     fn drive(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), Broken> {
         loop {
             while self.sent < self.kept.len() && !self.done {
-                send_packet(link, &self.kept[self.sent])?;
+                if let Err(error) = send_packet(link, &self.kept[self.sent]) {
+                    return Err(self.last_words(link).unwrap_or(error.into()).into());
+                }
                 self.sent += 1;
                 while has_reply(link)? {
                     self.take_status(link)?;
@@ -229,6 +231,18 @@ impl BlockWriter {
                 Err(error) => return Err(Broken::Stop(Stop::Source(error))),
             }
         }
+    }
+
+    /// A node that refuses says why before it closes: better than "broken pipe".
+    fn last_words(&mut self, link: &mut Link) -> Option<FrameError> {
+        while has_reply(link).ok()? {
+            match self.take_status(link) {
+                Ok(()) => {}
+                Err(refused @ FrameError::Refused { .. }) => return Some(refused),
+                Err(_) => return None,
+            }
+        }
+        None
     }
 
     fn keep(&mut self, data: Vec<u8>, last: bool) {
@@ -258,6 +272,9 @@ impl BlockWriter {
         if status.done && !self.kept.back().is_some_and(|packet| packet.last) {
             return Err(FrameError::Malformed("it says the block is done before its end"));
         }
+        if status.done && status.acked != self.produced {
+            return Err(FrameError::Malformed("its replica is done with another length"));
+        }
         self.leave_out(&status);
         // The set-up status of a resumed pipeline says where it resumes, which is not beyond what was acked.
         self.acked = self.acked.max(status.acked.min(sent_to));
@@ -270,10 +287,10 @@ impl BlockWriter {
         let faults = &mut self.faults;
         self.survivors.retain(|node| {
             let good = status.nodes.contains(&node.uuid);
-            if !good {
-                let told = status.faults.iter().find(|f| f.node == node.uuid || f.node == node.node);
-                let reason = told.map_or("left the pipeline without a word", |fault| &fault.reason);
-                faults.push(NodeFault { node: node.node.clone(), reason: reason.to_owned() });
+            // Nodes behind a failed one are cut off with it and not to blame: only those named are shunned.
+            let told = status.faults.iter().find(|fault| fault.node == node.uuid || fault.node == node.node);
+            if let Some(fault) = told.filter(|_| !good) {
+                faults.push(NodeFault { node: node.node.clone(), reason: fault.reason.clone() });
             }
             good
         });

@@ -254,3 +254,35 @@ async fn local_trouble_names_the_local_file() {
     let source = PutSource::Reader(Box::new(&b"x"[..]));
     client.put(source, &long, PutOptions::default(), &()).await.unwrap();
 }
+
+/// Sets the length of a file as soon as the first bytes are through.
+struct Resize(std::fs::File, u64);
+
+impl Progress for Resize {
+    fn advance(&self, _bytes: u64) {
+        self.0.set_len(self.1).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_shrinks_is_refused_and_one_that_grows_is_put_as_it_was() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.config.parallel_blocks = 1;
+    let client = cluster.client().await;
+    let data = bytes(200 * 65_536);
+    for (length, fits) in [(10, false), (data.len() as u64 * 2, true)] {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&data).unwrap();
+        let resize = Resize(file.reopen().unwrap(), length);
+        let source = PutSource::File(file.path().to_owned());
+        let put = client.put(source, &path("/f"), options(1, 65_536), &resize).await;
+        if fits {
+            put.unwrap();
+            assert!(cluster.content("/f") == data);
+        } else {
+            let text = put.unwrap_err().to_string();
+            assert!(text.ends_with("became shorter while it was read"), "{text}");
+            assert_eq!(cluster.paths(), ["/"]);
+        }
+    }
+}
