@@ -11,6 +11,9 @@ use crate::ids::RequestId;
 use crate::path::DfsPath;
 use proto::dfs as pb;
 
+/// Entries asked for at a time.
+const PAGE_ENTRIES: u32 = 1000;
+
 /// A fresh request id as it travels.
 pub(super) fn request_id() -> Vec<u8> {
     RequestId::random().0.to_be_bytes().to_vec()
@@ -44,7 +47,7 @@ impl Client {
         let mut entries: Vec<FileStatus> = Vec::new();
         loop {
             let after = entries.last().map_or("", |last| last.path.name()).to_owned();
-            let page = self.list_page(path, &after, 0).await?;
+            let page = self.list_page(path, &after, PAGE_ENTRIES).await?;
             let advanced = page.entries.last().is_some_and(|last| last.path.name() > after.as_str());
             entries.extend(page.entries);
             if !page.more {

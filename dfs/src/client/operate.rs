@@ -7,6 +7,9 @@ use super::{Client, DrainStatus, Fsck, Health, Report, Result, SafemodeStatus};
 use crate::path::DfsPath;
 use proto::dfs as pb;
 
+/// Files looked at for one page of a check.
+const PAGE_FILES: u32 = 1000;
+
 impl Client {
     /// Checks everything below `path`.
     pub async fn fsck(&self, path: &DfsPath) -> Result<Fsck> {
@@ -14,11 +17,14 @@ impl Client {
         let mut total = Fsck { status: Health::Healthy, files: 0, blocks: 0, bytes: 0, problems: Vec::new() };
         let mut start_after = String::new();
         loop {
-            let request = pb::FsckRequest { path: path.to_string(), start_after, limit: 0 };
-            let before = request.start_after.clone();
+            let request = pb::FsckRequest {
+                path: path.to_string(),
+                start_after: start_after.clone(),
+                limit: PAGE_FILES,
+            };
             let page = self.call(what, request, |mut rpc, r| async move { rpc.fsck(r).await }).await?;
             let more = page.more;
-            start_after = page.last_path.clone();
+            let before = std::mem::replace(&mut start_after, page.last_path.clone());
             wire::fsck_page(&mut total, page).map_err(|reason| what.bad_reply(reason))?;
             if !more {
                 return Ok(total);

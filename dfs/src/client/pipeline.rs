@@ -176,7 +176,7 @@ impl BlockWriter {
 
     fn set_up(&mut self, first: &NodeAddress) -> Result<Link, FrameError> {
         let mut stream = connect(&first.data_addr, self.timeouts, &self.hangup)?;
-        let resume_at = self.kept.front().map_or(0, |packet| packet.offset);
+        let resume_at = self.first_kept();
         let write = pb::WriteBlock {
             block_id: self.block.0,
             resume_at,
@@ -205,7 +205,9 @@ impl BlockWriter {
     fn drive(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), Broken> {
         loop {
             while self.sent < self.kept.len() && !self.done {
-                send_packet(link, &self.kept[self.sent])?;
+                if let Err(error) = send_packet(link, &self.kept[self.sent]) {
+                    return Err(self.last_words(link).unwrap_or(error.into()).into());
+                }
                 self.sent += 1;
                 while has_reply(link)? {
                     self.take_status(link)?;
@@ -231,6 +233,18 @@ impl BlockWriter {
         }
     }
 
+    /// A node that refuses says why before it closes: better than "broken pipe".
+    fn last_words(&mut self, link: &mut Link) -> Option<FrameError> {
+        while has_reply(link).ok()? {
+            match self.take_status(link) {
+                Ok(()) => {}
+                Err(refused @ FrameError::Refused { .. }) => return Some(refused),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
     fn keep(&mut self, data: Vec<u8>, last: bool) {
         let sums = checksum::to_bytes(&checksum::sums_of(&data));
         let packet = Packet { offset: self.produced, last, sums, data };
@@ -244,7 +258,7 @@ impl BlockWriter {
         let frame = read_frame(&mut link.replies, BytesMut::new())?;
         let status: pb::WriteStatus = frame.expect(FrameKind::Status)?;
         let sent_to = match self.sent {
-            0 => self.kept.front().map_or(0, |packet| packet.offset),
+            0 => self.first_kept(),
             sent => self.kept.get(sent - 1).map_or(self.produced, Packet::end),
         };
         // At set-up a node may hold more than we are about to send again.
@@ -258,6 +272,9 @@ impl BlockWriter {
         if status.done && !self.kept.back().is_some_and(|packet| packet.last) {
             return Err(FrameError::Malformed("it says the block is done before its end"));
         }
+        if status.done && status.acked != self.produced {
+            return Err(FrameError::Malformed("its replica is done with another length"));
+        }
         self.leave_out(&status);
         // The set-up status of a resumed pipeline says where it resumes, which is not beyond what was acked.
         self.acked = self.acked.max(status.acked.min(sent_to));
@@ -270,19 +287,25 @@ impl BlockWriter {
         let faults = &mut self.faults;
         self.survivors.retain(|node| {
             let good = status.nodes.contains(&node.uuid);
-            if !good {
-                let told = status.faults.iter().find(|f| f.node == node.uuid || f.node == node.node);
-                let reason = told.map_or("left the pipeline without a word", |fault| &fault.reason);
-                faults.push(NodeFault { node: node.node.clone(), reason: reason.to_owned() });
+            // Nodes behind a failed one are cut off with it and not to blame: only those named are shunned.
+            let told = status.faults.iter().find(|fault| fault.node == node.uuid || fault.node == node.node);
+            if let Some(fault) = told.filter(|_| !good) {
+                faults.push(NodeFault { node: node.node.clone(), reason: fault.reason.clone() });
             }
             good
         });
     }
 
+    /// Where a survivor has to resume: with everything acknowledged, where the next packet starts.
+    fn first_kept(&self) -> u64 {
+        self.kept.front().map_or(self.produced, |packet| packet.offset)
+    }
+
     /// Forgets packets that every node has, but never the last one.
     fn let_go(&mut self) {
         while self.sent > 0
-            && let Some(packet) = self.kept.pop_front_if(|p| p.end() <= self.acked && !p.last)
+            && self.kept.front().is_some_and(|packet| packet.end() <= self.acked && !packet.last)
+            && let Some(packet) = self.kept.pop_front()
         {
             self.kept_bytes -= packet.data.len();
             self.sent -= 1;
