@@ -110,8 +110,8 @@ impl Fetcher {
         for part in parts {
             let local = if self.short_circuit { local::open_if_local(&part.block, &part.node) } else { None };
             let fetched = match local {
-                Some(local) => self.from_map(&part, local),
-                None => self.from_node(&part),
+                Some(local) => self.read_map(&part, local),
+                None => self.read_node(&part),
             };
             let Err(bad) = fetched else { continue };
             if self.hangup.is_gone() || matches!(bad, Bad::Unwanted) {
@@ -129,7 +129,7 @@ impl Fetcher {
         self.items.blocking_send(Ok((part.block.offset + offset, bytes))).map_err(|_| Bad::Unwanted)
     }
 
-    fn from_map(&self, part: &Part, local: LocalBlock) -> Result<(), Bad> {
+    fn read_map(&self, part: &Part, local: LocalBlock) -> Result<(), Bad> {
         let local = Arc::new(local);
         let whole = Bytes::from_owner(Mapped(local.clone()));
         let mut at = part.from;
@@ -142,10 +142,10 @@ impl Fetcher {
         Ok(())
     }
 
-    fn from_node(&self, part: &Part) -> Result<(), Bad> {
+    fn read_node(&self, part: &Part) -> Result<(), Bad> {
         let chunk = CHUNK_BYTES as u64;
         let from = part.from / chunk * chunk;
-        let to = part.to.next_multiple_of(chunk).min(part.block.length);
+        let to = part.to.checked_next_multiple_of(chunk).unwrap_or(u64::MAX).min(part.block.length);
         let (mut stream, sums) = self.ask(part, from, to)?;
         let mut sums = sums.chunks(PACKET_BYTES / CHUNK_BYTES);
         let mut at = from;
@@ -167,45 +167,39 @@ impl Fetcher {
     fn ask(&self, part: &Part, from: u64, to: u64) -> Result<(TcpStream, Vec<u32>), Bad> {
         let addr = &part.node.data_addr;
         if let Some(stream) = self.idle.take(addr, self.timeouts, &self.hangup) {
-            match self.ask_over(stream, part, from, to) {
+            match ask_over(stream, part, from, to) {
                 // It was closed while nobody looked.
                 Err(Bad::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
                 other => return other,
             }
         }
-        self.ask_over(connect(addr, self.timeouts, &self.hangup)?, part, from, to)
+        ask_over(connect(addr, self.timeouts, &self.hangup)?, part, from, to)
     }
+}
 
-    fn ask_over(
-        &self,
-        mut stream: TcpStream,
-        part: &Part,
-        from: u64,
-        to: u64,
-    ) -> Result<(TcpStream, Vec<u32>), Bad> {
-        let read = pb::ReadBlock {
-            block_id: part.block.block.0,
-            offset: from,
-            length: to - from,
-            block_length: part.block.length,
-        };
-        let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)) };
-        send_frame(&mut stream, FrameKind::Request, &request)?;
-        let reply: pb::ReadReply = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
-        if reply.chunk_size as usize != CHUNK_BYTES {
-            return Err(Bad::Reply(format!("it sums chunks of {} bytes", reply.chunk_size)));
-        }
-        if (reply.offset, reply.length) != (from, to - from) {
-            let pb::ReadReply { offset, length, .. } = reply;
-            let asked = format!("{} bytes at {from}", to - from);
-            return Err(Bad::Reply(format!("asked for {asked}, it offers {length} at {offset}")));
-        }
-        let sums = checksum::from_bytes(&reply.checksums);
-        if sums.len() as u64 != (to - from).div_ceil(CHUNK_BYTES as u64) {
-            return Err(Bad::Reply("it sent too many or too few checksums".into()));
-        }
-        Ok((stream, sums))
+fn ask_over(mut stream: TcpStream, part: &Part, from: u64, to: u64) -> Result<(TcpStream, Vec<u32>), Bad> {
+    let read = pb::ReadBlock {
+        block_id: part.block.block.0,
+        offset: from,
+        length: to - from,
+        block_length: part.block.length,
+    };
+    let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)) };
+    send_frame(&mut stream, FrameKind::Request, &request)?;
+    let reply: pb::ReadReply = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
+    if reply.chunk_size as usize != CHUNK_BYTES {
+        return Err(Bad::Reply(format!("it sums chunks of {} bytes", reply.chunk_size)));
     }
+    if (reply.offset, reply.length) != (from, to - from) {
+        let pb::ReadReply { offset, length, .. } = reply;
+        let asked = format!("{} bytes at {from}", to - from);
+        return Err(Bad::Reply(format!("asked for {asked}, it offers {length} at {offset}")));
+    }
+    let sums = checksum::from_bytes(&reply.checksums);
+    if sums.len() as u64 != (to - from).div_ceil(CHUNK_BYTES as u64) {
+        return Err(Bad::Reply("it sent too many or too few checksums".into()));
+    }
+    Ok((stream, sums))
 }
 
 /// A buffer that goes back where it came from.

@@ -13,6 +13,13 @@ pub(super) struct Leases {
     renewing: Option<JoinHandle<()>>,
 }
 
+#[cfg(test)]
+impl Leases {
+    pub(super) fn is_idle(&self) -> bool {
+        self.open == 0 && self.renewing.is_none()
+    }
+}
+
 /// While one is alive, the lease is renewed.
 pub(super) struct LeaseGuard {
     inner: Arc<Inner>,

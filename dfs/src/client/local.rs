@@ -17,6 +17,7 @@ use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -96,8 +97,9 @@ fn open(
 }
 
 fn map(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalBlock> {
-    let mut raw = Vec::new();
-    sums.take(SUMS_BYTES_MAX).read_to_end(&mut raw)?;
+    // By place: the descriptor may share its position with others that the node handed out.
+    let mut raw = vec![0; sums.metadata()?.len().min(SUMS_BYTES_MAX) as usize];
+    sums.read_exact_at(&mut raw, 0)?;
     let sums = Checksums::decode(&raw, block.block).map_err(io::Error::other)?;
     let found = data.metadata()?.len();
     for found in [found, sums.length] {

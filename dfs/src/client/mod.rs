@@ -24,8 +24,6 @@ mod wire;
 mod writer;
 
 #[cfg(test)]
-mod fake;
-#[cfg(test)]
 mod tests;
 
 pub use error::ClientError;

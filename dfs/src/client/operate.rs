@@ -14,11 +14,11 @@ impl Client {
         let mut total = Fsck { status: Health::Healthy, files: 0, blocks: 0, bytes: 0, problems: Vec::new() };
         let mut start_after = String::new();
         loop {
-            let request = pb::FsckRequest { path: path.to_string(), start_after, limit: 0 };
-            let before = request.start_after.clone();
+            let request =
+                pb::FsckRequest { path: path.to_string(), start_after: start_after.clone(), limit: 0 };
             let page = self.call(what, request, |mut rpc, r| async move { rpc.fsck(r).await }).await?;
             let more = page.more;
-            start_after = page.last_path.clone();
+            let before = std::mem::replace(&mut start_after, page.last_path.clone());
             wire::fsck_page(&mut total, page).map_err(|reason| what.bad_reply(reason))?;
             if !more {
                 return Ok(total);

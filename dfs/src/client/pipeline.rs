@@ -176,7 +176,7 @@ impl BlockWriter {
 
     fn set_up(&mut self, first: &NodeAddress) -> Result<Link, FrameError> {
         let mut stream = connect(&first.data_addr, self.timeouts, &self.hangup)?;
-        let resume_at = self.kept.front().map_or(0, |packet| packet.offset);
+        let resume_at = self.first_kept();
         let write = pb::WriteBlock {
             block_id: self.block.0,
             resume_at,
@@ -244,7 +244,7 @@ impl BlockWriter {
         let frame = read_frame(&mut link.replies, BytesMut::new())?;
         let status: pb::WriteStatus = frame.expect(FrameKind::Status)?;
         let sent_to = match self.sent {
-            0 => self.kept.front().map_or(0, |packet| packet.offset),
+            0 => self.first_kept(),
             sent => self.kept.get(sent - 1).map_or(self.produced, Packet::end),
         };
         // At set-up a node may hold more than we are about to send again.
@@ -279,10 +279,16 @@ impl BlockWriter {
         });
     }
 
+    /// Where a survivor has to resume: with everything acknowledged, where the next packet starts.
+    fn first_kept(&self) -> u64 {
+        self.kept.front().map_or(self.produced, |packet| packet.offset)
+    }
+
     /// Forgets packets that every node has, but never the last one.
     fn let_go(&mut self) {
         while self.sent > 0
-            && let Some(packet) = self.kept.pop_front_if(|p| p.end() <= self.acked && !p.last)
+            && self.kept.front().is_some_and(|packet| packet.end() <= self.acked && !packet.last)
+            && let Some(packet) = self.kept.pop_front()
         {
             self.kept_bytes -= packet.data.len();
             self.sent -= 1;

@@ -87,7 +87,9 @@ fn hidden_name(to: &DfsPath) -> Result<DfsPath> {
         return Err(Error::new(Kind::IsDirectory, "/ is a folder: name the file in it").into());
     };
     let end = format!(".put-{}", uuid::Uuid::new_v4().simple());
-    let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX - 1 - end.len())];
+    let room = NAME_BYTES_MAX - 1 - end.len();
+    let cut = (0..=room.min(name.len())).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+    let name = &name[..cut];
     Ok(folder.join(&format!(".{name}{end}"))?)
 }
 
@@ -274,7 +276,7 @@ async fn launch(
 ) -> Result<Flight> {
     let target = open.add_block().await?;
     let start = index as u64 * open.block_size;
-    let end = (start + open.block_size).min(length);
+    let end = start.saturating_add(open.block_size).min(length);
     let (client, hangup) = (open.client.clone(), Hangup::default());
     let buffers = client.inner.buffers.clone();
     let mut source = FileSource {

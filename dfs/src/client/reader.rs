@@ -211,7 +211,10 @@ impl ReadFile {
             };
             let from = at.saturating_sub(block.offset);
             let to = block.length.min(end - block.offset);
-            parts.push(Part { block: block.clone(), node, from, to });
+            // An empty block holds nothing to ask for.
+            if from < to {
+                parts.push(Part { block: block.clone(), node, from, to });
+            }
         }
         Ok(parts)
     }

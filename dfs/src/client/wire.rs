@@ -159,7 +159,7 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
 
 fn fsck_block(block: &pb::FsckBlock) -> FsckBlock {
     // A replica on a draining node still serves readers.
-    let status = match block.live + block.draining {
+    let status = match block.live.saturating_add(block.draining) {
         0 => Health::Corrupt,
         _ if block.live < block.wanted || block.corrupt > 0 => Health::Degraded,
         _ => Health::Healthy,
@@ -178,9 +178,9 @@ fn fsck_file(file: pb::FsckFile) -> Wire<FsckFile> {
 
 /// Adds one page to what was found so far.
 pub(super) fn fsck_page(total: &mut Fsck, page: pb::FsckReply) -> Wire<()> {
-    total.files += page.files;
-    total.blocks += page.blocks;
-    total.bytes += page.bytes;
+    total.files = total.files.saturating_add(page.files);
+    total.blocks = total.blocks.saturating_add(page.blocks);
+    total.bytes = total.bytes.saturating_add(page.bytes);
     for file in page.problems {
         let file = fsck_file(file)?;
         // A block being written has no finished replica yet: that is no damage.

@@ -1,0 +1,125 @@
+//! Calls to the NameNode: retries, deadlines, metadata, paging, patterns, answers that make no sense.
+
+use super::*;
+use crate::error::{Error, Kind};
+use tonic::Status;
+
+#[tokio::test]
+async fn a_retry_carries_the_same_request_id_and_an_operation_a_fresh_one() {
+    let cluster = Cluster::start(0).await;
+    let client = cluster.client().await;
+    for failure in [
+        Error::new(Kind::Safemode, "safemode: 3 of 9 blocks").into(),
+        Status::unavailable("connection lost"),
+        Status::unknown("transport error"),
+    ] {
+        cluster.table.lock().failures.push_back(failure);
+    }
+    client.mkdir(&path("/a"), false).await.unwrap();
+    client.mkdir(&path("/b"), false).await.unwrap();
+    let asked = cluster.table.lock().asked.clone();
+    assert_eq!(asked.len(), 5);
+    assert!(asked[..4].iter().all(|call| *call == asked[0]), "{asked:?}");
+    assert_ne!(asked[4].1, asked[0].1);
+    assert!(cluster.table.lock().users.iter().all(|user| user == "tester"));
+}
+
+#[tokio::test]
+async fn a_refusal_is_final_and_shown_as_it_is() {
+    let cluster = Cluster::start(0).await;
+    let client = cluster.client().await;
+    let error = client.stat(&path("/none")).await.unwrap_err();
+    assert_eq!(error.to_string(), "/none: no such file or folder");
+    assert_eq!(error.kind(), Some(Kind::NotFound));
+    assert!(!client.exists(&path("/none")).await.unwrap());
+    assert!(client.exists(&path("/")).await.unwrap());
+}
+
+#[tokio::test]
+async fn the_deadline_ends_retries_with_the_last_reason() {
+    let cluster = Cluster::start(0).await;
+    let client = cluster.client().await;
+    let passing = || Status::from(Error::new(Kind::Safemode, "safemode: 3 of 9 blocks"));
+    cluster.table.lock().failures.extend((0..1000).map(|_| passing()));
+    let error = client.stat(&path("/a")).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("stat /a did not succeed within 2."), "{text}");
+    assert!(text.ends_with(" s: safemode: 3 of 9 blocks"), "{text}");
+    assert_eq!(error.kind(), Some(Kind::Safemode));
+}
+
+#[tokio::test]
+async fn nobody_there_is_told_at_once_with_the_address() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let options = ClientOptions::new(gone.clone(), daemon::config::ClientConfig::default());
+    let text = Client::connect(options).await.map(|_| ()).unwrap_err().to_string();
+    assert!(text.starts_with(&format!("cannot reach the NameNode at {gone}: ")), "{text}");
+    assert!(text.to_lowercase().contains("refused"), "{text}");
+    let options = ClientOptions::new("not an address", daemon::config::ClientConfig::default());
+    assert!(matches!(Client::connect(options).await, Err(ClientError::Unreachable { .. })));
+}
+
+#[tokio::test]
+async fn lists_walks_and_patterns_go_through_all_pages() {
+    let cluster = Cluster::start(0).await;
+    let client = cluster.client().await;
+    for folder in ["/d", "/d/e", "/x"] {
+        client.mkdir(&path(folder), false).await.unwrap();
+    }
+    for file in ["/d/1.txt", "/d/2.txt", "/d/3.log", "/d/e/4.txt", "/d/zz", "/x/5.txt"] {
+        client.create(&path(file), CreateOptions::default()).await.unwrap().close().await.unwrap();
+    }
+    let texts = |found: Vec<FileStatus>| found.iter().map(|s| s.path.to_string()).collect::<Vec<_>>();
+    let listed = client.list(&path("/d")).await.unwrap();
+    assert_eq!(texts(listed), ["/d/1.txt", "/d/2.txt", "/d/3.log", "/d/e", "/d/zz"]);
+    let walked = client.walk(&path("/d")).await.unwrap();
+    assert_eq!(texts(walked), ["/d/1.txt", "/d/2.txt", "/d/3.log", "/d/e/4.txt", "/d/zz"]);
+    for (pattern, found) in [
+        ("/d/*.txt", &["/d/1.txt", "/d/2.txt"][..]),
+        ("/*/[45].txt", &["/x/5.txt"]),
+        ("/d/*/*", &["/d/e/4.txt"]),
+        ("/{d/e,x}/*", &["/d/e/4.txt", "/x/5.txt"]),
+        ("/d/zz", &["/d/zz"]),
+        ("/d/zz/*", &[]),
+        ("/none/*", &[]),
+        ("/", &["/"]),
+    ] {
+        assert_eq!(texts(client.glob(pattern).await.unwrap()), found, "{pattern}");
+    }
+    assert!(matches!(client.glob("/[").await, Err(ClientError::Pattern { .. })));
+}
+
+#[tokio::test]
+async fn answers_without_sense_are_errors() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let text = client.report().await.unwrap_err().to_string();
+    assert_eq!(text, "report: the NameNode's answer makes no sense: it has no safemode status");
+    let text = client.drain("n1", false).await.unwrap_err().to_string();
+    assert!(text.contains("unknown node state 77"), "{text}");
+    assert_eq!(client.usage(&path("/")).await.unwrap_err().kind(), Some(Kind::Refused));
+    client.put_bytes("/f", &bytes(100)).await.unwrap();
+    let mangles: [fn(&mut proto::dfs::LocatedBlock); 4] = [
+        |block| block.offset = u64::MAX,
+        |block| block.nodes[0].data_addr.clear(),
+        |block| block.offset = 7,
+        |block| block.nodes[0].data_addr = "no such host here:1".into(),
+    ];
+    for mangle in mangles {
+        cluster.table.lock().mangle = Some(mangle);
+        let read = async { client.open(&path("/f")).await?.next().await };
+        assert!(read.await.is_err());
+        assert!(client.put_bytes("/g", &bytes(100)).await.is_err() || cluster.content("/g") == bytes(100));
+        let _ = client.delete(&path("/g"), false).await;
+    }
+}
+
+#[tokio::test]
+async fn a_check_adds_up_its_pages_and_takes_the_worst() {
+    let cluster = Cluster::start(0).await;
+    let found = cluster.client().await.fsck(&path("/")).await.unwrap();
+    assert_eq!((found.files, found.blocks, found.bytes), (6, 8, 10));
+    assert_eq!(found.status, Health::Corrupt);
+    let each: Vec<_> = found.problems.iter().map(|file| (file.path.as_str(), file.status)).collect();
+    assert_eq!(each, [("/a", Health::Degraded), ("/b", Health::Corrupt)]);
+}

@@ -1,0 +1,381 @@
+//! A NameNode for tests: a table in memory behind the real gRPC service.
+
+use super::nodes::{Node, Nodes};
+use super::*;
+use crate::error::{Error, Kind};
+use proto::dfs as pb;
+use proto::dfs::name_node_server::{NameNode, NameNodeServer};
+use std::collections::{BTreeMap, VecDeque};
+use tonic::{Request, Response, Status};
+
+type Reply<T> = std::result::Result<Response<T>, Status>;
+
+#[derive(Clone, Default)]
+pub(super) struct FakeFile {
+    pub(super) id: u64,
+    pub(super) is_dir: bool,
+    pub(super) open: bool,
+    block_size: u64,
+    replication: usize,
+    /// Id, length once committed, node names.
+    pub(super) blocks: Vec<(u64, Option<u64>, Vec<String>)>,
+}
+
+impl FakeFile {
+    fn length(&self) -> u64 {
+        self.blocks.iter().filter_map(|block| block.1).sum()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) files: BTreeMap<String, FakeFile>,
+    pub(super) lease_ms: u64,
+    pub(super) renewals: usize,
+    /// Method and request id of every mutating call, those that were failed on purpose included.
+    pub(super) asked: Vec<(&'static str, Vec<u8>)>,
+    pub(super) users: Vec<String>,
+    /// Answers to give before working again.
+    pub(super) failures: VecDeque<Status>,
+    /// Block and node uuid of each report.
+    pub(super) bad: Vec<(u64, String)>,
+    pub(super) excluded: Vec<Vec<String>>,
+    /// Changes the blocks that `Locate` and `AddBlock` answer with.
+    pub(super) mangle: Option<fn(&mut pb::LocatedBlock)>,
+    last_id: u64,
+}
+
+/// All of a file system.
+pub(in super::super) struct Cluster {
+    pub(super) table: Arc<Mutex<Table>>,
+    pub(super) nodes: Nodes,
+    pub(super) namenode: String,
+    pub(super) config: daemon::config::ClientConfig,
+}
+
+pub(in super::super) struct FakeNameNode {
+    table: Arc<Mutex<Table>>,
+    nodes: Nodes,
+}
+
+impl Cluster {
+    /// With DataNodes n1, n2, ..., and a short deadline.
+    pub(in super::super) async fn start(nodes: usize) -> Self {
+        let table = Arc::new(Mutex::new(Table { lease_ms: 60_000, ..Table::default() }));
+        let all: Nodes = Arc::default();
+        for index in 1..=nodes {
+            let node = Node::start(&format!("n{index}"), all.clone());
+            all.lock().push(node);
+        }
+        let root = FakeFile { is_dir: true, ..FakeFile::default() };
+        table.lock().files.insert("/".into(), root);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let namenode = listener.local_addr().unwrap().to_string();
+        let service = FakeNameNode { table: table.clone(), nodes: all.clone() };
+        let incoming = tonic::transport::server::TcpIncoming::from(listener);
+        let server = tonic::transport::Server::builder().add_service(NameNodeServer::new(service));
+        tokio::spawn(server.serve_with_incoming(incoming));
+        let config = daemon::config::ClientConfig {
+            deadline: daemon::Period::secs(2),
+            ..daemon::config::ClientConfig::default()
+        };
+        Self { table, nodes: all, namenode, config }
+    }
+
+    pub(in super::super) async fn client(&self) -> Client {
+        let options = ClientOptions {
+            user: "tester".into(),
+            host: "here".into(),
+            ..ClientOptions::new(self.namenode.clone(), self.config.clone())
+        };
+        Client::connect(options).await.unwrap()
+    }
+
+    pub(super) fn node(&self, number: usize) -> Arc<Node> {
+        self.nodes.lock()[number - 1].clone()
+    }
+
+    /// The bytes of a file, block after block, from the first node that has each.
+    pub(super) fn content(&self, path: &str) -> Vec<u8> {
+        let file = self.table.lock().files[path].clone();
+        let mut content = Vec::new();
+        for (block, length, _) in &file.blocks {
+            let nodes = self.nodes.lock().clone();
+            let found = nodes.iter().find_map(|node| node.state.lock().blocks.get(block).cloned()).unwrap();
+            assert_eq!(Some(found.len() as u64), *length, "committed with its length");
+            content.extend(found);
+        }
+        content
+    }
+
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.table.lock().files.keys().cloned().collect()
+    }
+}
+
+impl FakeNameNode {
+    /// Notes the call; fails it if that was ordered.
+    fn enter<T>(
+        &self,
+        name: &'static str,
+        id: &[u8],
+        request: &Request<T>,
+    ) -> std::result::Result<(), Status> {
+        let mut table = self.table.lock();
+        let user = request.metadata().get("fermata-user").and_then(|user| user.to_str().ok());
+        table.users.push(user.unwrap_or_default().to_owned());
+        if !id.is_empty() {
+            assert_eq!(id.len(), 16);
+            table.asked.push((name, id.to_vec()));
+        }
+        table.failures.pop_front().map_or(Ok(()), Err)
+    }
+
+    fn address(node: &Node) -> pb::DataNodeAddress {
+        pb::DataNodeAddress {
+            node: node.name.clone(),
+            uuid: node.uuid(),
+            data_addr: node.addr.clone(),
+            host: node.name.clone(),
+            ..Default::default()
+        }
+    }
+
+    fn locate(&self, table: &Table, block: u64, offset: u64, length: u64, on: &[String]) -> pb::LocatedBlock {
+        let all = self.nodes.lock();
+        let find = |name: &String| all.iter().find(|node| node.name == *name).map(|node| Self::address(node));
+        let nodes = on.iter().filter_map(find).collect();
+        let mut located = pb::LocatedBlock { block_id: block, offset, length, nodes };
+        if let Some(mangle) = table.mangle {
+            mangle(&mut located);
+        }
+        located
+    }
+}
+
+fn status(path: &str, file: &FakeFile) -> pb::FileStatus {
+    pb::FileStatus {
+        path: path.into(),
+        is_dir: file.is_dir,
+        file_id: file.id,
+        length: file.length(),
+        replication: file.replication as u32,
+        block_size: file.block_size,
+        open: file.open,
+        blocks: file.blocks.len() as u32,
+        ..Default::default()
+    }
+}
+
+fn missing(path: &str) -> Status {
+    Error::new(Kind::NotFound, format!("{path}: no such file or folder")).into()
+}
+
+fn by_id(table: &mut Table, id: u64) -> std::result::Result<(String, FakeFile), Status> {
+    let found = table.files.iter().find(|(_, file)| file.id == id && !file.is_dir);
+    found.map(|(path, file)| (path.clone(), file.clone())).ok_or_else(|| missing("that id"))
+}
+
+fn commit(file: &mut FakeFile, commits: &[pb::BlockLength]) {
+    for done in commits {
+        let block = file.blocks.iter_mut().find(|block| block.0 == done.block_id).expect("a known block");
+        block.1 = Some(done.length);
+    }
+}
+
+fn unused<T>() -> Reply<T> {
+    Err(Status::unimplemented("these tests do not call it"))
+}
+
+#[tonic::async_trait]
+impl NameNode for FakeNameNode {
+    async fn create(&self, request: Request<pb::CreateRequest>) -> Reply<pb::CreateReply> {
+        self.enter("create", &request.get_ref().request_id, &request)?;
+        let request = request.into_inner();
+        let mut table = self.table.lock();
+        if table.files.contains_key(&request.path) && !request.overwrite {
+            return Err(Error::new(Kind::Exists, format!("{} exists", request.path)).into());
+        }
+        table.last_id += 1;
+        let block_size = if request.block_size == 0 { 1 << 20 } else { request.block_size };
+        let (id, replication) = (table.last_id, request.replication.max(1) as usize);
+        let file = FakeFile { id, open: true, block_size, replication, ..FakeFile::default() };
+        let reply = pb::CreateReply { status: Some(status(&request.path, &file)), lease_ms: table.lease_ms };
+        table.files.insert(request.path, file);
+        Ok(Response::new(reply))
+    }
+
+    async fn append(&self, request: Request<pb::AppendRequest>) -> Reply<pb::AppendReply> {
+        self.enter("append", &request.get_ref().request_id, &request)?;
+        let mut table = self.table.lock();
+        let (path, lease_ms) = (request.into_inner().path, table.lease_ms);
+        let file = table.files.get_mut(&path).ok_or_else(|| missing(&path))?;
+        file.open = true;
+        Ok(Response::new(pb::AppendReply { status: Some(status(&path, file)), lease_ms }))
+    }
+
+    async fn add_block(&self, request: Request<pb::AddBlockRequest>) -> Reply<pb::AddBlockReply> {
+        self.enter("add_block", &request.get_ref().request_id, &request)?;
+        let request = request.into_inner();
+        let mut table = self.table.lock();
+        let (path, mut file) = by_id(&mut table, request.file_id)?;
+        let names: Vec<String> = self.nodes.lock().iter().map(|node| node.name.clone()).collect();
+        let good = names.into_iter().filter(|name| !request.exclude_nodes.contains(name));
+        let on: Vec<String> = good.take(file.replication).collect();
+        table.excluded.push(request.exclude_nodes);
+        if on.is_empty() {
+            return Err(Error::new(Kind::NoNodes, "no DataNode is left for a block").into());
+        }
+        commit(&mut file, &request.commits);
+        table.last_id += 1;
+        let (block, offset) = (table.last_id, file.length());
+        let located = self.locate(&table, block, offset, 0, &on);
+        file.blocks.push((block, None, on));
+        table.files.insert(path, file);
+        Ok(Response::new(pb::AddBlockReply { block: Some(located) }))
+    }
+
+    async fn abandon_block(&self, request: Request<pb::AbandonBlockRequest>) -> Reply<pb::AbandonBlockReply> {
+        self.enter("abandon_block", &request.get_ref().request_id, &request)?;
+        let request = request.into_inner();
+        let mut table = self.table.lock();
+        let (path, mut file) = by_id(&mut table, request.file_id)?;
+        let last = file.blocks.pop().unwrap();
+        assert_eq!((last.0, last.1), (request.block_id, None), "the newest, and not committed");
+        table.files.insert(path, file);
+        Ok(Response::new(pb::AbandonBlockReply {}))
+    }
+
+    async fn close(&self, request: Request<pb::CloseRequest>) -> Reply<pb::CloseReply> {
+        self.enter("close", &request.get_ref().request_id, &request)?;
+        let request = request.into_inner();
+        let mut table = self.table.lock();
+        let (path, mut file) = by_id(&mut table, request.file_id)?;
+        commit(&mut file, &request.commits);
+        assert!(file.blocks.iter().all(|block| block.1.is_some()), "every block is committed");
+        file.open = false;
+        let to = if request.rename_to.is_empty() { path.clone() } else { request.rename_to };
+        if to != path && table.files.contains_key(&to) && !request.overwrite {
+            return Err(Error::new(Kind::Exists, format!("{to} exists")).into());
+        }
+        table.files.remove(&path);
+        let reply = pb::CloseReply { status: Some(status(&to, &file)) };
+        table.files.insert(to, file);
+        Ok(Response::new(reply))
+    }
+
+    async fn renew_lease(&self, _: Request<pb::RenewLeaseRequest>) -> Reply<pb::RenewLeaseReply> {
+        let mut table = self.table.lock();
+        table.renewals += 1;
+        Ok(Response::new(pb::RenewLeaseReply { lease_ms: table.lease_ms }))
+    }
+
+    async fn locate(&self, request: Request<pb::LocateRequest>) -> Reply<pb::LocateReply> {
+        self.enter("locate", &[], &request)?;
+        let request = request.into_inner();
+        let table = self.table.lock();
+        let file = table.files.get(&request.path).ok_or_else(|| missing(&request.path))?;
+        let (mut blocks, mut offset) = (Vec::new(), 0);
+        for (block, length, on) in &file.blocks {
+            let Some(length) = *length else { continue };
+            if offset + length > request.offset && offset < request.offset.saturating_add(request.length) {
+                blocks.push(FakeNameNode::locate(self, &table, *block, offset, length, on));
+            }
+            offset += length;
+        }
+        Ok(Response::new(pb::LocateReply { status: Some(status(&request.path, file)), blocks }))
+    }
+
+    async fn report_bad_replica(
+        &self,
+        request: Request<pb::ReportBadReplicaRequest>,
+    ) -> Reply<pb::ReportBadReplicaReply> {
+        let request = request.into_inner();
+        self.table.lock().bad.push((request.block_id, request.node_uuid));
+        Ok(Response::new(pb::ReportBadReplicaReply {}))
+    }
+
+    async fn mkdir(&self, request: Request<pb::MkdirRequest>) -> Reply<pb::MkdirReply> {
+        self.enter("mkdir", &request.get_ref().request_id, &request)?;
+        let mut table = self.table.lock();
+        table.last_id += 1;
+        let folder = FakeFile { id: table.last_id, is_dir: true, ..FakeFile::default() };
+        table.files.insert(request.into_inner().path, folder);
+        Ok(Response::new(pb::MkdirReply {}))
+    }
+
+    async fn stat(&self, request: Request<pb::StatRequest>) -> Reply<pb::StatReply> {
+        self.enter("stat", &[], &request)?;
+        let path = request.into_inner().path;
+        let table = self.table.lock();
+        let file = table.files.get(&path).ok_or_else(|| missing(&path))?;
+        Ok(Response::new(pb::StatReply { status: Some(status(&path, file)) }))
+    }
+
+    /// Two entries a page, so that paging is always met.
+    async fn list(&self, request: Request<pb::ListRequest>) -> Reply<pb::ListReply> {
+        self.enter("list", &[], &request)?;
+        let request = request.into_inner();
+        let folder = path(&request.path);
+        let table = self.table.lock();
+        let below = table.files.iter().filter(|(path_text, _)| {
+            let one = path(path_text);
+            one.split_last()
+                .is_some_and(|(parent, name)| parent == folder && name > request.start_after.as_str())
+        });
+        let entries: Vec<_> = below.map(|(path, file)| status(path, file)).collect();
+        let more = entries.len() > 2;
+        Ok(Response::new(pb::ListReply { entries: entries.into_iter().take(2).collect(), more }))
+    }
+
+    async fn delete(&self, request: Request<pb::DeleteRequest>) -> Reply<pb::DeleteReply> {
+        self.enter("delete", &request.get_ref().request_id, &request)?;
+        let existed = self.table.lock().files.remove(&request.into_inner().path).is_some();
+        Ok(Response::new(pb::DeleteReply { existed }))
+    }
+
+    /// An answer with nothing in it.
+    async fn report(&self, _: Request<pb::ReportRequest>) -> Reply<pb::ReportReply> {
+        Ok(Response::new(pb::ReportReply::default()))
+    }
+
+    /// An enum value that nobody knows.
+    async fn drain(&self, _: Request<pb::DrainRequest>) -> Reply<pb::DrainReply> {
+        Ok(Response::new(pb::DrainReply { state: 77, blocks_left: 0 }))
+    }
+
+    async fn fsck(&self, request: Request<pb::FsckRequest>) -> Reply<pb::FsckReply> {
+        let second = !request.into_inner().start_after.is_empty();
+        let block = pb::FsckBlock { block_id: 1, length: 5, wanted: 2, live: 1, ..Default::default() };
+        let lost = pb::FsckBlock { live: 0, corrupt: u32::MAX, draining: 0, ..block };
+        let (at, block) = if second { ("/b", lost) } else { ("/a", block) };
+        let problems = vec![pb::FsckFile { path: at.into(), open: false, blocks: vec![block] }];
+        let (more, last_path) = (!second, at.to_owned());
+        Ok(Response::new(pb::FsckReply { problems, files: 3, blocks: 4, bytes: 5, more, last_path }))
+    }
+
+    async fn rename(&self, _: Request<pb::RenameRequest>) -> Reply<pb::RenameReply> {
+        unused()
+    }
+    async fn set_attributes(&self, _: Request<pb::SetAttributesRequest>) -> Reply<pb::SetAttributesReply> {
+        unused()
+    }
+    async fn set_quota(&self, _: Request<pb::SetQuotaRequest>) -> Reply<pb::SetQuotaReply> {
+        unused()
+    }
+    async fn usage(&self, _: Request<pb::UsageRequest>) -> Reply<pb::UsageReply> {
+        unused()
+    }
+    async fn concat(&self, _: Request<pb::ConcatRequest>) -> Reply<pb::ConcatReply> {
+        unused()
+    }
+    async fn fence(&self, _: Request<pb::FenceRequest>) -> Reply<pb::FenceReply> {
+        unused()
+    }
+    async fn commit(&self, _: Request<pb::CommitRequest>) -> Reply<pb::CommitReply> {
+        unused()
+    }
+    async fn set_safemode(&self, _: Request<pb::SetSafemodeRequest>) -> Reply<pb::SetSafemodeReply> {
+        unused()
+    }
+}

@@ -1,0 +1,49 @@
+//! The client against small servers of its own: a NameNode with a table in memory and block servers that speak
+//! the bulk protocol and misbehave on command. The real daemons are met in the cluster tests.
+
+mod calls;
+mod cluster;
+mod nodes;
+mod read;
+mod write;
+
+use super::*;
+pub(super) use cluster::Cluster;
+pub(super) use nodes::Misdeed;
+use parking_lot::Mutex as Lock;
+
+pub(super) fn path(text: &str) -> DfsPath {
+    DfsPath::parse(text).unwrap()
+}
+
+/// Bytes that differ from place to place.
+pub(super) fn bytes(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u8).collect()
+}
+
+/// Adds up what it is told.
+#[derive(Default)]
+pub(super) struct Counted(Lock<u64>);
+
+impl Progress for Counted {
+    fn advance(&self, bytes: u64) {
+        *self.0.lock() += bytes;
+    }
+}
+
+impl Counted {
+    pub(super) fn total(&self) -> u64 {
+        *self.0.lock()
+    }
+}
+
+/// Waits for `condition`, at most ten seconds.
+pub(super) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never came true: {what}");
+}

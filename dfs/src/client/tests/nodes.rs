@@ -1,0 +1,262 @@
+//! A block server for tests. Mirrors are written by the head of the pipeline straight into their memory.
+
+use crate::bulk::{FrameError, FrameKind, encode_frame, read_frame};
+use crate::checksum::{self, CHUNK_BYTES};
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use proto::dfs as pb;
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+
+/// What a node does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Misdeed {
+    /// Dies for good after this many packets.
+    DieAfterPackets(usize),
+    /// Closes the connection after this many packets, once, and lives on.
+    HangUpOnceAfterPackets(usize),
+    /// As a mirror, drops out after this many packets.
+    MirrorFailsAfterPackets(usize),
+    /// Refuses to write.
+    RefuseWrites,
+    /// Acknowledges bytes that were never sent.
+    AckTooMuch,
+    /// Answers writes and reads with noise.
+    Garbage,
+    /// Sends this byte of every block flipped.
+    FlipByte(u64),
+    /// Ends the connection at this byte of every block.
+    CutAt(u64),
+    /// Stops sending at this byte of every block.
+    StallAt(u64),
+    /// Refuses reads as if the replica were missing.
+    Missing,
+    /// Offers fewer bytes than asked.
+    OfferLess,
+}
+
+pub(in super::super) struct Node {
+    pub(super) name: String,
+    pub(super) addr: String,
+    pub(super) state: Mutex<NodeState>,
+}
+
+#[derive(Default)]
+pub(in super::super) struct NodeState {
+    pub(super) dead: bool,
+    pub(super) misdeed: Option<Misdeed>,
+    pub(super) blocks: HashMap<u64, Vec<u8>>,
+    pub(super) partial: HashMap<u64, Vec<u8>>,
+    /// `resume_at` of each write that was set up.
+    pub(super) resumed_at: Vec<u64>,
+    pub(super) reads: usize,
+    held: Vec<TcpStream>,
+}
+
+pub(super) type Nodes = Arc<Mutex<Vec<Arc<Node>>>>;
+
+impl Node {
+    pub(super) fn start(name: &str, all: Nodes) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let node = Arc::new(Self { name: name.into(), addr, state: Mutex::default() });
+        let serving = node.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { return };
+                let (node, all) = (serving.clone(), all.clone());
+                // A dead node closes what it accepts: the client sees its connection end.
+                if !node.state.lock().dead {
+                    std::thread::spawn(move || node.serve(stream, &all));
+                }
+            }
+        });
+        node
+    }
+
+    pub(super) fn uuid(&self) -> String {
+        format!("uuid-of-{}", self.name)
+    }
+
+    pub(super) fn misbehave(&self, misdeed: Misdeed) {
+        self.state.lock().misdeed = Some(misdeed);
+    }
+
+    fn misdeed(&self) -> Option<Misdeed> {
+        self.state.lock().misdeed
+    }
+
+    fn serve(&self, mut stream: TcpStream, all: &Nodes) {
+        while let Ok(frame) = read_frame(&mut stream, BytesMut::new()) {
+            let Ok(request) = frame.expect::<pb::BulkRequest>(FrameKind::Request) else { return };
+            if self.misdeed() == Some(Misdeed::Garbage) {
+                let _ = stream.write_all(&[0xAB; 64]);
+                return;
+            }
+            let served = match request.op {
+                Some(pb::bulk_request::Op::Write(write)) => self.write(&mut stream, &write, all),
+                Some(pb::bulk_request::Op::Read(read)) => self.read(&mut stream, &read),
+                _ => return,
+            };
+            if served.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn write(&self, stream: &mut TcpStream, write: &pb::WriteBlock, all: &Nodes) -> Result<(), FrameError> {
+        if self.misdeed() == Some(Misdeed::RefuseWrites) {
+            return refuse(stream, "no-space", "no folder has room");
+        }
+        let block = write.block_id;
+        let mut line = Line { block, nodes: Vec::new(), faults: Vec::new(), packets: 0 };
+        line.join(self.find_self(all), write.resume_at);
+        for mirror in &write.mirrors {
+            let found = all.lock().iter().find(|node| node.uuid() == mirror.uuid).cloned();
+            line.join(found.unwrap(), write.resume_at);
+        }
+        self.state.lock().resumed_at.push(write.resume_at);
+        if let Some(whole) = self.state.lock().blocks.get(&block) {
+            let status = line.status(whole.len() as u64, true);
+            return send(stream, FrameKind::Status, &status);
+        }
+        send(stream, FrameKind::Status, &line.status(write.resume_at, false))?;
+        loop {
+            let frame = read_frame(stream, BytesMut::new())?;
+            let packet: pb::Packet = frame.expect(FrameKind::Packet)?;
+            checksum::verify(&frame.data, packet.offset, &checksum::from_bytes(&packet.checksums)).unwrap();
+            assert!(packet.last || frame.data.len() % CHUNK_BYTES == 0, "whole chunks but for the last");
+            assert!(!frame.data.is_empty(), "no packet is empty");
+            line.packets += 1;
+            self.perhaps_fail(line.packets)?;
+            line.take(packet.offset, &frame.data, packet.last);
+            let mut acked = packet.offset + frame.data.len() as u64;
+            if self.misdeed() == Some(Misdeed::AckTooMuch) {
+                acked += 1 << 40;
+            }
+            send(stream, FrameKind::Status, &line.status(acked, packet.last))?;
+            if packet.last {
+                return Ok(());
+            }
+        }
+    }
+
+    fn find_self(&self, all: &Nodes) -> Arc<Node> {
+        all.lock().iter().find(|node| node.name == self.name).cloned().unwrap()
+    }
+
+    fn perhaps_fail(&self, packets: usize) -> Result<(), FrameError> {
+        let mut state = self.state.lock();
+        match state.misdeed {
+            Some(Misdeed::DieAfterPackets(after)) if packets > after => state.dead = true,
+            Some(Misdeed::HangUpOnceAfterPackets(after)) if packets > after => state.misdeed = None,
+            _ if state.dead => {}
+            _ => return Ok(()),
+        }
+        Err(FrameError::Closed)
+    }
+
+    fn read(&self, stream: &mut TcpStream, read: &pb::ReadBlock) -> Result<(), FrameError> {
+        let misdeed = self.misdeed();
+        self.state.lock().reads += 1;
+        let whole = self.state.lock().blocks.get(&read.block_id).cloned();
+        let Some(mut whole) = whole.filter(|_| misdeed != Some(Misdeed::Missing)) else {
+            return refuse(stream, "not-found", "no such replica here");
+        };
+        assert_eq!(whole.len() as u64, read.block_length, "the client knows the block's length");
+        let (start, end) = (read.offset as usize, (read.offset + read.length) as usize);
+        assert!(start % CHUNK_BYTES == 0, "asked at a chunk boundary");
+        let mut reply = pb::ReadReply {
+            offset: read.offset,
+            length: read.length,
+            chunk_size: CHUNK_BYTES as u32,
+            checksums: checksum::to_bytes(&checksum::sums_of(&whole[start..end])),
+        };
+        let mut upto = end;
+        match misdeed {
+            Some(Misdeed::FlipByte(at)) if (at as usize) < whole.len() => whole[at as usize] ^= 1,
+            Some(Misdeed::CutAt(at) | Misdeed::StallAt(at)) => upto = (at as usize).clamp(start, end),
+            Some(Misdeed::OfferLess) => reply.length -= 1,
+            _ => {}
+        }
+        send(stream, FrameKind::ReadReply, &reply)?;
+        stream.write_all(&whole[start..upto])?;
+        if upto < end {
+            if matches!(misdeed, Some(Misdeed::StallAt(_))) {
+                self.state.lock().held.push(stream.try_clone()?);
+            }
+            return Err(FrameError::Closed);
+        }
+        Ok(())
+    }
+}
+
+/// The nodes that one write goes to.
+struct Line {
+    block: u64,
+    nodes: Vec<Arc<Node>>,
+    faults: Vec<pb::NodeFault>,
+    packets: usize,
+}
+
+impl Line {
+    fn join(&mut self, node: Arc<Node>, resume_at: u64) {
+        let mut state = node.state.lock();
+        if state.dead || (state.misdeed == Some(Misdeed::RefuseWrites)) {
+            return self.faults.push(fault(&node, "refused"));
+        }
+        let partial = state.partial.entry(self.block).or_default();
+        let finished = resume_at as usize > partial.len();
+        assert!(!finished || state.blocks.contains_key(&self.block), "resumes beyond what it has");
+        if let Some(partial) = state.partial.get_mut(&self.block) {
+            partial.truncate(resume_at as usize);
+        }
+        drop(state);
+        self.nodes.push(node);
+    }
+
+    fn take(&mut self, offset: u64, data: &[u8], last: bool) {
+        let (block, packets) = (self.block, self.packets);
+        let mut faults = Vec::new();
+        self.nodes.retain(|node| {
+            let mut state = node.state.lock();
+            let fails =
+                matches!(state.misdeed, Some(Misdeed::MirrorFailsAfterPackets(after)) if packets > after);
+            if state.dead || fails {
+                faults.push(fault(node, "disk on fire"));
+                return false;
+            }
+            let partial = state.partial.entry(block).or_default();
+            assert_eq!(partial.len() as u64, offset, "packets come in order");
+            partial.extend_from_slice(data);
+            if last {
+                let whole = state.partial.remove(&block).unwrap();
+                state.blocks.insert(block, whole);
+            }
+            true
+        });
+        self.faults.append(&mut faults);
+    }
+
+    fn status(&self, acked: u64, done: bool) -> pb::WriteStatus {
+        let nodes = self.nodes.iter().map(|node| node.uuid()).collect();
+        pb::WriteStatus { acked, done, nodes, faults: self.faults.clone() }
+    }
+}
+
+fn fault(node: &Node, reason: &str) -> pb::NodeFault {
+    pb::NodeFault { node: node.uuid(), reason: reason.into() }
+}
+
+fn refuse(stream: &mut TcpStream, kind: &str, message: &str) -> Result<(), FrameError> {
+    let error = pb::BulkError { kind: kind.into(), message: message.into() };
+    send(stream, FrameKind::Error, &error)
+}
+
+fn send(stream: &mut TcpStream, kind: FrameKind, body: &impl prost::Message) -> Result<(), FrameError> {
+    let mut out = Vec::new();
+    encode_frame(kind, body, 0, &mut out);
+    Ok(stream.write_all(&out)?)
+}

@@ -1,0 +1,215 @@
+//! Reading: fail-over at every kind of damage with exactly the right bytes, short circuit, get.
+
+use super::*;
+use crate::bulk::{FrameKind, PACKET_BYTES, encode_frame, read_frame};
+use crate::checksum::{Checksums, sums_of};
+use crate::ids::BlockId;
+use std::io::Write as _;
+use std::os::fd::AsFd;
+
+async fn put(client: &Client, to: &str, data: &[u8], replication: u32, block_size: usize) {
+    let options = PutOptions {
+        replication: Some(replication),
+        block_size: Some(block_size as u64),
+        ..PutOptions::default()
+    };
+    client.put_with(to, data, options, &()).await.unwrap();
+}
+
+async fn read_all(reader: &mut FileReader) -> Result<Vec<u8>> {
+    let mut all = Vec::new();
+    while let Some(bytes) = reader.next().await? {
+        assert!(!bytes.is_empty());
+        all.extend_from_slice(&bytes);
+        assert_eq!(reader.position(), all.len() as u64);
+    }
+    Ok(all)
+}
+
+#[tokio::test]
+async fn whole_files_and_any_part_of_them() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client().await;
+    for length in [0, 1, 65_536, 65_537, PACKET_BYTES, 3 * PACKET_BYTES + 9] {
+        let data = bytes(length);
+        let name = format!("/f{length}");
+        put(&client, &name, &data, 1, 100_000).await;
+        let mut reader = client.open(&path(&name)).await.unwrap();
+        assert_eq!(reader.len(), length as u64);
+        assert!(read_all(&mut reader).await.unwrap() == data);
+        for (from, want) in [(0, 10), (99_990, 20), (1, length), (length, 5), (length + 9, 5), (65_535, 2)] {
+            let mut buffer = vec![0; want];
+            let got = reader.read_at(from as u64, &mut buffer).await.unwrap();
+            let right = &data[from.min(length)..(from + want).min(length)];
+            assert!(buffer[..got] == *right, "{want} bytes at {from} of {length}");
+        }
+        reader.seek(length as u64 / 2);
+        assert!(reader.next().await.unwrap().is_none_or(|bytes| data[length / 2..].starts_with(&bytes)));
+        reader.seek(u64::MAX);
+        assert!(reader.next().await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_damage_is_read_around_from_the_byte_reached() {
+    let packet = PACKET_BYTES as u64;
+    let damages = [
+        (Misdeed::FlipByte(0), true),
+        (Misdeed::FlipByte(2 * packet + 17), true),
+        (Misdeed::CutAt(packet + 1), false),
+        (Misdeed::CutAt(0), false),
+        (Misdeed::StallAt(packet), false),
+        (Misdeed::Missing, true),
+        (Misdeed::Garbage, false),
+        (Misdeed::OfferLess, false),
+    ];
+    for (damage, reported) in damages {
+        let cluster = Cluster::start(2).await;
+        let client = cluster.client().await;
+        let data = bytes(7 * PACKET_BYTES + 3);
+        put(&client, "/f", &data, 2, 3 * PACKET_BYTES).await;
+        cluster.node(1).misbehave(damage);
+        let mut reader = client.open(&path("/f")).await.unwrap();
+        assert!(read_all(&mut reader).await.unwrap() == data, "{damage:?}");
+        assert_eq!(reader.faults()[0].node, "n1", "{damage:?}");
+        let bad = cluster.table.lock().bad.clone();
+        assert_eq!(!bad.is_empty(), reported, "{damage:?}: {bad:?}");
+        assert!(bad.iter().all(|(_, node)| node == "uuid-of-n1"));
+        let mut once = bad.clone();
+        once.dedup();
+        assert_eq!(once, bad, "each replica is reported once");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_node_is_read_around_and_then_avoided() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client().await;
+    let data = bytes(6 * PACKET_BYTES);
+    put(&client, "/f", &data, 2, PACKET_BYTES).await;
+    cluster.node(1).state.lock().dead = true;
+    let mut reader = client.open(&path("/f")).await.unwrap();
+    assert!(read_all(&mut reader).await.unwrap() == data);
+    assert_eq!(reader.faults().len(), 1, "asked once: {:?}", reader.faults());
+    assert!(cluster.table.lock().bad.is_empty(), "its replicas are not to blame");
+}
+
+#[tokio::test]
+async fn no_good_replica_names_every_host_and_why() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client().await;
+    put(&client, "/f", &bytes(2 * PACKET_BYTES), 2, PACKET_BYTES).await;
+    cluster.node(1).misbehave(Misdeed::FlipByte(65_536));
+    cluster.node(2).misbehave(Misdeed::Missing);
+    let mut reader = client.open(&path("/f")).await.unwrap();
+    let text = read_all(&mut reader).await.unwrap_err().to_string();
+    assert!(text.starts_with("cannot read /f at byte 0: no good replica of blk_"), "{text}");
+    assert!(text.contains("n1 (127.0.0.1:") && text.contains("checksum mismatch at offset 65536"), "{text}");
+    assert!(text.contains("n2 (127.0.0.1:") && text.contains("no such replica here"), "{text}");
+}
+
+#[tokio::test]
+async fn a_replica_that_comes_back_before_the_deadline_is_found() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let data = bytes(1000);
+    put(&client, "/f", &data, 1, 1 << 20).await;
+    let node = cluster.node(1);
+    node.misbehave(Misdeed::Missing);
+    let mut reader = client.open(&path("/f")).await.unwrap();
+    let reading = tokio::spawn(async move { read_all(&mut reader).await });
+    until("it was asked", || node.state.lock().reads >= 2).await;
+    node.state.lock().misdeed = None;
+    assert!(reading.await.unwrap().unwrap() == data);
+}
+
+#[tokio::test]
+async fn get_writes_the_file_whole_or_not_at_all() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let data = bytes(2 * PACKET_BYTES + 1);
+    put(&client, "/f", &data, 1, PACKET_BYTES).await;
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("f");
+    let progress = Counted::default();
+    let report = client.get(&path("/f"), &to, GetOptions::default(), &progress).await.unwrap();
+    assert_eq!((report.status.length, progress.total()), (data.len() as u64, data.len() as u64));
+    assert!(std::fs::read(&to).unwrap() == data);
+    let again = client.get(&path("/f"), &to, GetOptions::default(), &()).await.unwrap_err().to_string();
+    assert!(again.contains("exists already"), "{again}");
+    client.get(&path("/f"), &to, GetOptions { overwrite: true }, &()).await.unwrap();
+    cluster.node(1).misbehave(Misdeed::CutAt(PACKET_BYTES as u64 / 2));
+    let other = folder.path().join("g");
+    client.get(&path("/f"), &other, GetOptions::default(), &()).await.unwrap_err();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing half is left");
+}
+
+/// Serves one block over a Unix socket; answers `rounds` requests.
+fn serve_local(socket: &std::path::Path, data: &std::path::Path, sums: &std::path::Path) {
+    let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    let (data, sums) = (std::fs::File::open(data).unwrap(), std::fs::File::open(sums).unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let frame = read_frame(&mut stream, bytes::BytesMut::new()).unwrap();
+            frame.expect::<proto::dfs::BulkRequest>(FrameKind::Request).unwrap();
+            let mut head = Vec::new();
+            encode_frame(FrameKind::ReadReply, &proto::dfs::ReadReply::default(), 0, &mut head);
+            let fds = [data.as_fd(), sums.as_fd()];
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+            let iov = [std::io::IoSlice::new(&head)];
+            rustix::net::sendmsg(&stream, &iov, &mut control, rustix::net::SendFlags::empty()).unwrap();
+        }
+    });
+}
+
+#[tokio::test]
+async fn a_local_block_is_mapped_and_verified() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client().await;
+    let content = bytes(PACKET_BYTES + 12_345);
+    put(&client, "/f", &content, 2, 1 << 20).await;
+    let (_, located) = client.locate(&path("/f"), 0, u64::MAX).await.unwrap();
+    let block = located[0].block;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("data"), &content).unwrap();
+    let sums = |block| Checksums { block, length: content.len() as u64, sums: sums_of(&content) }.encode();
+    std::fs::write(at("sums"), sums(block)).unwrap();
+    std::fs::write(at("wrong"), sums(BlockId(block.0 + 1))).unwrap();
+    serve_local(&at("good.sock"), &at("data"), &at("sums"));
+    serve_local(&at("bad.sock"), &at("data"), &at("wrong"));
+    let with = |socket: &str| {
+        let mut block = located[0].clone();
+        block.nodes[0].local_socket = Some(at(socket));
+        block
+    };
+    let local = client.open_local_block(&with("good.sock")).await.unwrap().unwrap();
+    assert!(local.bytes() == content);
+    local.verify(0..u64::MAX).unwrap();
+    assert!(client.open_local_block(&with("bad.sock")).await.unwrap().is_none(), "another block's sums");
+    assert!(client.open_local_block(&with("none.sock")).await.unwrap().is_none());
+    // The reader takes the same way; a byte that changed is noticed and the other replica read instead.
+    let run = |socket| {
+        let block = with(socket);
+        let part = fetch::Part { node: block.nodes[0].clone(), from: 7, to: block.length, block };
+        fetch::start(&client, vec![part])
+    };
+    let reads = cluster.node(1).state.lock().reads;
+    let mut fetched = Vec::new();
+    let mut good = run("good.sock");
+    while let Some(Ok((offset, bytes))) = good.items.recv().await {
+        assert_eq!(offset as usize, 7 + fetched.len());
+        fetched.extend_from_slice(&bytes);
+    }
+    assert!(fetched == content[7..]);
+    assert_eq!(cluster.node(1).state.lock().reads, reads, "nothing went over TCP");
+    let mut file = std::fs::OpenOptions::new().write(true).open(at("data")).unwrap();
+    file.write_all(&[content[0] ^ 1]).unwrap();
+    assert_eq!(local.verify(1..2), Err(crate::checksum::ChecksumError::Mismatch(0)));
+    local.verify(65_536..content.len() as u64).unwrap();
+    let mut bad = run("good.sock");
+    assert!(matches!(bad.items.recv().await, Some(Err(failure)) if failure.damaged));
+}

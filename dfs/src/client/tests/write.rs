@@ -1,0 +1,256 @@
+//! Writing: sizes, parallel blocks, nodes that fail at every stage.
+
+use super::*;
+use crate::bulk::{PACKET_BYTES, WINDOW_BYTES};
+use std::io::Write as _;
+use std::path::PathBuf;
+
+impl Client {
+    /// Puts `data` as a local file of its own.
+    pub(super) async fn put_bytes(&self, to: &str, data: &[u8]) -> Result<PutReport> {
+        self.put_with(to, data, PutOptions::default(), &()).await
+    }
+
+    pub(super) async fn put_with(
+        &self,
+        to: &str,
+        data: &[u8],
+        options: PutOptions,
+        progress: &dyn Progress,
+    ) -> Result<PutReport> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(data).unwrap();
+        self.put(PutSource::File(file.path().to_owned()), &path(to), options, progress).await
+    }
+
+    /// Writes `data` as a stream, in pieces of an odd size.
+    pub(super) async fn write_stream(
+        &self,
+        to: &str,
+        data: &[u8],
+        options: CreateOptions,
+    ) -> Result<FileStatus> {
+        let mut writer = self.create(&path(to), options).await?;
+        for piece in data.chunks(100_003) {
+            writer.write(piece).await?;
+        }
+        assert_eq!(writer.len(), data.len() as u64);
+        writer.close().await
+    }
+}
+
+fn options(replication: u32, block_size: u64) -> PutOptions {
+    PutOptions { replication: Some(replication), block_size: Some(block_size), ..PutOptions::default() }
+}
+
+fn stream_options(replication: u32, block_size: u64) -> CreateOptions {
+    CreateOptions { replication: Some(replication), block_size: Some(block_size), ..CreateOptions::default() }
+}
+
+#[tokio::test]
+async fn every_size_comes_back_the_same() {
+    let mut cluster = Cluster::start(3).await;
+    let packet = PACKET_BYTES;
+    for parallel in [1, 3] {
+        cluster.config.parallel_blocks = parallel;
+        let client = cluster.client().await;
+        for block_size in [64 << 10, 100_000, packet, 2 * packet + 1] {
+            for length in [0, 1, 65_535, 65_536, packet, packet + 1, 2 * packet, 3 * packet + 77] {
+                let data = bytes(length);
+                let name = format!("/put-{parallel}-{block_size}-{length}");
+                let progress = Counted::default();
+                let put = options(2, block_size as u64);
+                let report = client.put_with(&name, &data, put, &progress).await.unwrap();
+                assert_eq!(report.status.length, length as u64);
+                assert_eq!(progress.total(), length as u64);
+                assert!(cluster.content(&name) == data, "{name}");
+                let name = format!("/stream-{parallel}-{block_size}-{length}");
+                let status = client.write_stream(&name, &data, stream_options(2, block_size as u64)).await;
+                assert_eq!(status.unwrap().length, length as u64);
+                assert!(cluster.content(&name) == data, "{name}");
+            }
+        }
+    }
+    assert!(cluster.paths().iter().all(|path| !path.contains("/.")), "no hidden file is left");
+}
+
+#[tokio::test]
+async fn a_stream_can_be_put_and_a_file_appended_to() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let data = bytes(300_000);
+    let source = PutSource::Reader(Box::new(std::io::Cursor::new(data.clone())));
+    let progress = Counted::default();
+    client.put(source, &path("/f"), PutOptions::default(), &progress).await.unwrap();
+    assert_eq!(progress.total(), 300_000);
+    let mut writer = client.append(&path("/f")).await.unwrap();
+    writer.write(b"more").await.unwrap();
+    assert_eq!(writer.close().await.unwrap().length, 300_004);
+    assert!(cluster.content("/f") == [&data[..], b"more"].concat());
+}
+
+#[tokio::test]
+async fn the_first_node_dies_in_the_middle_and_the_survivor_takes_over() {
+    for after in [0, 1, 5, 19] {
+        let cluster = Cluster::start(3).await;
+        let client = cluster.client().await;
+        let data = bytes(20 * PACKET_BYTES);
+        let block = 20 * PACKET_BYTES as u64;
+        cluster.node(1).misbehave(Misdeed::DieAfterPackets(after));
+        let report = client.put_with("/f", &data, options(2, block), &()).await.unwrap();
+        assert!(cluster.content("/f") == data, "dies after {after}");
+        assert_eq!(report.faults.len(), 1);
+        assert_eq!(report.faults[0].node, "n1");
+        assert_eq!(cluster.node(2).state.lock().resumed_at.len(), 1, "one take-over, no new block");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_survives_the_first_node_too_and_blocks_after_it_avoid_the_dead() {
+    let cluster = Cluster::start(3).await;
+    let client = cluster.client().await;
+    let data = bytes(8 * PACKET_BYTES);
+    cluster.node(1).misbehave(Misdeed::DieAfterPackets(2));
+    client.write_stream("/f", &data, stream_options(2, 4 * PACKET_BYTES as u64)).await.unwrap();
+    assert!(cluster.content("/f") == data);
+    assert_eq!(cluster.table.lock().excluded, [vec![], vec!["n1".to_owned()]]);
+}
+
+#[tokio::test]
+async fn a_connection_lost_by_a_living_node_is_resumed_on_it() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let data = bytes(20 * PACKET_BYTES);
+    cluster.node(1).misbehave(Misdeed::HangUpOnceAfterPackets(18));
+    client.write_stream("/f", &data, stream_options(1, data.len() as u64)).await.unwrap();
+    assert!(cluster.content("/f") == data);
+    let resumed = cluster.node(1).state.lock().resumed_at.clone();
+    assert_eq!(resumed.len(), 2);
+    assert!(resumed[1] > 0 && resumed[1] as usize <= 18 * PACKET_BYTES, "{resumed:?}");
+}
+
+#[tokio::test]
+async fn a_failed_mirror_is_left_out_and_named() {
+    let cluster = Cluster::start(3).await;
+    let client = cluster.client().await;
+    let data = bytes(4 * PACKET_BYTES);
+    cluster.node(2).misbehave(Misdeed::MirrorFailsAfterPackets(1));
+    let report = client.put_with("/f", &data, options(2, data.len() as u64 / 2), &()).await.unwrap();
+    assert!(cluster.content("/f") == data);
+    assert!(report.faults.contains(&NodeFault { node: "n2".into(), reason: "disk on fire".into() }));
+}
+
+#[tokio::test]
+async fn the_only_replica_dies_and_a_put_writes_the_block_again() {
+    let mut cluster = Cluster::start(3).await;
+    for parallel in [1, 2, 3] {
+        cluster.config.parallel_blocks = parallel;
+        let client = cluster.client().await;
+        let data = bytes(3 * WINDOW_BYTES + 5);
+        let node = cluster.node(1);
+        node.state.lock().dead = false;
+        node.misbehave(Misdeed::DieAfterPackets(17));
+        let progress = Counted::default();
+        let name = format!("/f{parallel}");
+        let put = options(1, WINDOW_BYTES as u64 * 5 / 4);
+        client.put_with(&name, &data, put, &progress).await.unwrap();
+        assert!(cluster.content(&name) == data, "parallel {parallel}");
+        assert_eq!(progress.total(), data.len() as u64, "each byte counts once");
+    }
+}
+
+#[tokio::test]
+async fn the_only_replica_dies_and_a_stream_says_so() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client().await;
+    let data = bytes(2 * WINDOW_BYTES);
+    cluster.node(1).misbehave(Misdeed::DieAfterPackets(17));
+    let lost = client.write_stream("/f", &data, stream_options(1, data.len() as u64)).await;
+    let text = lost.unwrap_err().to_string();
+    assert!(text.starts_with("cannot write /f: blk_"), "{text}");
+    assert!(text.contains(" on n1: "), "{text}");
+    until("the file is given up", || !cluster.paths().contains(&"/f".to_owned())).await;
+    // Within the first window nothing is lost yet: the block starts over elsewhere.
+    cluster.node(1).state.lock().dead = false;
+    cluster.node(1).misbehave(Misdeed::DieAfterPackets(0));
+    client.write_stream("/g", &data, stream_options(1, data.len() as u64)).await.unwrap();
+    assert!(cluster.content("/g") == data);
+}
+
+#[tokio::test]
+async fn nodes_that_refuse_are_passed_over_until_none_is_left() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client().await;
+    for misdeed in [Misdeed::RefuseWrites, Misdeed::Garbage, Misdeed::AckTooMuch] {
+        cluster.node(1).misbehave(misdeed);
+        client.put_bytes("/f", &bytes(1000)).await.unwrap();
+        assert!(cluster.content("/f") == bytes(1000));
+        client.delete(&path("/f"), false).await.unwrap();
+    }
+    cluster.node(1).misbehave(Misdeed::RefuseWrites);
+    cluster.node(2).misbehave(Misdeed::RefuseWrites);
+    let text = client.put_bytes("/f", &bytes(1000)).await.unwrap_err().to_string();
+    assert!(text.contains("no folder has room"), "{text}");
+    assert_eq!(cluster.paths(), ["/"], "nothing is left");
+}
+
+#[tokio::test]
+async fn the_lease_is_renewed_while_a_file_is_open_and_not_after() {
+    let cluster = Cluster::start(1).await;
+    cluster.table.lock().lease_ms = 60;
+    let client = cluster.client().await;
+    let writer = client.create(&path("/f"), CreateOptions::default()).await.unwrap();
+    until("three renewals", || cluster.table.lock().renewals >= 3).await;
+    writer.close().await.unwrap();
+    let renewing = client.inner.leases.lock().is_idle();
+    assert!(renewing, "nobody renews any more");
+}
+
+#[tokio::test]
+async fn a_writer_that_is_dropped_or_aborted_leaves_nothing() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    for written in [0, 10, 3 * PACKET_BYTES] {
+        for drops in [true, false] {
+            let mut writer = client.create(&path("/f"), CreateOptions::default()).await.unwrap();
+            writer.write(&bytes(written)).await.unwrap();
+            assert_eq!(cluster.paths(), ["/", "/f"]);
+            if drops {
+                drop(writer);
+            } else {
+                writer.abort().await.unwrap();
+            }
+            until("the file is gone", || cluster.paths() == ["/"]).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_there_is_kept_unless_asked_otherwise() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    client.put_bytes("/f", b"old").await.unwrap();
+    let error = client.put_bytes("/f", b"new").await.unwrap_err();
+    assert!(error.is(crate::error::Kind::Exists));
+    assert!(cluster.content("/f") == b"old");
+    let overwrite = PutOptions { overwrite: true, ..PutOptions::default() };
+    client.put_with("/f", b"new", overwrite, &()).await.unwrap();
+    assert!(cluster.content("/f") == b"new");
+    assert!(client.put_bytes("/", b"x").await.unwrap_err().is(crate::error::Kind::IsDirectory));
+}
+
+#[tokio::test]
+async fn local_trouble_names_the_local_file() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let folder = tempfile::tempdir().unwrap();
+    let to = path("/f");
+    let put = |from: PathBuf| client.put(PutSource::File(from), &to, PutOptions::default(), &());
+    let text = put(folder.path().join("none")).await.unwrap_err().to_string();
+    assert!(text.contains("none: No such file"), "{text}");
+    let text = put(folder.path().to_owned()).await.unwrap_err().to_string();
+    assert!(text.ends_with("is a folder"), "{text}");
+    let long = path(&format!("/{}", "ü".repeat(127)));
+    let source = PutSource::Reader(Box::new(&b"x"[..]));
+    client.put(source, &long, PutOptions::default(), &()).await.unwrap();
+}
