@@ -23,8 +23,8 @@ Examples:
   mrctl nodes                           see where the bytes are
   mrctl down                            stop everything; the data stays
 
-The cluster is found by --namenode, FERMATA_NAMENODE, --config, FERMATA_CONFIG, ./fermata.toml, or the
-nearest .fermata/ folder upwards that `mrctl up` left.";
+The cluster is found by --namenode, FERMATA_NAMENODE, --config, FERMATA_CONFIG, ./fermata.toml,
+or the nearest .fermata/ folder upwards that `mrctl up` left.";
 
 /// Fermata: a MapReduce cluster in a handful of small programs
 #[derive(Debug, Parser)]

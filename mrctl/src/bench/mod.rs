@@ -48,7 +48,7 @@ pub(crate) struct Dfs {
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1000..))]
     blocks: u64,
     /// Folder on the disk to measure [default: the current folder]
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
     /// As JSON: one array of figures
     #[arg(long)]

@@ -55,6 +55,7 @@ impl Launch {
     pub(crate) async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
         let port = port.filter(|port| *port != 0).map_or_else(free_port, Ok)?;
         let listen = format!("127.0.0.1:{port}");
+        layout.make()?;
         layout.write_config(&listen)?;
         let mut launch = Self { layout, state: ClusterState::default(), children: vec![], keep: false };
         launch.spawn(&Layout::namenode(), &listen)?;

@@ -60,25 +60,28 @@ const NODES: u32 = 3;
 const NODES_MAX: u32 = 200;
 
 impl Layout {
-    /// For `folder`, which is made if need be: what is there already, with `overrides` over it.
+    /// For `folder`: what is there already, with `overrides` over it. Changes nothing yet.
     pub(crate) fn prepare(folder: &Path, overrides: &Overrides) -> Result<Self> {
-        let make = |path: &Path| {
-            fs::create_dir_all(path).with_context(|| format!("cannot make folder {}", path.display()))
-        };
-        make(folder)?;
-        let folder =
-            folder.canonicalize().with_context(|| format!("cannot find folder {}", folder.display()))?;
-        for part in ["logs", "run", "data"] {
-            make(&folder.join(part))?;
-        }
+        let folder = std::path::absolute(folder)
+            .with_context(|| format!("cannot tell where {} is", folder.display()))?;
         let file = folder.join("fermata.toml");
         let config = Config::load(file.exists().then_some(file.as_path()))?;
         let shape = fs::read_to_string(folder.join("layout.json"))
             .ok()
             .and_then(|text| serde_json::from_str(&text).ok());
-        let layout = Self::plan(folder, shape, config, overrides)?;
-        layout.keep()?;
-        Ok(layout)
+        Self::plan(folder, shape, config, overrides)
+    }
+
+    /// Makes the folder and its parts, and remembers the shape for the next start on it.
+    pub(crate) fn make(&self) -> Result<()> {
+        for part in ["logs", "run", "data"] {
+            let path = self.folder.join(part);
+            fs::create_dir_all(&path).with_context(|| format!("cannot make folder {}", path.display()))?;
+        }
+        let path = self.folder.join("layout.json");
+        let shape = Shape { nodes: self.nodes_before.unwrap_or(self.nodes), racks: self.racks };
+        let text = serde_json::to_string(&shape).expect("the shape is plain data");
+        fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn plan(
@@ -88,7 +91,7 @@ impl Layout {
         overrides: &Overrides,
     ) -> Result<Self> {
         let nodes = overrides.nodes.or(before.map(|shape| shape.nodes)).unwrap_or(NODES);
-        let racks = overrides.racks.or(before.map(|shape| shape.racks)).unwrap_or(1);
+        let racks = overrides.racks.or(before.map(|shape| shape.racks.min(nodes))).unwrap_or(1);
         ensure!((1..=NODES_MAX).contains(&nodes), "--nodes {nodes}: must be from 1 to {NODES_MAX}");
         ensure!(racks >= 1, "--racks 0: must be at least 1");
         ensure!(racks <= nodes, "--racks {racks}: there are only {nodes} nodes to put in racks");
@@ -111,14 +114,6 @@ impl Layout {
         config.check()?;
         let nodes_before = before.map(|shape| shape.nodes).filter(|before| *before > nodes);
         Ok(Self { folder, nodes, racks, config, nodes_before })
-    }
-
-    /// Remembers the shape for the next start on this folder.
-    fn keep(&self) -> Result<()> {
-        let path = self.folder.join("layout.json");
-        let shape = Shape { nodes: self.nodes_before.unwrap_or(self.nodes), racks: self.racks };
-        let text = serde_json::to_string(&shape).expect("the shape is plain data");
-        fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Writes `fermata.toml`, with the namenode's address, for daemons and clients.
@@ -209,6 +204,8 @@ mod tests {
         assert_eq!((same.nodes, same.racks, same.nodes_before), (5, 2, None));
         let fewer = plan(before, Overrides { nodes: Some(4), ..Overrides::default() }).unwrap();
         assert_eq!((fewer.nodes, fewer.nodes_before), (4, Some(5)));
+        let one = plan(before, Overrides { nodes: Some(1), ..Overrides::default() }).unwrap();
+        assert_eq!((one.nodes, one.racks), (1, 1));
         let more = plan(before, Overrides { nodes: Some(6), ..Overrides::default() }).unwrap();
         assert_eq!((more.nodes, more.nodes_before), (6, None));
     }
@@ -250,6 +247,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let overrides = Overrides { nodes: Some(4), racks: Some(2), ..Overrides::default() };
         let mut first = Layout::prepare(folder.path(), &overrides).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        first.make().unwrap();
         first.config.namenode.block_size = Bytes::mib(8);
         first.write_config("127.0.0.1:9").unwrap();
         let second = Layout::prepare(folder.path(), &Overrides::default()).unwrap();

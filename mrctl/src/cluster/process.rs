@@ -84,7 +84,8 @@ impl Identity {
             return threads(self.pid) > 1;
         }
         let Ok(cmdline) = fs::read(format!("/proc/{}/cmdline", self.pid)) else { return false };
-        // On its way out it has no command line any more, but still its files and ports.
+        // For a moment at its start, and on its way out, it has no command line, but it has its files and
+        // ports; pid and start time say enough then.
         cmdline.is_empty() || parse_cmdline(&cmdline).get(1..).is_some_and(|words| words == args)
     }
 
@@ -150,6 +151,10 @@ mod tests {
     fn sleeper() -> (Child, Identity, Vec<String>) {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let identity = Identity::of(child.id()).unwrap();
+        // For a moment after its start it has no command line yet.
+        while fs::read(format!("/proc/{}/cmdline", identity.pid)).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
         (child, identity, vec!["600".to_owned()])
     }
 

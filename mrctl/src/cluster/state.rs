@@ -142,17 +142,14 @@ impl ClusterState {
         })
     }
 
-    /// Ends every daemon, the nodes before the namenode, and says what became of each.
+    /// Ends every daemon, the nodes asked before the namenode, and says what became of each.
     pub(crate) fn stop_all(&self) -> Result<Vec<(&Daemon, Fate)>> {
-        let mut fates = Vec::with_capacity(self.daemons.len());
-        for kind in [Kind::Datanode, Kind::Namenode] {
-            let group: Vec<&Daemon> = self.daemons.iter().filter(|daemon| daemon.kind == kind).collect();
-            let processes: Vec<_> =
-                group.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
-            let ends = end(&processes, PATIENCE).context("cannot end a daemon of this cluster")?;
-            fates.extend(group.into_iter().zip(ends));
-        }
-        Ok(fates)
+        let mut daemons: Vec<&Daemon> = self.daemons.iter().collect();
+        daemons.sort_by_key(|daemon| daemon.kind == Kind::Namenode);
+        let processes: Vec<_> =
+            daemons.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
+        let fates = end(&processes, PATIENCE).context("cannot end a daemon of this cluster")?;
+        Ok(daemons.into_iter().zip(fates).collect())
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) fn state_word(state: NodeState) -> &'static str {
 pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
     let header = ["NAME", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARD", "NOTE"];
     let mut table = output::table(&header, &[4, 5, 6, 7]);
+    let mut nodes: Vec<&NodeReport> = nodes.iter().collect();
+    nodes.sort_by(|one, other| natural(&one.address.node).cmp(&natural(&other.address.node)));
     for node in nodes {
         table.add_row([
             node.address.node.clone(),
@@ -56,6 +58,12 @@ pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
     output::print_table(&table)
 }
 
+/// Sorts node10 after node9.
+fn natural(name: &str) -> (&str, u64, &str) {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (stem, name[stem.len()..].parse().unwrap_or(0), name)
+}
+
 fn note(node: &NodeReport) -> String {
     let mut notes = Vec::new();
     if node.state == NodeState::Draining {
@@ -66,4 +74,16 @@ fn note(node: &NodeReport) -> String {
         notes.push(format!("{} of {all} folders failed", node.failed_volumes));
     }
     notes.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::natural;
+
+    #[test]
+    fn numbered_names_sort_by_number() {
+        let mut names = ["node10", "node9", "web", "node1", "b2"];
+        names.sort_by(|one, other| natural(one).cmp(&natural(other)));
+        assert_eq!(names, ["b2", "node1", "node9", "node10", "web"]);
+    }
 }

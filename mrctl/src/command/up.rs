@@ -21,16 +21,16 @@ const WATCH: Duration = Duration::from_millis(500);
     mrctl up --nodes 6 --racks 2 --replication 3 --detach")]
 pub(crate) struct Args {
     /// Datanodes [default: 3, or as the folder was made with]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
     /// Replicas of each block, unless a file asks otherwise [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     replication: Option<u32>,
     /// Block size, unless a file asks otherwise [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
     /// Racks that the datanodes are dealt to in turn [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     racks: Option<u32>,
     /// Folder for data, logs and configuration
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
@@ -50,6 +50,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
         replication: args.replication,
         block_size: args.block_size,
     };
+    // Flags that make no sense are refused before anything is made.
+    Layout::prepare(&args.dir, &overrides)?;
     let held = lock(&args.dir)?;
     refuse_twice(&args.dir)?;
     let layout = Layout::prepare(&args.dir, &overrides)?;

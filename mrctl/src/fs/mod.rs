@@ -19,7 +19,7 @@ pub(crate) use check::await_health;
 use crate::locate::Target;
 use anyhow::{Result, bail};
 use dfs::{
-    client::{Client, FileReader, FileStatus},
+    client::{Client, ClientError, FileReader, FileStatus},
     error::Kind,
     path::DfsPath,
 };
@@ -116,6 +116,23 @@ impl Outcome {
     }
 }
 
+/// A pattern that matched nothing.
+#[derive(Debug)]
+struct NoMatch(String);
+
+impl Display for NoMatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "nothing in the file system matches {}", self.0)
+    }
+}
+
+impl std::error::Error for NoMatch {}
+
+/// Whether an error says only that something is not there.
+fn is_absent(error: &anyhow::Error) -> bool {
+    error.is::<NoMatch>() || error.downcast_ref::<ClientError>().is_some_and(|error| error.is(Kind::NotFound))
+}
+
 /// Whether `text` has characters that the file system matches.
 fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
@@ -133,7 +150,7 @@ async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     // A name may hold such characters itself.
     match client.stat(&DfsPath::parse(text)?).await {
         Ok(status) => Ok(vec![status]),
-        Err(error) if error.is(Kind::NotFound) => bail!("nothing in the file system matches {text}"),
+        Err(error) if error.is(Kind::NotFound) => Err(NoMatch(text.to_owned()).into()),
         Err(error) => Err(error.into()),
     }
 }

@@ -3,13 +3,12 @@
 use super::{
     Outcome,
     dest::{self, Dest, There},
-    expand, expand_all, is_pattern, lookup, refuse_dir,
+    expand, expand_all, is_absent, lookup, refuse_dir,
 };
 use crate::output;
 use anyhow::{Context, Result, bail};
 use dfs::{
     client::{Client, FileStatus},
-    error::Kind,
     path::DfsPath,
 };
 use std::process::ExitCode;
@@ -89,7 +88,6 @@ async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
     let found = match expand(client, text).await {
         Ok(found) => found,
         Err(error) if args.force && is_absent(&error) => return Ok(()),
-        Err(_) if args.force && is_pattern(text) => return Ok(()),
         Err(error) => return Err(error),
     };
     for status in found {
@@ -103,10 +101,6 @@ async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
         client.delete(&status.path, args.recursive).await?;
     }
     Ok(())
-}
-
-fn is_absent(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<dfs::client::ClientError>().is_some_and(|error| error.is(Kind::NotFound))
 }
 
 /// What is at a place, for the rules of destinations.
