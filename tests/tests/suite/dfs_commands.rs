@@ -90,7 +90,7 @@ fn quotas_modes_and_appends() {
     assert_eq!(cluster.mrctl(&["fs", "cat", "/q/one"]), "abcabc");
     cluster.mrctl(&["fs", "chmod", "600", "/q/one"]);
     cluster.mrctl(&["fs", "chown", "ada:lovelace", "/q/one"]);
-    let stat = cluster.json(&["fs", "stat", "/q/one"]);
+    let stat = cluster.json(&["fs", "stat", "/q/one"])[0].clone();
     assert_eq!((stat["mode"].as_u64(), stat["owner"].as_str()), (Some(0o600), Some("ada")), "{stat}");
     assert_eq!(stat["group"], "lovelace");
 }
