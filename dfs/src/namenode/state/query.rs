@@ -101,6 +101,8 @@ impl State {
         let Some(file) = inode.file() else {
             return Err(Error::new(Kind::IsDirectory, format!("{path} is a folder: name a file to read")));
         };
+        let at_reader = self.nodes.iter().find(|(_, node)| node.who.host == reader_host);
+        let rack = at_reader.map(|(_, node)| node.who.rack.as_str());
         let end = offset.saturating_add(length);
         let mut at = 0;
         let mut blocks = Vec::new();
@@ -109,7 +111,7 @@ impl State {
                 break;
             }
             if at + length > offset {
-                let nodes = self.near(block, reader_host);
+                let nodes = self.near(block, reader_host, rack);
                 blocks.push(LocatedBlock { block, offset: at, length, nodes });
             }
             at += length;
@@ -119,9 +121,7 @@ impl State {
 
     /// The nodes of a block: live before suspect, then the reader's host, then its rack; the rest in an order
     /// that differs from block to block, so that not all readers go to the same one.
-    fn near(&self, block: BlockId, reader_host: &str) -> Vec<NodeAddress> {
-        let at_reader = self.nodes.iter().find(|(_, node)| node.who.host == reader_host);
-        let rack = at_reader.map(|(_, node)| node.who.rack.as_str());
+    fn near(&self, block: BlockId, reader_host: &str, rack: Option<&str>) -> Vec<NodeAddress> {
         let key = |ix: &Ix| {
             let node = self.nodes.get(*ix);
             let distance = match () {

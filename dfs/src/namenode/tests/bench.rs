@@ -6,6 +6,7 @@ use crate::{
     ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
     namenode::{
         Namespace, Record, Settings, State,
+        namespace::Block,
         op::{
             BlockLength, Caller, Command, Heartbeat, HeartbeatAnswer, Now, OnAbandon, Op, Outcome,
             Registration, Request,
@@ -392,7 +393,7 @@ impl Bench {
 
     /// Nodes (by index) with a good replica on disk.
     pub(super) fn good_on(&self, block: BlockId) -> Vec<usize> {
-        let length = self.state.namespace().block(block).and_then(|known| known.length());
+        let length = self.state.namespace().block(block).and_then(Block::length);
         let good = |node: &FakeNode| {
             node.disk.get(&block).is_some_and(|(told, damaged)| !damaged && length.is_none_or(|l| l == *told))
         };

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     ids::{BlockId, FileId},
-    namenode::op::{BlockLength, OnAbandon, Op},
+    namenode::op::{BlockLength, Heartbeat, OnAbandon, Op},
 };
 
 const NODES: usize = 6;
@@ -136,7 +136,7 @@ impl Chaos {
         let node = &mut self.bench.nodes[at];
         node.incarnation += 1;
         node.seq = 0;
-        node.news = Default::default();
+        node.news = Heartbeat::default();
         self.hits[2] += 1;
     }
 
@@ -208,7 +208,9 @@ impl Chaos {
         for node in &mut self.bench.nodes {
             (node.up, node.deaf) = (true, false);
             let rotten: Vec<_> = node.disk.iter().filter(|(_, (_, bad))| *bad).map(|(b, _)| *b).collect();
-            rotten.into_iter().for_each(|block| node.set_aside(block));
+            for block in rotten {
+                node.set_aside(block);
+            }
         }
         self.bench.state.set_safemode(false);
         for _ in 0..200 {

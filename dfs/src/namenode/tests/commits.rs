@@ -6,7 +6,10 @@ use crate::{
     namenode::op::{CommitMove, Op, Outcome, Quota},
 };
 
-fn commit(epoch: u64, id: &str, moves: &[(&[&str], &str)], deletes: &[&str]) -> Op {
+/// Pieces, and where they go.
+type Move<'a> = (&'a [&'a str], &'a str);
+
+fn commit(epoch: u64, id: &str, moves: &[Move], deletes: &[&str]) -> Op {
     Op::Commit {
         scope: "job1".into(),
         epoch,
@@ -30,20 +33,19 @@ fn job() -> Bench {
     bench
 }
 
-const MOVES: &[(&[&str], &str)] = &[
+const MOVES: &[Move] = &[
     (&["/tmp/t0/p0", "/tmp/t0/p1"], "/out/part-0"),
     (&["/tmp/t1/p0"], "/out/part-1"),
     (&[], "/out/_SUCCESS"),
 ];
 
-fn done(already_done: bool) -> Result<Outcome, Error> {
-    Ok(Outcome::Committed { already_done })
-}
+const DONE: Result<Outcome, Error> = Ok(Outcome::Committed { already_done: false });
+const REPEATED: Result<Outcome, Error> = Ok(Outcome::Committed { already_done: true });
 
 #[test]
 fn everything_appears_at_once_and_once() {
     let mut bench = job();
-    assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp", "/tmp/t0", "/nothing"])), done(false));
+    assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp", "/tmp/t0", "/nothing"])), DONE);
     let status = bench.stat("/out/part-0").unwrap();
     assert_eq!((status.length, status.commit_id.as_str(), status.replication), (30, "c1", 2));
     assert_eq!(bench.stat("/out/part-1").unwrap().length, 5);
@@ -51,7 +53,7 @@ fn everything_appears_at_once_and_once() {
     assert_eq!((success.length, success.open), (0, false));
     assert_eq!(bench.stat("/tmp").unwrap_err(), Kind::NotFound);
     // Sent again under another request id, e.g. by a restarted tracker.
-    assert_eq!(bench.ask(commit(4, "c1", MOVES, &["/out"])), done(true));
+    assert_eq!(bench.ask(commit(4, "c1", MOVES, &["/out"])), REPEATED);
     assert_eq!(bench.refused(commit(3, "c1", MOVES, &[])), Kind::Fenced);
     assert_eq!(bench.refused(commit(4, "c2", MOVES, &[])), Kind::Exists);
 }
@@ -67,7 +69,7 @@ fn an_old_epoch_is_shut_out_even_after_a_restart() {
     bench.beat_all();
     bench.tick();
     assert_eq!(bench.refused(commit(4, "c1", MOVES, &[])), Kind::Fenced);
-    assert_eq!(bench.ask(commit(5, "c1", MOVES, &[])), done(false));
+    assert_eq!(bench.ask(commit(5, "c1", MOVES, &[])), DONE);
     bench.ask(Op::Fence { scope: "job2".into(), epoch: 1 }).unwrap();
 }
 
@@ -76,7 +78,7 @@ fn a_refused_commit_does_nothing() {
     let mut bench = job();
     bench.create("/tmp/open");
     bench.file("/there", 1, &[]);
-    let table: &[(&[(&[&str], &str)], &[&str], Kind)] = &[
+    let table: &[(&[Move], &[&str], Kind)] = &[
         (&[(&["/tmp/t0/p0"], "/out/a"), (&["/tmp/none"], "/out/b")], &[], Kind::NotFound),
         (&[(&["/tmp/t0/p0"], "/out/a"), (&["/tmp/t0/p0"], "/out/b")], &[], Kind::Invalid),
         (&[(&["/tmp/t0/p0", "/tmp/t0/p0"], "/out/a")], &[], Kind::Invalid),
@@ -103,8 +105,8 @@ fn a_refused_commit_does_nothing() {
 #[test]
 fn deleting_a_piece_or_its_folder_spares_it() {
     let mut bench = job();
-    let moves: &[(&[&str], &str)] = &[(&["/tmp/t0/p0"], "/a"), (&["/tmp/t0/p1"], "/b")];
-    assert_eq!(bench.ask(commit(1, "c", moves, &["/tmp/t0/p0", "/tmp/t0"])), done(false));
+    let moves: &[Move] = &[(&["/tmp/t0/p0"], "/a"), (&["/tmp/t0/p1"], "/b")];
+    assert_eq!(bench.ask(commit(1, "c", moves, &["/tmp/t0/p0", "/tmp/t0"])), DONE);
     assert_eq!(bench.stat("/a").unwrap().length, 10);
     assert_eq!(bench.stat("/b").unwrap().length, 20);
     assert_eq!(bench.stat("/tmp/t0").unwrap_err(), Kind::NotFound);
@@ -121,6 +123,6 @@ fn quotas_count_for_the_whole() {
     bench.ask(quota(Some(4), Some(69))).unwrap();
     assert_eq!(bench.refused(commit(1, "c", MOVES, &[])), Kind::Quota);
     bench.ask(quota(Some(4), Some(70))).unwrap();
-    assert_eq!(bench.ask(commit(1, "c", MOVES, &[])), done(false));
+    assert_eq!(bench.ask(commit(1, "c", MOVES, &[])), DONE);
     assert_eq!(bench.state.usage(&path("/out")).unwrap().space, 70);
 }

@@ -366,7 +366,7 @@ fn lists_go_page_by_page() {
     }
     let names = |after: &str, limit| {
         let (entries, more) = bench.state.list(&path("/l"), after, limit).unwrap();
-        (entries.iter().map(|entry| entry.path.name().to_owned()).collect::<Vec<_>>().join(""), more)
+        (entries.iter().map(|entry| entry.path.name()).collect::<String>(), more)
     };
     assert_eq!(names("", 3), ("abc".into(), true));
     assert_eq!(names("c", 3), ("d".into(), false));

@@ -7,14 +7,12 @@ use super::{
 };
 use crate::{
     error::Kind,
-    ids::FileId,
     namenode::op::{BlockLength, CommitMove, OnAbandon, Op, Outcome, Quota},
 };
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, PartialEq)]
 struct Thing {
-    id: FileId,
     /// None for a folder.
     file: Option<Content>,
     quota: Option<u64>,
@@ -81,7 +79,7 @@ impl Model {
         }
         let folder = above(at).to_owned();
         self.parents(&folder, true)?;
-        self.flat.insert(folder, Thing { id: FileId(0), file: None, quota: None });
+        self.flat.insert(folder, Thing { file: None, quota: None });
         Ok(())
     }
 
@@ -184,7 +182,7 @@ impl Model {
             _ => {}
         }
         let content = Content { holder: Some(holder), blocks: vec![], commit: None };
-        self.flat.insert(at.into(), Thing { id: FileId(0), file: Some(content), quota: None });
+        self.flat.insert(at.into(), Thing { file: Some(content), quota: None });
         Ok(())
     }
 
@@ -197,7 +195,7 @@ impl Model {
             Some(thing) if thing.file.is_none() && parents => Ok(()),
             Some(_) => Err(Kind::Exists),
             None => {
-                self.flat.insert(at.into(), Thing { id: FileId(0), file: None, quota: None });
+                self.flat.insert(at.into(), Thing { file: None, quota: None });
                 Ok(())
             }
         }
@@ -288,7 +286,7 @@ impl Model {
                 let taken = self.flat.remove(piece.as_str()).ok_or(Kind::Invalid)?;
                 content.blocks.extend(taken.file.unwrap().blocks);
             }
-            self.flat.insert(to.into(), Thing { id: FileId(0), file: Some(content), quota: None });
+            self.flat.insert(to.into(), Thing { file: Some(content), quota: None });
         }
         for at in deletes {
             if *at == "/" {
@@ -324,6 +322,13 @@ impl Play {
         if at.is_empty() { "/".into() } else { at }
     }
 
+    /// Most often a file that nobody writes.
+    fn closed_file(&mut self) -> String {
+        let closed: Vec<String> =
+            self.model.flat.keys().filter(|at| self.model.closed(at).is_ok()).cloned().collect();
+        if closed.is_empty() || self.random.once_in(5) { self.path() } else { self.random.pick(&closed) }
+    }
+
     fn flip(&mut self) -> bool {
         self.random.once_in(2)
     }
@@ -354,8 +359,9 @@ impl Play {
                 ("quota", Op::SetQuota { path: at, quota: Quota { files, space: None } })
             }
             14 => {
-                let sources = (0..1 + self.random.below(2)).map(|_| path(&self.path())).collect();
-                ("concat", Op::Concat { target: at, sources })
+                let target = path(&self.closed_file());
+                let sources = (0..=self.random.below(2)).map(|_| path(&self.closed_file())).collect();
+                ("concat", Op::Concat { target, sources })
             }
             _ => ("commit", self.commit()),
         }
