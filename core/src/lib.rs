@@ -1,3 +1,31 @@
-//! The JobTracker's mind: cluster model, state machine, `Scheduler` trait and `Plan`. Pure: no clock, no I/O.
+//! The JobTracker's mind: a deterministic state machine without clock, socket, thread, file or hidden randomness.
 //!
-//! Empty until the runtime fills it.
+//! Events go in with the time, effects come out. The daemon and the simulator run this same code. Read in this
+//! order: [`event`] (what goes in and out), [`fact`] (what is remembered), [`cluster`] (what policies see),
+//! [`plan`] and [`scheduler`] (how policies decide), [`JobTracker`] (how it all moves).
+
+pub mod cluster;
+pub mod config;
+pub mod event;
+pub mod fact;
+pub mod ids;
+pub mod invariants;
+pub mod job;
+mod jobtracker;
+pub mod phase;
+pub mod plan;
+pub mod scenario;
+pub mod scheduler;
+pub mod task;
+pub mod time;
+pub mod tracker;
+
+pub use cluster::Cluster;
+pub use config::Config;
+pub use event::{Effect, Event};
+pub use fact::Fact;
+pub use jobtracker::JobTracker;
+pub use phase::{PerPhase, Phase};
+pub use plan::{Plan, Refused, Why};
+pub use scheduler::Scheduler;
+pub use time::{Span, Time};

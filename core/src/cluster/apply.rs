@@ -1,0 +1,348 @@
+//! Facts change the cluster here and nowhere else, whether they are new or replayed.
+//!
+//! A fact that does not fit (an attempt of an unknown job, say) can only come from a damaged or foreign journal:
+//! it is refused, and the cluster is as it was.
+
+use super::Cluster;
+use crate::{
+    fact::Fact,
+    ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
+    job::{Job, JobOutcome, JobSpec, JobState, MapEvent},
+    phase::{PerPhase, Phase},
+    task::{Attempt, AttemptResult, AttemptState, Progress, Task},
+    time::Time,
+    tracker::{Tracker, TrackerState},
+};
+use std::{collections::BTreeSet, sync::Arc};
+
+/// A fact that does not fit what went before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("fact does not fit: {0}")]
+pub struct Misfit(pub String);
+
+fn misfit<T>(what: impl std::fmt::Display) -> Result<T, Misfit> {
+    Err(Misfit(what.to_string()))
+}
+
+impl Cluster {
+    /// Takes one fact.
+    pub fn apply(&mut self, at: Time, fact: &Fact) -> Result<(), Misfit> {
+        match fact {
+            Fact::JobTrackerStarted { epoch, .. } => {
+                self.epoch = *epoch;
+                self.await_trackers(at);
+                Ok(())
+            }
+            Fact::TrackerJoined { .. } => self.tracker_joined(at, fact),
+            Fact::TrackerSuspected { tracker, .. } => self.set_state(*tracker, TrackerState::Suspect),
+            Fact::TrackerRecovered { tracker } => self.set_state(*tracker, TrackerState::Live),
+            Fact::TrackerLost { tracker, .. } => self.set_state(*tracker, TrackerState::Lost),
+            Fact::JobSubmitted { job, request, spec } => self.job_submitted(at, *job, *request, spec),
+            Fact::JobCommitting { job } => self.set_job_state(*job, JobState::Committing),
+            Fact::JobEnded { job, outcome } => self.job_ended(at, *job, outcome),
+            Fact::JobForgotten { job } => self.job_forgotten(*job),
+            Fact::AttemptLaunched { attempt, tracker, speculative, .. } => {
+                self.attempt_launched(at, *attempt, *tracker, *speculative)
+            }
+            Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
+            Fact::AttemptFailed { attempt, .. } => self.attempt_failed(at, *attempt),
+            Fact::AttemptKilled { attempt, .. } => self.release(at, *attempt, AttemptState::Killed),
+            Fact::MapOutputLost { attempt, .. } => self.map_output_lost(*attempt),
+            Fact::TrackerBlacklisted { job, tracker } => {
+                self.job_mut(*job)?.blacklist.insert(*tracker);
+                Ok(())
+            }
+        }
+    }
+
+    fn job_mut(&mut self, id: JobId) -> Result<&mut Job, Misfit> {
+        self.jobs.get_mut(&id).ok_or_else(|| Misfit(format!("{id} is not known")))
+    }
+
+    fn task_mut(&mut self, id: TaskId) -> Result<&mut Task, Misfit> {
+        let task = self.job_mut(id.job)?.tasks[id.phase].get_mut(id.index as usize);
+        task.ok_or_else(|| Misfit(format!("{id} is not known")))
+    }
+
+    /// After a restart nothing has been heard yet, and everybody gets the full time to come back.
+    fn await_trackers(&mut self, at: Time) {
+        for tracker in self.trackers.values_mut().filter(|tracker| tracker.state != TrackerState::Lost) {
+            tracker.state = TrackerState::Awaited;
+            tracker.last_heard = at;
+        }
+        self.free = PerPhase::default();
+    }
+
+    fn set_state(&mut self, id: TrackerId, state: TrackerState) -> Result<(), Misfit> {
+        let Some(tracker) = self.trackers.get_mut(&id) else { return misfit(format!("{id} is not known")) };
+        let was = std::mem::replace(&mut tracker.state, state);
+        let slots = tracker.slots;
+        for phase in Phase::BOTH {
+            match (was, state) {
+                (TrackerState::Lost, TrackerState::Lost) => {}
+                (_, TrackerState::Lost) => self.slots[phase] -= slots[phase],
+                (TrackerState::Lost, _) => self.slots[phase] += slots[phase],
+                _ => {}
+            }
+        }
+        self.refresh_free(id);
+        Ok(())
+    }
+
+    fn tracker_joined(&mut self, at: Time, fact: &Fact) -> Result<(), Misfit> {
+        let Fact::TrackerJoined { tracker: id, name, incarnation, host, rack, shuffle_addr, slots } = fact
+        else {
+            return misfit("not a registration");
+        };
+        let host = HostId(self.hosts.number(host));
+        let rack = RackId(self.racks.number(rack));
+        let before = self.trackers.remove(id);
+        if let Some(before) = &before {
+            if before.state != TrackerState::Lost {
+                Phase::BOTH.into_iter().for_each(|phase| self.slots[phase] -= before.slots[phase]);
+            }
+            if let Some(there) = self.trackers_on.get_mut(&before.host) {
+                there.remove(id);
+            }
+        }
+        let (running, outputs) = before.map_or_else(
+            || (PerPhase::default(), BTreeSet::new()),
+            |before| (before.running, before.outputs),
+        );
+        let tracker = Tracker {
+            id: *id,
+            name: name.clone(),
+            incarnation: *incarnation,
+            host,
+            rack,
+            shuffle_addr: shuffle_addr.clone(),
+            slots: *slots,
+            state: TrackerState::Live,
+            running,
+            outputs,
+            last_heard: at,
+        };
+        self.trackers.insert(*id, tracker);
+        self.by_name.insert(name.clone(), *id);
+        if let Some(before) = self.rack_of.insert(host, rack)
+            && let Some(there) = self.hosts_in.get_mut(&before)
+        {
+            there.remove(&host);
+        }
+        self.hosts_in.entry(rack).or_default().insert(host);
+        self.trackers_on.entry(host).or_default().insert(*id);
+        Phase::BOTH.into_iter().for_each(|phase| self.slots[phase] += slots[phase]);
+        self.refresh_free(*id);
+        Ok(())
+    }
+
+    fn job_submitted(
+        &mut self,
+        at: Time,
+        id: JobId,
+        request: RequestId,
+        spec: &Arc<JobSpec>,
+    ) -> Result<(), Misfit> {
+        if self.jobs.contains_key(&id) {
+            return misfit(format!("{id} is there already"));
+        }
+        let new_task = |phase, index, start, end, hosts| Task {
+            id: TaskId { job: id, phase, index },
+            start,
+            end,
+            hosts,
+            attempts: Vec::new(),
+            done_by: None,
+            failures: 0,
+        };
+        let mut maps = Vec::with_capacity(spec.splits.len());
+        for (index, split) in spec.splits.iter().enumerate() {
+            let hosts: BTreeSet<HostId> =
+                split.hosts.iter().map(|host| HostId(self.hosts.number(host))).collect();
+            let hosts = hosts.into_iter().collect();
+            maps.push(new_task(Phase::Map, index as u32, split.start, split.end, hosts));
+        }
+        let reduces =
+            (0..spec.reduces).map(|index| new_task(Phase::Reduce, index, 0, 0, Vec::new())).collect();
+        let mut job = Job {
+            id,
+            request,
+            spec: spec.clone(),
+            state: JobState::Running,
+            submitted: at,
+            first_launch: None,
+            maps_done: None,
+            ended: None,
+            tasks: PerPhase { map: maps, reduce: reduces },
+            pending: PerPhase::default(),
+            running: PerPhase::default(),
+            succeeded: PerPhase::default(),
+            failures: std::collections::BTreeMap::new(),
+            blacklist: BTreeSet::new(),
+            map_events: Vec::new(),
+            stragglers: PerPhase::default(),
+        };
+        for phase in Phase::BOTH {
+            for task in &job.tasks[phase] {
+                job.pending[phase].insert(task.id.index, &task.hosts);
+            }
+        }
+        self.jobs.insert(id, job);
+        self.active.insert(id);
+        self.by_request.insert(request, id);
+        self.next_job = self.next_job.max(id.0);
+        Ok(())
+    }
+
+    fn set_job_state(&mut self, id: JobId, state: JobState) -> Result<(), Misfit> {
+        let job = self.job_mut(id)?;
+        job.state = state;
+        Phase::BOTH.into_iter().for_each(|phase| job.pending[phase].clear());
+        self.active.remove(&id);
+        Ok(())
+    }
+
+    fn job_ended(&mut self, at: Time, id: JobId, outcome: &JobOutcome) -> Result<(), Misfit> {
+        self.set_job_state(id, JobState::Ended(outcome.clone()))?;
+        let job = self.job_mut(id)?;
+        job.ended = Some(at);
+        let outputs: Vec<(TrackerId, AttemptId)> = job
+            .tasks
+            .map
+            .iter()
+            .filter_map(Task::winner)
+            .map(|attempt| (attempt.tracker, attempt.id))
+            .collect();
+        for (tracker, attempt) in outputs {
+            if let Some(tracker) = self.trackers.get_mut(&tracker) {
+                tracker.outputs.remove(&attempt);
+            }
+        }
+        Ok(())
+    }
+
+    fn job_forgotten(&mut self, id: JobId) -> Result<(), Misfit> {
+        let Some(job) = self.jobs.remove(&id) else { return misfit(format!("{id} is not known")) };
+        self.by_request.remove(&job.request);
+        self.active.remove(&id);
+        Ok(())
+    }
+
+    fn attempt_launched(
+        &mut self,
+        at: Time,
+        id: AttemptId,
+        on: TrackerId,
+        speculative: bool,
+    ) -> Result<(), Misfit> {
+        let Some(tracker) = self.trackers.get_mut(&on) else { return misfit(format!("{on} is not known")) };
+        tracker.running[id.phase()].insert(id);
+        let task = self.task_mut(id.task)?;
+        if task.attempts.len() != id.number as usize {
+            return misfit(format!("{id} is not the next attempt"));
+        }
+        task.attempts.push(Attempt {
+            id,
+            tracker: on,
+            state: AttemptState::Launching,
+            launched: at,
+            advanced: at,
+            ended: None,
+            progress: Progress::default(),
+            speculative,
+            result: None,
+        });
+        let job = self.job_mut(id.job())?;
+        job.running[id.phase()].insert(id);
+        job.first_launch.get_or_insert(at);
+        self.settle(id.task)?;
+        self.refresh_free(on);
+        Ok(())
+    }
+
+    /// An attempt ends and its slot is free.
+    fn release(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), Misfit> {
+        let Some(attempt) = self.attempt_mut(id) else { return misfit(format!("{id} is not known")) };
+        if !attempt.state.holds_slot() {
+            return misfit(format!("{id} holds no slot"));
+        }
+        attempt.state = state;
+        attempt.ended = Some(at);
+        let on = attempt.tracker;
+        self.job_mut(id.job())?.running[id.phase()].remove(&id);
+        if let Some(tracker) = self.trackers.get_mut(&on) {
+            tracker.running[id.phase()].remove(&id);
+        }
+        self.refresh_free(on);
+        self.settle(id.task)
+    }
+
+    fn attempt_succeeded(&mut self, at: Time, id: AttemptId, result: &AttemptResult) -> Result<(), Misfit> {
+        if self.task_mut(id.task)?.is_done() {
+            return misfit(format!("{} is done already", id.task));
+        }
+        self.release(at, id, AttemptState::Succeeded)?;
+        let task = self.task_mut(id.task)?;
+        task.done_by = Some(id.number);
+        let attempt = &mut task.attempts[id.number as usize];
+        attempt.result = Some(result.clone());
+        attempt.progress.done = 1.0;
+        let on = attempt.tracker;
+        let job = self.job_mut(id.job())?;
+        job.succeeded[id.phase()] += 1;
+        if id.phase() == Phase::Map {
+            if job.is_done(Phase::Map) {
+                job.maps_done = Some(at);
+            }
+            if job.spec.reduces > 0 {
+                job.map_events.push(MapEvent::Available(id, on));
+                if let Some(tracker) = self.trackers.get_mut(&on) {
+                    tracker.outputs.insert(id);
+                }
+            }
+        }
+        self.settle(id.task)
+    }
+
+    fn attempt_failed(&mut self, at: Time, id: AttemptId) -> Result<(), Misfit> {
+        self.release(at, id, AttemptState::Failed)?;
+        let task = self.task_mut(id.task)?;
+        task.failures += 1;
+        let on = task.attempts[id.number as usize].tracker;
+        *self.job_mut(id.job())?.failures.entry(on).or_default() += 1;
+        Ok(())
+    }
+
+    fn map_output_lost(&mut self, id: AttemptId) -> Result<(), Misfit> {
+        let task = self.task_mut(id.task)?;
+        if task.done_by != Some(id.number) {
+            return misfit(format!("{id} has no output"));
+        }
+        task.done_by = None;
+        let attempt = &mut task.attempts[id.number as usize];
+        attempt.result = None;
+        let on = attempt.tracker;
+        let job = self.job_mut(id.job())?;
+        job.succeeded.map -= 1;
+        job.maps_done = None;
+        job.map_events.push(MapEvent::Withdrawn(id));
+        if let Some(tracker) = self.trackers.get_mut(&on) {
+            tracker.outputs.remove(&id);
+        }
+        self.settle(id.task)
+    }
+
+    /// A task waits exactly when its job runs, it is not done, and no attempt of it holds a slot.
+    fn settle(&mut self, id: TaskId) -> Result<(), Misfit> {
+        let job = self.job_mut(id.job)?;
+        let Some(task) = job.tasks[id.phase].get(id.index as usize) else {
+            return misfit(format!("{id} is not known"));
+        };
+        if job.state == JobState::Running && !task.is_done() && task.live().next().is_none() {
+            job.pending[id.phase].insert(id.index, &task.hosts);
+        } else {
+            job.pending[id.phase].remove(id.index, &task.hosts);
+        }
+        Ok(())
+    }
+}

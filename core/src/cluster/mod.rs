@@ -1,0 +1,165 @@
+//! The whole cluster as plain data: what policies look at.
+//!
+//! Durable facts change it through [`Cluster::apply`] alone, live or replayed from the journal. What is not a
+//! fact (progress, when a tracker was last heard of) is set directly and lost with the process.
+
+mod apply;
+mod pending;
+
+pub use apply::Misfit;
+pub use pending::PendingTasks;
+
+use crate::{
+    ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
+    job::Job,
+    phase::{PerPhase, Phase},
+    task::{Attempt, Task},
+    tracker::Tracker,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Text, numbered in order of first sight. The names of hosts and racks come in few and are compared often.
+#[derive(Debug, Clone, Default)]
+pub struct Names {
+    numbers: BTreeMap<String, u32>,
+    texts: Vec<String>,
+}
+
+impl Names {
+    fn number(&mut self, text: &str) -> u32 {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        let number = self.texts.len() as u32;
+        self.numbers.insert(text.to_owned(), number);
+        self.texts.push(text.to_owned());
+        number
+    }
+
+    /// The text of a number that this table gave out.
+    pub fn text(&self, number: u32) -> &str {
+        &self.texts[number as usize]
+    }
+}
+
+/// Trackers, jobs, tasks, attempts.
+#[derive(Debug, Clone, Default)]
+pub struct Cluster {
+    pub(crate) trackers: BTreeMap<TrackerId, Tracker>,
+    pub(crate) by_name: BTreeMap<String, TrackerId>,
+    pub(crate) jobs: BTreeMap<JobId, Job>,
+    /// Jobs whose tasks may be launched.
+    pub(crate) active: BTreeSet<JobId>,
+    pub(crate) by_request: BTreeMap<RequestId, JobId>,
+    pub(crate) hosts: Names,
+    pub(crate) racks: Names,
+    /// The rack of a host, as its trackers said.
+    pub(crate) rack_of: BTreeMap<HostId, RackId>,
+    pub(crate) hosts_in: BTreeMap<RackId, BTreeSet<HostId>>,
+    pub(crate) trackers_on: BTreeMap<HostId, BTreeSet<TrackerId>>,
+    /// Trackers with a free slot.
+    pub(crate) free: PerPhase<BTreeSet<TrackerId>>,
+    /// Slots of all trackers that are not lost.
+    pub(crate) slots: PerPhase<u32>,
+    pub(crate) next_job: u32,
+    pub(crate) epoch: u64,
+}
+
+impl Cluster {
+    /// How often the JobTracker has been started on this journal.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// A tracker.
+    pub fn tracker(&self, id: TrackerId) -> Option<&Tracker> {
+        self.trackers.get(&id)
+    }
+
+    /// Every tracker ever seen, by number.
+    pub fn trackers(&self) -> impl Iterator<Item = &Tracker> {
+        self.trackers.values()
+    }
+
+    /// The tracker with this name.
+    pub fn tracker_named(&self, name: &str) -> Option<&Tracker> {
+        self.by_name.get(name).and_then(|id| self.trackers.get(id))
+    }
+
+    /// Trackers on a host.
+    pub fn trackers_on(&self, host: HostId) -> impl Iterator<Item = TrackerId> + '_ {
+        self.trackers_on.get(&host).into_iter().flatten().copied()
+    }
+
+    /// Hosts in a rack, as trackers said.
+    pub fn hosts_in(&self, rack: RackId) -> Option<&BTreeSet<HostId>> {
+        self.hosts_in.get(&rack)
+    }
+
+    /// Trackers with a free slot, by number.
+    pub fn free_trackers(&self, phase: Phase) -> &BTreeSet<TrackerId> {
+        &self.free[phase]
+    }
+
+    /// Slots of all trackers that are not lost.
+    pub fn slots(&self, phase: Phase) -> u32 {
+        self.slots[phase]
+    }
+
+    /// A job.
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id)
+    }
+
+    /// Every job that is still remembered, oldest first.
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values()
+    }
+
+    /// Jobs whose tasks may be launched, oldest first.
+    pub fn active_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.active.iter().filter_map(|id| self.jobs.get(id))
+    }
+
+    /// A task.
+    pub fn task(&self, id: TaskId) -> Option<&Task> {
+        self.jobs.get(&id.job).and_then(|job| job.task(id))
+    }
+
+    /// An attempt.
+    pub fn attempt(&self, id: AttemptId) -> Option<&Attempt> {
+        self.task(id.task).and_then(|task| task.attempts.get(id.number as usize))
+    }
+
+    /// A host's name.
+    pub fn host_name(&self, host: HostId) -> &str {
+        self.hosts.text(host.0)
+    }
+
+    /// A rack's name.
+    pub fn rack_name(&self, rack: RackId) -> &str {
+        self.racks.text(rack.0)
+    }
+
+    /// The rack of a host, if a tracker there has said.
+    pub fn rack_of(&self, host: HostId) -> Option<RackId> {
+        self.rack_of.get(&host).copied()
+    }
+
+    pub(crate) fn attempt_mut(&mut self, id: AttemptId) -> Option<&mut Attempt> {
+        let job = self.jobs.get_mut(&id.job())?;
+        job.tasks[id.phase()].get_mut(id.task.index as usize)?.attempts.get_mut(id.number as usize)
+    }
+
+    /// Keeps the list of trackers with free slots right after one has changed.
+    pub(crate) fn refresh_free(&mut self, id: TrackerId) {
+        let Some(tracker) = self.trackers.get(&id) else { return };
+        for phase in Phase::BOTH {
+            if tracker.free(phase) > 0 {
+                self.free[phase].insert(id);
+            } else {
+                self.free[phase].remove(&id);
+            }
+        }
+    }
+}

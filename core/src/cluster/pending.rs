@@ -1,0 +1,73 @@
+//! Tasks of one job and phase that wait for a slot, found by place.
+//!
+//! A task without preferred hosts (a reduce, or a map of a file that no tracker's host holds) is only in `all`.
+
+use crate::ids::HostId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The waiting tasks, by index.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PendingTasks {
+    all: BTreeSet<u32>,
+    by_host: BTreeMap<HostId, BTreeSet<u32>>,
+}
+
+impl PendingTasks {
+    pub(crate) fn insert(&mut self, index: u32, hosts: &[HostId]) {
+        self.all.insert(index);
+        for host in hosts {
+            self.by_host.entry(*host).or_default().insert(index);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, index: u32, hosts: &[HostId]) {
+        self.all.remove(&index);
+        for host in hosts {
+            if let Some(there) = self.by_host.get_mut(host) {
+                there.remove(&index);
+                if there.is_empty() {
+                    self.by_host.remove(host);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Whether this one waits.
+    pub fn contains(&self, index: u32) -> bool {
+        self.all.contains(&index)
+    }
+
+    /// All, by index.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all.iter().copied()
+    }
+
+    /// Those whose input is on a host, by index.
+    pub fn on_host(&self, host: HostId) -> impl Iterator<Item = u32> + '_ {
+        self.by_host.get(&host).into_iter().flatten().copied()
+    }
+
+    /// How many hosts hold input of some.
+    pub fn host_count(&self) -> usize {
+        self.by_host.len()
+    }
+
+    /// Hosts that hold input of some.
+    pub fn hosts(&self) -> impl Iterator<Item = HostId> + '_ {
+        self.by_host.keys().copied()
+    }
+}

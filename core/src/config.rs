@@ -1,0 +1,51 @@
+//! The numbers the core goes by.
+
+use crate::time::Span;
+
+/// Limits and periods.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// A tracker not heard of for this long is suspect.
+    pub suspect_after: Span,
+    /// A tracker not heard of for this long is lost.
+    pub lost_after: Span,
+    /// An attempt that its tracker has not reported for this long after it was told never started.
+    pub launch_timeout: Span,
+    /// An attempt that has not come further for this long is stuck.
+    pub task_timeout: Span,
+    /// Failures of one job on one tracker before the job leaves it alone.
+    pub blacklist_after: u32,
+    /// Part of the trackers that one job may blacklist.
+    pub blacklist_share: f64,
+    /// A task is not called a straggler before it has run this long.
+    pub straggler_after: Span,
+    /// A straggler has run this many times the mean of its kind.
+    pub straggler_factor: f64,
+    /// Part of a job's running attempts that may be duplicates.
+    pub speculative_share: f64,
+    /// Most reduces a job may ask for.
+    pub reduces_max: u32,
+    /// Most maps a job may have.
+    pub maps_max: u32,
+    /// Finished jobs remembered; older ones live on in history alone.
+    pub jobs_kept: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            suspect_after: Span::secs(3),
+            lost_after: Span::secs(10),
+            launch_timeout: Span::secs(30),
+            task_timeout: Span::secs(600),
+            blacklist_after: 3,
+            blacklist_share: 0.25,
+            straggler_after: Span::secs(15),
+            straggler_factor: 1.5,
+            speculative_share: 0.1,
+            reduces_max: 10_000,
+            maps_max: 1_000_000,
+            jobs_kept: 1000,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What reaches the JobTracker's mind, and what it wants done.
+
+use crate::{
+    fact::Entry,
+    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    job::{JobSpec, MapEvent},
+    phase::PerPhase,
+    task::{AttemptResult, Progress},
+};
+use std::sync::Arc;
+
+/// Something that the mind is told.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the fields are what their types and names say")]
+pub enum Event {
+    /// The process began and its journal has been replayed.
+    Start,
+    /// Time has passed.
+    Tick,
+    /// A job comes in, its input cut into splits.
+    Submission { request: RequestId, spec: Arc<JobSpec> },
+    /// Somebody wants a job stopped.
+    Kill { request: RequestId, job: JobId, by: String },
+    /// A tracker introduces itself.
+    Registration { request: RequestId, tracker: Registration },
+    /// A tracker's regular word.
+    Heartbeat(Heartbeat),
+    /// A tracker's connection broke.
+    Disconnection { tracker: TrackerId, incarnation: Incarnation },
+    /// What came of moving a job's output into place.
+    CommitResult { job: JobId, result: Result<(), String> },
+}
+
+/// What a tracker says of itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Registration {
+    /// Its name.
+    pub name: String,
+    /// This start of it.
+    pub incarnation: Incarnation,
+    /// Its host.
+    pub host: String,
+    /// Its rack.
+    pub rack: String,
+    /// Where reducers fetch map output.
+    pub shuffle_addr: String,
+    /// How many attempts it takes at a time.
+    pub slots: PerPhase<u32>,
+    /// Attempts that it runs, or has run and could not tell of yet.
+    pub attempts: Vec<AttemptReport>,
+    /// Maps whose output it has.
+    pub outputs: Vec<AttemptId>,
+}
+
+/// A tracker's regular word. Sent again with the same `seq` until it is answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Heartbeat {
+    /// Who.
+    pub tracker: TrackerId,
+    /// Which start of it.
+    pub incarnation: Incarnation,
+    /// Counts up from 1 within a registration.
+    pub seq: u64,
+    /// The newest order that it has taken.
+    pub acked: u64,
+    /// What its attempts do.
+    pub attempts: Vec<AttemptReport>,
+    /// Map output that reduces here could not fetch.
+    pub fetch_failures: Vec<FetchFailure>,
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttemptReport {
+    /// Which.
+    pub attempt: AttemptId,
+    /// What.
+    pub status: AttemptStatus,
+}
+
+/// The states that a tracker knows. All but `Running` mean that the process is gone and the slot is free.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AttemptStatus {
+    /// It runs and is this far.
+    Running(Progress),
+    /// It is done.
+    Succeeded(AttemptResult),
+    /// It failed, and why.
+    Failed(String),
+    /// It was stopped.
+    Killed(String),
+}
+
+/// A reduce could not fetch a map's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FetchFailure {
+    /// Who wanted it.
+    pub reduce: AttemptId,
+    /// Whose output.
+    pub map: AttemptId,
+}
+
+/// What a tracker is told. Numbered; kept until it says that it has it, so a repeat does no harm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Run this attempt.
+    Launch(AttemptId),
+    /// Stop this attempt, and say when it is gone.
+    Stop {
+        /// Which.
+        attempt: AttemptId,
+        /// Why, for its log.
+        why: String,
+    },
+    /// News for the reduces of a job that run here: entries `first..` of its map events.
+    MapEvents {
+        /// Which job.
+        job: JobId,
+        /// The index of the first.
+        first: usize,
+        /// The news.
+        events: Vec<MapEvent>,
+    },
+    /// Delete whatever is left of a job.
+    Clean(JobId),
+}
+
+/// An order and its number.
+pub type Numbered = (u64, Order);
+
+/// Something that the mind wants done. **Contract:** carried out in order, and nothing that comes after an
+/// `Append` leaves the process before that entry is durable.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the fields are what their types and names say")]
+pub enum Effect {
+    /// Add to the journal.
+    Append(Entry),
+    /// Answer a request.
+    Reply { request: RequestId, reply: Reply },
+    /// Send a tracker the orders that it has not taken yet; with `answer`, as the reply to that heartbeat.
+    Tell { tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered> },
+    /// A heartbeat from a tracker that must register first.
+    AskToRegister { tracker: TrackerId, incarnation: Incarnation },
+    /// Move a job's output into place, fenced by the epoch, and come back with a `CommitResult`.
+    CommitJob { job: JobId },
+    /// Remove what a job without a future has written.
+    DiscardOutput { job: JobId },
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The job's id; the same for a repeat.
+    Submitted(JobId),
+    /// The job is stopped, or was over already.
+    Stopped,
+    /// Welcome; this is your number, and the JobTracker's epoch.
+    Registered {
+        /// The tracker's number.
+        tracker: TrackerId,
+        /// The JobTracker's epoch.
+        epoch: u64,
+    },
+    /// It cannot be done: one line, for people.
+    Refused(String),
+}

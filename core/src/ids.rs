@@ -1,0 +1,155 @@
+//! The names of things, and how people write them: `job_7`, `job_7.m3`, `job_7.m3.1`.
+
+use crate::phase::Phase;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// A job, counted from 1 over the life of a JobTracker's folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct JobId(pub u32);
+
+/// A task of a job: the index-th map or reduce. The tails of split maps get the next indexes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskId {
+    /// Whose.
+    pub job: JobId,
+    /// Map or reduce.
+    pub phase: Phase,
+    /// From 0.
+    pub index: u32,
+}
+
+/// One try at a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttemptId {
+    /// Of which.
+    pub task: TaskId,
+    /// From 0, never used again.
+    pub number: u32,
+}
+
+/// A tracker, numbered in the order in which they first registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TrackerId(pub u32);
+
+/// A host name, numbered: comparing and indexing by number is cheap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HostId(pub u32);
+
+/// A rack, numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RackId(pub u32);
+
+/// One start of a tracker process. The newest wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(pub u64);
+
+/// Names a request, so that its reply finds the way back and a repeat is recognised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RequestId(pub u128);
+
+impl TaskId {
+    /// Its `number`-th attempt.
+    pub fn attempt(self, number: u32) -> AttemptId {
+        AttemptId { task: self, number }
+    }
+}
+
+impl AttemptId {
+    /// Whose.
+    pub fn job(self) -> JobId {
+        self.task.job
+    }
+    /// Map or reduce.
+    pub fn phase(self) -> Phase {
+        self.task.phase
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "job_{}", self.0)
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}{}", self.job, self.phase.letter(), self.index)
+    }
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.task, self.number)
+    }
+}
+
+impl fmt::Display for TrackerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tracker_{}", self.0)
+    }
+}
+
+/// A text that is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not {wanted}")]
+pub struct IdError {
+    text: String,
+    wanted: &'static str,
+}
+
+impl FromStr for JobId {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let number = text.strip_prefix("job_").and_then(|rest| rest.parse().ok());
+        number.map(JobId).ok_or(IdError { text: text.into(), wanted: "a job id, such as job_7" })
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let parse = || {
+            let (job, task) = text.split_once('.')?;
+            let phase = Phase::from_letter(task.chars().next()?)?;
+            Some(TaskId { job: job.parse().ok()?, phase, index: task.get(1..)?.parse().ok()? })
+        };
+        parse().ok_or(IdError { text: text.into(), wanted: "a task id, such as job_7.m3 or job_7.r0" })
+    }
+}
+
+impl FromStr for AttemptId {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let parse = || {
+            let (task, number) = text.rsplit_once('.')?;
+            Some(AttemptId { task: task.parse().ok()?, number: number.parse().ok()? })
+        };
+        parse().ok_or(IdError { text: text.into(), wanted: "an attempt id, such as job_7.m3.0" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_reads_back() {
+        let attempt = TaskId { job: JobId(7), phase: Phase::Reduce, index: 3 }.attempt(1);
+        assert_eq!(attempt.to_string(), "job_7.r3.1");
+        assert_eq!("job_7.r3.1".parse(), Ok(attempt));
+        assert_eq!("job_7.r3".parse(), Ok(attempt.task));
+        assert_eq!("job_7".parse(), Ok(JobId(7)));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "job", "job_", "job_x", "7"] {
+            assert!(text.parse::<JobId>().is_err(), "{text}");
+        }
+        for text in ["job_7", "job_7.", "job_7.x1", "job_7.m", "job_7.mé", "job_7.m-1"] {
+            assert!(text.parse::<TaskId>().is_err(), "{text}");
+        }
+        assert!("job_7.m1".parse::<AttemptId>().is_err());
+    }
+}

@@ -1,0 +1,123 @@
+//! What must hold of a cluster after every event, as a function (numbers as in the list of invariants in the
+//! reliability notes). Tests and simulations call it; it looks at everything, so daemons do not.
+
+use crate::{
+    cluster::{Cluster, PendingTasks},
+    ids::AttemptId,
+    job::{Job, JobState, MapEvent},
+    phase::Phase,
+    task::AttemptState,
+    tracker::TrackerState,
+};
+use std::collections::BTreeSet;
+
+/// The first thing that is wrong, in words.
+pub fn check(cluster: &Cluster) -> Result<(), String> {
+    cluster.jobs().try_for_each(|job| check_job(cluster, job))?;
+    check_trackers(cluster)
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
+    let id = job.id;
+    for phase in Phase::BOTH {
+        let mut pending = PendingTasks::default();
+        let mut running = BTreeSet::new();
+        let mut done = 0;
+        for task in &job.tasks[phase] {
+            let live: Vec<_> = task.live().collect();
+            running.extend(live.iter().map(|attempt| attempt.id));
+            let waits = job.is_running() && !task.is_done() && live.is_empty();
+            if waits {
+                pending.insert(task.id.index, &task.hosts);
+            }
+            if task.is_done() {
+                done += 1;
+                // 1: at most one attempt counts, and it is one that succeeded.
+                let winner = task.winner().ok_or_else(|| format!("{}: done by nobody", task.id))?;
+                ensure(winner.state == AttemptState::Succeeded && winner.result.is_some(), || {
+                    format!("{}: done by {} which is {:?}", task.id, winner.id, winner.state)
+                })?;
+            }
+            // 7: only failures use the budget.
+            let failed = task.attempts.iter().filter(|attempt| attempt.state == AttemptState::Failed).count();
+            ensure(failed == task.failures as usize, || {
+                format!("{}: {failed} failed attempts, {} counted", task.id, task.failures)
+            })?;
+            let within = job.is_over() || task.is_done() || task.failures < job.spec.attempts_max;
+            ensure(within, || format!("{}: goes on after {} failures", task.id, task.failures))?;
+            let twins = live.iter().filter(|attempt| attempt.state != AttemptState::Stopping).count();
+            ensure(twins <= 2, || format!("{}: {twins} attempts at once", task.id))?;
+        }
+        ensure(pending == job.pending[phase], || format!("{id}: the list of waiting {phase}s is wrong"))?;
+        ensure(running == job.running[phase], || format!("{id}: the list of running {phase}s is wrong"))?;
+        ensure(done == job.succeeded[phase], || {
+            format!("{id}: {done} {phase}s done, {} counted", job.succeeded[phase])
+        })?;
+    }
+    // 2: a job is only ever moved into place with every task done.
+    let whole = job.is_done(Phase::Map) && job.is_done(Phase::Reduce);
+    ensure(job.state != JobState::Committing || whole, || format!("{id}: commits with tasks undone"))?;
+    let active = cluster.active_jobs().any(|active| active.id == id);
+    ensure(active == job.is_running(), || format!("{id}: running, but not in the list, or the reverse"))?;
+    check_map_events(job)
+}
+
+/// What reducers were told adds up to the maps that are done.
+fn check_map_events(job: &Job) -> Result<(), String> {
+    if job.spec.reduces == 0 {
+        return Ok(());
+    }
+    let mut told = BTreeSet::new();
+    for event in &job.map_events {
+        match event {
+            MapEvent::Available(attempt, _) => told.insert(*attempt),
+            MapEvent::Withdrawn(attempt) => told.remove(attempt),
+        };
+    }
+    let done: BTreeSet<AttemptId> =
+        job.tasks.map.iter().filter_map(|task| task.winner()).map(|attempt| attempt.id).collect();
+    ensure(told == done, || format!("{}: reducers were told of other maps than are done", job.id))
+}
+
+fn check_trackers(cluster: &Cluster) -> Result<(), String> {
+    for phase in Phase::BOTH {
+        let mut slots = 0;
+        for tracker in cluster.trackers() {
+            let (id, held) = (tracker.id, &tracker.running[phase]);
+            // 4: slots in use are never more than there are, and each is held by an attempt that says so.
+            ensure(held.len() <= tracker.slots[phase] as usize, || {
+                format!("{id}: {} attempts in {} {phase} slots", held.len(), tracker.slots[phase])
+            })?;
+            for attempt in held {
+                let here = cluster
+                    .attempt(*attempt)
+                    .is_some_and(|attempt| attempt.tracker == id && attempt.state.holds_slot());
+                ensure(here, || format!("{id}: {attempt} holds a slot and should not"))?;
+            }
+            let lost = tracker.state == TrackerState::Lost;
+            ensure(!lost || held.is_empty(), || format!("{id}: lost, and yet attempts run on it"))?;
+            if !lost {
+                slots += tracker.slots[phase];
+            }
+            let listed = cluster.free_trackers(phase).contains(&id);
+            ensure(listed == (tracker.free(phase) > 0), || {
+                format!("{id}: the list of free trackers is wrong")
+            })?;
+        }
+        ensure(slots == cluster.slots(phase), || {
+            format!("{slots} {phase} slots, {} counted", cluster.slots(phase))
+        })?;
+    }
+    for job in cluster.jobs() {
+        for attempt in Phase::BOTH.into_iter().flat_map(|phase| &job.running[phase]) {
+            let on = cluster.attempt(*attempt).and_then(|attempt| cluster.tracker(attempt.tracker));
+            let held = on.is_some_and(|tracker| tracker.running[attempt.phase()].contains(attempt));
+            ensure(held, || format!("{attempt} runs without a slot"))?;
+        }
+    }
+    Ok(())
+}

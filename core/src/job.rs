@@ -1,0 +1,206 @@
+//! What a job is: as submitted, and as it stands.
+
+use crate::{
+    cluster::PendingTasks,
+    ids::{AttemptId, HostId, JobId, RequestId, TaskId, TrackerId},
+    phase::{PerPhase, Phase},
+    task::{Stage, Task},
+    time::Time,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+/// How much a job matters to its owner. Higher goes first where a policy looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Priority {
+    VeryLow,
+    Low,
+    #[default]
+    Normal,
+    High,
+    VeryHigh,
+}
+
+/// The input of one map: a range of a file, and who has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Split {
+    /// What to read. Means nothing to the core.
+    pub source: String,
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+    /// Hosts that have the bytes, best first.
+    pub hosts: Vec<String>,
+}
+
+/// A job as submitted. Everything the core does not understand is in `conf`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// For people.
+    pub name: String,
+    /// Who submitted it.
+    pub user: String,
+    /// Where it queues; what that means is the policy's affair.
+    pub queue: String,
+    /// Its priority.
+    pub priority: Priority,
+    /// What it runs.
+    pub program: String,
+    /// One map each.
+    pub splits: Vec<Split>,
+    /// How many reduces; none makes a map-only job.
+    pub reduces: u32,
+    /// Where its output goes; empty for none.
+    pub output: String,
+    /// Part of the maps that must be done before reduces may start.
+    pub slow_start: f64,
+    /// Whether stragglers may be duplicated.
+    pub speculation: bool,
+    /// A task that fails this often fails the job.
+    pub attempts_max: u32,
+    /// Everything else.
+    pub conf: BTreeMap<String, String>,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// Tasks are waiting or running.
+    Running,
+    /// Every task is done; its output is being moved into place.
+    Committing,
+    /// Over. Attempts that were told to stop may still hold their slots for a moment.
+    Ended(JobOutcome),
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobOutcome {
+    /// Its output is there, whole.
+    Succeeded,
+    /// It could not go on, and why.
+    Failed(String),
+    /// Somebody stopped it, and who or why.
+    Killed(String),
+}
+
+/// A change in what reducers can fetch. They follow the list of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MapEvent {
+    /// This attempt's output can be fetched from that tracker.
+    Available(AttemptId, TrackerId),
+    /// This attempt's output is gone or not to be trusted.
+    Withdrawn(AttemptId),
+}
+
+/// A job as it stands.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Its name.
+    pub id: JobId,
+    /// The submission that made it.
+    pub request: RequestId,
+    /// As submitted.
+    pub spec: Arc<JobSpec>,
+    /// Where it stands.
+    pub state: JobState,
+    /// When it was submitted.
+    pub submitted: Time,
+    /// When its first attempt was launched.
+    pub first_launch: Option<Time>,
+    /// When its last map was done (the latest time, if some had to run again).
+    pub maps_done: Option<Time>,
+    /// When it was over.
+    pub ended: Option<Time>,
+    /// Its tasks, by index.
+    pub tasks: PerPhase<Vec<Task>>,
+    /// Tasks that wait for a slot.
+    pub pending: PerPhase<PendingTasks>,
+    /// Attempts that hold a slot.
+    pub running: PerPhase<BTreeSet<AttemptId>>,
+    /// Tasks done.
+    pub succeeded: PerPhase<u32>,
+    /// Failures of its attempts by tracker.
+    pub failures: BTreeMap<TrackerId, u32>,
+    /// Trackers that it no longer uses.
+    pub blacklist: BTreeSet<TrackerId>,
+    /// What its reducers are told, in order.
+    pub map_events: Vec<MapEvent>,
+    /// Tasks that run much longer than others of their kind, as last looked. Not durable.
+    pub stragglers: PerPhase<BTreeSet<u32>>,
+}
+
+impl Job {
+    /// Whether its tasks may be launched.
+    pub fn is_running(&self) -> bool {
+        self.state == JobState::Running
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, JobState::Ended(_))
+    }
+
+    /// Whether some reduce still has to fetch map output. One that is past its shuffle has it all.
+    pub fn needs_map_output(&self) -> bool {
+        let has_it_all = |task: &Task| {
+            task.is_done() || task.live().any(|attempt| attempt.progress.stage > Stage::Shuffle)
+        };
+        self.is_running() && !self.tasks.reduce.iter().all(has_it_all)
+    }
+
+    /// One of its tasks.
+    pub fn task(&self, id: TaskId) -> Option<&Task> {
+        if id.job != self.id {
+            return None;
+        }
+        self.tasks[id.phase].get(id.index as usize)
+    }
+
+    /// Whether every task of a phase is done.
+    pub fn is_done(&self, phase: Phase) -> bool {
+        self.succeeded[phase] as usize == self.tasks[phase].len()
+    }
+
+    /// Whether enough maps are done for reduces to start.
+    pub fn reduces_may_start(&self) -> bool {
+        let wanted = (self.spec.slow_start * self.tasks.map.len() as f64).ceil();
+        f64::from(self.succeeded.map) >= wanted
+    }
+
+    /// Sums over the attempts whose results count, so that each record is counted once.
+    pub fn counters(&self) -> BTreeMap<&str, u64> {
+        let mut sums = BTreeMap::new();
+        let winners = Phase::BOTH.into_iter().flat_map(|phase| &self.tasks[phase]).filter_map(Task::winner);
+        for (name, value) in
+            winners.filter_map(|attempt| attempt.result.as_ref()).flat_map(|result| &result.counters)
+        {
+            *sums.entry(name.as_str()).or_insert(0) += value;
+        }
+        sums
+    }
+
+    /// Hosts that hold input of maps that still wait.
+    pub fn wanted_hosts(&self) -> impl Iterator<Item = HostId> + '_ {
+        self.pending.map.hosts()
+    }
+}
+
+impl fmt::Display for JobOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JobOutcome::Succeeded => f.write_str("succeeded"),
+            JobOutcome::Failed(why) => write!(f, "failed: {why}"),
+            JobOutcome::Killed(why) => write!(f, "killed: {why}"),
+        }
+    }
+}

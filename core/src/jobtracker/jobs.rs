@@ -1,0 +1,173 @@
+//! Jobs come, are done, are moved into place, or are stopped.
+
+use super::JobTracker;
+use crate::{
+    event::{Effect, Order, Reply},
+    fact::Fact,
+    ids::{AttemptId, JobId, RequestId, TrackerId},
+    job::{JobOutcome, JobSpec, JobState},
+    phase::Phase,
+    task::AttemptState,
+    time::Time,
+};
+use std::{collections::BTreeSet, sync::Arc};
+
+impl JobTracker {
+    pub(super) fn submit(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        spec: Arc<JobSpec>,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(job) = self.cluster.by_request.get(&request) {
+            return Self::reply(request, Reply::Submitted(*job), out);
+        }
+        if let Some(why) = self.refuse_spec(&spec) {
+            return Self::reply(request, Reply::Refused(why), out);
+        }
+        let job = JobId(self.cluster.next_job + 1);
+        self.record(now, Fact::JobSubmitted { job, request, spec }, out);
+        Self::reply(request, Reply::Submitted(job), out);
+        self.advance(now, job, out);
+        self.forget_old_jobs(now, out);
+    }
+
+    fn refuse_spec(&self, spec: &JobSpec) -> Option<String> {
+        if spec.reduces > self.config.reduces_max {
+            return Some(format!(
+                "job asks for {} reduces: the limit is {} (jobtracker.reduces_max)",
+                spec.reduces, self.config.reduces_max
+            ));
+        }
+        if spec.splits.len() > self.config.maps_max as usize {
+            return Some(format!(
+                "job has {} maps: the limit is {} (jobtracker.maps_max); use larger splits",
+                spec.splits.len(),
+                self.config.maps_max
+            ));
+        }
+        if !(0.0..=1.0).contains(&spec.slow_start) {
+            return Some(format!("slow start {} is not between 0 and 1", spec.slow_start));
+        }
+        if spec.attempts_max == 0 {
+            return Some("a task needs at least one attempt".into());
+        }
+        let backwards = spec.splits.iter().find(|split| split.end < split.start)?;
+        Some(format!("split of {} ends at {} before it starts", backwards.source, backwards.end))
+    }
+
+    pub(super) fn kill(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        job: JobId,
+        by: &str,
+        out: &mut Vec<Effect>,
+    ) {
+        match self.cluster.job(job).map(|job| job.state.clone()) {
+            None => Self::reply(request, Reply::Refused(format!("there is no {job}")), out),
+            Some(JobState::Ended(_)) => Self::reply(request, Reply::Stopped, out),
+            Some(JobState::Committing) => {
+                let why =
+                    format!("{job} is done and its output is being moved into place: too late to stop it");
+                Self::reply(request, Reply::Refused(why), out);
+            }
+            Some(JobState::Running) => {
+                self.end(now, job, JobOutcome::Killed(format!("by {by}")), out);
+                Self::reply(request, Reply::Stopped, out);
+            }
+        }
+    }
+
+    /// If all its tasks are done, a job's output is moved into place.
+    pub(super) fn advance(&mut self, now: Time, id: JobId, out: &mut Vec<Effect>) {
+        let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
+        if job.is_done(Phase::Map) && job.is_done(Phase::Reduce) {
+            self.record(now, Fact::JobCommitting { job: id }, out);
+            out.push(Effect::CommitJob { job: id });
+        }
+    }
+
+    pub(super) fn commit_result(
+        &mut self,
+        now: Time,
+        id: JobId,
+        result: Result<(), String>,
+        out: &mut Vec<Effect>,
+    ) {
+        let committing = self.cluster.job(id).is_some_and(|job| job.state == JobState::Committing);
+        if !committing {
+            return;
+        }
+        let outcome = match result {
+            Ok(()) => JobOutcome::Succeeded,
+            Err(why) => JobOutcome::Failed(format!("its output could not be moved into place: {why}")),
+        };
+        self.end(now, id, outcome, out);
+    }
+
+    /// Ends a job: what still runs is told to stop, what it left is cleaned away.
+    pub(super) fn end(&mut self, now: Time, id: JobId, outcome: JobOutcome, out: &mut Vec<Effect>) {
+        let discard = outcome != JobOutcome::Succeeded;
+        let why = format!("{id} {outcome}");
+        self.record(now, Fact::JobEnded { job: id, outcome }, out);
+        for attempt in self.live_attempts(id) {
+            self.stop(attempt, &why);
+        }
+        if discard {
+            out.push(Effect::DiscardOutput { job: id });
+        }
+        for tracker in self.trackers_used(id) {
+            self.order(tracker, Order::Clean(id));
+        }
+        self.fetch_failures.retain(|map, _| map.job() != id);
+        self.outboxes.values_mut().for_each(|outbox| {
+            outbox.map_events.remove(&id);
+        });
+    }
+
+    pub(super) fn live_attempts(&self, id: JobId) -> Vec<AttemptId> {
+        let Some(job) = self.cluster.job(id) else { return Vec::new() };
+        Phase::BOTH.into_iter().flat_map(|phase| job.running[phase].iter().copied()).collect()
+    }
+
+    fn trackers_used(&self, id: JobId) -> BTreeSet<TrackerId> {
+        let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
+        let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
+        tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker).collect()
+    }
+
+    /// Tells a tracker to stop an attempt, once. Its slot is free when the tracker says so.
+    pub(super) fn stop(&mut self, id: AttemptId, why: &str) {
+        let Some(attempt) = self.cluster.attempt_mut(id) else { return };
+        if matches!(attempt.state, AttemptState::Launching | AttemptState::Running) {
+            attempt.state = AttemptState::Stopping;
+            let tracker = attempt.tracker;
+            self.order(tracker, Order::Stop { attempt: id, why: why.to_owned() });
+        }
+    }
+
+    /// After a restart: commits that were under way are asked for again (they are idempotent).
+    pub(super) fn resume_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let committing = self.cluster.jobs().filter(|job| job.state == JobState::Committing);
+        let committing: Vec<JobId> = committing.map(|job| job.id).collect();
+        out.extend(committing.into_iter().map(|job| Effect::CommitJob { job }));
+        let active: Vec<JobId> = self.cluster.active.iter().copied().collect();
+        for job in active {
+            self.advance(now, job, out);
+        }
+    }
+
+    /// Remembers only so many finished jobs. One whose attempts still stop is kept until they have.
+    fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let over = self.cluster.jobs().filter(|job| job.is_over());
+        let idle =
+            |job: &&crate::job::Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
+        let over: Vec<JobId> = over.filter(idle).map(|job| job.id).collect();
+        let surplus = over.len().saturating_sub(self.config.jobs_kept);
+        for job in over.into_iter().take(surplus) {
+            self.record(now, Fact::JobForgotten { job }, out);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! How it all moves: one event at a time, each to its end.
+//!
+//! Whatever happened is *recorded*: applied to the cluster, shown to the scheduler, and sent to the journal, in one
+//! place ([`JobTracker::record`]). Orders to trackers wait in an outbox until the tracker says it has them; a
+//! heartbeat that is repeated is answered the same and changes nothing.
+//!
+//! | file | what |
+//! |---|---|
+//! | `jobs.rs` | submission, completion, commit, kill |
+//! | `trackers.rs` | registration, heartbeats, suspicion, loss |
+//! | `attempts.rs` | what trackers report of attempts; fetch failures; blacklists |
+//! | `rounds.rs` | offers to the scheduler, and carrying out its plan |
+//! | `timers.rs` | what time brings |
+
+mod attempts;
+mod jobs;
+mod rounds;
+mod timers;
+mod trackers;
+
+use crate::{
+    cluster::{Cluster, Misfit},
+    config::Config,
+    event::{Effect, Event, Numbered, Order, Reply},
+    fact::{Entry, Fact},
+    ids::{AttemptId, JobId, RequestId, TrackerId},
+    scheduler::Scheduler,
+    time::{Span, Time},
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How often time is looked at when nothing else happens.
+const TICK: Span = Span::secs(1);
+
+/// Orders on their way to one tracker.
+#[derive(Debug, Default)]
+struct Outbox {
+    /// The last heartbeat that was taken in.
+    seq: u64,
+    next: u64,
+    waiting: VecDeque<Numbered>,
+    /// Orders since the tracker was last told.
+    fresh: bool,
+    /// How many of each job's map events it has been sent.
+    map_events: BTreeMap<JobId, usize>,
+}
+
+/// The mind.
+#[derive(Debug)]
+pub struct JobTracker {
+    config: Config,
+    cluster: Cluster,
+    scheduler: Box<dyn Scheduler>,
+    outboxes: BTreeMap<TrackerId, Outbox>,
+    /// Reduces that could not fetch a map's output, and how often.
+    fetch_failures: BTreeMap<AttemptId, BTreeMap<AttemptId, u32>>,
+    /// Something came up that a tracker with a free slot could take at once.
+    work_arrived: bool,
+    /// Jobs whose reducers have news.
+    news_for: BTreeSet<JobId>,
+    /// Where the next round of offers begins, so that no tracker is always last.
+    next_offer: TrackerId,
+    last_tick: Time,
+}
+
+impl JobTracker {
+    /// A mind that knows nothing yet.
+    pub fn new(config: Config, scheduler: Box<dyn Scheduler>) -> Self {
+        Self {
+            config,
+            cluster: Cluster::default(),
+            scheduler,
+            outboxes: BTreeMap::new(),
+            fetch_failures: BTreeMap::new(),
+            work_arrived: false,
+            news_for: BTreeSet::new(),
+            next_offer: TrackerId(0),
+            last_tick: Time(0),
+        }
+    }
+
+    /// Takes one entry of the journal, before the `Start` event.
+    pub fn replay(&mut self, entry: &Entry) -> Result<(), Misfit> {
+        self.cluster.apply(entry.at, &entry.fact)?;
+        self.scheduler.observe(entry.at, &entry.fact, &self.cluster);
+        Ok(())
+    }
+
+    /// Takes one event in; what is to be done about it is added to `out`.
+    pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
+        match event {
+            Event::Start => self.start(now, out),
+            Event::Tick => self.tick(now, out),
+            Event::Submission { request, spec } => self.submit(now, request, spec, out),
+            Event::Kill { request, job, by } => self.kill(now, request, job, &by, out),
+            Event::Registration { request, tracker } => self.register(now, request, tracker, out),
+            Event::Heartbeat(heartbeat) => self.heartbeat(now, heartbeat, out),
+            Event::Disconnection { tracker, incarnation } => {
+                self.disconnected(now, tracker, incarnation, out)
+            }
+            Event::CommitResult { job, result } => self.commit_result(now, job, result, out),
+        }
+        self.settle(now, out);
+    }
+
+    /// When to send a `Tick` if nothing else happens first.
+    pub fn next_deadline(&self) -> Option<Time> {
+        Some(self.last_tick + TICK)
+    }
+
+    /// The cluster, to look at.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The policy's name.
+    pub fn scheduler_name(&self) -> &str {
+        self.scheduler.name()
+    }
+
+    /// The process began again: whatever was under way is taken up.
+    fn start(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let epoch = self.cluster.epoch() + 1;
+        let scheduler = self.scheduler.name().to_owned();
+        self.record(now, Fact::JobTrackerStarted { epoch, scheduler }, out);
+        self.last_tick = now;
+        self.resume_jobs(now, out);
+    }
+
+    /// Everything that follows from an event: offers for new work, news for reducers, orders on their way.
+    fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if std::mem::take(&mut self.work_arrived) {
+            self.offer_free_slots(now, out);
+        }
+        self.spread_news();
+        let fresh: Vec<TrackerId> =
+            self.outboxes.iter().filter(|(_, outbox)| outbox.fresh).map(|(id, _)| *id).collect();
+        for tracker in fresh {
+            self.tell(tracker, None, out);
+        }
+    }
+
+    /// The one place where something becomes a fact.
+    fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
+        self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
+        self.scheduler.observe(now, &fact, &self.cluster);
+        match &fact {
+            Fact::JobSubmitted { .. } | Fact::AttemptFailed { .. } | Fact::AttemptKilled { .. } => {
+                self.work_arrived = true;
+            }
+            Fact::MapOutputLost { attempt, .. } => {
+                self.work_arrived = true;
+                self.news_for.insert(attempt.job());
+            }
+            Fact::AttemptSucceeded { attempt, .. } => {
+                // A map done may be the one that lets the reduces start.
+                self.work_arrived = true;
+                self.news_for.insert(attempt.job());
+            }
+            _ => {}
+        }
+        out.push(Effect::Append(Entry { at: now, fact }));
+    }
+
+    fn reply(request: RequestId, reply: Reply, out: &mut Vec<Effect>) {
+        out.push(Effect::Reply { request, reply });
+    }
+
+    fn order(&mut self, tracker: TrackerId, order: Order) {
+        let outbox = self.outboxes.entry(tracker).or_default();
+        outbox.next += 1;
+        outbox.waiting.push_back((outbox.next, order));
+        outbox.fresh = true;
+    }
+
+    fn tell(&mut self, tracker: TrackerId, answer: Option<u64>, out: &mut Vec<Effect>) {
+        let outbox = self.outboxes.entry(tracker).or_default();
+        outbox.fresh = false;
+        out.push(Effect::Tell { tracker, answer, orders: outbox.waiting.iter().cloned().collect() });
+    }
+}

@@ -1,0 +1,120 @@
+//! What time brings: silence turns into suspicion and loss, stuck attempts are ended, stragglers are found.
+//!
+//! Everything is looked at once a second. That is cheap (a few comparisons a tracker and attempt), and needs no
+//! queue of alarms to keep right.
+
+use super::JobTracker;
+use crate::{
+    event::{Effect, Order},
+    ids::{AttemptId, JobId, TrackerId},
+    phase::Phase,
+    scheduler::Cause,
+    task::{Attempt, AttemptState},
+    time::{Span, Time},
+    tracker::TrackerState,
+};
+use std::collections::BTreeSet;
+
+impl JobTracker {
+    pub(super) fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.last_tick = now;
+        self.check_trackers(now, out);
+        self.check_attempts(now, out);
+        self.find_stragglers(now);
+        self.round(now, Cause::Tick, out);
+    }
+
+    fn check_trackers(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let silent = |limit: Span, states: &[TrackerState]| -> Vec<TrackerId> {
+            let trackers = self.cluster.trackers().filter(|tracker| states.contains(&tracker.state));
+            trackers
+                .filter(|tracker| now.since(tracker.last_heard) >= limit)
+                .map(|tracker| tracker.id)
+                .collect()
+        };
+        let all = [TrackerState::Live, TrackerState::Suspect, TrackerState::Awaited];
+        let lost = silent(self.config.lost_after, &all);
+        let suspect = silent(self.config.suspect_after, &[TrackerState::Live]);
+        for id in &lost {
+            self.lose(now, *id, &format!("not heard of for {}", self.config.lost_after), out);
+        }
+        for id in suspect.iter().filter(|id| !lost.contains(id)) {
+            self.suspect(now, *id, &format!("not heard of for {}", self.config.suspect_after), out);
+        }
+    }
+
+    fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let never_started = |attempt: &Attempt| {
+            attempt.state == AttemptState::Launching
+                && now.since(attempt.launched) >= self.config.launch_timeout
+        };
+        let stuck = |attempt: &Attempt| {
+            attempt.state == AttemptState::Running && now.since(attempt.advanced) >= self.config.task_timeout
+        };
+        // A tracker that is not live has its own clock running; its attempts are judged with it.
+        let on_live = |attempt: &&Attempt| {
+            self.cluster.tracker(attempt.tracker).is_some_and(|tracker| tracker.state == TrackerState::Live)
+        };
+        let running = self.cluster.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
+        let attempts = running.filter_map(|id| self.cluster.attempt(*id)).filter(on_live);
+        let late: Vec<(AttemptId, TrackerId, bool)> = attempts
+            .filter(|attempt| never_started(attempt) || stuck(attempt))
+            .map(|attempt| (attempt.id, attempt.tracker, never_started(attempt)))
+            .collect();
+        for (id, tracker, launching) in late {
+            let error = if launching {
+                format!("its tracker did not start it within {}", self.config.launch_timeout)
+            } else {
+                format!("it has not come further for {}", self.config.task_timeout)
+            };
+            // It uses the budget: a task that gets stuck every time must not run for ever. The slot is counted as
+            // free from here on; the tracker, told to stop it, refuses a launch that it has no room for.
+            self.failed(now, id, error.clone(), out);
+            self.order(tracker, Order::Stop { attempt: id, why: error });
+        }
+    }
+
+    /// A straggler has run much longer than the mean of its kind took, and is not nearly done.
+    fn find_stragglers(&mut self, now: Time) {
+        let jobs: Vec<JobId> =
+            self.cluster.active_jobs().filter(|job| job.spec.speculation).map(|job| job.id).collect();
+        for id in jobs {
+            for phase in Phase::BOTH {
+                let found = self.stragglers(now, id, phase);
+                if let Some(job) = self.cluster.jobs.get_mut(&id) {
+                    self.work_arrived |= !found.is_empty() && job.pending[phase].is_empty();
+                    job.stragglers[phase] = found;
+                }
+            }
+        }
+    }
+
+    fn stragglers(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
+        let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
+        let took = job.tasks[phase].iter().filter_map(crate::task::Task::winner);
+        let took: Vec<f64> =
+            took.filter_map(|attempt| Some(attempt.ended?.since(attempt.launched).as_secs_f64())).collect();
+        if took.is_empty() {
+            return BTreeSet::new();
+        }
+        let mean = took.iter().sum::<f64>() / took.len() as f64;
+        let is_slow = |attempt: &Attempt| {
+            let run = now.since(attempt.launched);
+            let run_s = run.as_secs_f64();
+            let left_s =
+                run_s * f64::from(1.0 - attempt.progress.done) / f64::from(attempt.progress.done.max(0.001));
+            attempt.state == AttemptState::Running
+                && run >= self.config.straggler_after
+                && run_s > self.config.straggler_factor * mean
+                && left_s > mean / 2.0
+        };
+        let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
+        let alone =
+            |attempt: &&Attempt| job.task(attempt.id.task).is_some_and(|task| task.live().count() == 1);
+        running
+            .filter(|attempt| is_slow(attempt))
+            .filter(alone)
+            .map(|attempt| attempt.id.task.index)
+            .collect()
+    }
+}

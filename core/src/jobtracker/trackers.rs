@@ -1,0 +1,203 @@
+//! Trackers come, speak, fall silent, and are given up.
+//!
+//! A tracker is known by name; each start of it is an incarnation and only the newest counts. After a silence, a
+//! restart of the JobTracker or a lost answer it registers again and says what it runs and what it has; the two
+//! pictures are then made one.
+
+use super::JobTracker;
+use crate::{
+    event::{AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
+    fact::Fact,
+    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    phase::Phase,
+    time::Time,
+    tracker::TrackerState,
+};
+use std::collections::BTreeSet;
+
+impl JobTracker {
+    pub(super) fn register(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        new: Registration,
+        out: &mut Vec<Effect>,
+    ) {
+        let known = self.cluster.tracker_named(&new.name).map(|tracker| (tracker.id, tracker.incarnation));
+        if let Some((_, newest)) = known
+            && new.incarnation < newest
+        {
+            let why = format!("another process has taken the name {} since this one began", new.name);
+            return Self::reply(request, Reply::Refused(why), out);
+        }
+        let id = known.map_or(TrackerId(self.cluster.trackers.len() as u32), |(id, _)| id);
+        let reported: BTreeSet<AttemptId> = new.attempts.iter().map(|report| report.attempt).collect();
+        self.give_up_attempts(now, id, &reported, "its tracker no longer knows it", out);
+        self.record(
+            now,
+            Fact::TrackerJoined {
+                tracker: id,
+                name: new.name,
+                incarnation: new.incarnation,
+                host: new.host,
+                rack: new.rack,
+                shuffle_addr: new.shuffle_addr,
+                slots: new.slots,
+            },
+            out,
+        );
+        // Orders of an earlier registration are void: what they asked for shows, or does not, in what it reports.
+        self.outboxes.insert(id, super::Outbox::default());
+        let outputs: BTreeSet<AttemptId> = new.outputs.into_iter().collect();
+        self.give_up_outputs(now, id, &outputs, "its tracker no longer has it", out);
+        self.clean_strangers(id, reported.iter().chain(&outputs).map(|attempt| attempt.job()).collect());
+        for report in new.attempts {
+            self.report(now, id, report, out);
+        }
+        Self::reply(request, Reply::Registered { tracker: id, epoch: self.cluster.epoch() }, out);
+        self.work_arrived = true;
+        for job in self.cluster.active.clone() {
+            self.news_for.insert(job);
+        }
+    }
+
+    /// What a tracker has of jobs that are over or unknown can go.
+    fn clean_strangers(&mut self, tracker: TrackerId, jobs: BTreeSet<JobId>) {
+        for job in jobs {
+            if self.cluster.job(job).is_none_or(crate::job::Job::is_over) {
+                self.order(tracker, Order::Clean(job));
+            }
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, now: Time, heartbeat: Heartbeat, out: &mut Vec<Effect>) {
+        let Heartbeat { tracker: id, incarnation, seq, acked, attempts, fetch_failures } = heartbeat;
+        let state = self.cluster.tracker(id).filter(|tracker| tracker.incarnation == incarnation);
+        let state = state.map(|tracker| tracker.state);
+        if !matches!(state, Some(TrackerState::Live | TrackerState::Suspect)) {
+            out.push(Effect::AskToRegister { tracker: id, incarnation });
+            return;
+        }
+        if let Some(tracker) = self.cluster.trackers.get_mut(&id) {
+            tracker.last_heard = now;
+        }
+        if state == Some(TrackerState::Suspect) {
+            self.record(now, Fact::TrackerRecovered { tracker: id }, out);
+        }
+        let outbox = self.outboxes.entry(id).or_default();
+        while outbox.waiting.front().is_some_and(|(number, _)| *number <= acked) {
+            outbox.waiting.pop_front();
+        }
+        // A repeat gets the same answer and changes nothing.
+        if seq > outbox.seq {
+            outbox.seq = seq;
+            for report in attempts {
+                self.report(now, id, report, out);
+            }
+            for failure in fetch_failures {
+                self.fetch_failed(now, failure, out);
+            }
+            self.offer(now, id, out);
+        }
+        self.spread_news();
+        self.tell(id, Some(seq), out);
+    }
+
+    pub(super) fn disconnected(
+        &mut self,
+        now: Time,
+        id: TrackerId,
+        incarnation: Incarnation,
+        out: &mut Vec<Effect>,
+    ) {
+        let tracker = self.cluster.tracker(id).filter(|tracker| tracker.incarnation == incarnation);
+        if tracker.is_some_and(|tracker| tracker.state == TrackerState::Live) {
+            self.suspect(now, id, "its connection broke", out);
+        }
+    }
+
+    pub(super) fn suspect(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
+        self.record(now, Fact::TrackerSuspected { tracker: id, why: why.into() }, out);
+    }
+
+    /// Given up: what it ran runs elsewhere, and maps whose output reduces still need run again.
+    pub(super) fn lose(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
+        self.record(now, Fact::TrackerLost { tracker: id, why: why.into() }, out);
+        self.outboxes.remove(&id);
+        self.give_up_attempts(now, id, &BTreeSet::new(), "its tracker was lost", out);
+        self.give_up_outputs(now, id, &BTreeSet::new(), "its tracker was lost", out);
+    }
+
+    fn give_up_attempts(
+        &mut self,
+        now: Time,
+        id: TrackerId,
+        except: &BTreeSet<AttemptId>,
+        why: &str,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(tracker) = self.cluster.tracker(id) else { return };
+        let running = Phase::BOTH.into_iter().flat_map(|phase| &tracker.running[phase]);
+        let gone: Vec<AttemptId> = running.filter(|attempt| !except.contains(attempt)).copied().collect();
+        for attempt in gone {
+            self.killed(now, attempt, why, out);
+        }
+    }
+
+    fn give_up_outputs(
+        &mut self,
+        now: Time,
+        id: TrackerId,
+        except: &BTreeSet<AttemptId>,
+        why: &str,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(tracker) = self.cluster.tracker(id) else { return };
+        let gone = tracker.outputs.iter().filter(|attempt| !except.contains(attempt));
+        let needed = gone
+            .filter(|attempt| self.cluster.job(attempt.job()).is_some_and(crate::job::Job::needs_map_output));
+        let lost: Vec<AttemptId> = needed.copied().collect();
+        for attempt in lost {
+            self.record(now, Fact::MapOutputLost { attempt, why: why.into() }, out);
+        }
+    }
+
+    /// A reduce has to start over, so that output nobody needed any more may be needed again.
+    pub(super) fn require_outputs(&mut self, now: Time, job: JobId, out: &mut Vec<Effect>) {
+        let Some(job) = self.cluster.job(job).filter(|job| job.needs_map_output()) else { return };
+        let winners = job.tasks.map.iter().filter_map(crate::task::Task::winner);
+        let lost = winners.filter(|attempt| {
+            let tracker = self.cluster.tracker(attempt.tracker);
+            tracker.is_none_or(|tracker| tracker.state == TrackerState::Lost)
+        });
+        let lost: Vec<AttemptId> = lost.map(|attempt| attempt.id).collect();
+        for attempt in lost {
+            let why = "its tracker was lost, and it is needed again".into();
+            self.record(now, Fact::MapOutputLost { attempt, why }, out);
+        }
+    }
+
+    /// Sends what is new in a job's map events to the trackers that run its reduces.
+    pub(super) fn spread_news(&mut self) {
+        for id in std::mem::take(&mut self.news_for) {
+            let Some(job) = self.cluster.job(id) else { continue };
+            let reduces = job.running.reduce.iter().filter_map(|attempt| self.cluster.attempt(*attempt));
+            let trackers: BTreeSet<TrackerId> = reduces.map(|attempt| attempt.tracker).collect();
+            let known = job.map_events.len();
+            for tracker in trackers {
+                let outbox = self.outboxes.entry(tracker).or_default();
+                let first = *outbox.map_events.get(&id).unwrap_or(&0);
+                if first < known {
+                    outbox.map_events.insert(id, known);
+                    let events = self.cluster.jobs[&id].map_events[first..].to_vec();
+                    self.order(tracker, Order::MapEvents { job: id, first, events });
+                }
+            }
+        }
+    }
+
+    /// Whether a report says that the process is gone.
+    pub(super) fn is_final(status: &AttemptStatus) -> bool {
+        !matches!(status, AttemptStatus::Running(_))
+    }
+}

@@ -1,0 +1,301 @@
+//! One round's decisions, checked as they are made.
+//!
+//! A plan is the policy's view and its list of decisions in one. It lays what this round has decided over the
+//! cluster (slots taken, tasks no longer waiting) and refuses what is illegal at the door, so that carrying it out
+//! cannot fail. Questions cost at most a few look-ups: policies ask many.
+
+use crate::{
+    cluster::Cluster,
+    config::Config,
+    ids::{JobId, RackId, TaskId, TrackerId},
+    job::Job,
+    phase::{PerPhase, Phase},
+    task::AttemptState,
+    time::Time,
+    tracker::TrackerState,
+};
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+/// Why something was decided: the rule's name, and the numbers that it went by.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Why {
+    /// Such as `oldest-job`.
+    pub rule: Cow<'static, str>,
+    /// Such as `share = 0.25`.
+    pub numbers: Vec<(Cow<'static, str>, f64)>,
+}
+
+impl Why {
+    /// By this rule alone.
+    pub const fn rule(rule: &'static str) -> Self {
+        Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
+    }
+
+    /// And this number.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: f64) -> Self {
+        self.numbers.push((Cow::Borrowed(name), value));
+        self
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.rule)?;
+        self.numbers.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// How near a map's input is to a tracker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Locality {
+    /// On the same host.
+    NodeLocal,
+    /// In the same rack.
+    RackLocal,
+    /// Elsewhere, or nowhere in particular.
+    OffRack,
+}
+
+impl fmt::Display for Locality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Locality::NodeLocal => "node-local",
+            Locality::RackLocal => "rack-local",
+            Locality::OffRack => "off-rack",
+        })
+    }
+}
+
+/// Why a plan would not take a decision. Nothing has changed; the policy may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum Refused {
+    #[error("task {0} neither waits nor may be duplicated")]
+    NotPending(TaskId),
+    #[error("{job} has too few maps done to start reduces")]
+    SlowStart { job: JobId },
+    #[error("tracker {tracker} has no free {phase} slot")]
+    NoSlot { tracker: TrackerId, phase: Phase },
+    #[error("{job} does not use tracker {tracker} any more")]
+    Blacklisted { job: JobId, tracker: TrackerId },
+    #[error("tracker {0} runs an attempt of this task already")]
+    SameTracker(TrackerId),
+}
+
+/// A decision.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// Run a task on a tracker.
+    Assign {
+        /// Which.
+        task: TaskId,
+        /// Where.
+        on: TrackerId,
+        /// It duplicates one that runs.
+        speculative: bool,
+        /// Why.
+        why: Why,
+    },
+}
+
+/// One round's view and decisions.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    cluster: &'a Cluster,
+    config: &'a Config,
+    now: Time,
+    decisions: Vec<Decision>,
+    taken: BTreeMap<TrackerId, PerPhase<u32>>,
+    given: BTreeMap<JobId, PerPhase<u32>>,
+}
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(cluster: &'a Cluster, config: &'a Config, now: Time) -> Self {
+        Self { cluster, config, now, decisions: Vec::new(), taken: BTreeMap::new(), given: BTreeMap::new() }
+    }
+
+    pub(crate) fn into_decisions(self) -> Vec<Decision> {
+        self.decisions
+    }
+
+    /// When.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The cluster as it was before this round.
+    pub fn cluster(&self) -> &'a Cluster {
+        self.cluster
+    }
+
+    /// Decisions so far.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+
+    /// Slots that are free after what this round has decided.
+    pub fn free(&self, tracker: TrackerId, phase: Phase) -> u32 {
+        let taken = self.taken.get(&tracker).map_or(0, |taken| taken[phase]);
+        self.cluster.tracker(tracker).map_or(0, |tracker| tracker.free(phase)).saturating_sub(taken)
+    }
+
+    /// Slots that a job holds, with what this round gave it.
+    pub fn held(&self, job: &Job, phase: Phase) -> u32 {
+        job.running[phase].len() as u32 + self.given.get(&job.id).map_or(0, |given| given[phase])
+    }
+
+    /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
+    pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
+        let given = self.given.get(&job.id).map_or(0, |given| given[phase]);
+        self.may_start(job, phase) && job.pending[phase].len() > given as usize
+    }
+
+    fn may_start(&self, job: &Job, phase: Phase) -> bool {
+        job.is_running() && (phase == Phase::Map || job.reduces_may_start())
+    }
+
+    /// Whether a job would use a tracker at all.
+    pub fn may_use(&self, job: &Job, tracker: TrackerId) -> bool {
+        !job.blacklist.contains(&tracker)
+    }
+
+    fn is_given(&self, task: TaskId) -> bool {
+        self.given.get(&task.job).is_some_and(|given| given[task.phase] > 0)
+            && self.decisions.iter().any(|decision| match decision {
+                Decision::Assign { task: given, .. } => *given == task,
+            })
+    }
+
+    /// A job's waiting map whose input is nearest to a tracker, no farther than `limit`.
+    pub fn next_map(&self, job: &Job, tracker: TrackerId, limit: Locality) -> Option<(TaskId, Locality)> {
+        if !self.has_pending(job, Phase::Map) || !self.may_use(job, tracker) {
+            return None;
+        }
+        let at = self.cluster.tracker(tracker)?;
+        let pending = &job.pending.map;
+        let id = |index| TaskId { job: job.id, phase: Phase::Map, index };
+        if let Some(task) = pending.on_host(at.host).map(id).find(|task| !self.is_given(*task)) {
+            return Some((task, Locality::NodeLocal));
+        }
+        if limit >= Locality::RackLocal
+            && let Some(task) = self.in_rack(job, at.rack)
+        {
+            return Some((task, Locality::RackLocal));
+        }
+        if limit < Locality::OffRack {
+            return None;
+        }
+        pending.iter().map(id).find(|task| !self.is_given(*task)).map(|task| (task, Locality::OffRack))
+    }
+
+    /// Walks whichever is shorter: the hosts of the rack, or the hosts that the job wants.
+    fn in_rack(&self, job: &Job, rack: RackId) -> Option<TaskId> {
+        let hosts = self.cluster.hosts_in(rack)?;
+        let pending = &job.pending.map;
+        let on = |host| {
+            let ids = pending.on_host(host).map(|index| TaskId { job: job.id, phase: Phase::Map, index });
+            ids.into_iter().find(|task| !self.is_given(*task))
+        };
+        if pending.host_count() < hosts.len() {
+            pending.hosts().filter(|host| hosts.contains(host)).find_map(on)
+        } else {
+            hosts.iter().copied().find_map(on)
+        }
+    }
+
+    /// A job's first waiting reduce.
+    pub fn next_reduce(&self, job: &Job, tracker: TrackerId) -> Option<TaskId> {
+        if !self.has_pending(job, Phase::Reduce) || !self.may_use(job, tracker) {
+            return None;
+        }
+        let ids = job.pending.reduce.iter().map(|index| TaskId { job: job.id, phase: Phase::Reduce, index });
+        ids.into_iter().find(|task| !self.is_given(*task))
+    }
+
+    /// A straggler of a job that may be duplicated on a tracker.
+    pub fn next_straggler(&self, job: &Job, phase: Phase, tracker: TrackerId) -> Option<TaskId> {
+        let ids = job.stragglers[phase].iter().map(|index| TaskId { job: job.id, phase, index: *index });
+        ids.into_iter().find(|task| self.check(*task, tracker).is_ok())
+    }
+
+    /// How near a task's input is to a tracker.
+    pub fn locality(&self, task: TaskId, tracker: TrackerId) -> Locality {
+        let (Some(task), Some(tracker)) = (self.cluster.task(task), self.cluster.tracker(tracker)) else {
+            return Locality::OffRack;
+        };
+        if task.hosts.contains(&tracker.host) {
+            Locality::NodeLocal
+        } else if task.hosts.iter().any(|host| self.cluster.rack_of(*host) == Some(tracker.rack)) {
+            Locality::RackLocal
+        } else {
+            Locality::OffRack
+        }
+    }
+
+    /// Runs a task that waits, or duplicates a straggler.
+    pub fn assign(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
+        let speculative = self.check(task, on)?;
+        self.taken.entry(on).or_default()[task.phase] += 1;
+        self.given.entry(task.job).or_default()[task.phase] += 1;
+        self.decisions.push(Decision::Assign { task, on, speculative, why });
+        Ok(())
+    }
+
+    /// Whether `assign` would take it; says whether it would be a duplicate.
+    fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
+        let Some(job) = self.cluster.job(id.job).filter(|job| job.is_running()) else {
+            return Err(Refused::NotPending(id));
+        };
+        let task = job.task(id).ok_or(Refused::NotPending(id))?;
+        if !self.may_use(job, on) {
+            return Err(Refused::Blacklisted { job: id.job, tracker: on });
+        }
+        if self.free(on, id.phase) == 0 {
+            return Err(Refused::NoSlot { tracker: on, phase: id.phase });
+        }
+        if self.is_given(id) {
+            return Err(Refused::NotPending(id));
+        }
+        if job.pending[id.phase].contains(id.index) {
+            return if self.may_start(job, id.phase) {
+                Ok(false)
+            } else {
+                Err(Refused::SlowStart { job: id.job })
+            };
+        }
+        if task.live().any(|attempt| attempt.tracker == on) {
+            return Err(Refused::SameTracker(on));
+        }
+        let may_duplicate = job.spec.speculation
+            && job.stragglers[id.phase].contains(&id.index)
+            && task.live().count() == 1
+            && task.live().all(|attempt| attempt.state == AttemptState::Running)
+            && self.duplicates(job, id.phase) < self.duplicates_max(job, id.phase);
+        if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
+    }
+
+    fn duplicates(&self, job: &Job, phase: Phase) -> usize {
+        let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
+        let now = self.decisions.iter().filter(|decision| match decision {
+            Decision::Assign { task, speculative, .. } => *speculative && task.job == job.id,
+        });
+        running.filter(|attempt| attempt.speculative).count() + now.count()
+    }
+
+    fn duplicates_max(&self, job: &Job, phase: Phase) -> usize {
+        ((job.running[phase].len() as f64 * self.config.speculative_share).ceil() as usize).max(1)
+    }
+
+    /// Trackers that could take a task of this phase, by number.
+    pub fn free_trackers(&self, phase: Phase) -> impl Iterator<Item = TrackerId> + '_ {
+        self.cluster.free_trackers(phase).iter().copied().filter(move |id| self.free(*id, phase) > 0)
+    }
+
+    /// Whether a tracker can be relied on.
+    pub fn is_live(&self, tracker: TrackerId) -> bool {
+        self.cluster.tracker(tracker).is_some_and(|tracker| tracker.state == TrackerState::Live)
+    }
+}

@@ -1,0 +1,269 @@
+//! The commands of a scenario file, as events.
+
+use super::Player;
+use crate::{
+    event::{AttemptReport, AttemptStatus, Effect, Event, FetchFailure, Heartbeat, Registration},
+    ids::{AttemptId, Incarnation, JobId, RequestId},
+    job::{JobSpec, Priority, Split},
+    jobtracker::JobTracker,
+    phase::PerPhase,
+    task::{AttemptResult, Progress, Stage},
+    time::{Span, Time},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// A command's words: what, whom, and `key=value`s.
+struct Words<'a> {
+    plain: Vec<&'a str>,
+    named: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Words<'a> {
+    fn parse(command: &'a str) -> Self {
+        let (named, plain) = command.split_whitespace().partition::<Vec<_>, _>(|word| word.contains('='));
+        Self { plain, named: named.into_iter().filter_map(|word| word.split_once('=')).collect() }
+    }
+
+    fn get(&self, key: &str) -> Option<&'a str> {
+        self.named.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+    }
+
+    fn number<T: std::str::FromStr>(&self, key: &str, default: T) -> Result<T, String> {
+        let Some(text) = self.get(key) else { return Ok(default) };
+        text.parse().map_err(|_| format!("{key}={text} is not a number"))
+    }
+
+    fn whom(&self) -> Result<&'a str, String> {
+        self.plain.get(1).copied().ok_or_else(|| "whom?".to_owned())
+    }
+
+    fn list(&self, key: &str) -> impl Iterator<Item = &'a str> {
+        self.get(key).into_iter().flat_map(|text| text.split(','))
+    }
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    let wrong = || format!("{text:?} is not a time: write 5s or 250ms");
+    let (digits, scale) = match text.strip_suffix("ms") {
+        Some(digits) => (digits, 1000),
+        None => (text.strip_suffix('s').ok_or_else(wrong)?, 1_000_000),
+    };
+    digits.parse::<u64>().map(|number| Span(number * scale)).map_err(|_| wrong())
+}
+
+/// `j1.m0.0`: the core's ids, with `j` for `job_`.
+fn attempt(text: &str) -> Result<AttemptId, String> {
+    let full = text.replacen('j', "job_", 1);
+    full.parse().map_err(|_| format!("{text:?} is not an attempt: write j1.m0.0"))
+}
+
+fn job(text: &str) -> Result<JobId, String> {
+    let number = text.strip_prefix('j').and_then(|number| number.parse().ok());
+    number.map(JobId).ok_or_else(|| format!("{text:?} is not a job: write j1"))
+}
+
+fn slots(text: &str) -> Result<PerPhase<u32>, String> {
+    let wrong = || format!("slots={text}: write 2m1r");
+    let (map, rest) = text.split_once('m').ok_or_else(wrong)?;
+    let reduce = if rest.is_empty() { "0" } else { rest.strip_suffix('r').ok_or_else(wrong)? };
+    Ok(PerPhase { map: map.parse().map_err(|_| wrong())?, reduce: reduce.parse().map_err(|_| wrong())? })
+}
+
+fn running(text: &str) -> Result<AttemptReport, String> {
+    let mut parts = text.split(':');
+    let attempt = attempt(parts.next().unwrap_or_default())?;
+    let done = parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: what progress?"))?;
+    let stage = match parts.next() {
+        None | Some("map") => Stage::Map,
+        Some("shuffle") => Stage::Shuffle,
+        Some("merge") => Stage::Merge,
+        Some("reduce") => Stage::Reduce,
+        Some(other) => return Err(format!("{other:?} is not a stage")),
+    };
+    let progress = Progress { done, stage, ..Progress::default() };
+    Ok(AttemptReport { attempt, status: AttemptStatus::Running(progress) })
+}
+
+fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
+    let mut reports = Vec::new();
+    for text in words.list("running") {
+        reports.push(running(text)?);
+    }
+    let ended = |text: &str, status| Ok::<_, String>(AttemptReport { attempt: attempt(text)?, status });
+    for text in words.list("done") {
+        reports.push(ended(text, AttemptStatus::Succeeded(AttemptResult::default()))?);
+    }
+    for text in words.list("failed") {
+        reports.push(ended(text, AttemptStatus::Failed("it failed".into()))?);
+    }
+    for text in words.list("killed") {
+        reports.push(ended(text, AttemptStatus::Killed("as told".into()))?);
+    }
+    Ok(reports)
+}
+
+impl Player<'_> {
+    /// Plays one command.
+    pub(super) fn play(&mut self, command: &str) -> Result<Vec<Effect>, String> {
+        let words = Words::parse(command);
+        if let Some(at) = words.get("at") {
+            self.now = Time(span(at)?.0);
+        }
+        match *words.plain.first().unwrap_or(&"") {
+            "config" => self.configure(&words),
+            "cluster" => self.cluster(&words),
+            "submit" => self.submit(&words),
+            "heartbeat" => self.heartbeat(&words),
+            "register" => self.register(&words),
+            "disconnect" => {
+                let (tracker, incarnation) = self.named(words.whom()?)?;
+                Ok(self.send(Event::Disconnection { tracker, incarnation }))
+            }
+            "tick" => Ok(self.send(Event::Tick)),
+            "kill" => {
+                let (request, job) = (self.request(), job(words.whom()?)?);
+                Ok(self.send(Event::Kill { request, job, by: "somebody".into() }))
+            }
+            "commit" => {
+                let result = words.get("error").map_or(Ok(()), |why| Err(why.to_owned()));
+                Ok(self.send(Event::CommitResult { job: job(words.whom()?)?, result }))
+            }
+            "restart" => self.restart(),
+            other => Err(format!("{other:?} is not a command")),
+        }
+    }
+
+    fn request(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId(self.requests)
+    }
+
+    fn named(&self, name: &str) -> Result<(crate::ids::TrackerId, Incarnation), String> {
+        let tracker = self.tracker.cluster().tracker_named(name);
+        tracker.map(|tracker| (tracker.id, tracker.incarnation)).ok_or_else(|| format!("no tracker {name}"))
+    }
+
+    fn configure(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
+        for (key, value) in &words.named {
+            let config = &mut self.config;
+            match *key {
+                "suspect_after" => config.suspect_after = span(value)?,
+                "lost_after" => config.lost_after = span(value)?,
+                "launch_timeout" => config.launch_timeout = span(value)?,
+                "task_timeout" => config.task_timeout = span(value)?,
+                "straggler_after" => config.straggler_after = span(value)?,
+                "jobs_kept" => config.jobs_kept = words.number("jobs_kept", 0)?,
+                "reduces_max" => config.reduces_max = words.number("reduces_max", 0)?,
+                other => return Err(format!("{other} cannot be set here")),
+            }
+        }
+        self.tracker = JobTracker::new(self.config.clone(), (self.make)());
+        Ok(Vec::new())
+    }
+
+    fn cluster(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
+        let slots = slots(words.get("slots").unwrap_or("2m1r"))?;
+        let mut effects = self.send(Event::Start);
+        for word in &words.plain[1..] {
+            let (name, place) = word.split_once(':').ok_or_else(|| format!("{word}: write t1:h1"))?;
+            let (host, rack) = place.split_once('/').unwrap_or((place, "r1"));
+            let tracker = Registration {
+                name: name.into(),
+                incarnation: Incarnation(1),
+                host: host.into(),
+                rack: rack.into(),
+                shuffle_addr: format!("{host}:1"),
+                slots,
+                attempts: Vec::new(),
+                outputs: Vec::new(),
+            };
+            let request = self.request();
+            effects.extend(self.send(Event::Registration { request, tracker }));
+        }
+        // Setting the stage is not part of the play.
+        effects.clear();
+        Ok(effects)
+    }
+
+    fn submit(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
+        let wanted = job(words.whom()?)?;
+        let data: Vec<&str> = words.list("data").collect();
+        let hosts = |index: usize| -> Vec<String> {
+            let Some(count) = std::num::NonZeroUsize::new(data.len()) else { return Vec::new() };
+            data[index % count].split('+').map(str::to_owned).collect()
+        };
+        let splits = (0..words.number("maps", 1)?)
+            .map(|index| Split { source: "/input".into(), start: 0, end: 100, hosts: hosts(index) })
+            .collect();
+        let priority = match words.get("priority") {
+            None | Some("normal") => Priority::Normal,
+            Some("very-low") => Priority::VeryLow,
+            Some("low") => Priority::Low,
+            Some("high") => Priority::High,
+            Some("very-high") => Priority::VeryHigh,
+            Some(other) => return Err(format!("{other:?} is not a priority")),
+        };
+        let spec = JobSpec {
+            name: wanted.to_string(),
+            user: words.get("user").unwrap_or("u").into(),
+            queue: words.get("queue").unwrap_or("default").into(),
+            priority,
+            program: "test".into(),
+            splits,
+            reduces: words.number("reduces", 0)?,
+            output: "/output".into(),
+            slow_start: words.number("slow_start", 0.05)?,
+            speculation: words.get("speculation") == Some("on"),
+            attempts_max: words.number("attempts", 4)?,
+            conf: BTreeMap::new(),
+        };
+        let request = if words.plain.contains(&"again") { RequestId(self.requests) } else { self.request() };
+        Ok(self.send(Event::Submission { request, spec: Arc::new(spec) }))
+    }
+
+    fn heartbeat(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
+        if words.plain.contains(&"again") {
+            let event = self.last_heartbeat.clone().ok_or("there was no heartbeat to repeat")?;
+            return Ok(self.send(event));
+        }
+        let (tracker, newest) = self.named(words.whom()?)?;
+        let incarnation = Incarnation(words.number("incarnation", newest.0)?);
+        let mut fetch_failures = Vec::new();
+        for text in words.list("unfetched") {
+            let (reduce, map) =
+                text.split_once('<').ok_or_else(|| format!("{text}: write j1.r0.0<j1.m0.0"))?;
+            fetch_failures.push(FetchFailure { reduce: attempt(reduce)?, map: attempt(map)? });
+        }
+        let (seq, acked) = self.spoken.entry(tracker.0).or_default();
+        *seq += 1;
+        let event = Event::Heartbeat(Heartbeat {
+            tracker,
+            incarnation,
+            seq: *seq,
+            acked: *acked,
+            attempts: reports(words)?,
+            fetch_failures,
+        });
+        self.last_heartbeat = Some(event.clone());
+        Ok(self.send(event))
+    }
+
+    fn register(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
+        let (id, newest) = self.named(words.whom()?)?;
+        let cluster = self.tracker.cluster();
+        let before = cluster.tracker(id).ok_or("no such tracker")?;
+        let tracker = Registration {
+            name: before.name.clone(),
+            incarnation: Incarnation(words.number("incarnation", newest.0)?),
+            host: cluster.host_name(before.host).to_owned(),
+            rack: cluster.rack_name(before.rack).to_owned(),
+            shuffle_addr: before.shuffle_addr.clone(),
+            slots: before.slots,
+            attempts: reports(words)?,
+            outputs: words.list("outputs").map(attempt).collect::<Result<_, _>>()?,
+        };
+        self.spoken.remove(&id.0);
+        let request = self.request();
+        Ok(self.send(Event::Registration { request, tracker }))
+    }
+}

@@ -1,0 +1,144 @@
+//! Scenario files: a small cluster, events, and what is expected to come of them, as text.
+//!
+//! ```text
+//! # a comment
+//! cluster t1:h1/r1 t2:h2/r1 slots=2m1r
+//! submit j1 maps=2 data=h1,h2 reduces=1
+//! ----
+//! assign j1.m0 on t1 why=oldest-job
+//! assign j1.m1 on t2 why=oldest-job
+//!
+//! heartbeat t1 at=5s done=j1.m0.0
+//! ----
+//! succeeded j1.m0.0
+//! ```
+//!
+//! Blocks are separated by blank lines; each is some commands, `----`, and what they lead to. [`run`] gives the text
+//! back with what really happened, so a test compares the two and can write the file anew.
+//!
+//! | command | arguments |
+//! |---|---|
+//! | `cluster NAME:HOST[/RACK]...` | `slots=2m1r`; registers each |
+//! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
+//! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `attempts=`, `user=`, `queue=`, `priority=` |
+//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE]`, `done=`, `failed=`, `killed=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |
+//! | `register TRACKER` | `at=`, `incarnation=`, `running=`, `outputs=` |
+//! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
+
+mod command;
+mod render;
+
+use crate::{
+    cluster::Cluster,
+    config::Config,
+    event::{Effect, Event},
+    fact::Entry,
+    jobtracker::JobTracker,
+    scheduler::Scheduler,
+    time::Time,
+};
+use std::collections::BTreeMap;
+
+/// Something in a scenario file that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct ScenarioError {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub what: String,
+}
+
+/// A scenario being played.
+struct Player<'a> {
+    make: &'a dyn Fn() -> Box<dyn Scheduler>,
+    config: Config,
+    tracker: JobTracker,
+    journal: Vec<Entry>,
+    now: Time,
+    requests: u128,
+    /// Heartbeats sent by each tracker, and the newest order it has seen.
+    spoken: BTreeMap<u32, (u64, u64)>,
+    last_heartbeat: Option<Event>,
+}
+
+/// Plays a scenario and returns its text with what really happened below each `----`. `check` looks at the
+/// cluster after every event, for invariants.
+pub fn run(
+    text: &str,
+    make: &dyn Fn() -> Box<dyn Scheduler>,
+    check: &dyn Fn(&Cluster) -> Result<(), String>,
+) -> Result<String, ScenarioError> {
+    let config = Config::default();
+    let tracker = JobTracker::new(config.clone(), make());
+    let mut player = Player {
+        make,
+        config,
+        tracker,
+        journal: Vec::new(),
+        now: Time(0),
+        requests: 0,
+        spoken: BTreeMap::new(),
+        last_heartbeat: None,
+    };
+    let mut out = String::new();
+    let mut happened: Vec<String> = Vec::new();
+    let mut in_answer = false;
+    for (index, line) in text.lines().enumerate() {
+        let error = |what: String| ScenarioError { line: index + 1, what };
+        match line.trim() {
+            "----" => {
+                out.push_str("----\n");
+                in_answer = true;
+                let lines = std::mem::take(&mut happened);
+                let lines = if lines.is_empty() { vec!["(none)".to_owned()] } else { lines };
+                lines.iter().for_each(|line| out.push_str(&format!("{line}\n")));
+            }
+            "" => {
+                in_answer = false;
+                out.push('\n');
+            }
+            _ if in_answer => {}
+            command => {
+                out.push_str(&format!("{line}\n"));
+                if !command.starts_with('#') {
+                    let effects = player.play(command).map_err(error)?;
+                    check(player.tracker.cluster()).map_err(error)?;
+                    happened.extend(player.render(&effects));
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+impl Player<'_> {
+    /// Sends one event and takes its effects down.
+    fn send(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.tracker.handle(self.now, event, &mut effects);
+        for effect in &effects {
+            match effect {
+                Effect::Append(entry) => self.journal.push(entry.clone()),
+                Effect::Tell { tracker, orders, .. } => {
+                    let newest = orders.iter().map(|(number, _)| *number).max().unwrap_or(0);
+                    let seen = &mut self.spoken.entry(tracker.0).or_default().1;
+                    *seen = newest.max(*seen);
+                }
+                _ => {}
+            }
+        }
+        effects
+    }
+
+    /// The process dies and comes back with its journal.
+    fn restart(&mut self) -> Result<Vec<Effect>, String> {
+        let mut tracker = JobTracker::new(self.config.clone(), (self.make)());
+        for entry in &self.journal {
+            tracker.replay(entry).map_err(|error| error.to_string())?;
+        }
+        self.tracker = tracker;
+        self.spoken.clear();
+        Ok(self.send(Event::Start))
+    }
+}

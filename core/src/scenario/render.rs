@@ -1,0 +1,83 @@
+//! What happened, as lines of a scenario file. Set-up and bookkeeping that every scenario shares is left out.
+
+use super::Player;
+use crate::{
+    event::{Effect, Order, Reply},
+    fact::Fact,
+    ids::TrackerId,
+};
+
+/// `job_1.m0.0` as `j1.m0.0`.
+fn short(id: impl std::fmt::Display) -> String {
+    id.to_string().replace("job_", "j")
+}
+
+impl Player<'_> {
+    pub(super) fn render(&self, effects: &[Effect]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Append(entry) => lines.extend(self.fact(&entry.fact)),
+                Effect::Reply { reply, .. } => lines.extend(reply_line(reply)),
+                Effect::Tell { tracker, answer: None, orders } => {
+                    lines.extend(orders.iter().filter_map(|(_, order)| self.order(*tracker, order)));
+                }
+                Effect::Tell { tracker, orders, .. } => {
+                    lines.extend(orders.iter().filter_map(|(_, order)| self.order(*tracker, order)));
+                }
+                Effect::AskToRegister { tracker, .. } => {
+                    lines.push(format!("register-again {}", self.name(*tracker)));
+                }
+                Effect::CommitJob { job } => lines.push(format!("commit {}", short(job))),
+                Effect::DiscardOutput { job } => lines.push(format!("discard {}", short(job))),
+            }
+        }
+        lines
+    }
+
+    fn name(&self, id: TrackerId) -> String {
+        self.tracker.cluster().tracker(id).map_or_else(|| id.to_string(), |tracker| tracker.name.clone())
+    }
+
+    fn fact(&self, fact: &Fact) -> Option<String> {
+        Some(match fact {
+            Fact::JobTrackerStarted { epoch, .. } => format!("started epoch={epoch}"),
+            Fact::TrackerJoined { name, .. } => format!("joined {name}"),
+            Fact::TrackerSuspected { tracker, why } => format!("suspected {} ({why})", self.name(*tracker)),
+            Fact::TrackerRecovered { tracker } => format!("recovered {}", self.name(*tracker)),
+            Fact::TrackerLost { tracker, .. } => format!("lost {}", self.name(*tracker)),
+            Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } => return None,
+            Fact::JobEnded { job, outcome } => short(format!("ended {job} {outcome}")),
+            Fact::JobForgotten { job } => format!("forgot {}", short(job)),
+            Fact::AttemptLaunched { attempt, tracker, speculative, why } => {
+                let twin = if *speculative { " speculative" } else { "" };
+                let again =
+                    if attempt.number > 0 { format!(" again={}", attempt.number) } else { String::new() };
+                format!("assign {} on {}{again}{twin} why={why}", short(attempt.task), self.name(*tracker))
+            }
+            Fact::AttemptSucceeded { attempt, .. } => format!("succeeded {}", short(attempt)),
+            Fact::AttemptFailed { attempt, error } => format!("failed {} ({error})", short(attempt)),
+            Fact::AttemptKilled { attempt, why } => format!("killed {} ({why})", short(attempt)),
+            Fact::MapOutputLost { attempt, why } => short(format!("output-lost {attempt} ({why})")),
+            Fact::TrackerBlacklisted { job, tracker } => {
+                format!("blacklisted {} for {}", self.name(*tracker), short(job))
+            }
+        })
+    }
+
+    /// Launches show as facts, and map events are the same for everybody: neither is repeated here.
+    fn order(&self, tracker: TrackerId, order: &Order) -> Option<String> {
+        match order {
+            Order::Launch(_) | Order::MapEvents { .. } => None,
+            Order::Stop { attempt, .. } => Some(format!("stop {} on {}", short(attempt), self.name(tracker))),
+            Order::Clean(job) => Some(format!("clean {} on {}", short(job), self.name(tracker))),
+        }
+    }
+}
+
+fn reply_line(reply: &Reply) -> Option<String> {
+    match reply {
+        Reply::Submitted(_) | Reply::Registered { .. } | Reply::Stopped => None,
+        Reply::Refused(why) => Some(format!("refused: {}", short(why))),
+    }
+}

@@ -1,0 +1,140 @@
+//! Tasks and their attempts.
+//!
+//! An attempt holds its slot from the moment it is decided until its tracker says that the process is gone, or
+//! the tracker is lost. A task waits exactly when it is not done, has no attempt that holds a slot, and its job
+//! runs.
+
+use crate::{
+    ids::{AttemptId, HostId, TaskId, TrackerId},
+    time::Time,
+};
+use serde::{Deserialize, Serialize};
+
+/// A task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    /// Its name.
+    pub id: TaskId,
+    /// First byte of a map's range; 0 for a reduce.
+    pub start: u64,
+    /// One past its last byte.
+    pub end: u64,
+    /// Hosts that have a map's input.
+    pub hosts: Vec<HostId>,
+    /// Every try so far, by number.
+    pub attempts: Vec<Attempt>,
+    /// The attempt whose result counts.
+    pub done_by: Option<u32>,
+    /// Attempts that failed: these use up the budget.
+    pub failures: u32,
+}
+
+/// Where an attempt stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AttemptState {
+    /// Its tracker has been told, and has not said that it runs.
+    Launching,
+    /// It runs.
+    Running,
+    /// It has been told to stop, and its tracker has not said that it is gone.
+    Stopping,
+    /// Its result counts, or would have.
+    Succeeded,
+    /// It failed: its own fault.
+    Failed,
+    /// It was stopped or lost: nobody's fault, and no budget is used.
+    Killed,
+}
+
+impl AttemptState {
+    /// Whether it holds a slot.
+    pub fn holds_slot(self) -> bool {
+        matches!(self, Self::Launching | Self::Running | Self::Stopping)
+    }
+}
+
+/// What a reduce is doing. Its progress means different things in each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// A map, mapping.
+    #[default]
+    Map,
+    /// Fetching map output.
+    Shuffle,
+    /// Everything is fetched; merging.
+    Merge,
+    /// Reducing.
+    Reduce,
+}
+
+/// How far an attempt is, as its tracker last said.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// From 0 to 1.
+    pub done: f32,
+    /// What it is doing.
+    pub stage: Stage,
+    /// Input bytes read so far.
+    pub bytes_in: u64,
+    /// Output bytes written so far.
+    pub bytes_out: u64,
+}
+
+/// One try at a task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// Its name.
+    pub id: AttemptId,
+    /// Where.
+    pub tracker: TrackerId,
+    /// Where it stands.
+    pub state: AttemptState,
+    /// When it was decided.
+    pub launched: Time,
+    /// When its tracker last said that it had come further.
+    pub advanced: Time,
+    /// When it ended.
+    pub ended: Option<Time>,
+    /// How far it is.
+    pub progress: Progress,
+    /// It duplicates one that runs.
+    pub speculative: bool,
+    /// What it brought, once it has succeeded. For a map, gone again when its output is.
+    pub result: Option<AttemptResult>,
+}
+
+/// What a successful attempt leaves.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AttemptResult {
+    /// By name.
+    pub counters: Vec<(String, u64)>,
+    /// Files that hold a reduce's (or a map-only map's) output, in order. Tasks never rename: these are moved into
+    /// place when the whole job is.
+    pub pieces: Vec<String>,
+    /// Bytes of a map's output over all partitions, or of a reduce's pieces.
+    pub bytes_out: u64,
+}
+
+impl Task {
+    /// Attempts that hold a slot.
+    pub fn live(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter().filter(|attempt| attempt.state.holds_slot())
+    }
+
+    /// Whether its result is there.
+    pub fn is_done(&self) -> bool {
+        self.done_by.is_some()
+    }
+
+    /// The attempt whose result counts.
+    pub fn winner(&self) -> Option<&Attempt> {
+        self.done_by.and_then(|number| self.attempts.get(number as usize))
+    }
+
+    /// Bytes of its range.
+    pub fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+}

@@ -1,0 +1,76 @@
+//! First in, first out: the most urgent job takes every slot it can use, then the next.
+//!
+//! Jobs go by priority, then by age. Each free map slot gets the first job's map whose input is nearest, wherever
+//! that is: no waiting for locality. Each free reduce slot gets the first job's next reduce. When nothing waits,
+//! a slot may duplicate a straggler.
+//! Deliberately absent: preemption, shares, users, queues.
+
+use mrcore::{
+    Cluster, Fact, Phase, Plan, Scheduler, Time, Why,
+    ids::{JobId, TrackerId},
+    job::Priority,
+    plan::Locality,
+    scheduler::{Cause, Round},
+};
+use std::{cmp::Reverse, collections::BTreeSet};
+
+/// The policy.
+#[derive(Debug, Default)]
+pub struct Fifo {
+    /// Running jobs in the order in which they are served.
+    line: BTreeSet<(Reverse<Priority>, JobId)>,
+}
+
+impl Scheduler for Fifo {
+    fn name(&self) -> &'static str {
+        "fifo"
+    }
+
+    fn observe(&mut self, _now: Time, fact: &Fact, _cluster: &Cluster) {
+        match fact {
+            Fact::JobSubmitted { job, spec, .. } => {
+                self.line.insert((Reverse(spec.priority), *job));
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.line.retain(|(_, waiting)| waiting != job);
+            }
+            _ => {}
+        }
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        let Cause::Offer(tracker) = round.cause else { return };
+        for phase in Phase::BOTH {
+            while plan.free(tracker, phase) > 0 && self.fill_one(phase, tracker, plan) {}
+        }
+    }
+}
+
+impl Fifo {
+    /// Gives one slot to the first job that can use it.
+    fn fill_one(&self, phase: Phase, tracker: TrackerId, plan: &mut Plan<'_>) -> bool {
+        let cluster = plan.cluster();
+        let jobs = || self.line.iter().filter_map(|(_, id)| cluster.job(*id));
+        let waiting = jobs().find_map(|job| match phase {
+            Phase::Map => {
+                let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
+                Some((task, first_in_line(Some(near))))
+            }
+            Phase::Reduce => Some((plan.next_reduce(job, tracker)?, first_in_line(None))),
+        });
+        let choice = waiting.or_else(|| {
+            jobs().find_map(|job| Some((plan.next_straggler(job, phase, tracker)?, Why::rule("straggler"))))
+        });
+        choice.is_some_and(|(task, why)| plan.assign(task, tracker, why).is_ok())
+    }
+}
+
+/// Why the first in line got the slot; for a map, also how near its input is.
+fn first_in_line(near: Option<Locality>) -> Why {
+    Why::rule(match near {
+        None => "first-in-line",
+        Some(Locality::NodeLocal) => "first-in-line,node-local",
+        Some(Locality::RackLocal) => "first-in-line,rack-local",
+        Some(Locality::OffRack) => "first-in-line,off-rack",
+    })
+}

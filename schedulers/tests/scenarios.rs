@@ -1,0 +1,27 @@
+//! Every file in `scenarios/` is played with the policy that its name begins with, and must read as it does.
+//! `FERMATA_BLESS=1 cargo test -p fermata-schedulers` writes the files anew with what happens now.
+
+use std::{fs, path::Path};
+
+#[test]
+fn scenarios_play_as_written() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    let mut wrong = String::new();
+    for file in files {
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let policy = name.split('.').next().unwrap_or_default();
+        let written = fs::read_to_string(&file).unwrap();
+        let make = || fermata_schedulers::make(policy).unwrap();
+        let played = mrcore::scenario::run(&written, &make, &mrcore::invariants::check)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        if std::env::var_os("FERMATA_BLESS").is_some() {
+            fs::write(&file, &played).unwrap();
+        } else if played != written {
+            wrong += &format!("--- {name}, as it played:\n{played}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
