@@ -140,7 +140,8 @@ pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
     let limits = usage.quota.unwrap_or_default();
     let none = || "no limit".to_owned();
     let mut table = output::table(&["", "USED", "LIMIT"], &[1, 2]);
-    let used = usage.files + usage.dirs;
+    // The folder itself counts.
+    let used = usage.files + usage.dirs + 1;
     let files = limits.files.map_or_else(none, |limit| limit.to_string());
     table.add_row(["files and folders".into(), used.to_string(), files]);
     let space = limits.space.map_or_else(none, output::human);
