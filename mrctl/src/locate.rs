@@ -29,6 +29,11 @@ struct Found {
 }
 
 impl Target {
+    /// The configuration file, if one was named.
+    pub(crate) fn config_file(&self) -> Option<PathBuf> {
+        self.config.clone()
+    }
+
     /// Connects to the cluster that is meant.
     pub(crate) async fn connect(&self) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
-        Command::Up(args) => command::up::run(args).await,
+        Command::Up(args) => command::up::run(args, cli.target.config_file()).await,
         Command::Down(args) => command::down::run(args),
         Command::Demo(args) => command::demo::run(args).await,
         Command::Fs(command) => fs::run(command, &cli.target).await,

@@ -59,13 +59,22 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The user from `FERMATA_USER` or `USER`, the host name from the system.
+    /// The user from `FERMATA_USER` or `USER`, else the account; the host name from the system.
     pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
         let set = |key| std::env::var(key).ok().filter(|user| !user.is_empty());
-        let user = set("FERMATA_USER").or_else(|| set("USER")).unwrap_or_else(|| "unknown".into());
+        let user = set("FERMATA_USER").or_else(|| set("USER")).unwrap_or_else(account);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self { namenode: namenode.into(), user, host, config }
     }
+}
+
+/// The name of the account this process runs as, where the environment does not say.
+fn account() -> String {
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut rows = table.lines().map(|row| row.split(':'));
+    let own = rows.find_map(|mut row| Some((row.next()?, row.nth(1)?)).filter(|(_, id)| *id == uid));
+    own.map_or_else(|| format!("uid{uid}"), |(name, _)| name.to_owned())
 }
 
 /// A connection to one file system.

@@ -4,7 +4,7 @@ use super::call::What;
 use super::namespace::request_id;
 use super::wire;
 use super::{Client, DrainStatus, Fsck, Health, Report, Result, SafemodeStatus};
-use crate::path::DfsPath;
+use crate::{ids::BlockId, path::DfsPath};
 use proto::dfs as pb;
 
 /// Files looked at for one page of a check.
@@ -33,6 +33,18 @@ impl Client {
                 return Err(what.bad_reply("a page does not follow on the one before"));
             }
         }
+    }
+
+    /// Has a node re-read its replica of a block, and set it aside if it is damaged. Does not wait for that.
+    pub async fn check_replica(&self, block: BlockId, node_uuid: &str, reason: &str) -> Result<()> {
+        let request = pb::ReportBadReplicaRequest {
+            block_id: block.0,
+            node_uuid: node_uuid.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let send = |mut rpc: super::call::Rpc, r| async move { rpc.report_bad_replica(r).await };
+        self.call(What("have a replica checked on", node_uuid), request, send).await?;
+        Ok(())
     }
 
     /// The whole file system at a glance.

@@ -10,7 +10,6 @@ use crate::error::{Error, Kind};
 use crate::ids::BlockId;
 use crate::path::DfsPath;
 use bytes::Bytes;
-use proto::dfs as pb;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -292,10 +291,8 @@ impl ReadFile {
         if !self.reported.insert((block, node_uuid.clone())) {
             return;
         }
-        let request = pb::ReportBadReplicaRequest { block_id: block.0, node_uuid, reason };
-        let what = What("report a bad replica of", self.path.as_str());
-        let send = |mut rpc: super::call::Rpc, r| async move { rpc.report_bad_replica(r).await };
-        let told = tokio::time::timeout(REPORT_WITHIN, self.client.call(what, request, send)).await;
+        let report = self.client.check_replica(block, &node_uuid, &reason);
+        let told = tokio::time::timeout(REPORT_WITHIN, report).await;
         if !matches!(told, Ok(Ok(_))) {
             tracing::warn!(path = %self.path, %block, "could not report a bad replica");
         }

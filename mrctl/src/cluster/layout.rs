@@ -21,6 +21,8 @@ pub(crate) struct Overrides {
     pub(crate) replication: Option<u32>,
     /// Block size of new files.
     pub(crate) block_size: Option<Bytes>,
+    /// A configuration to go by instead of the folder's own.
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// The shape of a cluster, kept beside its data.
@@ -64,8 +66,9 @@ impl Layout {
     pub(crate) fn prepare(folder: &Path, overrides: &Overrides) -> Result<Self> {
         let folder = std::path::absolute(folder)
             .with_context(|| format!("cannot tell where {} is", folder.display()))?;
-        let file = folder.join("fermata.toml");
-        let config = Config::load(file.exists().then_some(file.as_path()))?;
+        let own = folder.join("fermata.toml");
+        let own = own.exists().then_some(own.as_path());
+        let config = Config::load(overrides.config.as_deref().or(own))?;
         let shape = fs::read_to_string(folder.join("layout.json"))
             .ok()
             .and_then(|text| serde_json::from_str(&text).ok());

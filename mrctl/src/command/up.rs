@@ -18,7 +18,8 @@ const WATCH: Duration = Duration::from_millis(500);
 #[command(after_help = "Examples:\n  \
     mrctl up                                   in the foreground; Ctrl-C stops it\n  \
     mrctl up --detach                          come back when it is ready\n  \
-    mrctl up --nodes 6 --racks 2 --replication 3 --detach")]
+    mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
+    mrctl up --config my.toml --detach         with settings of your own (see namenode --print-config)")]
 pub(crate) struct Args {
     /// Datanodes [default: 3, or as the folder was made with]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -43,12 +44,14 @@ pub(crate) struct Args {
     detach: bool,
 }
 
-pub(crate) async fn run(args: Args) -> Result<ExitCode> {
+/// `config` is the global flag: settings for all daemons, under the flags.
+pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode> {
     let overrides = Overrides {
         nodes: args.nodes,
         racks: args.racks,
         replication: args.replication,
         block_size: args.block_size,
+        config,
     };
     // Flags that make no sense are refused before anything is made.
     Layout::prepare(&args.dir, &overrides)?;

@@ -16,7 +16,8 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Check that every block has its replicas; exit code 1 if not
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s")]
+#[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s\n  \
+    mrctl fs fsck --verify --wait 60s         every replica is read; damaged ones are replaced")]
 pub(crate) struct Fsck {
     /// File or folder
     #[arg(default_value = "/")]
@@ -24,6 +25,9 @@ pub(crate) struct Fsck {
     /// Wait so long for it to become healthy
     #[arg(long, value_name = "TIME")]
     wait: Option<Period>,
+    /// Have every replica re-read by its node; damage shows, and is mended, from then on
+    #[arg(long)]
+    verify: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -71,6 +75,9 @@ pub(crate) async fn await_health(client: &Client, path: &DfsPath, wait: Duration
 
 pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
     let path = DfsPath::parse(&args.path)?;
+    if args.verify {
+        verify(client, &path).await?;
+    }
     let wait = args.wait.map_or(Duration::ZERO, |wait| wait.0);
     let fsck = await_health(client, &path, wait).await?;
     if args.json {
@@ -79,6 +86,19 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
         show(&path, &fsck)?;
     }
     Ok(if fsck.status == Health::Healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Asks for a check of every replica of every file below `path`.
+async fn verify(client: &Client, path: &DfsPath) -> Result<()> {
+    for file in client.walk(path).await? {
+        let (_, blocks) = client.locate(&file.path, 0, u64::MAX).await?;
+        for block in blocks {
+            for node in block.nodes {
+                client.check_replica(block.block, &node.uuid, "fsck --verify").await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn word(health: Health) -> &'static str {

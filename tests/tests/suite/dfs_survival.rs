@@ -60,7 +60,7 @@ fn replicas_spread_over_racks_and_follow_setrep() {
     random_file(&source, 5 << 20, 3);
     cluster.mrctl(&["fs", "put", "--replication", "3", source.to_str().unwrap(), "/file"]);
     let stat = cluster.json(&["fs", "stat", "--blocks", "/file"])[0].clone();
-    let blocks = stat["block_locations"].as_array().expect("block locations");
+    let blocks = stat["locations"].as_array().expect("block locations");
     assert_eq!(blocks.len(), 5);
     for block in blocks {
         let racks: std::collections::BTreeSet<&str> =

@@ -209,7 +209,9 @@ impl<'a> Plan<'a> {
                     Ok(None) => {
                         return refuse(
                             Kind::NotFound,
-                            format!("{path}: there is no folder {above}: make it first (mkdir -p makes the whole path)"),
+                            format!(
+                                "{path}: there is no folder {above}: make it first (mkdir -p makes the whole path)"
+                            ),
                         );
                     }
                     Err(file) => return Err(self.namespace.not_a_folder(file, path)),
