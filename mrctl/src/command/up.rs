@@ -64,9 +64,11 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
             "mrctl: note: this folder was made with {before} nodes; blocks only on node{missing} and up are missing"
         );
     }
+    // Listening begins once and goes on: a signal between two listeners would be lost.
+    let mut stop = std::pin::pin!(super::end_signal());
     let mut launch = tokio::select! {
         launch = Launch::start(layout, args.namenode_port) => launch?,
-        () = super::end_signal() => bail!("interrupted while starting: nothing is left running"),
+        () = &mut stop => bail!("interrupted while starting: nothing is left running"),
     };
     drop(held);
     if args.detach {
@@ -78,7 +80,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     output::line("running in the foreground; Ctrl-C stops it")?;
-    watch(&mut launch).await
+    watch(&mut launch, stop).await
 }
 
 fn refuse_twice(folder: &std::path::Path) -> Result<()> {
@@ -110,9 +112,8 @@ fn ready(launch: &Launch) -> String {
 
 /// Stays until told to stop, or until `mrctl down` has stopped the cluster from elsewhere. Says which daemons
 /// die meanwhile; starting them again is the user's (or a chaos test's) decision.
-async fn watch(launch: &mut Launch) -> Result<ExitCode> {
+async fn watch(launch: &mut Launch, mut stop: impl Future<Output = ()> + Unpin) -> Result<ExitCode> {
     let folder = launch.layout.folder.clone();
-    let mut stop = std::pin::pin!(super::end_signal());
     let mut dead = BTreeSet::new();
     loop {
         tokio::select! {
@@ -137,7 +138,6 @@ async fn watch(launch: &mut Launch) -> Result<ExitCode> {
         }
         launch.state = state;
     }
-    output::line("stopping")?;
     let _held = lock(&folder)?;
     // Restarted daemons are not our children: take them from the file.
     if let Some(state) = ClusterState::load(&folder)? {
