@@ -44,6 +44,8 @@ pub struct Registration {
     pub rack: String,
     /// Where reducers fetch map output.
     pub shuffle_addr: String,
+    /// Where its attempts' logs are read, `host:port`.
+    pub logs_addr: String,
     /// How many attempts it takes at a time.
     pub slots: PerPhase<u32>,
     /// Attempts that it runs, or has run and could not tell of yet.

@@ -38,6 +38,7 @@ pub enum Fact {
         host: String,
         rack: String,
         shuffle_addr: String,
+        logs_addr: String,
         slots: PerPhase<u32>,
     },
     /// Silent for a while, or its connection broke.

@@ -35,6 +35,8 @@ pub struct Tracker {
     pub rack: RackId,
     /// Where reducers fetch map output, `host:port`.
     pub shuffle_addr: String,
+    /// Where its attempts' logs are read, `host:port`.
+    pub logs_addr: String,
     /// How many attempts it takes at a time.
     pub slots: PerPhase<u32>,
     /// Whether it can be relied on.

@@ -19,6 +19,10 @@ pub struct Config {
     pub datanode: DataNodeConfig,
     /// Programs that read and write files.
     pub client: ClientConfig,
+    /// The JobTracker.
+    pub jobtracker: JobTrackerConfig,
+    /// Each TaskTracker.
+    pub tasktracker: TaskTrackerConfig,
 }
 
 /// `[cluster]`
@@ -27,6 +31,8 @@ pub struct Config {
 pub struct ClusterConfig {
     /// Where DataNodes and clients find the NameNode, `host:port`.
     pub namenode: String,
+    /// Where TaskTrackers and clients find the JobTracker, `host:port`.
+    pub jobtracker: String,
     /// Listen on addresses other than loopback although nothing authenticates the callers yet.
     pub insecure: bool,
 }
@@ -117,9 +123,122 @@ pub struct ClientConfig {
     pub short_circuit: bool,
 }
 
+/// `[jobtracker]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JobTrackerConfig {
+    /// Address to serve on, `host:port`; port 0 takes a free one.
+    pub listen: String,
+    /// Folder for the journal and job history.
+    pub dir: PathBuf,
+    /// The policy.
+    pub scheduler: String,
+    /// How often trackers speak when they have nothing to tell.
+    pub heartbeat: Period,
+    /// A tracker not heard of for this long gets nothing new.
+    pub suspect_after: Period,
+    /// A tracker not heard of for this long is lost: what it ran runs elsewhere.
+    pub lost_after: Period,
+    /// An attempt that its tracker has not started for this long has failed.
+    pub launch_timeout: Period,
+    /// An attempt that has not come further for this long has failed.
+    pub task_timeout: Period,
+    /// Part of the maps that must be done before a job's reduces may start, unless it says otherwise.
+    pub slow_start: f64,
+    /// Failures of a task that fail its job, unless it says otherwise.
+    pub attempts_max: u32,
+    /// Whether stragglers are duplicated, unless a job says otherwise.
+    pub speculation: bool,
+    /// Most bytes in one split; a file's block size if 0.
+    pub split_size: Bytes,
+    /// Most reduces a job may ask for.
+    pub reduces_max: u32,
+    /// Most maps a job may have.
+    pub maps_max: u32,
+    /// Finished jobs remembered; older ones live on in history alone.
+    pub jobs_kept: usize,
+    /// Job histories kept on disk.
+    pub histories_kept: usize,
+    /// A snapshot of the journal is made when it has grown by this much.
+    pub snapshot_bytes: Bytes,
+}
+
+/// `[tasktracker]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TaskTrackerConfig {
+    /// The node's name; the host name if empty.
+    pub node: String,
+    /// Its rack.
+    pub rack: String,
+    /// Address of the shuffle server, `host:port`; port 0 takes a free one.
+    pub listen: String,
+    /// Folders for map output, spills and logs, best one a disk.
+    pub dirs: Vec<PathBuf>,
+    /// Maps at a time.
+    pub map_slots: u32,
+    /// Reduces at a time.
+    pub reduce_slots: u32,
+    /// Idle task processes kept warm.
+    pub warm_tasks: u32,
+    /// Memory a task plans its buffers for.
+    pub task_memory: Bytes,
+    /// Address space a task may take; 0 for no limit.
+    pub task_memory_max: Bytes,
+    /// Files a task may have open.
+    pub task_files_max: u64,
+    /// Logs of attempts kept.
+    pub logs_kept: usize,
+    /// Room left free on each disk.
+    pub reserve: Bytes,
+}
+
+impl Default for JobTrackerConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:9500".into(),
+            dir: "fermata-data/jobtracker".into(),
+            scheduler: "fifo".into(),
+            heartbeat: Period::secs(1),
+            suspect_after: Period::secs(3),
+            lost_after: Period::secs(10),
+            launch_timeout: Period::secs(30),
+            task_timeout: Period::secs(600),
+            slow_start: 0.05,
+            attempts_max: 4,
+            speculation: true,
+            split_size: Bytes(0),
+            reduces_max: 10_000,
+            maps_max: 1_000_000,
+            jobs_kept: 1000,
+            histories_kept: 10_000,
+            snapshot_bytes: Bytes::mib(64),
+        }
+    }
+}
+
+impl Default for TaskTrackerConfig {
+    fn default() -> Self {
+        Self {
+            node: String::new(),
+            rack: "default".into(),
+            listen: "127.0.0.1:9501".into(),
+            dirs: vec!["fermata-data/tasktracker".into()],
+            map_slots: 2,
+            reduce_slots: 1,
+            warm_tasks: 1,
+            task_memory: Bytes::mib(256),
+            task_memory_max: Bytes(0),
+            task_files_max: 4096,
+            logs_kept: 1000,
+            reserve: Bytes::mib(64),
+        }
+    }
+}
+
 impl Default for ClusterConfig {
     fn default() -> Self {
-        Self { namenode: "127.0.0.1:9400".into(), insecure: false }
+        Self { namenode: "127.0.0.1:9400".into(), jobtracker: "127.0.0.1:9500".into(), insecure: false }
     }
 }
 

@@ -12,3 +12,8 @@
 pub mod dfs {
     tonic::include_proto!("fermata.dfs.v1");
 }
+
+/// The runtime: JobTracker, TaskTrackers, and the umbilical between a tracker and its task processes.
+pub mod mr {
+    tonic::include_proto!("fermata.mr.v1");
+}

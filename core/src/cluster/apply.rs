@@ -90,7 +90,16 @@ impl Cluster {
     }
 
     fn tracker_joined(&mut self, at: Time, fact: &Fact) -> Result<(), Misfit> {
-        let Fact::TrackerJoined { tracker: id, name, incarnation, host, rack, shuffle_addr, slots } = fact
+        let Fact::TrackerJoined {
+            tracker: id,
+            name,
+            incarnation,
+            host,
+            rack,
+            shuffle_addr,
+            logs_addr,
+            slots,
+        } = fact
         else {
             return misfit("not a registration");
         };
@@ -116,6 +125,7 @@ impl Cluster {
             host,
             rack,
             shuffle_addr: shuffle_addr.clone(),
+            logs_addr: logs_addr.clone(),
             slots: *slots,
             state: TrackerState::Live,
             running,

@@ -42,6 +42,7 @@ impl JobTracker {
                 host: new.host,
                 rack: new.rack,
                 shuffle_addr: new.shuffle_addr,
+                logs_addr: new.logs_addr,
                 slots: new.slots,
             },
             out,

@@ -1,0 +1,89 @@
+//! What a job author writes: a mapper, perhaps a combiner and a reducer, over raw bytes.
+//!
+//! Keys and values are byte strings. Serde types go on top in a module of their own. An implementation is made anew
+//! for each task, so it may keep state; `finish` is called once, at the end of the task's input (also when a map is
+//! split: then the rest of the range is another task with a `finish` of its own).
+
+use crate::{context::Context, error::TaskError};
+use std::cmp::Ordering;
+
+/// Where output goes.
+pub trait Emit {
+    /// Puts out one pair. The bytes are copied.
+    fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError>;
+}
+
+/// The values of one key group, one after the other.
+pub trait Values {
+    /// The next value; the bytes are lent until the next call.
+    fn next(&mut self) -> Result<Option<&[u8]>, TaskError>;
+
+    /// The key that came with the value returned last: under a grouping comparator it may differ from the group's
+    /// first (secondary sort).
+    fn key(&self) -> &[u8];
+}
+
+/// Turns input records into pairs.
+pub trait Mapper: Send {
+    /// One record. For lines, `key` is the byte offset in the file as eight big-endian bytes.
+    fn map(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError>;
+
+    /// The end of the task's input.
+    fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        Ok(())
+    }
+}
+
+/// Turns a key and its values into output. Also serves as combiner, which must then put out pairs of the kind
+/// that it takes in, and may run any number of times.
+pub trait Reducer: Send {
+    /// One key group.
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError>;
+
+    /// The end of the task's input.
+    fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        Ok(())
+    }
+}
+
+/// Chooses the reduce that gets a pair.
+pub trait Partitioner: Send + Sync {
+    /// From 0 to `partitions - 1`.
+    fn partition(&self, key: &[u8], value: &[u8], partitions: u32) -> u32;
+}
+
+/// An order of keys.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum KeyOrder {
+    /// By bytes. The fastest: eight-byte prefixes are compared as numbers.
+    #[default]
+    Bytes,
+    /// By bytes, backwards.
+    Reverse,
+    /// By a function of the author's.
+    By(fn(&[u8], &[u8]) -> Ordering),
+}
+
+impl KeyOrder {
+    /// Compares two keys.
+    #[inline]
+    pub fn compare(self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            KeyOrder::Bytes => a.cmp(b),
+            KeyOrder::Reverse => b.cmp(a),
+            KeyOrder::By(order) => order(a, b),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! A job's settings: text by name, as given with `--conf k=v`, with typed access.
+
+use std::{collections::BTreeMap, fmt::Display, str::FromStr};
+
+/// The settings of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Conf(BTreeMap<String, String>);
+
+impl Conf {
+    /// One setting.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
+    /// One setting as a number or the like; `default` where it is not set. Nonsense is an error that names it.
+    pub fn parse<T: FromStr<Err: Display>>(&self, key: &str, default: T) -> Result<T, String> {
+        let Some(text) = self.get(key) else { return Ok(default) };
+        text.parse().map_err(|error| format!("{key} = {text:?}: {error}"))
+    }
+
+    /// Sets one.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.0.insert(key.into(), value.into());
+    }
+
+    /// All, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+}
+
+impl FromIterator<(String, String)> for Conf {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(settings: I) -> Self {
+        Self(settings.into_iter().collect())
+    }
+}

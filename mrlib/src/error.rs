@@ -1,0 +1,64 @@
+//! Why a task failed, in words that its user can act on.
+
+use std::io;
+
+/// A task's end, when it is not a good one. Shown to the user as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    /// The program's own words.
+    #[error("{0}")]
+    Program(String),
+    /// A record could not be processed: where it is, and why.
+    #[error("record at {source_path}:{offset}: {why}")]
+    Record {
+        /// The file.
+        source_path: String,
+        /// Of its first byte.
+        offset: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// A local disk or socket.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, and on what.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file system.
+    #[error(transparent)]
+    Dfs(#[from] dfs::client::ClientError),
+    /// Bytes that are not what was written.
+    #[error("{file} is damaged at offset {offset}: {why}")]
+    Damaged {
+        /// Which file.
+        file: String,
+        /// Where.
+        offset: u64,
+        /// What does not add up.
+        why: &'static str,
+    },
+    /// The tracker said stop.
+    #[error("stopped: {0}")]
+    Stopped(String),
+}
+
+impl TaskError {
+    /// For `map_err` on an I/O operation.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what: what.into(), source }
+    }
+}
+
+impl From<String> for TaskError {
+    fn from(words: String) -> Self {
+        Self::Program(words)
+    }
+}
+
+impl From<&str> for TaskError {
+    fn from(words: &str) -> Self {
+        Self::Program(words.into())
+    }
+}
