@@ -12,6 +12,8 @@ pub struct Context {
     names: Vec<String>,
     values: Vec<u64>,
     status: Option<String>,
+    source: String,
+    start: u64,
 }
 
 impl Context {
@@ -29,6 +31,22 @@ impl Context {
     #[inline]
     pub fn add(&mut self, counter: Counter, n: u64) {
         self.values[counter.0] += n;
+    }
+
+    /// The file that a map's records come from; empty in a reduce.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Where in that file the map's range begins.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Told by the engine when a map begins.
+    pub fn set_source(&mut self, source: impl Into<String>, start: u64) {
+        self.source = source.into();
+        self.start = start;
     }
 
     /// Says in a few words what the task is doing.
