@@ -1,0 +1,241 @@
+//! Programs about which words are in which files, as in the suites that the scheduling papers run.
+//!
+//! A file's name is the last part of its path. Words are cut at white space, as wordcount does.
+
+use super::{
+    sum::{Combine, ONE, Total, count_of},
+    text::words,
+};
+use crate::{
+    api::{Emit, Mapper, Reducer, Values},
+    conf::Conf,
+    context::Context,
+    error::TaskError,
+    job::{InputFormat, Job},
+};
+
+fn file_name(context: &Context) -> Vec<u8> {
+    context.source().rsplit('/').next().unwrap_or_default().as_bytes().to_vec()
+}
+
+/// A separator that cannot be in a word or, in practice, in a file's name.
+const BAR: u8 = b'|';
+
+struct WordToFile;
+
+impl Mapper for WordToFile {
+    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let file = file_name(context);
+        words(line).try_for_each(|word| out.emit(word, &file))
+    }
+}
+
+/// Each different value once. They come sorted, so equal ones are neighbours.
+struct Distinct;
+
+impl Reducer for Distinct {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut last: Option<Vec<u8>> = None;
+        while let Some(value) = values.next()? {
+            if last.as_deref() != Some(value) {
+                let value = value.to_vec();
+                out.emit(key, &value)?;
+                last = Some(value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The different values of a key, on one line.
+struct Listed;
+
+impl Reducer for Listed {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut list: Vec<u8> = Vec::new();
+        let mut last: Vec<u8> = Vec::new();
+        while let Some(value) = values.next()? {
+            if list.is_empty() || last != value {
+                if !list.is_empty() {
+                    list.push(b' ');
+                }
+                list.extend_from_slice(value);
+                last = value.to_vec();
+            }
+        }
+        out.emit(key, &list)
+    }
+}
+
+pub(super) fn inverted_index(_conf: &Conf) -> Result<Job, TaskError> {
+    Ok(Job::map(|_| Ok(WordToFile)).combine(|_| Ok(Distinct)).reduce(|_| Ok(Listed)).sorted_values())
+}
+
+/// `FILE|WORD` with a one: counted first, then regrouped by file within the reducer's sorted stream.
+struct FileAndWord;
+
+impl Mapper for FileAndWord {
+    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let mut key = file_name(context);
+        key.push(BAR);
+        let stem = key.len();
+        for word in words(line) {
+            key.truncate(stem);
+            key.extend_from_slice(word);
+            out.emit(&key, &ONE)?;
+        }
+        Ok(())
+    }
+}
+
+/// All words of a file go to one reduce, although they are different keys.
+struct ByFile;
+
+impl crate::api::Partitioner for ByFile {
+    fn partition(&self, key: &[u8], _value: &[u8], partitions: u32) -> u32 {
+        let file = key.split(|byte| *byte == BAR).next().unwrap_or_default();
+        crate::partition::hash(file, partitions)
+    }
+}
+
+/// Collects a file's words that are frequent enough; a file ends where the next begins.
+struct TermVector {
+    at_least: u64,
+    file: Vec<u8>,
+    terms: Vec<(u64, Vec<u8>)>,
+}
+
+impl TermVector {
+    fn flush(&mut self, out: &mut dyn Emit) -> Result<(), TaskError> {
+        if self.terms.is_empty() {
+            return Ok(());
+        }
+        self.terms.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        let mut line = Vec::new();
+        for (count, word) in self.terms.drain(..) {
+            if !line.is_empty() {
+                line.push(b' ');
+            }
+            line.extend_from_slice(&word);
+            line.extend_from_slice(format!(":{count}").as_bytes());
+        }
+        out.emit(&self.file, &line)
+    }
+}
+
+impl Reducer for TermVector {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let cut = key.iter().position(|byte| *byte == BAR).ok_or("a term without its file")?;
+        let (file, word) = (&key[..cut], &key[cut + 1..]);
+        if file != self.file {
+            self.flush(out)?;
+            self.file = file.to_vec();
+        }
+        let mut total = 0;
+        while let Some(value) = values.next()? {
+            total += count_of(value)?;
+        }
+        if total >= self.at_least {
+            self.terms.push((total, word.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        self.flush(out)
+    }
+}
+
+pub(super) fn term_vector(conf: &Conf) -> Result<Job, TaskError> {
+    let at_least = conf.parse("termvector.min", 2_u64)?;
+    let job = Job::map(|_| Ok(FileAndWord)).combine(|_| Ok(Combine)).partition(|_| Ok(ByFile));
+    Ok(job.reduce(move |_| Ok(TermVector { at_least, file: Vec::new(), terms: Vec::new() })))
+}
+
+/// Three words in a row, within a line, with the file they are in.
+struct Sequences;
+
+impl Mapper for Sequences {
+    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let file = file_name(context);
+        let words: Vec<&[u8]> = words(line).collect();
+        let mut key = Vec::new();
+        for three in words.windows(3) {
+            key.clear();
+            for word in three {
+                key.extend_from_slice(word);
+                key.push(BAR);
+            }
+            key.extend_from_slice(&file);
+            out.emit(&key, &ONE)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn sequence_count(_conf: &Conf) -> Result<Job, TaskError> {
+    Ok(Job::map(|_| Ok(Sequences)).combine(|_| Ok(Combine)).reduce(|_| Ok(Total)))
+}
+
+/// From `W1|W2|W3|FILE TAB COUNT` to the sequence, and the count before the file so that it sorts by it.
+struct SequenceToFile;
+
+impl Mapper for SequenceToFile {
+    fn map(&mut self, key: &[u8], value: &[u8], out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        let wrong = || TaskError::from("rankedinvertedindex reads what sequencecount wrote");
+        let cut = key.iter().rposition(|byte| *byte == BAR).ok_or_else(wrong)?;
+        let text = std::str::from_utf8(value).map_err(|_| wrong())?;
+        let count: u64 = text.parse().map_err(|_| wrong())?;
+        // Complemented, so that the largest count is the smallest value.
+        let mut ranked = (!count).to_be_bytes().to_vec();
+        ranked.extend_from_slice(&key[cut + 1..]);
+        out.emit(&key[..cut], &ranked)
+    }
+}
+
+struct Ranking;
+
+impl Reducer for Ranking {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut line = Vec::new();
+        while let Some(value) = values.next()? {
+            let (rank, file) = value.split_at_checked(8).ok_or("a rank is cut short")?;
+            let count = !u64::from_be_bytes(rank.try_into().expect("eight bytes"));
+            if !line.is_empty() {
+                line.push(b' ');
+            }
+            line.extend_from_slice(file);
+            line.extend_from_slice(format!(":{count}").as_bytes());
+        }
+        out.emit(key, &line)
+    }
+}
+
+pub(super) fn ranked_inverted_index(_conf: &Conf) -> Result<Job, TaskError> {
+    let job = Job::map(|_| Ok(SequenceToFile)).reduce(|_| Ok(Ranking)).read(InputFormat::KeyValueLines);
+    Ok(job.sorted_values())
+}

@@ -1,0 +1,55 @@
+//! Adding up: the reducer and combiner that counting programs share.
+//!
+//! Between tasks a count is eight little-endian bytes; the reducer writes it as decimal digits.
+
+use crate::{
+    api::{Emit, Reducer, Values},
+    context::Context,
+    error::TaskError,
+};
+
+/// The bytes of one.
+pub(super) const ONE: [u8; 8] = 1_u64.to_le_bytes();
+
+pub(super) fn count_of(bytes: &[u8]) -> Result<u64, TaskError> {
+    let bytes = bytes.try_into().map_err(|_| TaskError::from("a count is not eight bytes long"))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn total(values: &mut dyn Values) -> Result<u64, TaskError> {
+    let mut total = 0_u64;
+    while let Some(value) = values.next()? {
+        total = total.wrapping_add(count_of(value)?);
+    }
+    Ok(total)
+}
+
+/// Adds up and passes on.
+pub(super) struct Combine;
+
+impl Reducer for Combine {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        out.emit(key, &total(values)?.to_le_bytes())
+    }
+}
+
+/// Adds up and writes digits.
+pub(super) struct Total;
+
+impl Reducer for Total {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        out.emit(key, total(values)?.to_string().as_bytes())
+    }
+}

@@ -1,0 +1,162 @@
+//! The sort benchmark: make records, sort them, check the result.
+
+use super::{
+    gensort::{Checksum, KEY_BYTES, RECORD_BYTES, Records},
+    text::Pass,
+};
+use crate::{
+    api::{Emit, Mapper, Reducer, Values},
+    conf::Conf,
+    context::{Context, Counter},
+    error::TaskError,
+    job::{InputFormat, Job, OutputFormat},
+};
+
+/// Each input line is `FIRST COUNT`: the records that this map makes.
+struct Generate {
+    made: Option<Counter>,
+}
+
+impl Mapper for Generate {
+    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let wrong = || TaskError::from("teragen's input lines are FIRST COUNT: use `mrctl submit teragen`");
+        let text = std::str::from_utf8(line).map_err(|_| wrong())?;
+        let (first, count) = text.split_once(' ').ok_or_else(wrong)?;
+        let (first, count): (u64, u64) = (first.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
+        let made = *self.made.get_or_insert_with(|| context.counter("RECORDS_MADE"));
+        let mut records = Records::from(first);
+        let mut record = [0; RECORD_BYTES];
+        for _ in 0..count {
+            records.fill(&mut record);
+            let (key, value) = record.split_at(KEY_BYTES);
+            out.emit(key, value)?;
+        }
+        context.add(made, count);
+        Ok(())
+    }
+}
+
+pub(super) fn generate(_conf: &Conf) -> Result<Job, TaskError> {
+    Ok(Job::map(|_| Ok(Generate { made: None })).write(OutputFormat::Raw))
+}
+
+struct Identity;
+
+impl Mapper for Identity {
+    fn map(&mut self, key: &[u8], value: &[u8], out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        out.emit(key, value)
+    }
+}
+
+const TERA: InputFormat = InputFormat::Fixed { record: RECORD_BYTES, key: KEY_BYTES };
+
+pub(super) fn sort(_conf: &Conf) -> Result<Job, TaskError> {
+    let job = Job::map(|_| Ok(Identity)).reduce(|_| Ok(Pass));
+    Ok(job.read(TERA).write(OutputFormat::Raw).totally_ordered())
+}
+
+/// What a map has seen of one file: enough to check the order across maps without looking again.
+#[derive(Default)]
+struct Seen {
+    source: String,
+    start: u64,
+    first: Vec<u8>,
+    last: Vec<u8>,
+    records: u64,
+    checksum: Checksum,
+    disorder: u64,
+}
+
+/// Checks the order within its split.
+#[derive(Default)]
+struct Validate {
+    seen: Seen,
+    record: Vec<u8>,
+}
+
+impl Mapper for Validate {
+    fn map(&mut self, key: &[u8], value: &[u8], _out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let seen = &mut self.seen;
+        if seen.records == 0 {
+            context.source().clone_into(&mut seen.source);
+            seen.start = context.start();
+            seen.first = key.to_vec();
+        } else if key < seen.last.as_slice() {
+            seen.disorder += 1;
+        }
+        seen.last.clear();
+        seen.last.extend_from_slice(key);
+        seen.records += 1;
+        self.record.clear();
+        self.record.extend_from_slice(key);
+        self.record.extend_from_slice(value);
+        seen.checksum.add(&self.record);
+        Ok(())
+    }
+
+    /// One pair a map, sorted by file and place: first key, last key, records, checksum, disorder.
+    fn finish(&mut self, out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        let seen = &self.seen;
+        if seen.records == 0 {
+            return Ok(());
+        }
+        let mut place = seen.source.clone().into_bytes();
+        place.push(0);
+        place.extend_from_slice(&seen.start.to_be_bytes());
+        let mut value = [seen.first.as_slice(), &seen.last].concat();
+        value.extend_from_slice(&seen.records.to_le_bytes());
+        value.extend_from_slice(&seen.checksum.0.to_le_bytes());
+        value.extend_from_slice(&seen.disorder.to_le_bytes());
+        out.emit(&place, &value)
+    }
+}
+
+/// Checks the order from map to map, and adds up.
+#[derive(Default)]
+struct Verdict {
+    last: Vec<u8>,
+    records: u64,
+    checksum: Checksum,
+    disorder: u64,
+}
+
+impl Reducer for Verdict {
+    fn reduce(
+        &mut self,
+        place: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        const LEN: usize = 2 * KEY_BYTES + 8 + 16 + 8;
+        while let Some(value) = values.next()? {
+            let value: &[u8; LEN] = value.try_into().map_err(|_| TaskError::from("a summary of the wrong length"))?;
+            let (first, rest) = value.split_at(KEY_BYTES);
+            let (last, rest) = rest.split_at(KEY_BYTES);
+            if first < self.last.as_slice() {
+                self.disorder += 1;
+                let file = place.split(|byte| *byte == 0).next().unwrap_or_default();
+                out.emit(b"misplaced", file)?;
+            }
+            self.last = last.to_vec();
+            let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| rest[at + i]));
+            self.records += number(0);
+            self.checksum.0 += u128::from_le_bytes(std::array::from_fn(|i| rest[8 + i]));
+            self.disorder += number(24);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let disorder = context.counter("RECORDS_OUT_OF_ORDER");
+        context.add(disorder, self.disorder);
+        out.emit(b"records", self.records.to_string().as_bytes())?;
+        out.emit(b"checksum", self.checksum.to_string().as_bytes())?;
+        out.emit(b"out-of-order", self.disorder.to_string().as_bytes())
+    }
+}
+
+/// One reduce: everything must meet in one place to be compared.
+pub(super) fn validate(_conf: &Conf) -> Result<Job, TaskError> {
+    Ok(Job::map(|_| Ok(Validate::default())).reduce(|_| Ok(Verdict::default())).read(TERA))
+}
