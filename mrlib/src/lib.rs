@@ -3,8 +3,15 @@
 pub mod api;
 pub mod conf;
 pub mod context;
+pub mod engine;
 pub mod error;
+pub mod input;
 pub mod job;
+pub mod merge;
+pub mod partition;
+pub mod segment;
+pub mod sort;
+pub mod typed;
 
 pub use api::{Emit, KeyOrder, Mapper, Partitioner, Reducer, Values};
 pub use conf::Conf;
