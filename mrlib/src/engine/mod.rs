@@ -1,10 +1,12 @@
 //! Runs tasks. What a task needs from whoever runs it (a task process, or local mode) is [`TaskIo`].
 
 mod map;
+mod reduce;
 mod scratch;
 mod settings;
 
 pub use map::{MapTask, run_map};
+pub use reduce::{Identity, ReduceTask, run_reduce};
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
 
