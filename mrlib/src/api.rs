@@ -52,7 +52,14 @@ pub trait Reducer: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// The end of the task's input.
+    /// For a combiner that can work in place: puts `value` into `into`, the value kept so far for the same key
+    /// (a sum of eight bytes, say), and says true. False, with `into` as it was: `reduce` will be called with both.
+    #[inline]
+    fn fold(&mut self, _into: &mut [u8], _value: &[u8]) -> bool {
+        false
+    }
+
+    /// The end of the task's input. Not called on a combiner.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }

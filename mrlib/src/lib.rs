@@ -3,11 +3,26 @@
 pub mod api;
 pub mod conf;
 pub mod context;
+pub mod engine;
 pub mod error;
+pub mod fetch;
+pub mod input;
 pub mod job;
+pub mod local;
+pub mod merge;
+pub mod output;
+pub mod partition;
+pub mod registry;
+pub mod run;
+pub mod segment;
+pub mod sort;
+pub mod streaming;
+pub mod task;
+pub mod typed;
 
 pub use api::{Emit, KeyOrder, Mapper, Partitioner, Reducer, Values};
 pub use conf::Conf;
 pub use context::{Context, Counter};
 pub use error::TaskError;
 pub use job::{InputFormat, Job, OutputFormat};
+pub use run::run;

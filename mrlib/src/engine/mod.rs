@@ -1,0 +1,116 @@
+//! Runs tasks. What a task needs from whoever runs it (a task process, or local mode) is [`TaskIo`].
+
+mod map;
+mod reduce;
+mod scratch;
+mod settings;
+
+pub use map::{MapTask, run_map};
+pub use reduce::{Identity, ReduceTask, run_reduce};
+pub use scratch::{Scratch, ScratchFile};
+pub use settings::Settings;
+
+use crate::{error::TaskError, input::ByteSource, job::OutputFormat};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// How far a task is, told about five times a second.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Progress {
+    /// From 0 to 1.
+    pub done: f64,
+    /// map, sort, shuffle, merge, reduce.
+    pub stage: &'static str,
+    /// Read so far.
+    pub bytes_in: u64,
+    /// Put out so far.
+    pub bytes_out: u64,
+    /// The task's own words, if they have changed.
+    pub status: Option<String>,
+}
+
+/// Set from another thread: the task ends at the next record.
+#[derive(Debug, Clone, Default)]
+pub struct StopFlag(Arc<Stop>);
+
+#[derive(Debug, Default)]
+struct Stop {
+    set: AtomicBool,
+    why: OnceLock<String>,
+}
+
+impl StopFlag {
+    /// Says stop. The first reason stands.
+    pub fn set(&self, why: impl Into<String>) {
+        let _ = self.0.why.set(why.into());
+        self.0.set.store(true, Ordering::Release);
+    }
+
+    /// Whether it has been said.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.0.set.load(Ordering::Relaxed)
+    }
+
+    /// An error once it has been said.
+    #[inline]
+    pub fn check(&self) -> Result<(), TaskError> {
+        if self.is_set() { Err(self.stopped()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn stopped(&self) -> TaskError {
+        TaskError::Stopped(self.0.why.get().cloned().unwrap_or_default())
+    }
+}
+
+/// Where a reduce, or a map of a map-only job, writes: formats pairs and keeps them in pieces.
+pub trait OutputSink {
+    /// One pair.
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError>;
+
+    /// Bytes written so far.
+    fn bytes(&self) -> u64;
+
+    /// Closes the last piece; the paths of all, in order.
+    fn finish(self: Box<Self>) -> Result<Vec<String>, TaskError>;
+}
+
+/// What a task needs from whoever runs it.
+pub trait TaskIo {
+    /// Tells how far the task is. Must not block.
+    fn progress(&mut self, progress: &Progress);
+
+    /// Checked at every record.
+    fn stop(&self) -> StopFlag;
+
+    /// For spills and merged runs.
+    fn scratch(&self) -> Scratch;
+
+    /// For the sort buffer and merges.
+    fn memory_bytes(&self) -> u64;
+
+    /// Opens an input file.
+    fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError>;
+
+    /// Opens this task's output (reduces, and maps of map-only jobs).
+    fn open_output(&mut self, format: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError>;
+}
+
+/// A task's good end.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskOutcome {
+    /// All that are not zero.
+    pub counters: BTreeMap<String, u64>,
+    /// Output files, in order.
+    pub pieces: Vec<String>,
+    /// Output bytes: of the map output file, or of the pieces.
+    pub bytes_out: u64,
+    /// Where a map's input ended: the end of its range, or the place where it was told to stop short.
+    pub position: u64,
+}

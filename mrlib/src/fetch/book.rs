@@ -1,0 +1,254 @@
+//! Which map outputs are wanted, being fetched, and here. No clock, no socket: time comes in with each call.
+//!
+//! One entry a map, filled from one attempt. A withdrawn attempt empties its entry again, whether it was waiting,
+//! on its way or here. Work is queued by host; one fetcher at a time sits at a host. What fails is tried again after
+//! a growing pause and is told to the JobTracker, which decides whether the map runs again.
+
+use proto::mr::{MapAvailable, MapEvent, map_event};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
+
+/// Failures in a row before the JobTracker is told; it wants several such words itself.
+const FAILURES_TOLD: u32 = 3;
+/// The longest pause is the shortest times this.
+const PAUSE_GROWTH_MAX: u32 = 16;
+
+/// One output to fetch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Work {
+    pub(super) map: u32,
+    pub(super) attempt: String,
+    /// `host:port`; empty for output on this node's disks.
+    pub(super) host: String,
+    pub(super) local_path: String,
+}
+
+/// Whose fault a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blame {
+    /// The host cannot be reached: all that waits there suffers.
+    Host,
+    /// This output, perhaps: damaged or cut on the way.
+    Output,
+    /// This output, for certain: the server says so.
+    Gone,
+    /// Nobody: it is busy.
+    Nobody,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    /// Attempts whose output can be had, oldest first.
+    sources: Vec<MapAvailable>,
+    state: State<T>,
+    failures: u32,
+}
+
+#[derive(Debug)]
+enum State<T> {
+    Missing,
+    Queued { attempt: String },
+    Fetching { attempt: String },
+    Here { attempt: String, output: T },
+}
+
+#[derive(Debug)]
+struct Host {
+    queue: VecDeque<(Work, Instant)>,
+    taken: bool,
+    failures: u32,
+    ready: Instant,
+}
+
+/// The state of a reduce's shuffle.
+#[derive(Debug)]
+pub(super) struct Book<T> {
+    entries: BTreeMap<u32, Entry<T>>,
+    hosts: BTreeMap<String, Host>,
+    here: u32,
+    pause: Duration,
+}
+
+/// The map a given attempt belongs to: `job_7.m3.0` is of map 3.
+fn map_of(attempt: &str) -> Option<u32> {
+    attempt.split('.').nth(1)?.strip_prefix('m')?.parse().ok()
+}
+
+impl<T> Book<T> {
+    /// Nothing known yet; `pause` is the first one after a failure.
+    pub(super) fn new(pause: Duration) -> Self {
+        Self { entries: BTreeMap::new(), hosts: BTreeMap::new(), here: 0, pause }
+    }
+
+    /// Outputs that are here.
+    pub(super) fn here(&self) -> u32 {
+        self.here
+    }
+
+    /// Takes one event of the list. False if it makes no sense.
+    pub(super) fn event(&mut self, event: MapEvent, now: Instant) -> bool {
+        match event.kind {
+            Some(map_event::Kind::Available(available)) => self.available(available, now),
+            Some(map_event::Kind::Withdrawn(attempt)) => self.withdrawn(&attempt, now),
+            None => false,
+        }
+    }
+
+    fn available(&mut self, available: MapAvailable, now: Instant) -> bool {
+        let Some(map) = map_of(&available.attempt) else { return false };
+        let new = || Entry { sources: Vec::new(), state: State::Missing, failures: 0 };
+        let entry = self.entries.entry(map).or_insert_with(new);
+        entry.sources.retain(|source| source.attempt != available.attempt);
+        entry.sources.push(available);
+        if matches!(entry.state, State::Missing) {
+            self.queue(map, now);
+        }
+        true
+    }
+
+    fn withdrawn(&mut self, withdrawn: &str, now: Instant) -> bool {
+        let Some(map) = map_of(withdrawn) else { return false };
+        let Some(entry) = self.entries.get_mut(&map) else { return true };
+        entry.sources.retain(|source| source.attempt != withdrawn);
+        let (State::Queued { attempt } | State::Fetching { attempt } | State::Here { attempt, .. }) =
+            &entry.state
+        else {
+            return true;
+        };
+        if attempt == withdrawn {
+            self.here -= u32::from(matches!(entry.state, State::Here { .. }));
+            entry.state = State::Missing;
+            entry.failures = 0;
+            self.queue(map, now);
+        }
+        true
+    }
+
+    /// Queues a map at the host of one of its sources, if it has any: the newest first, then each in turn.
+    fn queue(&mut self, map: u32, ready: Instant) {
+        let entry = self.entries.get_mut(&map).expect("queued maps have an entry");
+        let Some(last) = entry.sources.len().checked_sub(1) else { return };
+        let source = &entry.sources[last - entry.failures as usize % entry.sources.len()];
+        let local = !source.local_path.is_empty();
+        let host = if local { String::new() } else { source.shuffle_addr.clone() };
+        let work = Work {
+            map,
+            attempt: source.attempt.clone(),
+            host: host.clone(),
+            local_path: source.local_path.clone(),
+        };
+        entry.state = State::Queued { attempt: source.attempt.clone() };
+        let new = || Host { queue: VecDeque::new(), taken: false, failures: 0, ready };
+        self.hosts.entry(host).or_insert_with(new).queue.push_back((work, ready));
+    }
+
+    /// Work for a fetcher that sits at no host. It has the host for itself until it leaves.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Work> {
+        let free = |host: &Host| !host.taken && host.ready <= now;
+        let names: Vec<String> =
+            self.hosts.iter().filter(|(_, host)| free(host)).map(|(name, _)| name.clone()).collect();
+        let work = names.iter().find_map(|name| self.take_at(name, now))?;
+        self.hosts.get_mut(&work.host).expect("it had work").taken = true;
+        Some(work)
+    }
+
+    /// More work at the host that a fetcher sits at.
+    pub(super) fn take_at(&mut self, host: &str, now: Instant) -> Option<Work> {
+        let host = self.hosts.get_mut(host)?;
+        if host.ready > now {
+            return None;
+        }
+        let entries = &mut self.entries;
+        // What was withdrawn or is queued elsewhere by now is not wanted from here.
+        host.queue.retain(|(work, _)| {
+            let entry = entries.get(&work.map);
+            entry.is_some_and(
+                |entry| matches!(&entry.state, State::Queued { attempt } if *attempt == work.attempt),
+            )
+        });
+        let at = host.queue.iter().position(|(_, ready)| *ready <= now)?;
+        let (work, _) = host.queue.remove(at).expect("just found");
+        let entry = entries.get_mut(&work.map).expect("just checked");
+        entry.state = State::Fetching { attempt: work.attempt.clone() };
+        Some(work)
+    }
+
+    /// A fetcher goes away from a host.
+    pub(super) fn leave(&mut self, host: &str) {
+        if let Some(host) = self.hosts.get_mut(host) {
+            host.taken = false;
+        }
+    }
+
+    /// When there may be work again that is only waiting for its pause to end.
+    pub(super) fn next_ready(&self) -> Option<Instant> {
+        let idle = self.hosts.values().filter(|host| !host.taken);
+        idle.flat_map(|host| host.queue.iter().map(|(_, ready)| (*ready).max(host.ready))).min()
+    }
+
+    /// An output has come. It is dropped if it was withdrawn on the way.
+    pub(super) fn arrived(&mut self, work: &Work, output: T) {
+        if let Some(host) = self.hosts.get_mut(&work.host) {
+            host.failures = 0;
+        }
+        if let Some(entry) = self.fetching(work) {
+            entry.state = State::Here { attempt: work.attempt.clone(), output };
+            entry.failures = 0;
+            self.here += 1;
+        }
+    }
+
+    fn fetching(&mut self, work: &Work) -> Option<&mut Entry<T>> {
+        let entry = self.entries.get_mut(&work.map)?;
+        matches!(&entry.state, State::Fetching { attempt } if *attempt == work.attempt).then_some(entry)
+    }
+
+    /// An output has not come. `jitter` is from 0 to 1. Returns the attempts to tell the JobTracker of.
+    pub(super) fn failed(&mut self, work: &Work, blame: Blame, now: Instant, jitter: f64) -> Vec<String> {
+        let (pause, base) = (self.pause, f64::midpoint(1.0, jitter));
+        let pause_after = |failures: u32| {
+            let growth = 1 << failures.saturating_sub(1).min(PAUSE_GROWTH_MAX.ilog2());
+            (pause * growth).mul_f64(base)
+        };
+        let mut told = Vec::new();
+        let mut ready = now + pause_after(1);
+        if blame == Blame::Host {
+            let host = self.hosts.get_mut(&work.host).expect("it had work");
+            host.failures += 1;
+            host.ready = now + pause_after(host.failures);
+            ready = host.ready;
+            if host.failures >= FAILURES_TOLD {
+                told.extend(host.queue.iter().map(|(waiting, _)| waiting.attempt.clone()));
+            }
+        }
+        let host_failures = self.hosts.get(&work.host).map_or(0, |host| host.failures);
+        let Some(entry) = self.fetching(work) else { return told };
+        match blame {
+            Blame::Nobody => {}
+            Blame::Host if host_failures >= FAILURES_TOLD => told.push(work.attempt.clone()),
+            Blame::Host => {}
+            Blame::Output | Blame::Gone => {
+                entry.failures += 1;
+                ready = now + pause_after(entry.failures);
+                if blame == Blame::Gone || entry.failures >= FAILURES_TOLD {
+                    told.push(work.attempt.clone());
+                }
+            }
+        }
+        self.queue(work.map, ready);
+        told
+    }
+
+    /// All that is here, by map.
+    pub(super) fn into_outputs(self) -> Vec<T> {
+        let entries = self.entries.into_values();
+        entries
+            .filter_map(|entry| match entry.state {
+                State::Here { output, .. } => Some(output),
+                _ => None,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,126 @@
+//! The shuffle as a reduce sees it: follows the list of map outputs and fetches its partition of each.
+//!
+//! Small outputs stay in memory while the budget lasts; others go to scratch files, each byte once; output on this
+//! node's disks is read where it is. Every partition is verified before it counts. Each stays by itself until all
+//! are here, so that a withdrawn one can be replaced. What cannot be fetched is tried again for as long as the
+//! JobTracker lets the reduce wait; a full disk here is this task's own error.
+
+mod book;
+mod feed;
+mod fetcher;
+mod source;
+pub mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use feed::MapFeed;
+
+use crate::{
+    engine::{Scratch, StopFlag},
+    error::TaskError,
+    segment::Run,
+};
+use fetcher::Fetchers;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often the stop flag is looked at while nothing comes.
+const LOOK_PERIOD: Duration = Duration::from_millis(200);
+
+/// What to fetch, and how.
+#[derive(Debug, Clone)]
+pub struct FetchOptions {
+    /// This reduce's partition.
+    pub partition: u32,
+    /// What shuffle servers know the job by.
+    pub token: Vec<u8>,
+    /// Connections at a time.
+    pub parallel: usize,
+    /// Bytes kept in memory, at the most.
+    pub memory: u64,
+    /// The first pause after a failure.
+    pub pause: Duration,
+    /// A connection silent for this long has failed.
+    pub silence: Duration,
+}
+
+impl FetchOptions {
+    /// With the usual times.
+    pub fn new(partition: u32, token: Vec<u8>, parallel: usize, memory: u64) -> Self {
+        let (pause, silence) = (Duration::from_millis(500), Duration::from_secs(30));
+        Self { partition, token, parallel: parallel.max(1), memory, pause, silence }
+    }
+}
+
+/// How far a shuffle is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FetchProgress {
+    /// Outputs that are here.
+    pub here: u32,
+    /// Outputs there are to be.
+    pub maps: u32,
+    /// Bytes fetched, those in vain included.
+    pub bytes: u64,
+}
+
+/// What a shuffle tells while it goes on.
+pub trait FetchListener {
+    /// It has come further.
+    fn progress(&mut self, progress: FetchProgress);
+    /// This attempt's output could not be fetched.
+    fn unfetched(&mut self, attempt: &str);
+}
+
+/// Fetches this reduce's partition of every map; returns the runs in the order of the maps, empty ones left out.
+pub fn fetch_all(
+    feed: &MapFeed,
+    options: &FetchOptions,
+    scratch: &Scratch,
+    stop: &StopFlag,
+    listener: &mut dyn FetchListener,
+) -> Result<Vec<Run>, TaskError> {
+    let fetchers = Fetchers::new(feed, options, scratch);
+    let followed = thread::scope(|scope| {
+        for seat in 0..options.parallel {
+            let fetchers = &fetchers;
+            scope.spawn(move || fetchers.work(seat));
+        }
+        let followed = follow(feed, &fetchers, stop, listener);
+        fetchers.end();
+        followed
+    });
+    followed?;
+    let runs = fetchers.into_runs();
+    Ok(runs.into_iter().filter(|run| run.extent.records > 0).collect())
+}
+
+/// Hands news to the fetchers until all maps are here.
+fn follow(
+    feed: &MapFeed,
+    fetchers: &Fetchers<'_>,
+    stop: &StopFlag,
+    listener: &mut dyn FetchListener,
+) -> Result<(), TaskError> {
+    let (mut seen, mut rings, mut told) = (0, 0, FetchProgress::default());
+    loop {
+        let news = feed.wait(seen, rings, LOOK_PERIOD);
+        stop.check()?;
+        seen += news.events.len();
+        rings = news.rings;
+        let report = fetchers.take_news(news.events, Instant::now())?;
+        for attempt in &report.unfetched {
+            listener.unfetched(attempt);
+        }
+        let progress = FetchProgress { here: report.here, maps: news.maps, bytes: report.bytes };
+        if progress != told {
+            listener.progress(progress);
+            told = progress;
+        }
+        if report.here >= news.maps {
+            return Ok(());
+        }
+    }
+}

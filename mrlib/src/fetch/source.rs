@@ -1,0 +1,252 @@
+//! Fetches one output: from a shuffle server, or from a file on this node.
+
+use super::{
+    FetchOptions,
+    book::{Blame, Work},
+    wire::{self, Announced, Answer},
+};
+use crate::{
+    engine::Scratch,
+    error::TaskError,
+    segment::{Extent, Index, Run, Stored},
+};
+use bytes::Bytes;
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    net::{TcpStream, ToSocketAddrs as _},
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// Bytes read at a time.
+const CHUNK_BYTES: usize = 256 << 10;
+/// One output takes at most this part of the memory budget.
+const MEMORY_PART: u64 = 4;
+/// A host that does not answer a call in this time is down.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why an output has not come.
+#[derive(Debug)]
+pub(super) enum FetchError {
+    /// This task's own trouble, such as a full disk. Final.
+    Own(TaskError),
+    /// Somebody else's.
+    Theirs {
+        /// Whose.
+        blame: Blame,
+        /// For the log.
+        why: String,
+    },
+}
+
+fn theirs(blame: Blame, why: impl Into<String>) -> FetchError {
+    FetchError::Theirs { blame, why: why.into() }
+}
+
+/// A connection to a shuffle server. Between requests nothing is in flight.
+pub(super) struct Connection(TcpStream);
+
+/// An output that is here.
+#[derive(Debug)]
+pub(super) struct Output {
+    run: Run,
+    _lease: Option<Lease>,
+}
+
+impl Output {
+    /// From now on it counts for nothing in the budget: the shuffle is over.
+    pub(super) fn into_run(self) -> Run {
+        self.run
+    }
+}
+
+/// Bytes of the memory budget, given back when the output is dropped.
+#[derive(Debug)]
+struct Lease {
+    used: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What a fetcher works with.
+pub(super) struct Seat<'a> {
+    pub(super) options: &'a FetchOptions,
+    pub(super) scratch: &'a Scratch,
+    pub(super) memory_used: &'a Arc<AtomicU64>,
+    pub(super) bytes: &'a AtomicU64,
+    /// Told of each new connection; false if it is no longer wanted.
+    pub(super) opened: &'a dyn Fn(TcpStream) -> bool,
+}
+
+/// Output on this node's disks: verified, then read where it is. The open file outlives its deletion.
+pub(super) fn fetch_local(work: &Work, partition: u32, bytes: &AtomicU64) -> Result<Output, FetchError> {
+    let path = Path::new(&work.local_path);
+    let gone = |error: &dyn std::fmt::Display| theirs(Blame::Gone, format!("{}: {error}", path.display()));
+    let index = Index::read(path).map_err(|error| gone(&error))?;
+    let extent = *index
+        .extents
+        .get(partition as usize)
+        .ok_or_else(|| gone(&format!("it has no partition {partition}, but {}", index.extents.len())))?;
+    let file = File::open(path).map_err(|error| gone(&error))?;
+    let mut buffer = vec![0; CHUNK_BYTES.min(extent.stored as usize)];
+    let (mut at, mut crc) = (0, 0);
+    while at < extent.stored {
+        let length = buffer.len().min((extent.stored - at) as usize);
+        file.read_exact_at(&mut buffer[..length], extent.offset + at).map_err(|error| gone(&error))?;
+        crc = crc32c::crc32c_append(crc, &buffer[..length]);
+        at += length as u64;
+    }
+    if crc != extent.crc {
+        return Err(gone(&format!("the checksum of partition {partition} does not match")));
+    }
+    bytes.fetch_add(extent.stored, Ordering::Relaxed);
+    let run = Run { stored: Stored::Open(Arc::new(file)), extent, name: work.attempt.as_str().into() };
+    Ok(Output { run, _lease: None })
+}
+
+impl Seat<'_> {
+    /// Fetches from a server. The connection is kept if it can be used again.
+    pub(super) fn fetch(
+        &self,
+        work: &Work,
+        connection: &mut Option<Connection>,
+    ) -> Result<Output, FetchError> {
+        let (mut open, announced) = self.ask(work, connection.take())?;
+        let lease = self.reserve(announced.stored);
+        let run = match lease {
+            Some(_) => self.to_memory(work, &mut open, announced)?,
+            None => self.to_disk(work, &mut open, announced)?,
+        };
+        *connection = Some(open);
+        Ok(Output { run, _lease: lease })
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Lease> {
+        if bytes > self.options.memory / MEMORY_PART {
+            return None;
+        }
+        let fits = |used: u64| (used + bytes <= self.options.memory).then_some(used + bytes);
+        self.memory_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(Lease { used: self.memory_used.clone(), bytes })
+    }
+
+    /// Sends the request; a connection that was used before may have been closed meanwhile, which is no failure.
+    fn ask(&self, work: &Work, kept: Option<Connection>) -> Result<(Connection, Announced), FetchError> {
+        let request = wire::request(&self.options.token, &work.attempt, self.options.partition)
+            .map_err(|error| FetchError::Own(TaskError::Program(error.to_string())))?;
+        let exchange = |connection: &mut Connection| -> io::Result<Answer> {
+            connection.0.write_all(&request)?;
+            wire::read_answer(&mut connection.0)
+        };
+        if let Some(mut connection) = kept
+            && let Ok(answer) = exchange(&mut connection)
+        {
+            return announced(connection, answer);
+        }
+        let mut connection = self.connect(&work.host)?;
+        let answer = exchange(&mut connection)
+            .map_err(|error| theirs(Blame::Output, format!("no answer: {error}")))?;
+        announced(connection, answer)
+    }
+
+    fn connect(&self, host: &str) -> Result<Connection, FetchError> {
+        let down = |error: io::Error| theirs(Blame::Host, format!("{host}: {error}"));
+        let unknown = || theirs(Blame::Host, format!("{host}: no such address"));
+        let addr = host.to_socket_addrs().map_err(down)?.next().ok_or_else(unknown)?;
+        let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT).map_err(down)?;
+        let silence = Some(self.options.silence);
+        let prepare = || {
+            stream.set_read_timeout(silence)?;
+            stream.set_write_timeout(silence)?;
+            stream.set_nodelay(true)?;
+            stream.try_clone()
+        };
+        let wanted = (self.opened)(prepare().map_err(down)?);
+        if !wanted {
+            return Err(theirs(Blame::Nobody, "the shuffle is over"));
+        }
+        Ok(Connection(stream))
+    }
+
+    fn to_memory(&self, work: &Work, from: &mut Connection, coming: Announced) -> Result<Run, FetchError> {
+        let mut bytes = Vec::with_capacity(coming.stored as usize);
+        self.receive(from, coming, |chunk| {
+            bytes.extend_from_slice(chunk);
+            Ok(())
+        })?;
+        Ok(Run::in_memory(&work.attempt, Bytes::from(bytes), extent(coming)))
+    }
+
+    /// Writes to a scratch file. If a disk is full, another is tried, for which the output must be asked for again.
+    fn to_disk(&self, work: &Work, from: &mut Connection, coming: Announced) -> Result<Run, FetchError> {
+        let mut first = true;
+        let write = |path: &Path| -> Result<Result<(), FetchError>, TaskError> {
+            if !std::mem::take(&mut first) {
+                match self.ask(work, None) {
+                    Ok((connection, again)) if again == coming => *from = connection,
+                    Ok(_) => return Ok(Err(theirs(Blame::Output, "another length the second time"))),
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+            let no_room = |verb| TaskError::io(format!("{verb} {}", path.display()));
+            let mut file = File::create(path).map_err(no_room("create"))?;
+            match self.receive(from, coming, |chunk| file.write_all(chunk).map_err(no_room("write"))) {
+                Err(FetchError::Own(error)) => Err(error),
+                other => Ok(other),
+            }
+        };
+        let (file, received) = self.scratch.create("fetch", write).map_err(FetchError::Own)?;
+        received?;
+        let name = work.attempt.as_str().into();
+        Ok(Run { stored: Stored::Scratch(file), extent: extent(coming), name })
+    }
+
+    /// Takes the announced bytes off the connection and verifies them. An error of `put` is this task's own.
+    fn receive(
+        &self,
+        from: &mut Connection,
+        coming: Announced,
+        mut put: impl FnMut(&[u8]) -> Result<(), TaskError>,
+    ) -> Result<(), FetchError> {
+        let mut buffer = vec![0; CHUNK_BYTES.min(coming.stored as usize)];
+        let (mut left, mut crc) = (coming.stored, 0);
+        while left > 0 {
+            let length = buffer.len().min(left as usize);
+            let got = match from.0.read(&mut buffer[..length]) {
+                Ok(0) => return Err(theirs(Blame::Output, format!("cut off, {left} bytes before the end"))),
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(theirs(Blame::Output, error.to_string())),
+            };
+            crc = crc32c::crc32c_append(crc, &buffer[..got]);
+            put(&buffer[..got]).map_err(FetchError::Own)?;
+            self.bytes.fetch_add(got as u64, Ordering::Relaxed);
+            left -= got as u64;
+        }
+        if crc == coming.crc { Ok(()) } else { Err(theirs(Blame::Output, "the checksum does not match")) }
+    }
+}
+
+fn extent(coming: Announced) -> Extent {
+    Extent { offset: 0, stored: coming.stored, raw: coming.raw, records: coming.records, crc: coming.crc }
+}
+
+fn announced(connection: Connection, answer: Answer) -> Result<(Connection, Announced), FetchError> {
+    match answer {
+        Answer::Coming(announced) => Ok((connection, announced)),
+        Answer::No(wire::BUSY, why) => Err(theirs(Blame::Nobody, why)),
+        Answer::No(wire::NOT_FOUND | wire::REFUSED | wire::DAMAGED, why) => Err(theirs(Blame::Gone, why)),
+        Answer::No(status, why) => Err(theirs(Blame::Output, format!("status {status}: {why}"))),
+    }
+}

@@ -1,0 +1,439 @@
+//! A shuffle against servers that misbehave.
+
+use super::*;
+use crate::segment::{Index, SegmentWriter, Stored};
+use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
+use std::{
+    collections::BTreeMap,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::FileExt as _,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+const TOKEN: &[u8] = b"secret";
+const PARTITION: u32 = 3;
+
+/// What a server does with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Well,
+    WrongCrc,
+    Cut,
+    HangUp,
+    Status(u8),
+    Slow,
+    Silent,
+}
+
+/// Serves `contents` of any attempt; how is decided by attempt and how often it was asked for before.
+struct Server {
+    addr: String,
+    served: Arc<AtomicUsize>,
+}
+
+type Script = Arc<dyn Fn(&str, usize) -> Manner + Send + Sync>;
+
+fn contents(attempt: &str) -> Vec<u8> {
+    let length = 1000 + crc32c::crc32c(attempt.as_bytes()) as usize % 60_000;
+    attempt.bytes().cycle().take(length).collect()
+}
+
+impl Server {
+    fn start(script: impl Fn(&str, usize) -> Manner + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let addr = listener.local_addr().expect("bound").to_string();
+        let (served, script): (_, Script) = (Arc::new(AtomicUsize::new(0)), Arc::new(script));
+        let asked = Arc::new(Mutex::new(BTreeMap::new()));
+        let count = served.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (script, asked, count) = (script.clone(), asked.clone(), count.clone());
+                thread::spawn(move || {
+                    let mut stream = stream.expect("a connection");
+                    while serve_one(&mut stream, &script, &asked, &count).is_some() {}
+                });
+            }
+        });
+        Self { addr, served }
+    }
+}
+
+/// None: the connection is over.
+fn serve_one(
+    stream: &mut TcpStream,
+    script: &Script,
+    asked: &Mutex<BTreeMap<String, usize>>,
+    served: &AtomicUsize,
+) -> Option<()> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).ok()?;
+    let mut request = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut request).ok()?;
+    assert_eq!(request[..4], wire::MAGIC);
+    let (token, rest) = request[5..].split_at(usize::from(request[4]));
+    let (attempt, partition) = rest[1..].split_at(usize::from(rest[0]));
+    assert_eq!((token, partition), (TOKEN, PARTITION.to_le_bytes().as_slice()));
+    let attempt = String::from_utf8(attempt.to_vec()).expect("text");
+    let before = {
+        let mut asked = asked.lock().expect("no panic");
+        let times = asked.entry(attempt.clone()).or_insert(0);
+        *times += 1;
+        *times - 1
+    };
+    let manner = script(&attempt, before);
+    let bytes = contents(&attempt);
+    let mut header = vec![wire::OK];
+    for number in [bytes.len() as u64, bytes.len() as u64 * 2, 7] {
+        header.extend_from_slice(&number.to_le_bytes());
+    }
+    let crc = crc32c::crc32c(&bytes) ^ u32::from(manner == Manner::WrongCrc);
+    header.extend_from_slice(&crc.to_le_bytes());
+    match manner {
+        Manner::Status(status) => {
+            stream.write_all(&[status, 2, 0, b'n', b'o']).ok()?;
+            return Some(());
+        }
+        Manner::HangUp => return None,
+        Manner::Cut => {
+            stream.write_all(&header).ok()?;
+            stream.write_all(&bytes[..bytes.len() / 2]).ok()?;
+            return None;
+        }
+        Manner::Silent => {
+            stream.write_all(&header).ok()?;
+            // Until the other side hangs up.
+            return stream.read(&mut [0]).ok().map(|_| ());
+        }
+        Manner::Slow => {
+            stream.write_all(&header).ok()?;
+            for piece in bytes.chunks(bytes.len() / 4) {
+                thread::sleep(Duration::from_millis(20));
+                stream.write_all(piece).ok()?;
+            }
+        }
+        Manner::Well | Manner::WrongCrc => {
+            stream.write_all(&header).ok()?;
+            stream.write_all(&bytes).ok()?;
+        }
+    }
+    served.fetch_add(1, Ordering::Relaxed);
+    Some(())
+}
+
+fn available(attempt: &str, addr: &str) -> MapEvent {
+    let (attempt, shuffle_addr) = (attempt.to_owned(), addr.to_owned());
+    let available = MapAvailable { attempt, shuffle_addr, ..MapAvailable::default() };
+    MapEvent { kind: Some(map_event::Kind::Available(available)) }
+}
+
+fn withdrawn(attempt: &str) -> MapEvent {
+    MapEvent { kind: Some(map_event::Kind::Withdrawn(attempt.to_owned())) }
+}
+
+/// A shuffle under test: what it has told, and what is to happen when it tells.
+struct Shuffle {
+    feed: Arc<MapFeed>,
+    scratch: Scratch,
+    folder: tempfile::TempDir,
+    options: FetchOptions,
+    stop: StopFlag,
+    unfetched: Vec<String>,
+    seen: u64,
+    on_news: Box<dyn FnMut(&[String], FetchProgress) -> Vec<MapEvent>>,
+}
+
+impl Shuffle {
+    fn new(maps: u32, events: Vec<MapEvent>) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut options = FetchOptions::new(PARTITION, TOKEN.to_vec(), 4, 1 << 20);
+        options.pause = Duration::from_millis(2);
+        options.silence = Duration::from_secs(5);
+        let mut shuffle = Self {
+            feed: Arc::new(MapFeed::new(maps)),
+            scratch: Scratch::new(vec![folder.path().into()]),
+            folder,
+            options,
+            stop: StopFlag::default(),
+            unfetched: Vec::new(),
+            seen: 0,
+            on_news: Box::new(|_, _| Vec::new()),
+        };
+        shuffle.push(events, maps);
+        shuffle
+    }
+
+    fn push(&mut self, events: Vec<MapEvent>, maps: u32) {
+        let first = self.seen;
+        self.seen += events.len() as u64;
+        self.feed.push(TaskMapEvents { first, events, maps }).expect("no gap");
+    }
+
+    fn run(&mut self) -> Result<BTreeMap<String, Vec<u8>>, TaskError> {
+        let (feed, options, scratch, stop) =
+            (self.feed.clone(), self.options.clone(), self.scratch.clone(), self.stop.clone());
+        let runs = fetch_all(&feed, &options, &scratch, &stop, self)?;
+        Ok(runs.iter().map(|run| (run.name.to_string(), stored(run))).collect())
+    }
+
+    fn news(&mut self, progress: FetchProgress) {
+        let events = (self.on_news)(&self.unfetched, progress);
+        if !events.is_empty() {
+            self.push(events, 0);
+        }
+    }
+}
+
+impl FetchListener for Shuffle {
+    fn progress(&mut self, progress: FetchProgress) {
+        self.news(progress);
+    }
+
+    fn unfetched(&mut self, attempt: &str) {
+        self.unfetched.push(attempt.to_owned());
+        self.news(FetchProgress::default());
+    }
+}
+
+fn stored(run: &Run) -> Vec<u8> {
+    let read = |path: &std::path::Path| std::fs::read(path).expect("a file");
+    match &run.stored {
+        Stored::Memory(bytes) => bytes.to_vec(),
+        Stored::File(path) => read(path),
+        Stored::Scratch(file) => read(file.path()),
+        Stored::Open(file) => {
+            let mut bytes = vec![0; run.extent.stored as usize];
+            file.read_exact_at(&mut bytes, run.extent.offset).expect("a file");
+            bytes
+        }
+    }
+}
+
+fn attempts(count: u32) -> Vec<String> {
+    (0..count).map(|map| format!("job_1.m{map}.0")).collect()
+}
+
+fn expected(attempts: &[String]) -> BTreeMap<String, Vec<u8>> {
+    attempts.iter().map(|attempt| (attempt.clone(), contents(attempt))).collect()
+}
+
+#[test]
+fn every_output_comes_whole_from_servers_that_misbehave() {
+    let attempts = attempts(60);
+    let servers = [0, 1, 2].map(|server| {
+        Server::start(move |attempt, before| {
+            let manners = [
+                Manner::Well,
+                Manner::WrongCrc,
+                Manner::Cut,
+                Manner::HangUp,
+                Manner::Status(wire::BUSY),
+                Manner::Slow,
+            ];
+            let dice = crc32c::crc32c(attempt.as_bytes()) as usize + before * 5 + server;
+            if before > 3 { Manner::Well } else { manners[dice % manners.len()] }
+        })
+    });
+    let event = |(map, attempt): (usize, &String)| available(attempt, &servers[map % 3].addr);
+    let mut shuffle = Shuffle::new(60, attempts.iter().enumerate().map(event).collect());
+    // Some in memory, some on disk.
+    shuffle.options.memory = 300_000;
+    let came = shuffle.run().expect("all come in the end");
+    assert_eq!(came, expected(&attempts));
+    assert!(servers.iter().all(|server| server.served.load(Ordering::Relaxed) >= 20));
+}
+
+#[test]
+fn what_is_small_stays_in_memory_and_what_is_not_leaves_with_its_run() {
+    let server = Server::start(|_, _| Manner::Well);
+    let attempts = attempts(8);
+    let events = |addr: &str| attempts.iter().map(|attempt| available(attempt, addr)).collect::<Vec<_>>();
+    for (memory, on_disk) in [(0, 8), (u64::MAX, 0)] {
+        let mut shuffle = Shuffle::new(8, events(&server.addr));
+        shuffle.options.memory = memory;
+        let (feed, options, scratch, stop) =
+            (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
+        let runs = fetch_all(&feed, &options, &scratch, &stop, &mut shuffle).expect("a good server");
+        let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
+        assert_eq!(names, attempts, "in the order of the maps");
+        assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), on_disk);
+        drop(runs);
+        assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), 0);
+    }
+}
+
+#[test]
+fn a_dead_host_is_told_of_and_the_rest_goes_on() {
+    let server = Server::start(|_, _| Manner::Well);
+    let dead = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.local_addr().expect("bound").to_string()
+    };
+    let attempts = attempts(6);
+    let event =
+        |(map, attempt): (usize, &String)| available(attempt, if map < 3 { &dead } else { &server.addr });
+    let mut shuffle = Shuffle::new(6, attempts.iter().enumerate().map(event).collect());
+    let addr = server.addr.clone();
+    let mut told = false;
+    shuffle.on_news = Box::new(move |unfetched, _| {
+        // The JobTracker runs the maps again once it has heard of all three.
+        let heard = (0..3).all(|map| unfetched.contains(&format!("job_1.m{map}.0")));
+        if !heard || std::mem::replace(&mut told, true) {
+            return Vec::new();
+        }
+        let again =
+            |map| [withdrawn(&format!("job_1.m{map}.0")), available(&format!("job_1.m{map}.1"), &addr)];
+        (0..3).flat_map(again).collect()
+    });
+    let came = shuffle.run().expect("all come in the end");
+    let wanted: Vec<String> = (0..6).map(|map| format!("job_1.m{map}.{}", u8::from(map < 3))).collect();
+    assert_eq!(came, expected(&wanted));
+    assert!(shuffle.unfetched.iter().all(|attempt| !attempts[3..].contains(attempt)));
+}
+
+#[test]
+fn what_the_server_has_not_is_told_of_at_once() {
+    for status in [wire::NOT_FOUND, wire::REFUSED, wire::DAMAGED] {
+        let server = Server::start(move |attempt, before| {
+            if attempt == "job_1.m1.0" && before < 2 { Manner::Status(status) } else { Manner::Well }
+        });
+        let attempts = attempts(3);
+        let mut shuffle =
+            Shuffle::new(3, attempts.iter().map(|attempt| available(attempt, &server.addr)).collect());
+        assert_eq!(shuffle.run().expect("comes in the end"), expected(&attempts));
+        assert_eq!(shuffle.unfetched, ["job_1.m1.0", "job_1.m1.0"]);
+    }
+}
+
+#[test]
+fn an_output_that_is_here_is_replaced_when_it_is_withdrawn() {
+    let server = Server::start(|_, _| Manner::Well);
+    let mut shuffle = Shuffle::new(2, vec![available("job_1.m0.0", &server.addr)]);
+    let addr = server.addr.clone();
+    let mut step = 0;
+    shuffle.on_news = Box::new(move |_, progress| match (step, progress.here) {
+        (0, 1) => {
+            step = 1;
+            vec![withdrawn("job_1.m0.0"), available("job_1.m1.0", &addr)]
+        }
+        // Only map 1 is here now.
+        (1, 1) => {
+            step = 2;
+            vec![available("job_1.m0.1", &addr)]
+        }
+        _ => Vec::new(),
+    });
+    let came = shuffle.run().expect("a good server");
+    assert_eq!(came, expected(&["job_1.m0.1".into(), "job_1.m1.0".into()]));
+}
+
+#[test]
+fn an_output_on_its_way_is_dropped_when_it_is_withdrawn() {
+    let slow = Server::start(|_, _| Manner::Slow);
+    let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &slow.addr)]);
+    let (feed, addr) = (shuffle.feed.clone(), slow.addr.clone());
+    let teller = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(30));
+        let events = vec![withdrawn("job_1.m0.0"), available("job_1.m0.1", &addr)];
+        feed.push(TaskMapEvents { first: 1, events, maps: 1 }).expect("no gap");
+    });
+    let came = shuffle.run().expect("a good server");
+    teller.join().expect("no panic");
+    assert_eq!(came, expected(&["job_1.m0.1".into()]));
+}
+
+#[test]
+fn the_number_of_maps_may_grow() {
+    let server = Server::start(|_, _| Manner::Well);
+    let mut shuffle = Shuffle::new(2, vec![available("job_1.m0.0", &server.addr)]);
+    let (feed, addr) = (shuffle.feed.clone(), server.addr.clone());
+    shuffle.on_news = Box::new(move |_, progress| {
+        if progress.here == 1 && progress.maps == 2 {
+            let events = vec![available("job_1.m1.0", &addr), available("job_1.m2.0", &addr)];
+            feed.push(TaskMapEvents { first: 1, events, maps: 3 }).expect("no gap");
+        }
+        Vec::new()
+    });
+    assert_eq!(shuffle.run().expect("a good server"), expected(&attempts(3)));
+}
+
+#[test]
+fn a_full_disk_here_blames_nobody_else() {
+    let server = Server::start(|_, _| Manner::Well);
+    let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
+    shuffle.options.memory = 0;
+    shuffle.scratch = Scratch::new(vec![PathBuf::from("/nowhere/at/all")]);
+    let error = shuffle.run().expect_err("there is no such folder").to_string();
+    assert!(error.contains("/nowhere/at/all"), "{error}");
+    assert!(shuffle.unfetched.is_empty());
+}
+
+#[test]
+fn stop_ends_a_fetch_from_a_silent_server() {
+    let server = Server::start(|_, _| Manner::Silent);
+    let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
+    shuffle.options.silence = Duration::from_secs(600);
+    let stop = shuffle.stop.clone();
+    let teller = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        stop.set("preempted");
+    });
+    let error = shuffle.run().expect_err("told to stop");
+    teller.join().expect("no panic");
+    assert_eq!(error.to_string(), "stopped: preempted");
+}
+
+#[test]
+fn output_on_this_node_is_read_in_place_after_it_was_verified() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |attempt: &str| {
+        let path = folder.path().join(attempt);
+        let mut writer = SegmentWriter::create(&path, PARTITION + 1, false).expect("a disk");
+        writer.append(PARTITION, attempt.as_bytes(), b"value").expect("a disk");
+        let index = writer.finish().expect("a disk");
+        index.write(&path).expect("a disk");
+        path
+    };
+    let local = |attempt: &str, path: &std::path::Path| {
+        let (attempt, local_path) = (attempt.to_owned(), path.display().to_string());
+        let available = MapAvailable { attempt, local_path, ..MapAvailable::default() };
+        MapEvent { kind: Some(map_event::Kind::Available(available)) }
+    };
+    let (good, bad, again) = (write("job_1.m0.0"), write("job_1.m1.0"), write("job_1.m1.1"));
+    let mut bytes = std::fs::read(&bad).expect("a disk");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    std::fs::write(&bad, bytes).expect("a disk");
+    let mut shuffle = Shuffle::new(2, vec![local("job_1.m0.0", &good), local("job_1.m1.0", &bad)]);
+    let replacement = local("job_1.m1.1", &again);
+    let mut told = false;
+    shuffle.on_news = Box::new(move |unfetched, _| {
+        if unfetched.is_empty() || std::mem::replace(&mut told, true) {
+            return Vec::new();
+        }
+        assert_eq!(unfetched, ["job_1.m1.0"]);
+        vec![withdrawn("job_1.m1.0"), replacement.clone()]
+    });
+    let came = shuffle.run().expect("both are there");
+    assert_eq!(came.keys().collect::<Vec<_>>(), ["job_1.m0.0", "job_1.m1.1"]);
+    let extent = Index::read(&good).expect("a disk").extents[PARTITION as usize];
+    let whole = std::fs::read(&good).expect("a disk");
+    assert_eq!(came["job_1.m0.0"], whole[extent.offset as usize..][..extent.stored as usize]);
+}
+
+#[test]
+fn news_may_overlap_but_not_leave_a_gap() {
+    let feed = MapFeed::new(1);
+    let news = |first, attempts: &[&str]| TaskMapEvents {
+        first,
+        events: attempts.iter().map(|attempt| withdrawn(attempt)).collect(),
+        maps: 1,
+    };
+    feed.push(news(0, &["a", "b"])).expect("no gap");
+    feed.push(news(1, &["b", "c"])).expect("an overlap");
+    assert_eq!(feed.wait(0, 0, Duration::ZERO).events, news(0, &["a", "b", "c"]).events);
+    assert!(feed.push(news(4, &["e"])).is_err());
+}

@@ -1,0 +1,289 @@
+//! Local mode: a whole job in this process, on local files, for debugging. The engine, the sort and the merge are
+//! those of the cluster; what is missing is the cluster.
+//!
+//! The output folder appears at once, the parts in it only when all is done; after a failure it is gone again.
+
+use crate::{
+    conf::Conf,
+    engine::{
+        MapTask, OutputSink, Progress, ReduceTask, Scratch, Settings, StopFlag, TaskIo, TaskOutcome, run_map,
+        run_reduce,
+    },
+    error::TaskError,
+    fetch::MapFeed,
+    input::{ByteSource, LocalFile},
+    job::{InputFormat, Job, OutputFormat},
+    output::{PieceWriter, RecordWriter, Target},
+    task,
+};
+use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+/// For each task at work, unless `sort.memory` says otherwise.
+const MEMORY_BYTES: u64 = 256 << 20;
+/// Unless `split.size` says otherwise.
+const SPLIT_BYTES: u64 = 64 << 20;
+
+/// What to run on.
+#[derive(Debug, Clone)]
+pub struct LocalRun {
+    /// Files and folders.
+    pub inputs: Vec<PathBuf>,
+    /// A folder that does not exist.
+    pub output: PathBuf,
+    /// How many reduces; 0: map only.
+    pub reduces: u32,
+    /// Tasks at work at the same time.
+    pub threads: usize,
+    /// The job's settings.
+    pub conf: Conf,
+}
+
+/// Runs a job to its end; returns its counters.
+pub fn run_local(job: &Job, run: &LocalRun) -> Result<BTreeMap<String, u64>, TaskError> {
+    let splits = splits(job, run)?;
+    let what = format!("create output folder {}", run.output.display());
+    fs::create_dir(&run.output).map_err(TaskError::io(what))?;
+    let ran = run_in(job, run, &splits);
+    if ran.is_err() {
+        // The first error is the one to show.
+        let _ = fs::remove_dir_all(&run.output);
+    }
+    ran
+}
+
+fn run_in(job: &Job, run: &LocalRun, splits: &[Split]) -> Result<BTreeMap<String, u64>, TaskError> {
+    let work = Work { job, run, splits, temporary: run.output.join("_temporary"), stop: StopFlag::default() };
+    fs::create_dir(&work.temporary).map_err(disk("create", &work.temporary))?;
+    let mut counters = work.all(splits.len(), &|index| work.map(index))?;
+    if run.reduces > 0 {
+        let reduced = work.all(run.reduces as usize, &|index| work.reduce(index))?;
+        add(&mut counters, reduced);
+    }
+    work.publish()?;
+    counters.insert("CPU_MILLISECONDS".into(), task::process::cpu_milliseconds());
+    Ok(counters)
+}
+
+fn disk(verb: &str, path: &Path) -> impl FnOnce(std::io::Error) -> TaskError {
+    TaskError::io(format!("{verb} {}", path.display()))
+}
+
+fn add(counters: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
+    for (name, value) in more {
+        *counters.entry(name).or_default() += value;
+    }
+}
+
+struct Split {
+    path: PathBuf,
+    start: u64,
+    end: u64,
+    whole: bool,
+}
+
+fn splits(job: &Job, run: &LocalRun) -> Result<Vec<Split>, TaskError> {
+    let format = Settings::new(job, &run.conf)?.input;
+    let size = run.conf.parse("split.size", daemon::Bytes(SPLIT_BYTES))?.0.max(1);
+    let mut splits = Vec::new();
+    for path in files(&run.inputs)? {
+        let length = fs::metadata(&path).map_err(disk("read", &path))?.len();
+        let whole = format == InputFormat::WholeFile || path.extension().is_some_and(|end| end == "gz");
+        if whole {
+            splits.push(Split { path, start: 0, end: length, whole });
+            continue;
+        }
+        for start in (0..length).step_by(size as usize) {
+            let end = (start + size).min(length);
+            splits.push(Split { path: path.clone(), start, end, whole });
+        }
+    }
+    Ok(splits)
+}
+
+/// Files as they are, folders by what is in them; names that start with `_` or `.` are not input.
+fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, TaskError> {
+    let mut files = Vec::new();
+    for input in inputs {
+        if !fs::metadata(input).map_err(disk("read input", input))?.is_dir() {
+            files.push(input.clone());
+            continue;
+        }
+        let mut inside = Vec::new();
+        for entry in fs::read_dir(input).map_err(disk("read input", input))? {
+            let entry = entry.map_err(disk("read input", input))?;
+            if !entry.file_name().to_string_lossy().starts_with(['_', '.']) && entry.path().is_file() {
+                inside.push(entry.path());
+            }
+        }
+        inside.sort();
+        files.append(&mut inside);
+    }
+    Ok(files)
+}
+
+struct Work<'a> {
+    job: &'a Job,
+    run: &'a LocalRun,
+    splits: &'a [Split],
+    temporary: PathBuf,
+    stop: StopFlag,
+}
+
+impl Work<'_> {
+    /// Runs so many tasks, some at a time; the first failure stops the others.
+    fn all(
+        &self,
+        tasks: usize,
+        one: &(dyn Fn(usize) -> Result<TaskOutcome, TaskError> + Sync),
+    ) -> Result<BTreeMap<String, u64>, TaskError> {
+        let next = AtomicUsize::new(0);
+        let ended = Mutex::new((BTreeMap::new(), None));
+        thread::scope(|scope| {
+            for _ in 0..self.run.threads.clamp(1, tasks.max(1)) {
+                scope.spawn(|| {
+                    while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < tasks)
+                    {
+                        let outcome = self.stop.check().and_then(|()| one(index));
+                        let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                        match outcome {
+                            Ok(outcome) => add(&mut ended.0, outcome.counters),
+                            Err(error) => {
+                                ended.1.get_or_insert(error);
+                                self.stop.set("another task has failed");
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let (counters, error) = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+        error.map_or(Ok(counters), Err)
+    }
+
+    fn conf(&self, kind: &str, index: usize) -> Conf {
+        let mut conf = self.run.conf.clone();
+        let letter = &kind[..1];
+        conf.set(task::TASK_ATTEMPT, format!("job_0.{letter}{index}.0"));
+        conf.set(task::TASK_ID, format!("job_0.{letter}{index}"));
+        conf.set(task::TASK_INDEX, index.to_string());
+        conf.set(task::TASK_KIND, kind);
+        conf.set(task::JOB_ID, "job_0");
+        conf.set(task::JOB_NAME, "local");
+        conf.set(task::JOB_REDUCES, self.run.reduces.to_string());
+        conf
+    }
+
+    fn map_output(&self, index: usize) -> PathBuf {
+        self.temporary.join(format!("m{index}"))
+    }
+
+    fn io(&self, name: &str, part: PathBuf) -> Result<LocalIo, TaskError> {
+        let scratch = self.temporary.join(format!("{name}.scratch"));
+        fs::create_dir(&scratch).map_err(disk("create", &scratch))?;
+        Ok(LocalIo { stop: self.stop.clone(), scratch: Scratch::new(vec![scratch]), part })
+    }
+
+    fn map(&self, index: usize) -> Result<TaskOutcome, TaskError> {
+        let split = &self.splits[index];
+        let source = split.path.display().to_string();
+        let mut conf = self.conf("map", index);
+        conf.set(task::MAP_INPUT_FILE, &source);
+        conf.set(task::MAP_INPUT_START, split.start.to_string());
+        conf.set(task::MAP_INPUT_LENGTH, (split.end - split.start).to_string());
+        let map_output = self.map_output(index);
+        let Split { start, end, whole, .. } = *split;
+        let task = MapTask { source, start, end, whole, reduces: self.run.reduces, map_output, conf };
+        let mut io = self.io(&format!("m{index}"), self.temporary.join(part('m', index)))?;
+        run_map(self.job, &task, &mut io)
+    }
+
+    fn reduce(&self, index: usize) -> Result<TaskOutcome, TaskError> {
+        let maps = self.splits.len();
+        let available = |map: usize| MapAvailable {
+            attempt: format!("job_0.m{map}.0"),
+            local_path: self.map_output(map).display().to_string(),
+            ..MapAvailable::default()
+        };
+        let event = |map| MapEvent { kind: Some(map_event::Kind::Available(available(map))) };
+        let feed = Arc::new(MapFeed::new(maps as u32));
+        feed.push(TaskMapEvents { first: 0, events: (0..maps).map(event).collect(), maps: maps as u32 })?;
+        let stop = self.stop.clone();
+        let task = ReduceTask {
+            partition: index as u32,
+            conf: self.conf("reduce", index),
+            feed,
+            token: Vec::new(),
+            // Nobody runs the map again here.
+            unfetched: Arc::new(move |attempt: &str| stop.set(format!("the output of {attempt} is damaged"))),
+        };
+        let mut io = self.io(&format!("r{index}"), self.temporary.join(part('r', index)))?;
+        run_reduce(self.job, &task, &mut io)
+    }
+
+    /// Moves the parts into place.
+    fn publish(&self) -> Result<(), TaskError> {
+        let (letter, parts) = match self.run.reduces {
+            0 => ('m', self.splits.len()),
+            reduces => ('r', reduces as usize),
+        };
+        for index in 0..parts {
+            let (from, to) =
+                (self.temporary.join(part(letter, index)), self.run.output.join(part(letter, index)));
+            // A task that has put out nothing has made no file.
+            if from.exists() {
+                fs::rename(&from, &to).map_err(disk("move output to", &to))?;
+            } else {
+                fs::File::create(&to).map_err(disk("create", &to))?;
+            }
+        }
+        fs::remove_dir_all(&self.temporary).map_err(disk("remove", &self.temporary))?;
+        let success = self.run.output.join("_SUCCESS");
+        fs::File::create(&success).map_err(disk("create", &success))?;
+        Ok(())
+    }
+}
+
+fn part(letter: char, index: usize) -> String {
+    format!("part-{letter}-{index:05}")
+}
+
+struct LocalIo {
+    stop: StopFlag,
+    scratch: Scratch,
+    part: PathBuf,
+}
+
+impl TaskIo for LocalIo {
+    fn progress(&mut self, _progress: &Progress) {}
+
+    fn stop(&self) -> StopFlag {
+        self.stop.clone()
+    }
+
+    fn scratch(&self) -> Scratch {
+        self.scratch.clone()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        MEMORY_BYTES
+    }
+
+    fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError> {
+        Ok(Box::new(LocalFile::open(Path::new(path))?))
+    }
+
+    fn open_output(&mut self, format: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError> {
+        let target = Target::Local(self.part.clone());
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::new(target))))
+    }
+}

@@ -1,0 +1,165 @@
+//! The files a task's output goes to: in the file system, in a local folder, or nowhere.
+//!
+//! A file is made when there is something to put in it. Bytes are gathered and handed on in large portions, so that
+//! a record costs a copy and nothing else. A writer that is dropped without `finish` gives its file up.
+
+use crate::error::TaskError;
+use dfs::{
+    client::{Client, CreateOptions, FileWriter, OnAbandon},
+    path::DfsPath,
+};
+use std::{fs::File, io::Write as _, path::PathBuf};
+use tokio::runtime::Handle;
+
+/// Bytes gathered before they are handed on.
+const PORTION_BYTES: usize = 1 << 20;
+
+/// Where pieces go.
+#[derive(Clone)]
+pub enum Target {
+    /// Nowhere: the job has no output. What is put out is counted and dropped.
+    Nowhere,
+    /// The attempt's folder in the file system.
+    Dfs {
+        /// The file system.
+        client: Client,
+        /// Runs the client; the caller is not one of its threads.
+        runtime: Handle,
+        /// The folder for pieces.
+        folder: DfsPath,
+        /// Replicas; the NameNode's default if not given.
+        replication: Option<u32>,
+    },
+    /// A file on this machine, which is the one piece.
+    Local(PathBuf),
+}
+
+enum Open {
+    Nothing,
+    Dfs(Box<FileWriter>),
+    Local(File),
+}
+
+/// Writes a task's output to its pieces.
+pub struct PieceWriter {
+    target: Target,
+    open: Open,
+    pieces: Vec<String>,
+    portion: Vec<u8>,
+    handed_on: u64,
+}
+
+impl PieceWriter {
+    /// Writes to `target`.
+    pub fn new(target: Target) -> Self {
+        Self { target, open: Open::Nothing, pieces: Vec::new(), portion: Vec::new(), handed_on: 0 }
+    }
+
+    /// Bytes written so far.
+    pub fn len(&self) -> u64 {
+        self.handed_on + self.portion.len() as u64
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends bytes.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), TaskError> {
+        if self.portion.len() + bytes.len() > PORTION_BYTES {
+            return self.write_slow(bytes);
+        }
+        self.portion.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    #[cold]
+    fn write_slow(&mut self, bytes: &[u8]) -> Result<(), TaskError> {
+        self.hand_on()?;
+        if bytes.len() < PORTION_BYTES {
+            self.portion.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.send(bytes)
+    }
+
+    fn hand_on(&mut self) -> Result<(), TaskError> {
+        let mut portion = std::mem::take(&mut self.portion);
+        if !portion.is_empty() {
+            self.send(&portion)?;
+        }
+        portion.clear();
+        self.portion = portion;
+        Ok(())
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), TaskError> {
+        if matches!(self.open, Open::Nothing) {
+            self.open()?;
+        }
+        match (&mut self.open, &self.target) {
+            (Open::Dfs(file), Target::Dfs { runtime, .. }) => runtime.block_on(file.write(bytes))?,
+            (Open::Local(file), Target::Local(path)) => {
+                file.write_all(bytes).map_err(TaskError::io(format!("write {}", path.display())))?;
+            }
+            _ => {}
+        }
+        self.handed_on += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<(), TaskError> {
+        match &self.target {
+            Target::Nowhere => {}
+            Target::Dfs { client, runtime, folder, replication } => {
+                let piece = format!("{folder}/piece-{:05}", self.pieces.len());
+                let path = DfsPath::parse(&piece)
+                    .map_err(|error| TaskError::Program(format!("output piece {piece}: {error}")))?;
+                let options = CreateOptions {
+                    replication: *replication,
+                    make_parents: true,
+                    on_abandon: OnAbandon::Delete,
+                    ..CreateOptions::default()
+                };
+                let file = runtime.block_on(client.create(&path, options))?;
+                self.open = Open::Dfs(Box::new(file));
+                self.pieces.push(piece);
+            }
+            Target::Local(path) => {
+                let what = format!("create {}", path.display());
+                self.open = Open::Local(File::create(path).map_err(TaskError::io(what))?);
+                self.pieces.push(path.display().to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the last piece; returns their paths in order. Pieces in the file system are durable then.
+    pub fn finish(mut self) -> Result<Vec<String>, TaskError> {
+        self.hand_on()?;
+        match (std::mem::replace(&mut self.open, Open::Nothing), &self.target) {
+            (Open::Dfs(file), Target::Dfs { runtime, .. }) => {
+                runtime.block_on(file.close())?;
+            }
+            (Open::Local(file), Target::Local(path)) => {
+                file.sync_all().map_err(TaskError::io(format!("sync {}", path.display())))?;
+            }
+            _ => {}
+        }
+        Ok(std::mem::take(&mut self.pieces))
+    }
+}
+
+impl Drop for PieceWriter {
+    fn drop(&mut self) {
+        // Given up: the client deletes the file, for which it needs its runtime.
+        if let (Open::Dfs(file), Target::Dfs { runtime, .. }) =
+            (std::mem::replace(&mut self.open, Open::Nothing), &self.target)
+            && let Err(error) = runtime.block_on(file.abort())
+        {
+            tracing::debug!(%error, "a piece that was given up is left to its lease");
+        }
+    }
+}

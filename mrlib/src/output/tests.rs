@@ -1,0 +1,59 @@
+//! Formats, and pieces on a local disk.
+
+use super::*;
+use std::fs;
+
+fn written(format: OutputFormat, records: &[(&str, &str)]) -> (Vec<u8>, Vec<String>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("piece");
+    let mut writer = Box::new(RecordWriter::new(format, PieceWriter::new(Target::Local(path.clone()))));
+    for (key, value) in records {
+        writer.write(key.as_bytes(), value.as_bytes()).expect("a sound disk");
+    }
+    let bytes = writer.bytes();
+    let pieces = writer.finish().expect("a sound disk");
+    let file = fs::read(path).unwrap_or_default();
+    assert_eq!(file.len() as u64, bytes);
+    (file, pieces)
+}
+
+#[test]
+fn text_leaves_out_what_is_empty() {
+    let (bytes, pieces) = written(OutputFormat::Text, &[("k", "v"), ("k", ""), ("", "v"), ("", "")]);
+    assert_eq!(bytes, b"k\tv\nk\nv\n\n");
+    assert_eq!(pieces.len(), 1);
+}
+
+#[test]
+fn key_values_carry_their_lengths() {
+    let (bytes, _) = written(OutputFormat::KeyValue, &[("key", "v"), ("", "")]);
+    assert_eq!(bytes, b"\x03\0\0\0\x01\0\0\0keyv\0\0\0\0\0\0\0\0");
+}
+
+#[test]
+fn raw_is_what_was_put_out() {
+    let (bytes, _) = written(OutputFormat::Raw, &[("key", "v"), ("", "\n")]);
+    assert_eq!(bytes, b"keyv\n");
+}
+
+#[test]
+fn nothing_put_out_makes_no_piece() {
+    let (_, pieces) = written(OutputFormat::Text, &[]);
+    assert!(pieces.is_empty());
+}
+
+#[test]
+fn large_records_and_small_ones_keep_their_order() {
+    let large = "x".repeat(3 << 20);
+    let (bytes, _) = written(OutputFormat::Raw, &[("a", ""), (&large, "b"), ("c", "d")]);
+    assert_eq!(bytes.len(), large.len() + 4);
+    assert_eq!((bytes[0], &bytes[large.len() + 1..]), (b'a', b"bcd".as_slice()));
+}
+
+#[test]
+fn nowhere_still_counts() {
+    let mut writer = Box::new(RecordWriter::new(OutputFormat::Text, PieceWriter::new(Target::Nowhere)));
+    writer.write(b"k", b"v").expect("nothing can fail");
+    assert_eq!(writer.bytes(), 4);
+    assert!(writer.finish().expect("nothing can fail").is_empty());
+}

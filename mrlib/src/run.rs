@@ -1,0 +1,163 @@
+//! The main of a job binary.
+//!
+//! Started by a tracker it is a task process; by hand it describes the job (`--describe`), runs it on local files
+//! (`--local`), or says how to submit it.
+
+use crate::{
+    conf::Conf,
+    error::TaskError,
+    job::{InputFormat, Job, OutputFormat},
+    local::{LocalRun, run_local},
+    task,
+};
+use clap::Parser;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    process::{self, ExitCode},
+    sync::Arc,
+};
+
+/// What the function given to [`run`] may return: a job, or why there is none.
+pub trait IntoJob {
+    /// The job.
+    fn into_job(self) -> Result<Job, TaskError>;
+}
+
+impl IntoJob for Job {
+    fn into_job(self) -> Result<Job, TaskError> {
+        Ok(self)
+    }
+}
+
+impl IntoJob for Result<Job, TaskError> {
+    fn into_job(self) -> Result<Job, TaskError> {
+        self
+    }
+}
+
+/// What `--describe` prints, as JSON: what the cluster must know of a job before it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// `lines`, `keyvalue`, `fixed:RECORD:KEY` or `whole`.
+    pub input: String,
+    /// `text`, `keyvalue` or `raw`.
+    pub output: String,
+    /// Whether it has a reducer.
+    pub reducer: bool,
+    /// Whether it has a combiner.
+    pub combiner: bool,
+    /// Whether reduces get ranges of keys.
+    pub total_order: bool,
+    /// The version of mrlib that it was built with.
+    pub mrlib: String,
+}
+
+impl Description {
+    /// Of a job.
+    pub fn of(job: &Job) -> Self {
+        let input = match job.input {
+            InputFormat::Lines => "lines".into(),
+            InputFormat::KeyValueLines => "keyvalue".into(),
+            InputFormat::Fixed { record, key } => format!("fixed:{record}:{key}"),
+            InputFormat::WholeFile => "whole".into(),
+        };
+        let output = match job.output {
+            OutputFormat::Text => "text",
+            OutputFormat::KeyValue => "keyvalue",
+            OutputFormat::Raw => "raw",
+        };
+        Self {
+            input,
+            output: output.into(),
+            reducer: job.reducer.is_some(),
+            combiner: job.combiner.is_some(),
+            total_order: job.total_order,
+            mrlib: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+}
+
+/// A Fermata job
+#[derive(Debug, Parser)]
+#[command(max_term_width = 100)]
+struct Args {
+    /// Print what the job is, as JSON
+    #[arg(long, conflicts_with = "local")]
+    describe: bool,
+    /// Run in this process on local files: one input or more, then the output folder, which must not exist
+    #[arg(long, num_args = 2.., value_names = ["IN", "OUT"])]
+    local: Option<Vec<PathBuf>>,
+    /// How many reduces; 0 for none [default: 1, or 0 for a job without a reducer]
+    #[arg(long, value_name = "N")]
+    reduces: Option<u32>,
+    /// Tasks that run at the same time [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// A setting of the job; repeat for several
+    #[arg(long = "conf", value_name = "KEY=VALUE", value_parser = setting)]
+    conf: Vec<(String, String)>,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// The main of a job binary: `fn main() { mrlib::run(|conf| Job::map(...)) }`. Does not return.
+pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> ! {
+    let make = move |conf: &Conf| program(conf).into_job();
+    let code = match task::umbilical_path() {
+        Some(socket) => task::serve(&socket, Arc::new(move |_, conf| make(conf))),
+        None => by_hand(&Args::parse(), &make),
+    };
+    // A tracker reads the code; threads that still run have nothing left to do.
+    process::exit(i32::from(code != ExitCode::SUCCESS))
+}
+
+fn by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> ExitCode {
+    match try_by_hand(args, make) {
+        Ok(words) => {
+            print!("{words}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn try_by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> Result<String, TaskError> {
+    let conf: Conf = args.conf.iter().cloned().collect();
+    if args.describe {
+        let description = Description::of(&make(&conf)?);
+        let json = serde_json::to_string(&description).expect("a plain structure");
+        return Ok(json + "\n");
+    }
+    let Some([inputs @ .., output]) = args.local.as_deref() else { return Ok(how_to_submit()) };
+    let job = make(&conf)?;
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let run = LocalRun {
+        inputs: inputs.to_vec(),
+        output: output.clone(),
+        reduces: args.reduces.unwrap_or(u32::from(job.reducer.is_some())),
+        threads: args.threads.map_or_else(cores, |threads| threads as usize),
+        conf,
+    };
+    Ok(table(&run_local(&job, &run)?))
+}
+
+fn table(counters: &BTreeMap<String, u64>) -> String {
+    let width = counters.keys().map(String::len).max().unwrap_or(0);
+    counters.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
+}
+
+fn how_to_submit() -> String {
+    let path = std::env::args().next().unwrap_or_else(|| "my-job".into());
+    format!(
+        "This is a Fermata job. To run it on a cluster:\n  mrctl submit {path} --input IN --output OUT --reduces 2\n\
+         To try it here, on local files:\n  {path} --local IN OUT\n"
+    )
+}

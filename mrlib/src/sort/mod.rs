@@ -1,0 +1,1 @@
+//! The map-side sort buffer.

@@ -1,0 +1,34 @@
+//! A command line cut into words as a shell would, without a shell: no variables, patterns, pipes or redirections.
+
+/// Cuts a command at white space. Quotes keep words together, a backslash takes the next character as it is (within
+/// double quotes only before a quote or a backslash).
+pub fn words(command: &str) -> Result<Vec<String>, &'static str> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut characters = command.chars().peekable();
+    while let Some(character) = characters.next() {
+        match (quote, character) {
+            (None, ' ' | '\t' | '\n') => words.extend(word.take()),
+            (None, '\'' | '"') => {
+                quote = Some(character);
+                word.get_or_insert_default();
+            }
+            (Some(open), _) if open == character => quote = None,
+            (None, '\\') => {
+                let next = characters.next().ok_or("a backslash at the end")?;
+                word.get_or_insert_default().push(next);
+            }
+            (Some('"'), '\\') if matches!(characters.peek(), Some('"' | '\\')) => {
+                let next = characters.next().expect("just seen");
+                word.get_or_insert_default().push(next);
+            }
+            (_, character) => word.get_or_insert_default().push(character),
+        }
+    }
+    if quote.is_some() {
+        return Err("a quote is not closed");
+    }
+    words.extend(word);
+    if words.is_empty() { Err("there is no command") } else { Ok(words) }
+}

@@ -1,0 +1,274 @@
+//! A running program and its three pipes.
+//!
+//! No deadlock, whatever the sizes of pipes and the habits of programs: one thread writes stdin, one reads stdout, one
+//! reads stderr, with short queues between them and the task. The task never waits for room on the way in without
+//! also taking what comes out. A program may stop reading early; what is left for it is dropped.
+
+use super::{command::words, report::Reports};
+use crate::{conf::Conf, context::Context, error::TaskError, task};
+use std::{
+    collections::VecDeque,
+    env,
+    io::{Read as _, Write as _},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+};
+
+/// Bytes handed on at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks that wait on either side.
+const CHUNKS_WAITING: usize = 4;
+/// Variables that start so are between us and the tracker.
+const OWN_PREFIX: &str = "FERMATA_";
+
+/// Names that programs written for Hadoop look for, and our settings of the same meaning.
+const HADOOP_NAMES: [(&str, &str); 11] = [
+    ("mapreduce_task_attempt_id", task::TASK_ATTEMPT),
+    ("mapreduce_task_id", task::TASK_ID),
+    ("mapreduce_task_partition", task::TASK_INDEX),
+    ("mapreduce_task_output_dir", task::TASK_OUTPUT),
+    ("mapreduce_job_id", task::JOB_ID),
+    ("mapreduce_job_name", task::JOB_NAME),
+    ("mapreduce_job_user_name", task::JOB_USER),
+    ("mapreduce_job_reduces", task::JOB_REDUCES),
+    ("mapreduce_map_input_file", task::MAP_INPUT_FILE),
+    ("mapreduce_map_input_start", task::MAP_INPUT_START),
+    ("mapreduce_map_input_length", task::MAP_INPUT_LENGTH),
+];
+
+/// One program at work.
+pub(super) struct Program {
+    /// Named in errors: the setting and its command.
+    name: String,
+    child: Child,
+    pipes: Arc<Pipes>,
+    reports: Arc<Reports>,
+    /// What is fed next.
+    chunk: Vec<u8>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Pipes {
+    state: Mutex<Waiting>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    to: VecDeque<Vec<u8>>,
+    /// Nothing more will be fed.
+    to_end: bool,
+    /// The program reads no more.
+    to_closed: bool,
+    from: VecDeque<Vec<u8>>,
+    /// Nothing more will come.
+    from_end: bool,
+    given_up: bool,
+}
+
+impl Program {
+    /// Starts the command of this setting.
+    pub(super) fn start(setting: &str, conf: &Conf) -> Result<Self, TaskError> {
+        let command = conf.get(setting).unwrap_or_default();
+        let name = format!("{setting} {command:?}");
+        let argv = words(command).map_err(|why| TaskError::Program(format!("{name}: {why}")))?;
+        let (mut child, reports) = (spawn(&name, &argv, conf)?, Arc::<Reports>::default());
+        let pipes = Arc::<Pipes>::default();
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let stderr = child.stderr.take().expect("asked for");
+        let (writing, reading, reporting) = (pipes.clone(), pipes.clone(), reports.clone());
+        let threads = vec![
+            thread::spawn(move || writing.write(stdin.expect("asked for"))),
+            thread::spawn(move || reading.read(stdout.expect("asked for"))),
+            thread::spawn(move || reporting.read(stderr)),
+        ];
+        Ok(Self { name, child, pipes, reports, chunk: Vec::with_capacity(CHUNK_BYTES), threads })
+    }
+
+    /// Puts bytes into the program's stdin, in time.
+    #[inline]
+    pub(super) fn feed(&mut self, parts: &[&[u8]]) {
+        for part in parts {
+            self.chunk.extend_from_slice(part);
+        }
+    }
+
+    /// Whether so much has been fed that `pump` is due.
+    #[inline]
+    pub(super) fn wants_pumping(&self) -> bool {
+        self.chunk.len() >= CHUNK_BYTES
+    }
+
+    /// Hands on what was fed and takes what has come; with `all`, closes stdin, takes everything and waits for the
+    /// program's end, which must be a good one.
+    pub(super) fn pump(
+        &mut self,
+        all: bool,
+        context: &mut Context,
+        take: &mut dyn FnMut(&[u8], &mut Context) -> Result<(), TaskError>,
+    ) -> Result<(), TaskError> {
+        let pipes = self.pipes.clone();
+        let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES)));
+        let mut waiting = pipes.lock();
+        loop {
+            if let Some(come) = waiting.from.pop_front() {
+                pipes.bell.notify_all();
+                drop(waiting);
+                take(&come, context)?;
+                waiting = pipes.lock();
+                continue;
+            }
+            if waiting.to_closed || waiting.to.len() < CHUNKS_WAITING {
+                if !waiting.to_closed {
+                    waiting.to.extend(chunk.take().filter(|chunk| !chunk.is_empty()));
+                }
+                waiting.to_end |= all;
+                pipes.bell.notify_all();
+                if !all || waiting.from_end {
+                    break;
+                }
+            }
+            waiting = pipes.bell.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        let gone = waiting.from_end;
+        drop(waiting);
+        self.report(context);
+        if all || gone { self.check_end(all, context) } else { Ok(()) }
+    }
+
+    /// Adds counters and status that the program has told.
+    fn report(&self, context: &mut Context) {
+        let (counters, status) = self.reports.take();
+        for (name, by) in counters {
+            let counter = context.counter(&name);
+            context.add(counter, by);
+        }
+        if let Some(status) = status {
+            context.set_status(status);
+        }
+    }
+
+    /// How the program has ended. One that has only closed its stdout is waited for at the end of the input.
+    fn check_end(&mut self, all: bool, context: &mut Context) -> Result<(), TaskError> {
+        let failed = |name: &str| TaskError::io(format!("wait for {name}"));
+        let ended = if all {
+            Some(self.child.wait().map_err(failed(&self.name))?)
+        } else {
+            self.child.try_wait().map_err(failed(&self.name))?
+        };
+        let Some(status) = ended else { return Ok(()) };
+        if all || !status.success() {
+            self.join();
+            self.report(context);
+        }
+        if status.success() {
+            return Ok(());
+        }
+        let (name, words) = (&self.name, self.reports.last_lines());
+        let last = if words.is_empty() { String::new() } else { format!("; its last words:\n{words}") };
+        Err(TaskError::Program(format!("{name} ended with {status}{last}")))
+    }
+
+    fn join(&mut self) {
+        self.pipes.lock().given_up = true;
+        self.pipes.bell.notify_all();
+        for thread in self.threads.drain(..) {
+            thread.join().expect("these threads do not panic");
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            // Given up in the middle. If it has ended by itself, there is nothing to kill.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            // Threads may wait on pipes that a grandchild keeps open: they are left to themselves.
+            self.pipes.lock().given_up = true;
+            self.pipes.bell.notify_all();
+        }
+    }
+}
+
+impl Pipes {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, mut stdin: ChildStdin) {
+        loop {
+            let quiet = |waiting: &mut Waiting| waiting.to.is_empty() && !waiting.to_end && !waiting.given_up;
+            let mut waiting =
+                self.bell.wait_while(self.lock(), quiet).unwrap_or_else(PoisonError::into_inner);
+            let chunk = if waiting.given_up { None } else { waiting.to.pop_front() };
+            self.bell.notify_all();
+            drop(waiting);
+            // However it fails, the program does not read any more. Its exit code tells whether that is a fault.
+            let written = chunk.is_some_and(|chunk| stdin.write_all(&chunk).is_ok());
+            if !written {
+                let mut waiting = self.lock();
+                waiting.to_closed = true;
+                waiting.to.clear();
+                self.bell.notify_all();
+                return;
+            }
+        }
+    }
+
+    fn read(&self, mut stdout: ChildStdout) {
+        loop {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            let got = loop {
+                match stdout.read(&mut chunk) {
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    other => break other.unwrap_or(0),
+                }
+            };
+            let full =
+                |waiting: &mut Waiting| waiting.from.len() >= CHUNKS_WAITING && !waiting.given_up && got > 0;
+            let mut waiting = self.bell.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
+            if got == 0 || waiting.given_up {
+                waiting.from_end = true;
+                self.bell.notify_all();
+                return;
+            }
+            chunk.truncate(got);
+            waiting.from.push_back(chunk);
+            self.bell.notify_all();
+        }
+    }
+}
+
+fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
+    // A side file is named as it is, without `./`: it lies in this folder.
+    let beside = Path::new(".").join(&argv[0]);
+    let executable = if beside.is_file() { beside.as_path() } else { Path::new(&argv[0]) };
+    let mut command = Command::new(executable);
+    command.args(&argv[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (key, _) in env::vars_os() {
+        if key.to_string_lossy().starts_with(OWN_PREFIX) {
+            command.env_remove(key);
+        }
+    }
+    for (key, value) in conf.iter() {
+        command.env(variable(key), value);
+    }
+    for (hadoop, ours) in HADOOP_NAMES {
+        if let Some(value) = conf.get(ours) {
+            command.env(hadoop, value);
+        }
+    }
+    if let Some(kind) = conf.get(task::TASK_KIND) {
+        command.env("mapreduce_task_ismap", (kind == "map").to_string());
+    }
+    command.spawn().map_err(TaskError::io(format!("start {name}")))
+}
+
+/// A setting's name as a variable's: what is no letter or digit becomes an underscore.
+fn variable(key: &str) -> String {
+    key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}

@@ -1,0 +1,78 @@
+//! A program's stderr: lines for us taken out, the rest passed on to the log and the last of it remembered.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, BufRead as _, BufReader, Read, Write as _},
+    sync::{Mutex, PoisonError},
+};
+
+/// Lines shown when a program fails.
+const LAST_LINES: usize = 10;
+/// Of each, at the most.
+const LINE_BYTES_MAX: usize = 1000;
+/// A line is taken in pieces of this length, at the most.
+const PIECE_BYTES_MAX: u64 = 64 << 10;
+
+/// What a program has said on stderr.
+#[derive(Debug, Default)]
+pub(super) struct Reports(Mutex<Said>);
+
+#[derive(Debug, Default)]
+struct Said {
+    counters: BTreeMap<String, u64>,
+    status: Option<String>,
+    last: VecDeque<String>,
+}
+
+impl Reports {
+    /// Reads to the end.
+    pub(super) fn read(&self, from: impl Read) {
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match from.by_ref().take(PIECE_BYTES_MAX).read_until(b'\n', &mut line) {
+                Ok(0) => return,
+                Ok(_) => self.line(&line),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn line(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim_end_matches(['\n', '\r']);
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counter) = text.strip_prefix("reporter:counter:")
+            && let Some((name, by)) = counter.rsplit_once(',')
+            && let Ok(by) = by.trim().parse::<u64>()
+        {
+            *said.counters.entry(name.replacen(',', ":", 1)).or_default() += by;
+            return;
+        }
+        if let Some(status) = text.strip_prefix("reporter:status:") {
+            said.status = Some(status.to_owned());
+            return;
+        }
+        if said.last.len() == LAST_LINES {
+            said.last.pop_front();
+        }
+        said.last.push_back(text.chars().take(LINE_BYTES_MAX).collect());
+        drop(said);
+        // The log may be gone; the program's work is not harmed by that.
+        let _ = io::stderr().write_all(line);
+    }
+
+    /// Counters and status since the last call.
+    pub(super) fn take(&self) -> (BTreeMap<String, u64>, Option<String>) {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (std::mem::take(&mut said.counters), said.status.take())
+    }
+
+    /// The last lines, for an error message.
+    pub(super) fn last_lines(&self) -> String {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Vec::from(said.last.clone()).join("\n")
+    }
+}

@@ -1,0 +1,158 @@
+//! Programs at work: what goes in and what comes out, and how they end.
+
+use super::*;
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+struct Kept(Vec<(String, String)>);
+
+impl Emit for Kept {
+    fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.0.push((text(key), text(value)));
+        Ok(())
+    }
+}
+
+fn conf(settings: &[(&str, &str)]) -> Conf {
+    settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// What a mapper puts out for these lines.
+fn mapped<'a>(
+    conf: &Conf,
+    lines: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(Kept, BTreeMap<String, u64>, Option<String>), TaskError> {
+    let (mut out, mut context) = (Kept::default(), Context::default());
+    let mut mapper = StreamMapper::new(conf)?;
+    for line in lines {
+        mapper.map(b"offset", line, &mut out, &mut context)?;
+    }
+    mapper.finish(&mut out, &mut context)?;
+    let status = context.take_status();
+    Ok((out, context.counters(), status))
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn words_are_cut_as_a_shell_would() {
+    let cut = |command| words(command).expect("sound");
+    assert_eq!(cut("awk -f  x.awk"), ["awk", "-f", "x.awk"]);
+    assert_eq!(
+        cut(r#"sed 's/a b/"c"/' "d 'e' \"f\" \g" h\ i '' j"k"l"#),
+        ["sed", r#"s/a b/"c"/"#, r#"d 'e' "f" \g"#, "h i", "", "jkl"]
+    );
+    assert_eq!(cut("a $B | c > 'd'"), ["a", "$B", "|", "c", ">", "d"]);
+    for bad in ["", "  ", "'a", "a \"b", "a \\"] {
+        assert!(words(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn lines_go_in_as_values_and_come_out_cut_at_the_first_tab() {
+    let lines: [&[u8]; 4] = [b"a\tb\tc", b"plain", b"", b"\tv"];
+    let (out, _, _) = mapped(&conf(&[(MAPPER, "cat")]), lines).expect("cat");
+    assert_eq!(out.0, pairs(&[("a", "b\tc"), ("plain", ""), ("", ""), ("", "v")]));
+}
+
+#[test]
+fn records_with_keys_go_in_with_them() {
+    let conf = conf(&[(MAPPER, "cat"), ("input.format", "keyvalue")]);
+    let (out, _, _) = mapped(&conf, [b"v".as_slice()]).expect("cat");
+    assert_eq!(out.0, pairs(&[("offset", "v")]));
+}
+
+#[test]
+fn a_last_line_needs_no_end() {
+    let (out, _, _) = mapped(&conf(&[(MAPPER, "printf 'a\\tb\\nc'")]), []).expect("printf");
+    assert_eq!(out.0, pairs(&[("a", "b"), ("c", "")]));
+}
+
+#[test]
+fn much_more_than_the_pipes_hold_goes_through_both_ways() {
+    // A program that writes a lot before it reads, and one that puts out twice what it takes in.
+    let line = vec![b'x'; 1000];
+    for (command, factor, extra) in [
+        ("sh -c 'head -c 3000000 /dev/zero | tr \"\\\\0\" \"\\\\n\"; cat'", 1, 3_000_000),
+        ("awk '{print; print}'", 2, 0),
+        ("sh -c 'x=$(cat); echo \"$x\"'", 1, 0),
+    ] {
+        let (out, _, _) =
+            mapped(&conf(&[(MAPPER, command)]), (0..3000).map(|_| line.as_slice())).expect(command);
+        assert_eq!(out.0.len(), 3000 * factor + extra, "{command}");
+    }
+}
+
+#[test]
+fn a_program_may_stop_reading() {
+    let line = vec![b'x'; 1000];
+    let lines = || (0..3000).map(|_| line.as_slice());
+    let (out, _, _) = mapped(&conf(&[(MAPPER, "head -n 2")]), lines()).expect("head");
+    assert_eq!(out.0.len(), 2);
+    let (out, _, _) = mapped(&conf(&[(MAPPER, "true")]), lines()).expect("true");
+    assert!(out.0.is_empty());
+    let (out, _, _) =
+        mapped(&conf(&[(MAPPER, "sh -c 'exec <&-; sleep 0.2; echo late'")]), lines()).expect("sh");
+    assert_eq!(out.0, pairs(&[("late", "")]));
+}
+
+#[test]
+fn a_program_that_fails_says_why() {
+    let script = "sh -c 'echo first >&2; echo the real reason >&2; exit 3'";
+    let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("code 3").to_string();
+    assert!(error.contains("exit status: 3") && error.ends_with("first\nthe real reason"), "{error}");
+    let error = mapped(&conf(&[(MAPPER, "sh -c 'kill -9 $$'")]), []).err().expect("killed").to_string();
+    assert!(error.contains("signal: 9"), "{error}");
+    // It is noticed while there is input left, not only at its end.
+    let endless = std::iter::repeat_n([b'x'; 1000].as_slice(), 1 << 30);
+    assert!(mapped(&conf(&[(MAPPER, "false")]), endless).is_err());
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let error = mapped(&conf(&[(MAPPER, "no-such-program-here")]), []).err().expect("nothing there");
+    assert!(error.to_string().contains("no-such-program-here"), "{error}");
+    assert!(job(&conf(&[])).expect_err("no mapper").to_string().contains("--mapper"));
+    let error = job(&conf(&[(MAPPER, "cat 'x")])).expect_err("an open quote").to_string();
+    assert!(error.contains("quote"), "{error}");
+}
+
+#[test]
+fn counters_and_status_are_taken_from_stderr() {
+    let script = "sh -c 'while read x; do echo reporter:counter:My group,lines,2 >&2; done; \
+                  echo reporter:status:nearly done >&2; echo reporter:counter:nonsense >&2'";
+    let lines: [&[u8]; 3] = [b"a", b"b", b"c"];
+    let (_, counters, status) = mapped(&conf(&[(MAPPER, script)]), lines).expect("sh");
+    assert_eq!(counters, BTreeMap::from([("My group:lines".to_owned(), 6)]));
+    assert_eq!(status.as_deref(), Some("nearly done"));
+}
+
+#[test]
+fn settings_are_in_the_environment() {
+    let script = "sh -c 'echo \"$my_key_1 $mapreduce_task_attempt_id $mapreduce_map_input_file \
+                  $mapreduce_task_ismap $mapreduce_job_name\"'";
+    let conf = conf(&[
+        (MAPPER, script),
+        ("my.key-1", "value"),
+        ("task.attempt", "job_7.m3.0"),
+        ("task.kind", "map"),
+        ("map.input.file", "/in/a"),
+        ("job.name", "try"),
+    ]);
+    let (out, _, _) = mapped(&conf, []).expect("sh");
+    assert_eq!(out.0, pairs(&[("value job_7.m3.0 /in/a true try", "")]));
+}
+
+#[test]
+fn a_combiner_sees_sorted_pairs() {
+    let conf = conf(&[(MAPPER, "tr ' ' '\\n'"), (COMBINER, "uniq -c")]);
+    let lines: [&[u8]; 2] = [b"b a b", b"a c b"];
+    let (out, counters, _) = mapped(&conf, lines).expect("uniq");
+    let counted: Vec<String> = out.0.iter().map(|(key, _)| key.trim().to_owned()).collect();
+    assert_eq!(counted, ["2 a", "3 b", "1 c"]);
+    assert_eq!(counters["COMBINE_INPUT_RECORDS"], 6);
+    assert_eq!(counters["COMBINE_OUTPUT_RECORDS"], 3);
+}

@@ -1,0 +1,83 @@
+//! What a task knows of itself, among its settings: `task.attempt`, `map.input.file` and so on.
+//!
+//! Mappers and reducers read them as any setting; streaming programs find them in their environment.
+
+use crate::{conf::Conf, error::TaskError};
+use proto::mr::{TaskSpec, task_spec};
+
+/// The attempt, such as `job_7.m3.0`.
+pub const TASK_ATTEMPT: &str = "task.attempt";
+/// The task, such as `job_7.m3`.
+pub const TASK_ID: &str = "task.id";
+/// Its number among the job's maps or reduces.
+pub const TASK_INDEX: &str = "task.index";
+/// `map` or `reduce`.
+pub const TASK_KIND: &str = "task.kind";
+/// Folder in the file system for this attempt's output.
+pub const TASK_OUTPUT: &str = "task.output";
+/// The job, such as `job_7`.
+pub const JOB_ID: &str = "job.id";
+/// Its name.
+pub const JOB_NAME: &str = "job.name";
+/// Whose it is.
+pub const JOB_USER: &str = "job.user";
+/// How many reduces it has.
+pub const JOB_REDUCES: &str = "job.reduces";
+/// The file that a map reads.
+pub const MAP_INPUT_FILE: &str = "map.input.file";
+/// Where in it it starts.
+pub const MAP_INPUT_START: &str = "map.input.start";
+/// How many bytes are its.
+pub const MAP_INPUT_LENGTH: &str = "map.input.length";
+
+/// The job's settings, with what the task is.
+pub fn conf_of(spec: &TaskSpec) -> Result<Conf, TaskError> {
+    let mut conf: Conf = spec.conf.clone().into_iter().collect();
+    let (task, job, index) = parts(&spec.attempt)?;
+    conf.set(TASK_ATTEMPT, &spec.attempt);
+    conf.set(TASK_ID, task);
+    conf.set(TASK_INDEX, index);
+    conf.set(TASK_OUTPUT, &spec.work_output);
+    conf.set(JOB_ID, job);
+    conf.set(JOB_NAME, &spec.job_name);
+    conf.set(JOB_USER, &spec.user);
+    conf.set(JOB_REDUCES, spec.reduces.to_string());
+    match &spec.input {
+        Some(task_spec::Input::Split(split)) => {
+            conf.set(TASK_KIND, "map");
+            conf.set(MAP_INPUT_FILE, &split.source);
+            conf.set(MAP_INPUT_START, split.start.to_string());
+            conf.set(MAP_INPUT_LENGTH, split.end.saturating_sub(split.start).to_string());
+        }
+        Some(task_spec::Input::Partition(_)) => conf.set(TASK_KIND, "reduce"),
+        None => {
+            return Err(TaskError::Program(format!("{} has no input: a bug of the tracker", spec.attempt)));
+        }
+    }
+    Ok(conf)
+}
+
+/// Task, job and index of an attempt.
+fn parts(attempt: &str) -> Result<(&str, &str, &str), TaskError> {
+    let split = || {
+        let (task, _) = attempt.rsplit_once('.')?;
+        let (job, name) = task.rsplit_once('.')?;
+        let index = name.strip_prefix(['m', 'r'])?;
+        Some((task, job, index))
+    };
+    split().ok_or_else(|| TaskError::Program(format!("{attempt:?} is no attempt: write job_7.m3.0")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_says_what_it_is_of() {
+        assert_eq!(parts("job_7.m3.0").expect("sound"), ("job_7.m3", "job_7", "3"));
+        assert_eq!(parts("job_7.r12.4").expect("sound"), ("job_7.r12", "job_7", "12"));
+        for bad in ["", "job_7", "job_7.m3", "a.b.c"] {
+            assert!(parts(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Frames of the umbilical: a u32 little-endian length and one message.
+
+use prost::Message;
+use std::io::{self, Read, Write};
+
+/// No message is longer.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+
+fn too_long(kind: io::ErrorKind, length: usize) -> io::Error {
+    io::Error::new(kind, format!("a message of {length} bytes on the umbilical: {FRAME_BYTES_MAX} at most"))
+}
+
+/// Writes one message.
+pub fn write_frame(to: &mut impl Write, message: &impl Message) -> io::Result<()> {
+    let length = message.encoded_len();
+    if length > FRAME_BYTES_MAX {
+        return Err(too_long(io::ErrorKind::InvalidInput, length));
+    }
+    let mut bytes = Vec::with_capacity(4 + length);
+    bytes.extend_from_slice(&(length as u32).to_le_bytes());
+    message.encode(&mut bytes).map_err(io::Error::other)?;
+    to.write_all(&bytes)
+}
+
+/// Reads one message; None if the other side has closed between two.
+pub fn read_frame<M: Message + Default>(from: &mut impl Read) -> io::Result<Option<M>> {
+    let mut length = [0; 4];
+    match from.read(&mut length)? {
+        0 => return Ok(None),
+        got => from.read_exact(&mut length[got..])?,
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(too_long(io::ErrorKind::InvalidData, length));
+    }
+    let mut bytes = vec![0; length];
+    from.read_exact(&mut bytes)?;
+    M::decode(bytes.as_slice()).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::mr::{TaskHello, TaskStop};
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut bytes = Vec::new();
+        let hello = TaskHello { protocol: 1, version: "x".into() };
+        write_frame(&mut bytes, &hello).expect("memory");
+        write_frame(&mut bytes, &TaskStop::default()).expect("memory");
+        let mut from = bytes.as_slice();
+        assert_eq!(read_frame(&mut from).expect("whole"), Some(hello));
+        assert_eq!(read_frame(&mut from).expect("whole"), Some(TaskStop::default()));
+        assert_eq!(read_frame::<TaskStop>(&mut from).expect("the end"), None);
+    }
+
+    #[test]
+    fn a_cut_or_oversized_frame_is_an_error() {
+        let mut bytes = Vec::new();
+        write_frame(&mut bytes, &TaskHello { protocol: 1, version: "x".into() }).expect("memory");
+        for cut in 1..bytes.len() {
+            assert!(read_frame::<TaskHello>(&mut &bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        assert!(read_frame::<TaskHello>(&mut [0xff; 8].as_slice()).is_err());
+    }
+}

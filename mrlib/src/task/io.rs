@@ -1,0 +1,108 @@
+//! What a task in a task process works with: the file system, scratch folders, and the umbilical.
+
+use super::umbilical::Umbilical;
+use crate::{
+    engine::{OutputSink, Progress, Scratch, StopFlag, TaskIo},
+    error::TaskError,
+    input::{ByteSource, DfsFile},
+    job::OutputFormat,
+    output::{PieceWriter, RecordWriter, Target},
+};
+use daemon::config::ClientConfig;
+use dfs::{
+    client::{Client, ClientOptions},
+    path::DfsPath,
+};
+use proto::mr::{TaskSpec, TaskStart};
+use std::{path::PathBuf, sync::Arc};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Runs the client; the heavy work is on blocking threads.
+const RUNTIME_THREADS: usize = 1;
+
+/// Of one task.
+pub(super) struct ProcessIo {
+    umbilical: Arc<Umbilical>,
+    spec: TaskSpec,
+    scratch: Scratch,
+    memory_bytes: u64,
+    /// Made when first used: a task that needs no file never asks.
+    dfs: Option<(Client, Runtime)>,
+}
+
+impl ProcessIo {
+    pub(super) fn new(umbilical: Arc<Umbilical>, start: &TaskStart, spec: &TaskSpec) -> Self {
+        let mut dirs: Vec<PathBuf> = start.scratch_dirs.iter().map(PathBuf::from).collect();
+        if dirs.is_empty() {
+            dirs.push(PathBuf::from(&start.work_dir));
+        }
+        let memory_bytes = start.memory_bytes;
+        Self { umbilical, spec: spec.clone(), scratch: Scratch::new(dirs), memory_bytes, dfs: None }
+    }
+
+    fn dfs(&mut self) -> Result<(Client, Handle), TaskError> {
+        if self.dfs.is_none() {
+            let runtime = Builder::new_multi_thread()
+                .worker_threads(RUNTIME_THREADS)
+                .enable_all()
+                .build()
+                .map_err(TaskError::io("start the client's threads"))?;
+            let mut options = ClientOptions::new(&self.spec.namenode, ClientConfig::default());
+            if !self.spec.user.is_empty() {
+                options.user.clone_from(&self.spec.user);
+            }
+            let client = runtime.block_on(Client::connect(options))?;
+            self.dfs = Some((client, runtime));
+        }
+        let (client, runtime) = self.dfs.as_ref().expect("just made");
+        Ok((client.clone(), runtime.handle().clone()))
+    }
+}
+
+fn dfs_path(path: &str) -> Result<DfsPath, TaskError> {
+    DfsPath::parse(path).map_err(|error| TaskError::Program(format!("{path:?}: {error}")))
+}
+
+impl TaskIo for ProcessIo {
+    fn progress(&mut self, progress: &Progress) {
+        self.umbilical.progress(progress);
+    }
+
+    fn stop(&self) -> StopFlag {
+        self.umbilical.stop()
+    }
+
+    fn scratch(&self) -> Scratch {
+        self.scratch.clone()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError> {
+        let path = dfs_path(path)?;
+        let (client, runtime) = self.dfs()?;
+        Ok(Box::new(DfsFile::open(client, runtime, path)?))
+    }
+
+    fn open_output(&mut self, format: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError> {
+        let target = if self.spec.work_output.is_empty() {
+            Target::Nowhere
+        } else {
+            let folder = dfs_path(&self.spec.work_output)?;
+            let replication = replication(&self.spec)?;
+            let (client, runtime) = self.dfs()?;
+            Target::Dfs { client, runtime, folder, replication }
+        };
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::new(target))))
+    }
+}
+
+fn replication(spec: &TaskSpec) -> Result<Option<u32>, TaskError> {
+    const KEY: &str = "output.replication";
+    let Some(text) = spec.conf.get(KEY) else { return Ok(None) };
+    text.parse()
+        .map(Some)
+        .map_err(|_| TaskError::Program(format!("{KEY} = {text:?}: write a number such as 2")))
+}

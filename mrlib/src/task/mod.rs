@@ -1,0 +1,204 @@
+//! A task process: one attempt, run for a tracker over the umbilical.
+//!
+//! Life: die with the tracker, keep to the limits, connect, say hello, wait (a warm process may wait long) for the
+//! task, run it on a thread of its own, tell progress, and end with `done` or `failed`. One process runs one attempt.
+//! A program that panics is `failed` with its words and place; one that aborts is seen by the tracker.
+
+mod facts;
+pub mod frame;
+mod io;
+pub mod process;
+mod umbilical;
+
+pub use facts::*;
+
+use crate::{
+    conf::Conf,
+    engine::{MapTask, ReduceTask, TaskOutcome, run_map, run_reduce},
+    error::TaskError,
+    job::Job,
+};
+use frame::{read_frame, write_frame};
+use io::ProcessIo;
+use proto::mr::{
+    FromTask, Program, TaskHello, TaskResult, TaskSpec, TaskStart, ToTask, from_task, task_spec, to_task,
+};
+use std::{
+    env,
+    os::unix::net::UnixStream,
+    panic::{self, AssertUnwindSafe},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use umbilical::{Lost, Umbilical};
+
+/// The path of the tracker's Unix socket. Set: this is a task process.
+pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
+/// Of the umbilical.
+pub const PROTOCOL: u32 = 1;
+
+/// Progress is sent at most this often.
+const TELL_PERIOD: Duration = Duration::from_millis(200);
+/// A task told to stop that has not ended by itself after this long is ended with its process.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+
+/// Makes the job of a task: by name for built-in programs, the job binary's own otherwise.
+pub type MakeJob = dyn Fn(&Program, &Conf) -> Result<Job, TaskError> + Send + Sync;
+
+type Ended = mpsc::Receiver<Result<TaskOutcome, String>>;
+
+/// The path of the umbilical, if this process is a task process.
+pub fn umbilical_path() -> Option<PathBuf> {
+    env::var_os(UMBILICAL_VAR).map(PathBuf::from)
+}
+
+/// The main of a task process.
+pub fn serve(socket: &Path, make: Arc<MakeJob>) -> ExitCode {
+    match attend(socket, make) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("task process: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn attend(socket: &Path, make: Arc<MakeJob>) -> Result<(), TaskError> {
+    if !process::die_with_tracker()? {
+        return Err(TaskError::Program("the tracker has ended".into()));
+    }
+    process::limit_itself()?;
+    let what = format!("umbilical {}", socket.display());
+    let broken = || TaskError::io(what.clone());
+    let mut stream = UnixStream::connect(socket).map_err(broken())?;
+    let hello = TaskHello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() };
+    write_frame(&mut stream, &FromTask { kind: Some(from_task::Kind::Hello(hello)) }).map_err(broken())?;
+    // A warm process that is not needed hears nothing but the end.
+    let Some(first) = read_frame::<ToTask>(&mut stream).map_err(broken())? else { return Ok(()) };
+    let Some(to_task::Kind::Start(start)) = first.kind else { return Ok(()) };
+    let spec = start.spec.clone().unwrap_or_default();
+    let maps = match &spec.input {
+        Some(task_spec::Input::Partition(partition)) => partition.maps,
+        _ => 0,
+    };
+    let reader = stream.try_clone().map_err(broken())?;
+    let umbilical = Arc::new(Umbilical::new(stream, maps));
+    listen(umbilical.clone(), reader);
+    let ended = work(umbilical.clone(), start, spec, make);
+    let last = supervise(&umbilical, &ended).map_err(broken())?;
+    umbilical.send(last).map_err(broken())
+}
+
+/// Hears the tracker on a thread of its own. Without the tracker there is nothing left to do here.
+fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) {
+    thread::spawn(move || match umbilical.listen(reader) {
+        Lost::Tracker(error) => {
+            eprintln!("task process: the tracker has hung up: {error}");
+            std::process::exit(1);
+        }
+        Lost::Sense(error) => {
+            umbilical.stop().set(error.to_string());
+            umbilical.feed().ring();
+        }
+    });
+}
+
+/// Runs the task on a thread of its own; its end comes through the channel.
+fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, make: Arc<MakeJob>) -> Ended {
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let words = remember_panics();
+        let run = AssertUnwindSafe(|| run(&umbilical, &start, &spec, make.as_ref()));
+        let outcome = match panic::catch_unwind(run) {
+            Ok(outcome) => outcome.map_err(|error| error.to_string()),
+            Err(_) => Err(words.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+        };
+        // Nobody listens only if the process is ending.
+        let _ = sender.send(outcome);
+    });
+    ended
+}
+
+/// Keeps the words and place of the last panic, besides printing them.
+fn remember_panics() -> Arc<Mutex<String>> {
+    let words = Arc::new(Mutex::new(String::from("panicked")));
+    let (kept, usual) = (words.clone(), panic::take_hook());
+    panic::set_hook(Box::new(move |info| {
+        let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
+        let message = info.payload_as_str().unwrap_or("no message");
+        *kept.lock().unwrap_or_else(PoisonError::into_inner) = format!("panicked{place}: {message}");
+        usual(info);
+    }));
+    words
+}
+
+fn run(
+    umbilical: &Arc<Umbilical>,
+    start: &TaskStart,
+    spec: &TaskSpec,
+    make: &MakeJob,
+) -> Result<TaskOutcome, TaskError> {
+    let conf = conf_of(spec)?;
+    let job = make(&spec.program.clone().unwrap_or_default(), &conf)?;
+    let mut io = ProcessIo::new(umbilical.clone(), start, spec);
+    match &spec.input {
+        Some(task_spec::Input::Split(split)) => {
+            let task = MapTask {
+                source: split.source.clone(),
+                start: split.start,
+                end: split.end,
+                whole: split.whole,
+                reduces: spec.reduces,
+                map_output: PathBuf::from(&start.map_output),
+                conf,
+            };
+            run_map(&job, &task, &mut io)
+        }
+        Some(task_spec::Input::Partition(partition)) => {
+            let teller = umbilical.clone();
+            let task = ReduceTask {
+                partition: partition.index,
+                conf,
+                feed: umbilical.feed(),
+                token: spec.shuffle_token.clone(),
+                // If the tracker is gone, the thread that hears it ends the process.
+                unfetched: Arc::new(move |attempt: &str| {
+                    let _ = teller.send(from_task::Kind::Unfetched(attempt.to_owned()));
+                }),
+            };
+            run_reduce(&job, &task, &mut io)
+        }
+        None => Err(TaskError::Program("a task without input: a bug of the tracker".into())),
+    }
+}
+
+/// Tells progress until the task has ended; returns the last words.
+fn supervise(umbilical: &Umbilical, ended: &Ended) -> std::io::Result<from_task::Kind> {
+    let mut stopped = None;
+    loop {
+        match ended.recv_timeout(TELL_PERIOD) {
+            Ok(Ok(outcome)) => {
+                let TaskOutcome { mut counters, pieces, bytes_out, .. } = outcome;
+                counters.insert("CPU_MILLISECONDS".into(), process::cpu_milliseconds());
+                let counters = counters.into_iter().collect();
+                return Ok(from_task::Kind::Done(TaskResult { counters, pieces, bytes_out }));
+            }
+            Ok(Err(why)) => return Ok(from_task::Kind::Failed(why)),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Ok(from_task::Kind::Failed("the task's thread has ended without a word".into()));
+            }
+            Err(RecvTimeoutError::Timeout) => umbilical.tell()?,
+        }
+        if let Err(error) = umbilical.stop().check()
+            && stopped.get_or_insert_with(Instant::now).elapsed() >= STOP_GRACE
+        {
+            return Ok(from_task::Kind::Failed(error.to_string()));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What a task process does to itself: it dies with its tracker, keeps to its limits, and knows its CPU time.
+
+use crate::error::TaskError;
+use rustix::process::{Resource, Rlimit, Signal, getppid, setrlimit};
+use std::{env, fs, io};
+
+/// The tracker's process, whose child this must still be.
+pub const TRACKER_PID_VAR: &str = "FERMATA_TRACKER_PID";
+/// Address space in bytes.
+pub const LIMIT_AS_VAR: &str = "FERMATA_RLIMIT_AS";
+/// Open files.
+pub const LIMIT_NOFILE_VAR: &str = "FERMATA_RLIMIT_NOFILE";
+
+/// `/proc` counts in hundredths of a second on every Linux that we run on.
+const TICK_MILLISECONDS: u64 = 10;
+
+/// Has the kernel kill this process when its parent ends; false if the parent has ended already.
+pub(super) fn die_with_tracker() -> Result<bool, TaskError> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| TaskError::io("ask for a signal at the tracker's end")(error.into()))?;
+    // The parent may have ended before the line above; then nobody would ever tell.
+    let Some(tracker) = number(TRACKER_PID_VAR)? else { return Ok(true) };
+    let parent = getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
+    Ok(u64::try_from(parent) == Ok(tracker))
+}
+
+/// Sets the limits that the tracker has put into the environment.
+pub(super) fn limit_itself() -> Result<(), TaskError> {
+    for (key, resource) in [(LIMIT_AS_VAR, Resource::As), (LIMIT_NOFILE_VAR, Resource::Nofile)] {
+        let Some(most) = number(key)? else { continue };
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(resource, limit)
+            .map_err(|error| TaskError::io(format!("set {key}={most}"))(io::Error::from(error)))?;
+    }
+    Ok(())
+}
+
+fn number(key: &str) -> Result<Option<u64>, TaskError> {
+    let Ok(text) = env::var(key) else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| TaskError::Program(format!("{key}={text}: not a number")))
+}
+
+/// CPU time of this process and of its children that have ended.
+pub fn cpu_milliseconds() -> u64 {
+    let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let own = own.tv_sec as u64 * 1000 + own.tv_nsec as u64 / 1_000_000;
+    own + children_ticks().unwrap_or(0) * TICK_MILLISECONDS
+}
+
+/// Fields 16 and 17 of `/proc/self/stat`; the second field may hold spaces, so counting starts after its bracket.
+fn children_ticks() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut ticks = fields.split_whitespace().skip(13).map(str::parse::<u64>);
+    Some(ticks.next()?.ok()? + ticks.next()?.ok()?)
+}

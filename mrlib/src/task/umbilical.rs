@@ -1,0 +1,122 @@
+//! The task's end of the umbilical: what is to be told, and what has been heard.
+
+use super::frame::{read_frame, write_frame};
+use crate::{
+    engine::{Progress, StopFlag},
+    error::TaskError,
+    fetch::MapFeed,
+};
+use proto::mr::{self, FromTask, ToTask, from_task, to_task};
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Progress is sent at least this often, as a sign of life.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Shared by the thread that runs the task, the one that reads, and the one that tells.
+pub(super) struct Umbilical {
+    writer: Mutex<UnixStream>,
+    latest: Mutex<Latest>,
+    stop: StopFlag,
+    feed: Arc<MapFeed>,
+}
+
+struct Latest {
+    progress: mr::Progress,
+    changed: bool,
+    sent: Instant,
+}
+
+/// What the tracker's end has come to.
+pub(super) enum Lost {
+    /// It was closed, or broke.
+    Tracker(io::Error),
+    /// It said what makes no sense.
+    Sense(TaskError),
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Umbilical {
+    pub(super) fn new(writer: UnixStream, maps: u32) -> Self {
+        let latest = Latest { progress: mr::Progress::default(), changed: false, sent: Instant::now() };
+        Self {
+            writer: Mutex::new(writer),
+            latest: Mutex::new(latest),
+            stop: StopFlag::default(),
+            feed: Arc::new(MapFeed::new(maps)),
+        }
+    }
+
+    pub(super) fn stop(&self) -> StopFlag {
+        self.stop.clone()
+    }
+
+    pub(super) fn feed(&self) -> Arc<MapFeed> {
+        self.feed.clone()
+    }
+
+    /// Notes how far the task is; it is sent when its time comes.
+    pub(super) fn progress(&self, progress: &Progress) {
+        let mut latest = locked(&self.latest);
+        let known = &mut latest.progress;
+        known.done = progress.done;
+        known.bytes_in = progress.bytes_in;
+        known.bytes_out = progress.bytes_out;
+        if known.stage != progress.stage {
+            progress.stage.clone_into(&mut known.stage);
+        }
+        if let Some(status) = &progress.status {
+            status.clone_into(&mut known.status);
+        }
+        latest.changed = true;
+    }
+
+    /// Sends progress if there is news, or if the tracker has heard nothing for long.
+    pub(super) fn tell(&self) -> io::Result<()> {
+        let progress = {
+            let mut latest = locked(&self.latest);
+            if !latest.changed && latest.sent.elapsed() < SILENCE_MAX {
+                return Ok(());
+            }
+            latest.changed = false;
+            latest.sent = Instant::now();
+            latest.progress.clone()
+        };
+        self.send(from_task::Kind::Progress(progress))
+    }
+
+    pub(super) fn send(&self, kind: from_task::Kind) -> io::Result<()> {
+        write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })
+    }
+
+    /// Reads until the tracker's end is closed. Splits and pauses will enter here too.
+    pub(super) fn listen(&self, mut reader: UnixStream) -> Lost {
+        loop {
+            let heard = match read_frame::<ToTask>(&mut reader) {
+                Ok(Some(heard)) => heard,
+                Ok(None) => return Lost::Tracker(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => return Lost::Tracker(error),
+            };
+            match heard.kind {
+                Some(to_task::Kind::MapEvents(news)) => {
+                    if let Err(error) = self.feed.push(news) {
+                        return Lost::Sense(error);
+                    }
+                }
+                Some(to_task::Kind::Stop(stop)) => {
+                    self.stop.set(stop.why);
+                    self.feed.ring();
+                }
+                // A second start, or something of a newer tracker.
+                Some(to_task::Kind::Start(_)) | None => {}
+            }
+        }
+    }
+}

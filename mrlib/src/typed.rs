@@ -1,0 +1,1 @@
+//! Serde types on top of bytes.
