@@ -12,6 +12,7 @@ pub mod local;
 pub mod merge;
 pub mod output;
 pub mod partition;
+pub mod programs;
 pub mod registry;
 pub mod run;
 pub mod segment;

@@ -110,8 +110,7 @@ impl Merge {
     pub fn new(readers: Vec<SegmentReader>, order: SortOrder) -> Result<Self, TaskError> {
         let lane = |reader| Lane { reader, prefix: 0, over: false };
         let tree = vec![NOBODY; readers.len()];
-        let mut merge =
-            Self { lanes: readers.into_iter().map(lane).collect(), tree, order, started: false };
+        let mut merge = Self { lanes: readers.into_iter().map(lane).collect(), tree, order, started: false };
         for at in 0..merge.lanes.len() {
             merge.lanes[at].advance(order)?;
         }

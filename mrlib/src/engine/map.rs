@@ -60,6 +60,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
         records: 0,
         skipped: 0,
     };
+    reading.context.set_source(&task.source, range.start);
     let mut records = input::open_split(spec, source)?;
     reading.run(&task.source, &mut *records, &mut *mapper, &mut output, io)?;
     let mut context = reading.context;
@@ -216,7 +217,8 @@ fn partitioning(
         return Ok(Partitioning::Hash);
     }
     let Some(path) = &settings.total_order_splits else {
-        let words = "total.order.splits is not set: a job that is sorted as a whole needs its file of split keys";
+        let words =
+            "total.order.splits is not set: a job that is sorted as a whole needs its file of split keys";
         return Err(TaskError::Program(words.into()));
     };
     let mut source = io.open_input(path)?;

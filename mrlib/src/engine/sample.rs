@@ -1,12 +1,12 @@
 //! Samples a job's keys, for ranges of about the same size.
 
-use super::{Settings, TaskIo};
+use super::Settings;
 use crate::{
     api::Emit,
     conf::Conf,
     context::Context,
     error::TaskError,
-    input::{self, Flow, SplitSpec},
+    input::{self, ByteSource, Flow, SplitSpec},
     job::Job,
 };
 
@@ -16,13 +16,13 @@ const PLACE_BYTES: u64 = 64 << 10;
 const PLACES: u64 = 64;
 
 /// Keys that the job's mapper puts out for records at places spread evenly over its input `files` (path and length),
-/// about `keys` of them. Goes with [`crate::partition::encode_splits`].
+/// about `keys` of them. `open` opens an input file. Goes with [`crate::partition::encode_splits`].
 pub fn sample_keys(
     job: &Job,
     conf: &Conf,
     files: &[(String, u64)],
     keys: usize,
-    io: &mut dyn TaskIo,
+    open: &mut dyn FnMut(&str) -> Result<Box<dyn ByteSource>, TaskError>,
 ) -> Result<Vec<Vec<u8>>, TaskError> {
     let settings = Settings::new(job, conf)?;
     let total: u64 = files.iter().map(|file| file.1).sum();
@@ -49,7 +49,7 @@ pub fn sample_keys(
         };
         sample.until = keys * (place as usize + 1) / places as usize;
         let mut mapper = (job.mapper)(conf)?;
-        let mut records = input::open_split(spec, io.open_input(path)?)?;
+        let mut records = input::open_split(spec, open(path)?)?;
         let mut full = false;
         while !full
             && records.pump(&mut |record| {

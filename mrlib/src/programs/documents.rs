@@ -7,7 +7,7 @@ use super::{
     text::words,
 };
 use crate::{
-    api::{Emit, Mapper, Reducer, Values},
+    api::{Emit, Mapper, Partitioner, Reducer, Values},
     conf::Conf,
     context::Context,
     error::TaskError,
@@ -24,7 +24,13 @@ const BAR: u8 = b'|';
 struct WordToFile;
 
 impl Mapper for WordToFile {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
         let file = file_name(context);
         words(line).try_for_each(|word| out.emit(word, &file))
     }
@@ -87,7 +93,13 @@ pub(super) fn inverted_index(_conf: &Conf) -> Result<Job, TaskError> {
 struct FileAndWord;
 
 impl Mapper for FileAndWord {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
         let mut key = file_name(context);
         key.push(BAR);
         let stem = key.len();
@@ -103,10 +115,10 @@ impl Mapper for FileAndWord {
 /// All words of a file go to one reduce, although they are different keys.
 struct ByFile;
 
-impl crate::api::Partitioner for ByFile {
+impl Partitioner for ByFile {
     fn partition(&self, key: &[u8], _value: &[u8], partitions: u32) -> u32 {
         let file = key.split(|byte| *byte == BAR).next().unwrap_or_default();
-        crate::partition::hash(file, partitions)
+        crate::partition::HashPartitioner.partition(file, b"", partitions)
     }
 }
 
@@ -174,7 +186,13 @@ pub(super) fn term_vector(conf: &Conf) -> Result<Job, TaskError> {
 struct Sequences;
 
 impl Mapper for Sequences {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
         let file = file_name(context);
         let words: Vec<&[u8]> = words(line).collect();
         let mut key = Vec::new();
@@ -199,7 +217,13 @@ pub(super) fn sequence_count(_conf: &Conf) -> Result<Job, TaskError> {
 struct SequenceToFile;
 
 impl Mapper for SequenceToFile {
-    fn map(&mut self, key: &[u8], value: &[u8], out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
         let wrong = || TaskError::from("rankedinvertedindex reads what sequencecount wrote");
         let cut = key.iter().rposition(|byte| *byte == BAR).ok_or_else(wrong)?;
         let text = std::str::from_utf8(value).map_err(|_| wrong())?;

@@ -23,7 +23,8 @@ fn read_centroids(file: &str) -> Result<Vec<Vec<f64>>, TaskError> {
     // A round's own output has the centroid's number and a tab before the numbers.
     let rows = lines.map(|line| numbers(line.split_once('\t').map_or(line, |(_, rest)| rest)));
     let centroids: Option<Vec<Vec<f64>>> = rows.collect();
-    let centroids = centroids.filter(|rows| rows.iter().all(|row| !row.is_empty() && row.len() == rows[0].len()));
+    let centroids =
+        centroids.filter(|rows| rows.iter().all(|row| !row.is_empty() && row.len() == rows[0].len()));
     match centroids {
         Some(rows) if !rows.is_empty() => Ok(rows),
         _ => Err(format!("centroids {file}: each line must hold equally many numbers").into()),
@@ -36,16 +37,21 @@ struct Assign {
 }
 
 impl Mapper for Assign {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
         let point = std::str::from_utf8(line).ok().and_then(numbers);
         let Some(point) = point.filter(|point| point.len() == self.centroids[0].len()) else {
             let skipped = *self.skipped.get_or_insert_with(|| context.counter("POINTS_SKIPPED"));
             context.add(skipped, 1);
             return Ok(());
         };
-        let distance = |centroid: &[f64]| -> f64 {
-            centroid.iter().zip(&point).map(|(a, b)| (a - b) * (a - b)).sum()
-        };
+        let distance =
+            |centroid: &[f64]| -> f64 { centroid.iter().zip(&point).map(|(a, b)| (a - b) * (a - b)).sum() };
         let distances = self.centroids.iter().map(|centroid| distance(centroid)).enumerate();
         let nearest = distances.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(at, _)| at);
         out.emit(&(nearest as u32).to_be_bytes(), &encode(1, &point))

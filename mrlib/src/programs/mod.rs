@@ -1,6 +1,6 @@
 //! The built-in programs: everyday ones, the sort benchmark, and the set that the scheduling papers run.
 //!
-//! Each is a function from settings to a [`Job`], written with nothing but the public API.
+//! Each is a function from settings to a [`crate::Job`], written with nothing but the public API.
 
 mod documents;
 mod gensort;
@@ -12,39 +12,56 @@ mod text;
 
 pub use gensort::{Checksum, RECORD_BYTES, Records};
 
-use crate::{conf::Conf, error::TaskError, job::Job};
-
-/// A built-in program.
-#[derive(Debug, Clone, Copy)]
-pub struct Builtin {
-    /// What it is called.
-    pub name: &'static str,
-    /// What it does, in a line.
-    pub about: &'static str,
-    /// Makes it.
-    pub make: fn(&Conf) -> Result<Job, TaskError>,
-}
+use crate::registry::Builtin;
 
 /// All of them, by name.
-pub const BUILTINS: [Builtin; 12] = [
+pub(crate) const ALL: [Builtin; 13] = [
     Builtin { name: "grep", about: "lines that contain grep.pattern", make: text::grep },
-    Builtin { name: "invertedindex", about: "for each word, the files it is in", make: documents::inverted_index },
-    Builtin { name: "kmeans", about: "one round of k-means; centroids in the side file kmeans.centroids", make: kmeans::job },
-    Builtin { name: "rankedinvertedindex", about: "from sequencecount's output: for each sequence, files by count", make: documents::ranked_inverted_index },
+    Builtin {
+        name: "identity",
+        about: "lines as they are, sorted if there are reduces",
+        make: text::identity,
+    },
+    Builtin {
+        name: "invertedindex",
+        about: "for each word, the files it is in",
+        make: documents::inverted_index,
+    },
+    Builtin {
+        name: "kmeans",
+        about: "one round of k-means; centroids in the side file kmeans.centroids",
+        make: kmeans::job,
+    },
+    Builtin {
+        name: "rankedinvertedindex",
+        about: "from sequencecount's output: for each sequence, files by count",
+        make: documents::ranked_inverted_index,
+    },
     Builtin { name: "selfjoin", about: "joins sorted k-field lines into k+1 fields", make: selfjoin::job },
-    Builtin { name: "sequencecount", about: "counts three words in a row, by file", make: documents::sequence_count },
+    Builtin {
+        name: "sequencecount",
+        about: "counts three words in a row, by file",
+        make: documents::sequence_count,
+    },
     Builtin { name: "sort", about: "sorts lines, as a whole", make: text::sort },
     Builtin { name: "teragen", about: "makes 100-byte records for terasort", make: tera::generate },
-    Builtin { name: "terasort", about: "sorts 100-byte records by their 10-byte keys, as a whole", make: tera::sort },
-    Builtin { name: "teravalidate", about: "checks order, count and checksum of sorted records", make: tera::validate },
-    Builtin { name: "termvector", about: "for each file, its most frequent words", make: documents::term_vector },
+    Builtin {
+        name: "terasort",
+        about: "sorts 100-byte records by their 10-byte keys, as a whole",
+        make: tera::sort,
+    },
+    Builtin {
+        name: "teravalidate",
+        about: "checks order, count and checksum of sorted records",
+        make: tera::validate,
+    },
+    Builtin {
+        name: "termvector",
+        about: "for each file, its most frequent words",
+        make: documents::term_vector,
+    },
     Builtin { name: "wordcount", about: "counts words", make: text::word_count },
 ];
-
-/// The program of this name.
-pub fn find(name: &str) -> Option<&'static Builtin> {
-    BUILTINS.iter().find(|builtin| builtin.name == name)
-}
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,13 @@ use crate::{
 struct CutLast;
 
 impl Mapper for CutLast {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
         match line.iter().rposition(|byte| *byte == b',') {
             Some(cut) => out.emit(&line[..cut], &line[cut + 1..]),
             None => Ok(()),

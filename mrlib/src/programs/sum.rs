@@ -37,6 +37,13 @@ impl Reducer for Combine {
     ) -> Result<(), TaskError> {
         out.emit(key, &total(values)?.to_le_bytes())
     }
+
+    #[inline]
+    fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
+        let (Ok(kept), Ok(more)) = (count_of(into), count_of(value)) else { return false };
+        into.copy_from_slice(&kept.wrapping_add(more).to_le_bytes());
+        true
+    }
 }
 
 /// Adds up and writes digits.

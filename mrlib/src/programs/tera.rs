@@ -18,11 +18,18 @@ struct Generate {
 }
 
 impl Mapper for Generate {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
         let wrong = || TaskError::from("teragen's input lines are FIRST COUNT: use `mrctl submit teragen`");
         let text = std::str::from_utf8(line).map_err(|_| wrong())?;
         let (first, count) = text.split_once(' ').ok_or_else(wrong)?;
-        let (first, count): (u64, u64) = (first.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
+        let (first, count): (u64, u64) =
+            (first.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
         let made = *self.made.get_or_insert_with(|| context.counter("RECORDS_MADE"));
         let mut records = Records::from(first);
         let mut record = [0; RECORD_BYTES];
@@ -43,7 +50,13 @@ pub(super) fn generate(_conf: &Conf) -> Result<Job, TaskError> {
 struct Identity;
 
 impl Mapper for Identity {
-    fn map(&mut self, key: &[u8], value: &[u8], out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
         out.emit(key, value)
     }
 }
@@ -75,7 +88,13 @@ struct Validate {
 }
 
 impl Mapper for Validate {
-    fn map(&mut self, key: &[u8], value: &[u8], _out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        _out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
         let seen = &mut self.seen;
         if seen.records == 0 {
             context.source().clone_into(&mut seen.source);
@@ -130,7 +149,8 @@ impl Reducer for Verdict {
     ) -> Result<(), TaskError> {
         const LEN: usize = 2 * KEY_BYTES + 8 + 16 + 8;
         while let Some(value) = values.next()? {
-            let value: &[u8; LEN] = value.try_into().map_err(|_| TaskError::from("a summary of the wrong length"))?;
+            let value: &[u8; LEN] =
+                value.try_into().map_err(|_| TaskError::from("a summary of the wrong length"))?;
             let (first, rest) = value.split_at(KEY_BYTES);
             let (last, rest) = rest.split_at(KEY_BYTES);
             if first < self.last.as_slice() {

@@ -17,7 +17,13 @@ pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 struct WordCount;
 
 impl Mapper for WordCount {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
         words(line).try_for_each(|word| out.emit(word, &ONE))
     }
 }
@@ -34,7 +40,13 @@ struct Grep {
 }
 
 impl Mapper for Grep {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
         let found = memchr::memmem::find(line, &self.pattern).is_some();
         if found == self.invert {
             return Ok(());
@@ -46,7 +58,8 @@ impl Mapper for Grep {
 }
 
 pub(super) fn grep(conf: &Conf) -> Result<Job, TaskError> {
-    let pattern = conf.get("grep.pattern").ok_or("grep needs a text to look for: --conf grep.pattern=TEXT")?;
+    let pattern =
+        conf.get("grep.pattern").ok_or("grep needs a text to look for: --conf grep.pattern=TEXT")?;
     if pattern.is_empty() {
         return Err("grep.pattern is empty: name a text to look for".into());
     }
@@ -59,7 +72,13 @@ pub(super) fn grep(conf: &Conf) -> Result<Job, TaskError> {
 struct LineToKey;
 
 impl Mapper for LineToKey {
-    fn map(&mut self, _key: &[u8], line: &[u8], out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+    fn map(
+        &mut self,
+        _key: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
         out.emit(line, b"")
     }
 }
@@ -84,6 +103,10 @@ impl Reducer for Pass {
         }
         Ok(())
     }
+}
+
+pub(super) fn identity(_conf: &Conf) -> Result<Job, TaskError> {
+    Ok(Job::map(|_| Ok(LineToKey)))
 }
 
 pub(super) fn sort(_conf: &Conf) -> Result<Job, TaskError> {

@@ -46,7 +46,11 @@ impl Run {
         let index = Index::read(&path)?;
         let Some(extent) = index.extents.get(partition as usize).copied() else {
             let file = Index::path_of(&path).display().to_string();
-            return Err(TaskError::Damaged { file, offset: 8, why: "it has fewer partitions than asked for" });
+            return Err(TaskError::Damaged {
+                file,
+                offset: 8,
+                why: "it has fewer partitions than asked for",
+            });
         };
         Ok(Self { stored: Stored::File(path), extent, name })
     }

@@ -224,8 +224,9 @@ fn thousands_of_spills() {
 
 #[test]
 fn ten_times_memory_and_records_longer_than_it() {
-    let mut pairs: Vec<Pair> =
-        (0..40_000u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().into(), vec![7; 60])).collect();
+    let mut pairs: Vec<Pair> = (0..40_000u64)
+        .map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().into(), vec![7; 60]))
+        .collect();
     pairs.push((b"long".to_vec(), vec![1; 3 << 20]));
     pairs.insert(100, (vec![9; 2 << 20], b"".to_vec()));
     let case = Case { spec: spec(256 << 10), by_value: false, combiner: None };
