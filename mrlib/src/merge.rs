@@ -1,11 +1,22 @@
 //! Merges sorted runs, and cuts the result into key groups.
+//!
+//! A loser tree holds one record of each run; equal records come in the order of their runs, so a merge is stable,
+//! and with runs in a fixed order its result is too. Merging in several passes keeps that: only neighbours are
+//! merged.
 
 use crate::{
     api::{KeyOrder, Values},
     engine::Scratch,
     error::TaskError,
-    segment::{Run, SegmentReader},
+    segment::{Run, SegmentReader, SegmentWriter, Stored},
 };
+use std::{cmp::Ordering, ops::Range};
+
+#[cfg(test)]
+mod tests;
+
+/// Records between two calls of a `step`.
+const STEP_RECORDS: u32 = 4096;
 
 /// How records are sorted: by key, perhaps then by the bytes of the value.
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,6 +25,40 @@ pub struct SortOrder {
     pub keys: KeyOrder,
     /// Whether records of equal keys are sorted by value.
     pub values: bool,
+}
+
+impl SortOrder {
+    /// A number that sorts as the key does, as far as it can tell: equal numbers say nothing.
+    #[inline]
+    pub(crate) fn prefix(self, key: &[u8]) -> u64 {
+        match self.keys {
+            KeyOrder::Bytes => prefix(key),
+            KeyOrder::Reverse => !prefix(key),
+            KeyOrder::By(_) => 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn compare(self, a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
+        let keys = self.keys.compare(a.0, b.0);
+        if self.values { keys.then_with(|| a.1.cmp(b.1)) } else { keys }
+    }
+}
+
+/// The first eight bytes as a number, zeros for those that are not there.
+#[inline]
+pub(crate) fn prefix(key: &[u8]) -> u64 {
+    let be32 = |four: &[u8]| u64::from(u32::from_be_bytes([four[0], four[1], four[2], four[3]]));
+    match key.len() {
+        0 => 0,
+        // Overlapping reads put a byte twice into the same place.
+        length @ 1..=3 => {
+            let put = |at: usize| u64::from(key[at]) << (56 - 8 * at);
+            put(0) | put(length / 2) | put(length - 1)
+        }
+        length @ 4..=7 => be32(&key[..4]) << 32 | be32(&key[length - 4..]) << (64 - 8 * length),
+        _ => be32(&key[..4]) << 32 | be32(&key[4..8]),
+    }
 }
 
 /// Records in order, one at a time, lent.
@@ -26,95 +71,306 @@ pub trait Cursor {
     fn value(&self) -> &[u8];
 }
 
+impl<C: Cursor + ?Sized> Cursor for &mut C {
+    fn next(&mut self) -> Result<bool, TaskError> {
+        (**self).next()
+    }
+
+    fn key(&self) -> &[u8] {
+        (**self).key()
+    }
+
+    fn value(&self) -> &[u8] {
+        (**self).value()
+    }
+}
+
 /// A merge of sorted runs by a loser tree. Equal records come in the order of their runs.
 #[derive(Debug)]
-pub struct Merge {}
+pub struct Merge {
+    lanes: Vec<Lane>,
+    /// The winner, then for each inner node the lane that lost there.
+    tree: Vec<u32>,
+    order: SortOrder,
+    started: bool,
+}
+
+#[derive(Debug)]
+struct Lane {
+    reader: SegmentReader,
+    prefix: u64,
+    over: bool,
+}
+
+/// In a tree that is being built: wins against all.
+const NOBODY: u32 = u32::MAX;
 
 impl Merge {
     /// Over these readers, none of which has been moved yet.
-    pub fn new(_readers: Vec<SegmentReader>, _order: SortOrder) -> Result<Self, TaskError> {
-        todo!()
+    pub fn new(readers: Vec<SegmentReader>, order: SortOrder) -> Result<Self, TaskError> {
+        let lane = |reader| Lane { reader, prefix: 0, over: false };
+        let tree = vec![NOBODY; readers.len()];
+        let mut merge = Self { lanes: readers.into_iter().map(lane).collect(), tree, order, started: false };
+        for at in 0..merge.lanes.len() {
+            merge.lanes[at].advance(order)?;
+        }
+        for at in (0..merge.lanes.len()).rev() {
+            merge.replay(at);
+        }
+        Ok(merge)
     }
 
     /// Over these runs, opened here.
-    pub fn open(_runs: &[Run], _order: SortOrder) -> Result<Self, TaskError> {
-        todo!()
+    pub fn open(runs: &[Run], order: SortOrder) -> Result<Self, TaskError> {
+        Self::new(runs.iter().map(Run::open).collect::<Result<_, _>>()?, order)
     }
 
     /// Stored bytes read so far, of all runs (for progress).
     pub fn stored_read(&self) -> u64 {
-        todo!()
+        self.lanes.iter().map(|lane| lane.reader.stored_read()).sum()
+    }
+
+    /// Lets `lane` play from its leaf to the root.
+    #[inline]
+    fn replay(&mut self, lane: usize) {
+        let mut winner = lane as u32;
+        let mut node = (lane + self.lanes.len()) / 2;
+        while node > 0 {
+            let other = self.tree[node];
+            if self.beats(other, winner) {
+                self.tree[node] = winner;
+                winner = other;
+            }
+            node /= 2;
+        }
+        self.tree[0] = winner;
+    }
+
+    #[inline]
+    fn beats(&self, a: u32, b: u32) -> bool {
+        if a == NOBODY || b == NOBODY {
+            return a == NOBODY;
+        }
+        let (left, right) = (&self.lanes[a as usize], &self.lanes[b as usize]);
+        match (left.over, right.over) {
+            (false, false) => {}
+            (false, true) => return true,
+            (true, _) => return false,
+        }
+        if left.prefix != right.prefix {
+            return left.prefix < right.prefix;
+        }
+        let order = self.order.compare(left.record(), right.record());
+        order.then(a.cmp(&b)) == Ordering::Less
+    }
+
+    fn winner(&self) -> &SegmentReader {
+        &self.lanes[self.tree[0] as usize].reader
+    }
+}
+
+impl Lane {
+    #[inline]
+    fn advance(&mut self, order: SortOrder) -> Result<(), TaskError> {
+        self.over = !self.reader.next()?;
+        if !self.over {
+            self.prefix = order.prefix(self.reader.key());
+        }
+        Ok(())
+    }
+
+    fn record(&self) -> (&[u8], &[u8]) {
+        (self.reader.key(), self.reader.value())
     }
 }
 
 impl Cursor for Merge {
+    #[inline]
     fn next(&mut self) -> Result<bool, TaskError> {
-        todo!()
+        let Some(&winner) = self.tree.first() else { return Ok(false) };
+        let winner = winner as usize;
+        if self.started && !self.lanes[winner].over {
+            self.lanes[winner].advance(self.order)?;
+            self.replay(winner);
+        }
+        self.started = true;
+        Ok(!self.lanes[self.tree[0] as usize].over)
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
-        todo!()
+        self.winner().key()
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
-        todo!()
+        self.winner().value()
     }
 }
 
-/// Runs, made fewer: while there are more than `factor`, the smallest are merged into new ones in scratch folders.
-/// What a merge makes is removed when its last `Run` is gone. `step` is called now and then (stop flag, progress).
+/// Which neighbours to merge next, so that not more than `factor` runs remain in the end; None if it is so already.
+/// The first pass takes just so many that all later ones are full.
+pub(crate) fn next_pass(sizes: &[u64], factor: usize) -> Option<Range<usize>> {
+    let factor = factor.max(2);
+    if sizes.len() <= factor {
+        return None;
+    }
+    let width = match (sizes.len() - 1) % (factor - 1) {
+        0 => factor,
+        odd => odd + 1,
+    };
+    let mut sum: u64 = sizes[..width].iter().sum();
+    let mut best = (sum, 0);
+    for start in 1..=sizes.len() - width {
+        sum = sum + sizes[start + width - 1] - sizes[start - 1];
+        best = best.min((sum, start));
+    }
+    Some(best.1..best.1 + width)
+}
+
+/// Runs, made fewer: while there are more than `factor`, the smallest neighbours are merged into new ones in scratch
+/// folders. What a merge makes is removed when its last `Run` is gone. `step` is called now and then (stop flag,
+/// progress).
 pub fn merge_down(
-    _runs: Vec<Run>,
-    _order: SortOrder,
-    _factor: usize,
-    _compress: bool,
-    _scratch: &Scratch,
-    _step: &mut dyn FnMut() -> Result<(), TaskError>,
+    mut runs: Vec<Run>,
+    order: SortOrder,
+    factor: usize,
+    compress: bool,
+    scratch: &Scratch,
+    step: &mut dyn FnMut() -> Result<(), TaskError>,
 ) -> Result<Vec<Run>, TaskError> {
-    todo!()
+    let sizes = |runs: &[Run]| runs.iter().map(|run| run.extent.stored).collect::<Vec<_>>();
+    while let Some(pass) = next_pass(&sizes(&runs), factor) {
+        let (file, index) = scratch.create("merged", |path| {
+            let mut writer = SegmentWriter::create(path, 1, compress)?;
+            let mut merge = Merge::open(&runs[pass.clone()], order)?;
+            let mut count = 0;
+            while merge.next()? {
+                writer.append(0, merge.key(), merge.value())?;
+                count += 1;
+                if count % STEP_RECORDS == 0 {
+                    step()?;
+                }
+            }
+            writer.finish()
+        })?;
+        let name = file.path().display().to_string().into();
+        let merged = Run { stored: Stored::Scratch(file), extent: index.extents[0], name };
+        runs.splice(pass, [merged]);
+    }
+    Ok(runs)
 }
 
 /// Cuts sorted records into groups of keys that are equal under `grouping`.
 #[derive(Debug)]
 pub struct Groups<C> {
-    _cursor: C,
+    cursor: C,
+    grouping: KeyOrder,
+    /// The current group's first key.
+    first: Vec<u8>,
+    state: State,
+    records: u64,
+}
+
+/// Where the cursor stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the first record.
+    Fresh,
+    /// At a group's first record, which has not been given out.
+    First,
+    /// At a record that has been given out.
+    Within,
+    /// At the first record of the next group.
+    Past,
+    /// At the end.
+    Over,
 }
 
 impl<C: Cursor> Groups<C> {
     /// Over a cursor that has not been moved yet.
-    pub fn new(_cursor: C, _grouping: KeyOrder) -> Self {
-        todo!()
+    pub fn new(cursor: C, grouping: KeyOrder) -> Self {
+        Self { cursor, grouping, first: Vec::new(), state: State::Fresh, records: 0 }
     }
 
     /// The next group: its first key and its values. What was left of the group before is passed over.
     #[allow(clippy::should_implement_trait, reason = "lends from itself, which an Iterator cannot")]
     pub fn next(&mut self) -> Result<Option<(&[u8], GroupedValues<'_, C>)>, TaskError> {
-        todo!()
+        if self.state == State::Fresh {
+            self.state = if self.cursor.next()? { State::Past } else { State::Over };
+        }
+        while !matches!(self.state, State::Past | State::Over) {
+            self.values().advance()?;
+        }
+        if self.state == State::Over {
+            return Ok(None);
+        }
+        self.first.clear();
+        self.first.extend_from_slice(self.cursor.key());
+        self.state = State::First;
+        let values = self.values();
+        Ok(Some((values.first, values)))
     }
 
-    /// Records met so far.
+    fn values(&mut self) -> GroupedValues<'_, C> {
+        GroupedValues {
+            cursor: &mut self.cursor,
+            grouping: self.grouping,
+            first: &self.first,
+            state: &mut self.state,
+            records: &mut self.records,
+        }
+    }
+
+    /// Records given out or passed over so far.
     pub fn records(&self) -> u64 {
-        todo!()
+        self.records
     }
 
     /// The cursor underneath.
     pub fn cursor(&self) -> &C {
-        todo!()
+        &self.cursor
     }
 }
 
 /// The values of one group.
 #[derive(Debug)]
 pub struct GroupedValues<'a, C> {
-    _cursor: &'a mut C,
+    cursor: &'a mut C,
+    grouping: KeyOrder,
+    first: &'a [u8],
+    state: &'a mut State,
+    records: &'a mut u64,
+}
+
+impl<C: Cursor> GroupedValues<'_, C> {
+    /// To the group's next record; false behind its last.
+    #[inline]
+    fn advance(&mut self) -> Result<bool, TaskError> {
+        *self.state = match *self.state {
+            State::First => State::Within,
+            State::Within if !self.cursor.next()? => State::Over,
+            State::Within => match self.grouping.compare(self.first, self.cursor.key()) {
+                Ordering::Equal => State::Within,
+                _ => State::Past,
+            },
+            ended => ended,
+        };
+        let within = *self.state == State::Within;
+        *self.records += u64::from(within);
+        Ok(within)
+    }
 }
 
 impl<C: Cursor> Values for GroupedValues<'_, C> {
+    #[inline]
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError> {
-        todo!()
+        if self.advance()? { Ok(Some(self.cursor.value())) } else { Ok(None) }
     }
 
+    #[inline]
     fn key(&self) -> &[u8] {
-        todo!()
+        // Behind the last value the cursor is at another group's key, or at none.
+        if *self.state == State::Within { self.cursor.key() } else { self.first }
     }
 }

@@ -1,12 +1,19 @@
 //! Runs tasks. What a task needs from whoever runs it (a task process, or local mode) is [`TaskIo`].
 
 mod map;
+mod meter;
 mod reduce;
+mod sample;
 mod scratch;
 mod settings;
 
+#[cfg(test)]
+mod tests;
+
 pub use map::{MapTask, run_map};
+pub use meter::Meter;
 pub use reduce::{Identity, ReduceTask, run_reduce};
+pub use sample::sample_keys;
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
 
@@ -15,7 +22,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
 };
 
@@ -34,33 +41,44 @@ pub struct Progress {
     pub status: Option<String>,
 }
 
-/// Set from another thread: the task ends at the next record.
+/// Set from another thread: the task ends at the next record, for nothing or with what it has done so far.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<Stop>);
 
 #[derive(Debug, Default)]
 struct Stop {
-    set: AtomicBool,
+    /// `RUN`, `SHORT` or `STOP`; only ever grows.
+    state: AtomicU8,
     why: OnceLock<String>,
 }
 
+const SHORT: u8 = 1;
+const STOP: u8 = 2;
+
 impl StopFlag {
-    /// Says stop. The first reason stands.
+    /// Says stop: the task fails. The first reason stands.
     pub fn set(&self, why: impl Into<String>) {
         let _ = self.0.why.set(why.into());
-        self.0.set.store(true, Ordering::Release);
+        self.0.state.fetch_max(STOP, Ordering::Release);
     }
 
-    /// Whether it has been said.
-    #[inline]
+    /// Says: a map ends at its next record, with the output of what it has read; [`TaskOutcome::position`] tells where.
+    pub fn cut_short(&self) {
+        self.0.state.fetch_max(SHORT, Ordering::Release);
+    }
+
+    /// Whether `set` has been called.
     pub fn is_set(&self) -> bool {
-        self.0.set.load(Ordering::Relaxed)
+        self.0.state.load(Ordering::Relaxed) == STOP
     }
 
-    /// An error once it has been said.
+    /// Whether a map shall end at this record; an error once `set` has been called.
     #[inline]
-    pub fn check(&self) -> Result<(), TaskError> {
-        if self.is_set() { Err(self.stopped()) } else { Ok(()) }
+    pub fn check(&self) -> Result<bool, TaskError> {
+        match self.0.state.load(Ordering::Relaxed) {
+            STOP => Err(self.stopped()),
+            state => Ok(state == SHORT),
+        }
     }
 
     #[cold]

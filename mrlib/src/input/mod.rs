@@ -1,6 +1,24 @@
-//! Input: the bytes of a file, and how they are cut into records.
+//! Input: the bytes of a file ([`ByteSource`]), and how a split of them is cut into records ([`RecordSource`]).
+//!
+//! Invariant: whatever the splits of a file, each of its records is read by exactly one of them. A split has the
+//! records that *start* in it; the last may end beyond it.
 
-use crate::error::TaskError;
+mod dfs_file;
+mod fixed;
+mod gzip;
+mod lines;
+mod local;
+mod whole;
+
+#[cfg(test)]
+mod tests;
+
+pub use dfs_file::DfsFile;
+pub use gzip::Gunzip;
+pub use local::LocalFile;
+
+use crate::{error::TaskError, job::InputFormat};
+use std::ops::Range;
 
 /// The bytes of one file, from a place on, in stretches as they come.
 pub trait ByteSource: Send {
@@ -12,34 +30,103 @@ pub trait ByteSource: Send {
         self.len() == 0
     }
 
-    /// Where `next` goes on.
+    /// Sets where `next` goes on.
     fn seek(&mut self, at: u64) -> Result<(), TaskError>;
 
     /// The next stretch, verified; empty only at the end.
     fn next(&mut self) -> Result<&[u8], TaskError>;
+
+    /// Bytes of the file as it is stored up to where `next` goes on (for progress).
+    fn consumed(&self) -> u64;
 }
 
-/// A file of this machine, mapped.
-#[derive(Debug)]
-pub struct LocalFile {}
+/// One record: the place of its first byte in the file, its key and its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Of its first byte.
+    pub offset: u64,
+    /// As its format says.
+    pub key: &'a [u8],
+    /// As its format says.
+    pub value: &'a [u8],
+}
 
-impl LocalFile {
-    /// Opens it.
-    pub fn open(_path: &std::path::Path) -> Result<Self, TaskError> {
-        todo!()
+/// After a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// Give the next.
+    Go,
+    /// Stop here, at this record's end.
+    Stop,
+}
+
+/// What is done with each record.
+pub type Each<'a> = &'a mut dyn FnMut(Record<'_>) -> Result<Flow, TaskError>;
+
+/// The records of one split.
+pub trait RecordSource {
+    /// Gives the records of the next stretch to `each`; false when there are no more in the split.
+    fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError>;
+
+    /// Where the next record starts: `start..position` and `position..end` are two splits with the same records as
+    /// this one. To be asked between pumps; after a `Stop` it is the end of that record.
+    fn position(&self) -> u64;
+
+    /// Bytes of the file as it is stored read so far (for progress).
+    fn consumed(&self) -> u64;
+
+    /// Records passed over because they could not be read.
+    fn skipped(&self) -> u64;
+}
+
+/// What is known of a split.
+#[derive(Debug, Clone)]
+pub struct SplitSpec {
+    /// The file, to be named in errors, and as the key of whole-file records.
+    pub path: String,
+    /// The records that start here.
+    pub range: Range<u64>,
+    /// How it is cut.
+    pub format: InputFormat,
+    /// A record may not be longer.
+    pub record_bytes_max: u64,
+    /// Pass over what cannot be read, rather than fail.
+    pub skip_bad: bool,
+}
+
+/// Opens a split. A path that ends in `.gz` is decompressed; it can only be read as a whole.
+pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dyn RecordSource>, TaskError> {
+    let (source, spec) = if spec.path.ends_with(".gz") {
+        if spec.range.start > 0 {
+            let why = "gzip can only be read from its start: give it as one split".into();
+            return Err(TaskError::Record { source_path: spec.path, offset: spec.range.start, why });
+        }
+        // Offsets are those of the decompressed bytes, of which nobody knows how many there are.
+        let source: Box<dyn ByteSource> = Box::new(Gunzip::new(source, &spec.path));
+        (source, SplitSpec { range: 0..u64::MAX, ..spec })
+    } else {
+        (source, spec)
+    };
+    Ok(match spec.format {
+        InputFormat::Lines => Box::new(lines::Lines::new(spec, source, false)),
+        InputFormat::KeyValueLines => Box::new(lines::Lines::new(spec, source, true)),
+        InputFormat::Fixed { record, key } => Box::new(fixed::Fixed::new(spec, source, record, key)?),
+        InputFormat::WholeFile => Box::new(whole::Whole::new(spec, source)),
+    })
+}
+
+impl SplitSpec {
+    /// What to do about a record that cannot be read.
+    #[cold]
+    fn bad(&self, offset: u64, why: impl Into<String>, skipped: &mut u64) -> Result<(), TaskError> {
+        if self.skip_bad {
+            *skipped += 1;
+            return Ok(());
+        }
+        Err(TaskError::Record { source_path: self.path.clone(), offset, why: why.into() })
     }
-}
 
-/// A file of the distributed file system: blocks on this machine are mapped, others come over the network.
-pub struct DfsFile {}
-
-impl DfsFile {
-    /// Opens it. To be called, as all of this, outside of async code; `runtime` runs the client's.
-    pub fn open(
-        _client: dfs::client::Client,
-        _runtime: tokio::runtime::Handle,
-        _path: dfs::path::DfsPath,
-    ) -> Result<Self, TaskError> {
-        todo!()
+    fn too_long(&self) -> String {
+        format!("longer than record.bytes.max = {}", self.record_bytes_max)
     }
 }

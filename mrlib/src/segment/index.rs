@@ -1,7 +1,17 @@
 //! Where the partitions of a segment file lie.
+//!
+//! On disk: `FMTX`, version u32, count u32, then for each partition offset, stored length, raw length and records
+//! as u64 and a CRC-32C as u32; last the CRC-32C of all that. Little endian.
 
 use crate::error::TaskError;
+use bytes::{Buf, BufMut};
 use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8; 4] = b"FMTX";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 12;
+const EXTENT_BYTES: usize = 36;
+const CRC_BYTES: usize = 4;
 
 /// One partition's stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,28 +37,72 @@ pub struct Index {
 
 impl Index {
     /// `PATH.index`.
-    pub fn path_of(_segment: &Path) -> PathBuf {
-        todo!()
+    pub fn path_of(segment: &Path) -> PathBuf {
+        let mut name = segment.as_os_str().to_owned();
+        name.push(".index");
+        name.into()
     }
 
     /// Reads and verifies the index beside `segment`.
-    pub fn read(_segment: &Path) -> Result<Self, TaskError> {
-        todo!()
+    pub fn read(segment: &Path) -> Result<Self, TaskError> {
+        let path = Self::path_of(segment);
+        let bytes = std::fs::read(&path).map_err(TaskError::io(format!("read {}", path.display())))?;
+        Self::decode(&bytes, &path)
     }
 
     /// Writes it beside `segment`.
-    pub fn write(&self, _segment: &Path) -> Result<(), TaskError> {
-        todo!()
+    pub fn write(&self, segment: &Path) -> Result<(), TaskError> {
+        let path = Self::path_of(segment);
+        std::fs::write(&path, self.encode()).map_err(TaskError::io(format!("write {}", path.display())))
     }
 
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        todo!()
+        let mut out = Vec::with_capacity(HEADER_BYTES + self.extents.len() * EXTENT_BYTES + CRC_BYTES);
+        out.put_slice(MAGIC);
+        out.put_u32_le(VERSION);
+        out.put_u32_le(self.extents.len() as u32);
+        for extent in &self.extents {
+            for number in [extent.offset, extent.stored, extent.raw, extent.records] {
+                out.put_u64_le(number);
+            }
+            out.put_u32_le(extent.crc);
+        }
+        out.put_u32_le(crc32c::crc32c(&out));
+        out
     }
 
     /// From bytes; `file` is named if they are damaged.
-    pub fn decode(_bytes: &[u8], _file: &Path) -> Result<Self, TaskError> {
-        todo!()
+    pub fn decode(bytes: &[u8], file: &Path) -> Result<Self, TaskError> {
+        let damaged = |offset: usize, why| {
+            Err(TaskError::Damaged { file: file.display().to_string(), offset: offset as u64, why })
+        };
+        if bytes.len() < HEADER_BYTES + CRC_BYTES || &bytes[..4] != MAGIC {
+            return damaged(0, "it is not an index");
+        }
+        let (body, mut crc) = bytes.split_at(bytes.len() - CRC_BYTES);
+        let mut rest = &body[MAGIC.len()..];
+        if rest.get_u32_le() != VERSION {
+            return damaged(4, "its version is not known here");
+        }
+        let count = rest.get_u32_le() as usize;
+        if rest.len() % EXTENT_BYTES != 0 || rest.len() / EXTENT_BYTES != count {
+            return damaged(8, "its length does not fit its count");
+        }
+        if crc.get_u32_le() != crc32c::crc32c(body) {
+            return damaged(body.len(), "its checksum does not match");
+        }
+        let mut extents = Vec::with_capacity(count);
+        let mut end = 0;
+        for at in 0..count {
+            let [offset, stored, raw, records] = std::array::from_fn(|_| rest.get_u64_le());
+            if offset != end || offset.checked_add(stored).is_none() {
+                return damaged(HEADER_BYTES + at * EXTENT_BYTES, "partitions do not follow each other");
+            }
+            end = offset + stored;
+            extents.push(Extent { offset, stored, raw, records, crc: rest.get_u32_le() });
+        }
+        Ok(Self { extents })
     }
 
     /// All records.

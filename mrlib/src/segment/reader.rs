@@ -1,9 +1,19 @@
 //! Reads one partition of a segment file, from wherever its stored bytes are.
 
-use super::Extent;
+use super::{BLOCK_HEADER_BYTES, Extent, Index};
 use crate::{engine::ScratchFile, error::TaskError};
 use bytes::Bytes;
-use std::{fs::File, path::PathBuf, sync::Arc};
+use std::{
+    fs::File,
+    io::ErrorKind,
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// lz4 makes no block more than this many times longer.
+const EXPANSION_MAX: u64 = 256;
 
 /// Where a partition's stored bytes are.
 #[derive(Debug, Clone)]
@@ -31,44 +41,278 @@ pub struct Run {
 
 impl Run {
     /// Partition `partition` of the segment file at `path`, by the index beside it.
-    pub fn of_file(_path: PathBuf, _partition: u32) -> Result<Self, TaskError> {
-        todo!()
+    pub fn of_file(path: PathBuf, partition: u32) -> Result<Self, TaskError> {
+        let name: Arc<str> = path.display().to_string().into();
+        let index = Index::read(&path)?;
+        let Some(extent) = index.extents.get(partition as usize).copied() else {
+            let file = Index::path_of(&path).display().to_string();
+            return Err(TaskError::Damaged {
+                file,
+                offset: 8,
+                why: "it has fewer partitions than asked for",
+            });
+        };
+        Ok(Self { stored: Stored::File(path), extent, name })
     }
 
     /// Stored bytes that have been fetched. `extent.offset` does not matter.
-    pub fn in_memory(_name: &str, _bytes: Bytes, _extent: Extent) -> Self {
-        todo!()
+    pub fn in_memory(name: &str, bytes: Bytes, extent: Extent) -> Self {
+        Self { stored: Stored::Memory(bytes), extent: Extent { offset: 0, ..extent }, name: name.into() }
     }
 
     /// A reader at the first record's door.
     pub fn open(&self) -> Result<SegmentReader, TaskError> {
-        todo!()
+        let open = |path: &Path| -> Result<Source, TaskError> {
+            let file = File::open(path).map_err(TaskError::io(format!("open {}", path.display())))?;
+            Ok(Source::File(Arc::new(file)))
+        };
+        let source = match &self.stored {
+            Stored::Memory(bytes) => Source::Memory(bytes.clone()),
+            Stored::File(path) => open(path)?,
+            Stored::Scratch(file) => open(file.path())?,
+            Stored::Open(file) => Source::File(file.clone()),
+        };
+        let reader = SegmentReader {
+            source,
+            name: self.name.clone(),
+            extent: self.extent,
+            read: 0,
+            raw: 0,
+            records: 0,
+            crc: 0,
+            ahead: None,
+            packed: Vec::new(),
+            unpacked: Vec::new(),
+            block: Block::Packed(0..0),
+            at: 0,
+            end: 0,
+            value_at: 0,
+            value_end: 0,
+        };
+        match &reader.source {
+            Source::Memory(bytes) if bytes.len() as u64 != self.extent.stored => {
+                Err(reader.damaged("its length is not the one it should have"))
+            }
+            _ => Ok(reader),
+        }
     }
+}
+
+#[derive(Debug)]
+enum Source {
+    Memory(Bytes),
+    File(Arc<File>),
+}
+
+/// Where the current block's raw bytes are.
+#[derive(Debug)]
+enum Block {
+    /// In the source, which is memory.
+    Memory(Range<usize>),
+    /// In `packed`, as they came from the file.
+    Packed(Range<usize>),
+    /// In `unpacked`.
+    Unpacked,
 }
 
 /// Reads the records of one run; `key` and `value` are slices of the current block.
 #[derive(Debug)]
-pub struct SegmentReader {}
+pub struct SegmentReader {
+    source: Source,
+    name: Arc<str>,
+    extent: Extent,
+    /// Stored bytes consumed, headers included.
+    read: u64,
+    raw: u64,
+    records: u64,
+    crc: u32,
+    /// The next block's header, read along with the block before it.
+    ahead: Option<[u8; BLOCK_HEADER_BYTES]>,
+    packed: Vec<u8>,
+    unpacked: Vec<u8>,
+    block: Block,
+    /// Of the current key in the block.
+    at: usize,
+    /// Of the block.
+    end: usize,
+    value_at: usize,
+    value_end: usize,
+}
 
 impl SegmentReader {
     /// Goes to the next record; false at the end, when the run has been verified as a whole.
     #[allow(clippy::should_implement_trait, reason = "lends from itself, which an Iterator cannot")]
+    #[inline]
     pub fn next(&mut self) -> Result<bool, TaskError> {
-        todo!()
+        if self.value_end == self.end && !self.next_block()? {
+            return Ok(false);
+        }
+        let block = &self.block()[self.value_end..];
+        let Some((key_at, key, value)) = lengths(block) else {
+            return Err(self.damaged("a record does not fit its block"));
+        };
+        self.at = self.value_end + key_at;
+        self.value_at = self.at + key;
+        self.value_end = self.value_at + value;
+        self.records += 1;
+        Ok(true)
     }
 
     /// The current record's key.
+    #[inline]
     pub fn key(&self) -> &[u8] {
-        todo!()
+        &self.block()[self.at..self.value_at]
     }
 
     /// The current record's value.
+    #[inline]
     pub fn value(&self) -> &[u8] {
-        todo!()
+        &self.block()[self.value_at..self.value_end]
     }
 
     /// Stored bytes read so far.
     pub fn stored_read(&self) -> u64 {
-        todo!()
+        self.read
     }
+
+    #[inline]
+    fn block(&self) -> &[u8] {
+        match (&self.block, &self.source) {
+            (Block::Unpacked, _) => &self.unpacked,
+            (Block::Memory(range), Source::Memory(bytes)) => &bytes[range.clone()],
+            (Block::Packed(range) | Block::Memory(range), _) => &self.packed[range.clone()],
+        }
+    }
+
+    /// Goes to the next block; false at the end.
+    fn next_block(&mut self) -> Result<bool, TaskError> {
+        if self.read == self.extent.stored {
+            self.check()?;
+            return Ok(false);
+        }
+        let left = self.extent.stored - self.read;
+        let header = match self.ahead.take() {
+            Some(header) => header,
+            None => self.header(left)?,
+        };
+        let [a, b, c, d, e, f, g, h] = header;
+        let stored = u64::from(u32::from_le_bytes([a, b, c, d]));
+        let raw = u64::from(u32::from_le_bytes([e, f, g, h]));
+        let fits = stored <= left - BLOCK_HEADER_BYTES as u64 && raw <= self.extent.raw - self.raw;
+        if !fits || raw == 0 || stored == 0 || stored > raw || raw / EXPANSION_MAX > stored {
+            return Err(self.damaged("a block's lengths make no sense"));
+        }
+        self.crc = crc32c::crc32c_append(self.crc, &header);
+        self.read += BLOCK_HEADER_BYTES as u64;
+        self.load(stored as usize)?;
+        if stored < raw {
+            self.unpack(raw as usize)?;
+        }
+        self.read += stored;
+        self.raw += raw;
+        (self.at, self.value_at, self.value_end, self.end) = (0, 0, 0, raw as usize);
+        Ok(true)
+    }
+
+    fn header(&mut self, left: u64) -> Result<[u8; BLOCK_HEADER_BYTES], TaskError> {
+        let mut header = [0; BLOCK_HEADER_BYTES];
+        if left < BLOCK_HEADER_BYTES as u64 {
+            return Err(self.damaged("it ends within a block's header"));
+        }
+        match &self.source {
+            Source::Memory(bytes) => {
+                header.copy_from_slice(&bytes[self.read as usize..][..BLOCK_HEADER_BYTES]);
+            }
+            Source::File(file) => {
+                let got = file.read_exact_at(&mut header, self.extent.offset + self.read);
+                got.map_err(|error| self.unreadable(error))?;
+            }
+        }
+        Ok(header)
+    }
+
+    /// Makes the block of `stored` bytes at `read` current, as it is.
+    fn load(&mut self, stored: usize) -> Result<(), TaskError> {
+        let start = self.read as usize;
+        match &self.source {
+            Source::Memory(bytes) => {
+                self.crc = crc32c::crc32c_append(self.crc, &bytes[start..start + stored]);
+                self.block = Block::Memory(start..start + stored);
+            }
+            Source::File(file) => {
+                // The next header comes along: one read a block.
+                let left = self.extent.stored - self.read - stored as u64;
+                let more = if left >= BLOCK_HEADER_BYTES as u64 { BLOCK_HEADER_BYTES } else { 0 };
+                self.packed.resize(stored + more, 0);
+                let got = file.read_exact_at(&mut self.packed, self.extent.offset + self.read);
+                got.map_err(|error| self.unreadable(error))?;
+                self.ahead = self.packed[stored..].try_into().ok();
+                self.crc = crc32c::crc32c_append(self.crc, &self.packed[..stored]);
+                self.block = Block::Packed(0..stored);
+            }
+        }
+        Ok(())
+    }
+
+    fn unpack(&mut self, raw: usize) -> Result<(), TaskError> {
+        let mut unpacked = std::mem::take(&mut self.unpacked);
+        unpacked.resize(raw, 0);
+        let got = lz4_flex::block::decompress_into(self.block(), &mut unpacked);
+        self.unpacked = unpacked;
+        self.block = Block::Unpacked;
+        match got {
+            Ok(length) if length == raw => Ok(()),
+            _ => Err(self.damaged("a block does not decompress")),
+        }
+    }
+
+    /// At the end: is it what was written?
+    fn check(&self) -> Result<(), TaskError> {
+        if self.crc != self.extent.crc {
+            return Err(self.damaged("its checksum does not match"));
+        }
+        if self.records != self.extent.records || self.raw != self.extent.raw {
+            return Err(self.damaged("it does not hold as many records as it should"));
+        }
+        Ok(())
+    }
+
+    fn unreadable(&self, error: std::io::Error) -> TaskError {
+        if error.kind() == ErrorKind::UnexpectedEof {
+            return self.damaged("the file ends early");
+        }
+        TaskError::Io { what: format!("read {}", self.name), source: error }
+    }
+
+    #[cold]
+    fn damaged(&self, why: &'static str) -> TaskError {
+        let offset = self.extent.offset.saturating_add(self.read);
+        TaskError::Damaged { file: self.name.to_string(), offset, why }
+    }
+}
+
+/// Where the key of the record at the front of `block` begins, and its two lengths; None if it does not fit.
+#[inline]
+fn lengths(block: &[u8]) -> Option<(usize, usize, usize)> {
+    let (at, key, value) = match block {
+        [key, value, ..] if key | value < 0x80 => (2, *key as usize, *value as usize),
+        _ => {
+            let (key, first) = varint(block)?;
+            let (value, second) = varint(&block[first..])?;
+            (first + second, key as usize, value as usize)
+        }
+    };
+    (block.len() - at >= key + value).then_some((at, key, value))
+}
+
+/// A number and how many bytes it takes.
+fn varint(bytes: &[u8]) -> Option<(u32, usize)> {
+    let mut number = 0u64;
+    for (at, byte) in bytes.iter().enumerate().take(5) {
+        number |= u64::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some((u32::try_from(number).ok()?, at + 1));
+        }
+    }
+    None
 }

@@ -1,1 +1,144 @@
+//! What is written is read again, and nothing else is.
 
+use super::*;
+use crate::error::TaskError;
+use bytes::Bytes;
+use proptest::prelude::*;
+use std::path::Path;
+
+type Record = (u32, Vec<u8>, Vec<u8>);
+
+fn write(path: &Path, partitions: u32, compress: bool, records: &[Record]) -> Index {
+    let mut writer = SegmentWriter::create(path, partitions, compress).unwrap();
+    for (partition, key, value) in records {
+        writer.append(*partition, key, value).unwrap();
+    }
+    let index = writer.finish().unwrap();
+    index.write(path).unwrap();
+    index
+}
+
+fn read(run: &Run) -> Result<Vec<(Vec<u8>, Vec<u8>)>, TaskError> {
+    let mut reader = run.open()?;
+    let mut found = Vec::new();
+    while reader.next()? {
+        found.push((reader.key().to_vec(), reader.value().to_vec()));
+    }
+    Ok(found)
+}
+
+fn records() -> impl Strategy<Value = Vec<Record>> {
+    let bytes = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..20),
+        (any::<u8>(), 0usize..300).prop_map(|(byte, length)| vec![byte; length]),
+        (any::<u8>(), 20_000usize..90_000).prop_map(|(byte, length)| vec![byte; length]),
+    ];
+    let record = (0u32..5, prop::collection::vec(any::<u8>(), 0..200), bytes);
+    prop::collection::vec(record, 0..60).prop_map(|mut records| {
+        records.sort_by_key(|record| record.0);
+        records
+    })
+}
+
+fn of_partition(records: &[Record], partition: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let own = records.iter().filter(|record| record.0 == partition);
+    own.map(|(_, key, value)| (key.clone(), value.clone())).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn round_trip(records in records(), compress: bool) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let index = write(&path, 5, compress, &records);
+        prop_assert_eq!(&Index::read(&path).unwrap(), &index);
+        prop_assert_eq!(index.records(), records.len() as u64);
+        prop_assert_eq!(index.stored(), std::fs::metadata(&path).unwrap().len());
+        let bytes = Bytes::from(std::fs::read(&path).unwrap());
+        for partition in 0..5 {
+            let wanted = of_partition(&records, partition);
+            let run = Run::of_file(path.clone(), partition).unwrap();
+            prop_assert_eq!(&read(&run).unwrap(), &wanted);
+            let extent = run.extent;
+            let own = bytes.slice(extent.offset as usize..(extent.offset + extent.stored) as usize);
+            prop_assert_eq!(&read(&Run::in_memory("memory", own, extent)).unwrap(), &wanted);
+        }
+        prop_assert!(Run::of_file(path, 5).is_err());
+    }
+
+    #[test]
+    fn damage_is_told_never_read(
+        records in records(),
+        compress: bool,
+        at in any::<prop::sample::Index>(),
+        flip in 1u8..,
+        cut: bool,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let records: Vec<Record> = records.into_iter().map(|(_, key, value)| (0, key, value)).collect();
+        let index = write(&path, 1, compress, &records);
+        let mut bytes = std::fs::read(&path).unwrap();
+        prop_assume!(!bytes.is_empty());
+        let at = at.index(bytes.len());
+        if cut { bytes.truncate(at) } else { bytes[at] ^= flip }
+        std::fs::write(&path, &bytes).unwrap();
+        let memory = Run::in_memory("memory", bytes.into(), index.extents[0]);
+        for run in [Run::of_file(path, 0).unwrap(), memory] {
+            prop_assert!(matches!(read(&run), Err(TaskError::Damaged { .. })), "byte {at}");
+        }
+    }
+
+    /// A checksum that matches does not make a panic: a hostile tracker could send one.
+    #[test]
+    fn nonsense_is_told(bytes in prop::collection::vec(0u8..20, 0..60), raw in 0u64..100) {
+        let (stored, crc) = (bytes.len() as u64, crc32c::crc32c(&bytes));
+        let extent = Extent { offset: 0, stored, raw, records: 1, crc };
+        let _ = read(&Run::in_memory("memory", bytes.into(), extent));
+    }
+
+    #[test]
+    fn a_damaged_index_is_told(count in 0usize..4, at in any::<prop::sample::Index>(), flip in 1u8.., cut: bool) {
+        let index = Index { extents: vec![Extent::default(); count] };
+        let mut bytes = index.encode();
+        prop_assert_eq!(&Index::decode(&bytes, Path::new("index")).unwrap(), &index);
+        let at = at.index(bytes.len());
+        if cut { bytes.truncate(at) } else { bytes[at] ^= flip }
+        let told = Index::decode(&bytes, Path::new("index"));
+        prop_assert!(matches!(told, Err(TaskError::Damaged { .. })), "byte {at}");
+    }
+}
+
+#[test]
+fn long_records_and_empty_partitions() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let long = vec![7; 3 << 20];
+    let records =
+        [(1, b"a".to_vec(), b"1".to_vec()), (1, b"b".to_vec(), long.clone()), (3, long, b"".to_vec())];
+    let index = write(&path, 6, true, &records);
+    assert_eq!(index.extents.iter().map(|extent| extent.records).collect::<Vec<_>>(), [0, 2, 0, 1, 0, 0]);
+    for partition in 0..6 {
+        let run = Run::of_file(path.clone(), partition).unwrap();
+        assert_eq!(read(&run).unwrap(), of_partition(&records, partition));
+    }
+}
+
+#[test]
+fn compression_is_used_where_it_pays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let even: Vec<Record> = (0..9000u32).map(|at| (0, at.to_be_bytes().to_vec(), vec![b'x'; 60])).collect();
+    assert!(write(&path, 1, true, &even).stored() * 3 < write(&path, 1, false, &even).stored());
+    let mut number = 1u64;
+    let mut random = || {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (number ^ number >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().to_vec()
+    };
+    let odd: Vec<Record> = (0..50_000).map(|_| (0, random(), random())).collect();
+    let index = write(&path, 1, true, &odd);
+    assert!(index.extents[0].stored <= index.extents[0].raw + index.extents[0].raw / 4096);
+    assert_eq!(read(&Run::of_file(path, 0).unwrap()).unwrap().len(), odd.len());
+}

@@ -1,1 +1,316 @@
-//! The map-side sort buffer.
+//! The map-side sort buffer: takes pairs, and makes one map output of them.
+//!
+//! Memory is bounded whatever comes: a full buffer is sorted and spilled to scratch folders, and spills are merged in
+//! the end. A pair longer than the buffer is a spill of its own. With a combiner, pairs are first gathered by key in a
+//! hash table, unless that turns out to gather little.
+//!
+//! The same pairs and settings give the same bytes each time.
+
+mod combine;
+mod plain;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    api::{Emit, Reducer},
+    context::Context,
+    engine::{Scratch, ScratchFile},
+    error::TaskError,
+    merge::{Cursor, Groups, Merge, SortOrder, next_pass},
+    partition::Partitioning,
+    segment::{Index, Run, SegmentWriter, Stored},
+};
+use combine::Combiner;
+use plain::Plain;
+use std::{fs::File, path::Path, sync::Arc};
+use table::Table;
+
+/// Offsets in memory are of 32 bits.
+const MEMORY_MAX: u64 = 4 << 30;
+/// Records between two calls of a `step`.
+const STEP_RECORDS: u64 = 4096;
+
+/// Called now and then during long work: looks at the stop flag, tells progress.
+pub(crate) type Step<'a> = &'a mut dyn FnMut() -> Result<(), TaskError>;
+
+/// What the buffer needs to know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SortSpec {
+    pub(crate) partitions: u32,
+    pub(crate) order: SortOrder,
+    pub(crate) memory_bytes: u64,
+    pub(crate) merge_factor: usize,
+    pub(crate) compress: bool,
+}
+
+/// A map's counts.
+#[derive(Debug, Default)]
+pub(crate) struct SortCounts {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+    pub(crate) combine_in: u64,
+    pub(crate) combine_out: u64,
+    pub(crate) spilled: u64,
+    /// The combiner's own counters.
+    pub(crate) combiner: Context,
+}
+
+struct Spill {
+    file: ScratchFile,
+    index: Index,
+}
+
+/// The buffer.
+pub(crate) struct MapBuffer {
+    spec: SortSpec,
+    partitioning: Partitioning,
+    scratch: Scratch,
+    combiner: Option<Combiner>,
+    /// Present while it is worth it.
+    table: Option<Table>,
+    plain: Plain,
+    spills: Vec<Spill>,
+    records: u64,
+    bytes: u64,
+    spilled: u64,
+}
+
+impl MapBuffer {
+    pub(crate) fn new(
+        spec: SortSpec,
+        partitioning: Partitioning,
+        combiner: Option<Box<dyn Reducer>>,
+        scratch: Scratch,
+    ) -> Self {
+        let bytes_max = spec.memory_bytes.min(MEMORY_MAX - 1) as usize;
+        let table = combiner.as_ref().and_then(|_| Table::new(spec.order, bytes_max, partitioning.by_key()));
+        Self {
+            spec,
+            partitioning,
+            scratch,
+            combiner: combiner.map(Combiner::new),
+            table,
+            plain: Plain::new(spec.order, bytes_max),
+            spills: Vec::new(),
+            records: 0,
+            bytes: 0,
+            spilled: 0,
+        }
+    }
+
+    /// Bytes of pairs taken so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Makes the map output at `path`; the index is the caller's to write.
+    pub(crate) fn finish(mut self, path: &Path, step: Step<'_>) -> Result<(Index, SortCounts), TaskError> {
+        let index = if self.spills.is_empty() {
+            let mut writer = self.writer(path)?;
+            self.write(&mut writer)?;
+            let index = writer.finish()?;
+            self.combined(self.held(), index.records());
+            index
+        } else {
+            self.spill()?;
+            let sizes = |spills: &[Spill]| spills.iter().map(|one| one.index.stored()).collect::<Vec<_>>();
+            while let Some(pass) = next_pass(&sizes(&self.spills), self.spec.merge_factor) {
+                let scratch = self.scratch.clone();
+                let made = scratch.create("merged", |path| self.merge(pass.clone(), path, step))?;
+                self.spilled += made.1.records();
+                self.spills.splice(pass, [Spill { file: made.0, index: made.1 }]);
+            }
+            self.merge(0..self.spills.len(), path, step)?
+        };
+        self.spilled += index.records();
+        let mut counts = SortCounts {
+            records: self.records,
+            bytes: self.bytes,
+            spilled: self.spilled,
+            ..SortCounts::default()
+        };
+        if let Some(combiner) = self.combiner {
+            counts.combine_in = combiner.records_in;
+            counts.combine_out = combiner.records_out;
+            counts.combiner = combiner.context;
+        }
+        Ok((index, counts))
+    }
+
+    fn writer(&self, path: &Path) -> Result<SegmentWriter, TaskError> {
+        SegmentWriter::create(path, self.spec.partitions, self.spec.compress)
+    }
+
+    /// Writes what is in memory, in order. Only one of the two holds anything.
+    fn write(&mut self, writer: &mut SegmentWriter) -> Result<(), TaskError> {
+        if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner)
+            && !table.is_empty()
+        {
+            return table.write(writer, combiner);
+        }
+        self.plain.write(writer, self.combiner.as_mut())
+    }
+
+    /// Empties memory into a scratch file.
+    fn spill(&mut self) -> Result<(), TaskError> {
+        let taken = self.held();
+        if taken == 0 {
+            return Ok(());
+        }
+        let scratch = self.scratch.clone();
+        let (file, index) = scratch.create("spill", |path| {
+            let mut writer = self.writer(path)?;
+            self.write(&mut writer)?;
+            writer.finish()
+        })?;
+        self.combined(taken, index.records());
+        self.spilled += index.records();
+        self.spills.push(Spill { file, index });
+        self.plain.clear();
+        if let Some(table) = &mut self.table {
+            // Where most keys are met once, a table is only slower.
+            let gathers = table.len() as u64 * 4 <= table.records * 3;
+            table.clear();
+            if !gathers {
+                self.table = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records taken since memory was empty.
+    fn held(&self) -> u64 {
+        self.plain.len() as u64 + self.table.as_ref().map_or(0, |table| table.records)
+    }
+
+    fn combined(&mut self, records_in: u64, records_out: u64) {
+        if let Some(combiner) = &mut self.combiner {
+            combiner.records_in += records_in;
+            combiner.records_out += records_out;
+        }
+    }
+
+    /// A pair that is longer than memory allows.
+    fn spill_alone(&mut self, partition: u32, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        self.spill()?;
+        let (file, index) = self.scratch.clone().create("spill", |path| {
+            let mut writer = self.writer(path)?;
+            writer.append(partition, key, value)?;
+            writer.finish()
+        })?;
+        self.spilled += 1;
+        self.spills.push(Spill { file, index });
+        Ok(())
+    }
+
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        let partitions = self.spec.partitions;
+        if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner) {
+            let choose = || self.partitioning.choose(key, value, partitions);
+            if table.put(key, value, combiner, choose)? {
+                return Ok(());
+            }
+            return self.put_slowly(key, value);
+        }
+        let partition = self.partitioning.choose(key, value, partitions)?;
+        if self.plain.put(partition, key, value) {
+            return Ok(());
+        }
+        self.spill()?;
+        if self.plain.put(partition, key, value) {
+            return Ok(());
+        }
+        self.spill_alone(partition, key, value)
+    }
+
+    /// The table is full.
+    #[cold]
+    fn put_slowly(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner) {
+            if !table.takes(key, value) {
+                let partition = self.partitioning.choose(key, value, self.spec.partitions)?;
+                return self.spill_alone(partition, key, value);
+            }
+            if !table.compact(combiner)? {
+                self.spill()?;
+            }
+        }
+        self.put(key, value)
+    }
+
+    /// Merges some spills into a new segment file.
+    fn merge(
+        &mut self,
+        spills: std::ops::Range<usize>,
+        path: &Path,
+        step: Step<'_>,
+    ) -> Result<Index, TaskError> {
+        let mut writer = self.writer(path)?;
+        let spills = &self.spills[spills];
+        let mut files = Vec::with_capacity(spills.len());
+        for spill in spills {
+            let path = spill.file.path();
+            let file = File::open(path).map_err(TaskError::io(format!("open {}", path.display())))?;
+            files.push((Arc::new(file), Arc::from(path.display().to_string())));
+        }
+        let mut records = 0;
+        for partition in 0..self.spec.partitions {
+            let mut readers = Vec::new();
+            for (spill, (file, name)) in spills.iter().zip(&files) {
+                let (extent, name) = (spill.index.extents[partition as usize], Arc::clone(name));
+                if extent.records > 0 {
+                    readers.push(Run { stored: Stored::Open(file.clone()), extent, name }.open()?);
+                }
+            }
+            let mut merge = Merge::new(readers, self.spec.order)?;
+            // Sorted values would have to be held in memory to be sorted again.
+            if let Some(combiner) = self.combiner.as_mut().filter(|_| !self.spec.order.values) {
+                records += merge_combined(merge, partition, combiner, &mut writer, self.spec.order, step)?;
+                continue;
+            }
+            while merge.next()? {
+                writer.append(partition, merge.key(), merge.value())?;
+                records += 1;
+                if records % STEP_RECORDS == 0 {
+                    step()?;
+                }
+            }
+        }
+        let index = writer.finish()?;
+        self.combined(records, index.records());
+        Ok(index)
+    }
+}
+
+/// Merges one partition and has it combined; how many records went in.
+fn merge_combined(
+    merge: Merge,
+    partition: u32,
+    combiner: &mut Combiner,
+    writer: &mut SegmentWriter,
+    order: SortOrder,
+    step: Step<'_>,
+) -> Result<u64, TaskError> {
+    let mut groups = Groups::new(merge, order.keys);
+    let mut count = 0;
+    while let Some((key, mut values)) = groups.next()? {
+        combiner.run(key, &mut values, order, &mut |key, value| writer.append(partition, key, value))?;
+        count += 1;
+        if count % STEP_RECORDS == 0 {
+            step()?;
+        }
+    }
+    Ok(groups.records())
+}
+
+impl Emit for MapBuffer {
+    #[inline]
+    fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        self.records += 1;
+        self.bytes += (key.len() + value.len()) as u64;
+        self.put(key, value)
+    }
+}

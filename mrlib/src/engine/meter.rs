@@ -1,0 +1,67 @@
+//! A task's clock: when to tell progress, and how long to wait if the task is paced.
+
+use super::StopFlag;
+use crate::error::TaskError;
+use std::time::{Duration, Instant};
+
+const TELL_EVERY: Duration = Duration::from_millis(200);
+/// The clock is read about this often: seldom enough to cost nothing, often enough for slow records.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+const RECORDS_MAX: u32 = 4096;
+/// A paced task looks at its stop flag this often while it waits.
+const NAP: Duration = Duration::from_millis(50);
+
+/// To be asked at each record.
+#[derive(Debug)]
+pub struct Meter {
+    started: Instant,
+    looked: Instant,
+    told: Instant,
+    /// Records between two looks at the clock, and how many are left.
+    records: u32,
+    left: u32,
+    pace: Option<u64>,
+}
+
+impl Meter {
+    /// Starts now; `pace` in bytes a second.
+    pub fn new(pace: Option<u64>) -> Self {
+        let now = Instant::now();
+        Self { started: now, looked: now, told: now, records: 1, left: 1, pace }
+    }
+
+    /// At a record, of which `bytes` of the input have been read: waits if the task is ahead of its pace. True if it
+    /// is time to tell progress.
+    #[inline]
+    pub fn tick(&mut self, bytes: u64, stop: &StopFlag) -> Result<bool, TaskError> {
+        self.left -= 1;
+        if self.left > 0 { Ok(false) } else { self.look(bytes, stop) }
+    }
+
+    fn look(&mut self, bytes: u64, stop: &StopFlag) -> Result<bool, TaskError> {
+        let taken = self.looked.elapsed();
+        self.records =
+            if taken < LOOK_EVERY { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
+        self.left = self.records;
+        self.wait(bytes, stop)?;
+        self.looked = Instant::now();
+        let tell = self.looked - self.told >= TELL_EVERY;
+        if tell {
+            self.told = self.looked;
+        }
+        Ok(tell)
+    }
+
+    /// Waits until `bytes` are due.
+    pub fn wait(&mut self, bytes: u64, stop: &StopFlag) -> Result<(), TaskError> {
+        let Some(pace) = self.pace else { return Ok(()) };
+        let due = Duration::from_secs_f64(bytes as f64 / pace as f64);
+        while let Some(early) = due.checked_sub(self.started.elapsed()).filter(|early| !early.is_zero()) {
+            if stop.check()? {
+                break;
+            }
+            std::thread::sleep(early.min(NAP));
+        }
+        Ok(())
+    }
+}

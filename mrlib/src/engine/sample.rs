@@ -1,0 +1,78 @@
+//! Samples a job's keys, for ranges of about the same size.
+
+use super::{Settings, TaskIo};
+use crate::{
+    api::Emit,
+    conf::Conf,
+    context::Context,
+    error::TaskError,
+    input::{self, Flow, SplitSpec},
+    job::Job,
+};
+
+/// Read at each place.
+const PLACE_BYTES: u64 = 64 << 10;
+/// Places that are looked at.
+const PLACES: u64 = 64;
+
+/// Keys that the job's mapper puts out for records at places spread evenly over its input `files` (path and length),
+/// about `keys` of them. Goes with [`crate::partition::encode_splits`].
+pub fn sample_keys(
+    job: &Job,
+    conf: &Conf,
+    files: &[(String, u64)],
+    keys: usize,
+    io: &mut dyn TaskIo,
+) -> Result<Vec<Vec<u8>>, TaskError> {
+    let settings = Settings::new(job, conf)?;
+    let total: u64 = files.iter().map(|file| file.1).sum();
+    let places = PLACES.min(total.div_ceil(PLACE_BYTES));
+    let mut sample = Sample { keys: Vec::new(), until: 0 };
+    let mut context = Context::default();
+    for place in 0..places {
+        let mut at = total / places * place;
+        let Some((path, length)) = files.iter().find(|file| {
+            let here = at < file.1;
+            at -= if here { 0 } else { file.1 };
+            here
+        }) else {
+            break;
+        };
+        // A compressed file begins where it begins.
+        let start = if path.ends_with(".gz") { 0 } else { at };
+        let spec = SplitSpec {
+            path: path.clone(),
+            range: start..length.min(&(start + PLACE_BYTES)).to_owned(),
+            format: settings.input,
+            record_bytes_max: settings.record_bytes_max,
+            skip_bad: settings.skip_bad_records,
+        };
+        sample.until = keys * (place as usize + 1) / places as usize;
+        let mut mapper = (job.mapper)(conf)?;
+        let mut records = input::open_split(spec, io.open_input(path)?)?;
+        let mut full = false;
+        while !full
+            && records.pump(&mut |record| {
+                mapper.map(record.key, record.value, &mut sample, &mut context)?;
+                full = sample.keys.len() >= sample.until;
+                Ok(if full { Flow::Stop } else { Flow::Go })
+            })?
+        {}
+    }
+    Ok(sample.keys)
+}
+
+struct Sample {
+    keys: Vec<Vec<u8>>,
+    /// So many keys after the current place.
+    until: usize,
+}
+
+impl Emit for Sample {
+    fn emit(&mut self, key: &[u8], _value: &[u8]) -> Result<(), TaskError> {
+        if self.keys.len() < self.until {
+            self.keys.push(key.to_vec());
+        }
+        Ok(())
+    }
+}

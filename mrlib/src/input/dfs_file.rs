@@ -1,0 +1,161 @@
+//! A file of the distributed file system: blocks on this machine are mapped and verified as they are read, others come
+//! over the network.
+//!
+//! A mapped block that turns out damaged is read on from another replica; the client reports the bad one.
+
+use super::{ByteSource, local::STRETCH_BYTES};
+use crate::error::TaskError;
+use bytes::Bytes;
+use dfs::{
+    client::{Client, FileReader, FileStatus, LocalBlock, LocatedBlock},
+    path::DfsPath,
+};
+use tokio::runtime::Handle;
+
+/// How much of a file is located at a time.
+const LOCATE_BYTES: u64 = 1 << 30;
+
+/// A file of the distributed file system. Its length is that at opening.
+pub struct DfsFile {
+    client: Client,
+    runtime: Handle,
+    status: FileStatus,
+    blocks: Vec<LocatedBlock>,
+    at: u64,
+    now: Now,
+}
+
+/// Where bytes come from at present.
+enum Now {
+    Nowhere,
+    /// A block here, which begins at `offset` of the file.
+    Mapped {
+        offset: u64,
+        block: LocalBlock,
+    },
+    /// The network, up to `end` of the file; `bytes`, of which the first is at `offset`, came last.
+    Stream {
+        reader: Box<FileReader>,
+        offset: u64,
+        bytes: Bytes,
+        end: u64,
+    },
+}
+
+impl DfsFile {
+    /// Opens it. To be called, as all of this, outside of async code; `runtime` runs the client's.
+    pub fn open(client: Client, runtime: Handle, path: DfsPath) -> Result<Self, TaskError> {
+        let (status, blocks) = runtime.block_on(client.locate(&path, 0, LOCATE_BYTES))?;
+        if status.is_dir {
+            return Err(TaskError::Program(format!("{path} is a folder: name a file in it")));
+        }
+        Ok(Self { client, runtime, status, blocks, at: 0, now: Now::Nowhere })
+    }
+
+    fn block_at(&self, at: u64) -> Option<usize> {
+        let index = self.blocks.partition_point(|block| block.offset + block.length <= at);
+        (self.blocks.get(index)?.offset <= at).then_some(index)
+    }
+
+    /// The block that holds byte `at`.
+    fn locate(&mut self) -> Result<LocatedBlock, TaskError> {
+        let path = &self.status.path;
+        if self.block_at(self.at).is_none() {
+            let located = self.runtime.block_on(self.client.locate(path, self.at, LOCATE_BYTES))?;
+            if located.0.file_id != self.status.file_id {
+                let words = format!("{path} was replaced by another file while it was read");
+                return Err(TaskError::Program(words));
+            }
+            self.blocks = located.1;
+        }
+        let index = self.block_at(self.at);
+        let words = || format!("{path}: the NameNode knows no block for byte {}", self.at);
+        index.map(|index| self.blocks[index].clone()).ok_or_else(|| TaskError::Program(words()))
+    }
+
+    /// Has byte `at` come from its block here, if it is here, else from the network.
+    fn turn_to_block(&mut self) -> Result<(), TaskError> {
+        let block = self.locate()?;
+        let local = self.runtime.block_on(self.client.open_local_block(&block))?;
+        match local {
+            Some(local) => self.now = Now::Mapped { offset: block.offset, block: local },
+            None => self.stream(block.offset + block.length)?,
+        }
+        Ok(())
+    }
+
+    fn stream(&mut self, end: u64) -> Result<(), TaskError> {
+        let mut reader = self.runtime.block_on(self.client.open(&self.status.path))?;
+        if reader.status().file_id != self.status.file_id {
+            let words = format!("{} was replaced by another file while it was read", self.status.path);
+            return Err(TaskError::Program(words));
+        }
+        reader.seek(self.at);
+        self.now = Now::Stream { reader: Box::new(reader), offset: self.at, bytes: Bytes::new(), end };
+        Ok(())
+    }
+
+    /// Makes bytes from `at` on ready; how many.
+    fn prepare(&mut self) -> Result<usize, TaskError> {
+        loop {
+            match &mut self.now {
+                Now::Mapped { offset, block }
+                    if (*offset..*offset + block.bytes().len() as u64).contains(&self.at) =>
+                {
+                    let from = self.at - *offset;
+                    // To a multiple, so that no chunk is verified twice.
+                    let to = (from / STRETCH_BYTES as u64 + 1) * STRETCH_BYTES as u64;
+                    let to = to.min(block.bytes().len() as u64);
+                    if block.verify(from..to).is_ok() {
+                        return Ok((to - from) as usize);
+                    }
+                    let end = *offset + block.bytes().len() as u64;
+                    tracing::warn!(path = %self.status.path, offset = self.at, "a block here is damaged: reading another replica");
+                    self.stream(end)?;
+                }
+                Now::Stream { offset, bytes, .. }
+                    if (*offset..*offset + bytes.len() as u64).contains(&self.at) =>
+                {
+                    return Ok(bytes.len() - (self.at - *offset) as usize);
+                }
+                Now::Stream { reader, offset, bytes, end }
+                    if reader.position() == self.at && self.at < *end =>
+                {
+                    *offset = self.at;
+                    let Some(next) = self.runtime.block_on(reader.next())? else { return Ok(0) };
+                    *bytes = next;
+                }
+                _ => self.turn_to_block()?,
+            }
+        }
+    }
+}
+
+impl ByteSource for DfsFile {
+    fn len(&self) -> u64 {
+        self.status.length
+    }
+
+    fn seek(&mut self, at: u64) -> Result<(), TaskError> {
+        self.at = at.min(self.len());
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<&[u8], TaskError> {
+        if self.at >= self.len() {
+            return Ok(&[]);
+        }
+        let length = self.prepare()?;
+        let at = self.at;
+        self.at += length as u64;
+        Ok(match &self.now {
+            Now::Nowhere => &[],
+            Now::Mapped { offset, block } => &block.bytes()[(at - offset) as usize..][..length],
+            Now::Stream { offset, bytes, .. } => &bytes[(at - offset) as usize..],
+        })
+    }
+
+    fn consumed(&self) -> u64 {
+        self.at
+    }
+}

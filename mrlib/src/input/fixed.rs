@@ -1,0 +1,95 @@
+//! Records of a fixed length, from the file's first byte on.
+
+use super::{ByteSource, Each, Flow, Record, RecordSource, SplitSpec};
+use crate::error::TaskError;
+
+pub(super) struct Fixed {
+    spec: SplitSpec,
+    source: Box<dyn ByteSource>,
+    record: usize,
+    key: usize,
+    /// Where the next record starts.
+    at: u64,
+    /// What has been read of it.
+    carry: Vec<u8>,
+    /// The source is not behind `carry`.
+    astray: bool,
+    skipped: u64,
+}
+
+impl Fixed {
+    pub(super) fn new(
+        spec: SplitSpec,
+        source: Box<dyn ByteSource>,
+        record: usize,
+        key: usize,
+    ) -> Result<Self, TaskError> {
+        if record == 0 || key > record || record as u64 > spec.record_bytes_max {
+            let words = format!(
+                "records of {record} bytes with keys of {key}: a record has 1 to record.bytes.max = {} bytes, its key not more than it",
+                spec.record_bytes_max
+            );
+            return Err(TaskError::Program(words));
+        }
+        let at = spec.range.start.next_multiple_of(record as u64);
+        Ok(Self { spec, source, record, key, at, carry: Vec::new(), astray: true, skipped: 0 })
+    }
+}
+
+impl RecordSource for Fixed {
+    fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError> {
+        if self.at >= self.spec.range.end {
+            return Ok(false);
+        }
+        if self.astray {
+            self.source.seek(self.at)?;
+            self.carry.clear();
+            self.astray = false;
+        }
+        let mut rest = self.source.next()?;
+        if rest.is_empty() {
+            if !self.carry.is_empty() {
+                let why =
+                    format!("the file ends {} bytes into a record of {}", self.carry.len(), self.record);
+                self.spec.bad(self.at, why, &mut self.skipped)?;
+            }
+            self.at = self.spec.range.end;
+            return Ok(false);
+        }
+        while self.at < self.spec.range.end {
+            let missing = self.record - self.carry.len();
+            let Some((part, more)) = rest.split_at_checked(missing) else {
+                self.carry.extend_from_slice(rest);
+                return Ok(true);
+            };
+            rest = more;
+            let bytes = if self.carry.is_empty() {
+                part
+            } else {
+                self.carry.extend_from_slice(part);
+                &self.carry
+            };
+            let (key, value) = bytes.split_at(self.key);
+            let flow = each(Record { offset: self.at, key, value })?;
+            self.carry.clear();
+            self.at += self.record as u64;
+            if flow == Flow::Stop {
+                self.astray = true;
+                break;
+            }
+        }
+        Ok(self.at < self.spec.range.end)
+    }
+
+    fn position(&self) -> u64 {
+        self.at.min(self.spec.range.end)
+    }
+
+    fn consumed(&self) -> u64 {
+        self.source.consumed()
+    }
+
+    fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}

@@ -1,0 +1,157 @@
+//! Lines, ended by `\n` or `\r\n`, or by the end of the file.
+//!
+//! A split that does not begin with the file's first byte passes over everything up to the first newline at or after
+//! `start - 1`: if a line starts just at `start`, that is the newline before it.
+
+use super::{ByteSource, Each, Flow, Record, RecordSource, SplitSpec};
+use crate::error::TaskError;
+use memchr::memchr;
+
+pub(super) struct Lines {
+    spec: SplitSpec,
+    source: Box<dyn ByteSource>,
+    /// Cut at the first tab.
+    key_value: bool,
+    /// Where the next line starts.
+    at: u64,
+    /// What has been read of it.
+    carry: Vec<u8>,
+    /// How much has been read of it; more than `carry` if it is too long to be kept.
+    seen: u64,
+    /// The source is not at `at + seen`.
+    astray: bool,
+    over: bool,
+    skipped: u64,
+}
+
+impl Lines {
+    pub(super) fn new(spec: SplitSpec, source: Box<dyn ByteSource>, key_value: bool) -> Self {
+        let (at, carry) = (spec.range.start, Vec::new());
+        let over = at >= spec.range.end;
+        Self { spec, source, key_value, at, carry, seen: 0, astray: true, over, skipped: 0 }
+    }
+
+    /// Goes to the first line that starts in the split.
+    fn find_first(&mut self) -> Result<(), TaskError> {
+        let mut at = self.spec.range.start - 1;
+        self.source.seek(at)?;
+        while at < self.spec.range.end {
+            let stretch = self.source.next()?;
+            if let Some(newline) = memchr(b'\n', stretch) {
+                self.at = at + newline as u64 + 1;
+                self.over = self.at >= self.spec.range.end;
+                return Ok(());
+            }
+            if stretch.is_empty() {
+                break;
+            }
+            at += stretch.len() as u64;
+        }
+        (self.at, self.over) = (self.spec.range.end, true);
+        Ok(())
+    }
+
+    fn place(&mut self) -> Result<(), TaskError> {
+        if self.at == self.spec.range.start && self.at > 0 {
+            self.find_first()?;
+        }
+        self.astray = false;
+        self.source.seek(self.at)
+    }
+}
+
+/// A line without its end to `each`.
+#[inline]
+fn give(key_value: bool, offset: u64, line: &[u8], each: Each<'_>) -> Result<Flow, TaskError> {
+    if !key_value {
+        return each(Record { offset, key: &offset.to_be_bytes(), value: line });
+    }
+    let (key, value) = match memchr(b'\t', line) {
+        Some(tab) => (&line[..tab], &line[tab + 1..]),
+        None => (line, &[][..]),
+    };
+    each(Record { offset, key, value })
+}
+
+#[inline]
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+impl RecordSource for Lines {
+    fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError> {
+        if self.astray && !self.over {
+            self.place()?;
+        }
+        if self.over {
+            return Ok(false);
+        }
+        let limit = self.spec.record_bytes_max;
+        let stretch = self.source.next()?;
+        let mut rest = stretch;
+        while !rest.is_empty() {
+            let Some(newline) = memchr(b'\n', rest) else { break };
+            let (line, offset, length) = (&rest[..newline], self.at, self.seen + newline as u64);
+            rest = &rest[newline + 1..];
+            self.at += length + 1;
+            self.over = self.at >= self.spec.range.end;
+            let line = if length > limit.saturating_add(1) {
+                None
+            } else if self.seen > 0 {
+                self.carry.extend_from_slice(line);
+                Some(without_return(&self.carry))
+            } else {
+                Some(without_return(line))
+            };
+            let flow = if let Some(line) = line.filter(|line| line.len() as u64 <= limit) {
+                give(self.key_value, offset, line, each)?
+            } else {
+                self.spec.bad(offset, self.spec.too_long(), &mut self.skipped)?;
+                Flow::Go
+            };
+            self.carry.clear();
+            self.seen = 0;
+            if flow == Flow::Stop {
+                self.astray = true;
+                return Ok(!self.over);
+            }
+            if self.over {
+                return Ok(false);
+            }
+        }
+        if !stretch.is_empty() {
+            self.seen += rest.len() as u64;
+            // One more, for a `\r` that does not count.
+            if self.seen <= limit.saturating_add(1) {
+                self.carry.extend_from_slice(rest);
+            } else if !self.spec.skip_bad {
+                self.spec.bad(self.at, self.spec.too_long(), &mut self.skipped)?;
+            } else {
+                self.carry = Vec::new();
+            }
+            return Ok(true);
+        }
+        // The file ends, perhaps in a line without an end.
+        self.over = true;
+        let (offset, length) = (self.at, self.seen);
+        self.at += length;
+        if length > limit {
+            self.spec.bad(offset, self.spec.too_long(), &mut self.skipped)?;
+        } else if length > 0 {
+            give(self.key_value, offset, &self.carry, each)?;
+        }
+        Ok(false)
+    }
+
+    fn position(&self) -> u64 {
+        self.at.min(self.spec.range.end)
+    }
+
+    fn consumed(&self) -> u64 {
+        self.source.consumed()
+    }
+
+    fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}

@@ -1,0 +1,135 @@
+//! Records as they came, in one arena, sorted by small entries that point into it.
+
+use super::combine::Combiner;
+use crate::{
+    error::TaskError,
+    merge::{Cursor, Groups, SortOrder},
+    segment::SegmentWriter,
+};
+
+/// What sorting needs to see of a record; the rest only where prefixes are equal.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    prefix: u64,
+    partition: u32,
+    at: u32,
+    key: u32,
+    value: u32,
+}
+
+impl Entry {
+    #[inline]
+    fn rank(&self) -> u128 {
+        u128::from(self.partition) << 64 | u128::from(self.prefix)
+    }
+
+    #[inline]
+    fn record<'a>(&self, arena: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        arena[self.at as usize..][..(self.key + self.value) as usize].split_at(self.key as usize)
+    }
+}
+
+/// Bytes of memory that a record takes.
+pub(crate) fn cost(key: &[u8], value: &[u8]) -> usize {
+    key.len() + value.len() + size_of::<Entry>()
+}
+
+/// The records.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    arena: Vec<u8>,
+    entries: Vec<Entry>,
+    order: SortOrder,
+    bytes_max: usize,
+}
+
+impl Plain {
+    /// `bytes_max` is below 4 GiB.
+    pub(crate) fn new(order: SortOrder, bytes_max: usize) -> Self {
+        Self { arena: Vec::new(), entries: Vec::new(), order, bytes_max }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds a record; false if it does not fit.
+    #[inline]
+    pub(crate) fn put(&mut self, partition: u32, key: &[u8], value: &[u8]) -> bool {
+        let used = self.arena.len() + self.entries.len() * size_of::<Entry>();
+        if used + cost(key, value) > self.bytes_max {
+            return false;
+        }
+        self.entries.push(Entry {
+            prefix: self.order.prefix(key),
+            partition,
+            at: self.arena.len() as u32,
+            key: key.len() as u32,
+            value: value.len() as u32,
+        });
+        self.arena.extend_from_slice(key);
+        self.arena.extend_from_slice(value);
+        true
+    }
+
+    /// Writes all in order. They stay, so that it can be done again elsewhere.
+    pub(crate) fn write(
+        &mut self,
+        writer: &mut SegmentWriter,
+        combiner: Option<&mut Combiner>,
+    ) -> Result<(), TaskError> {
+        let (arena, order) = (&self.arena, self.order);
+        // Those that are equal stay as they came, so that a map gives the same output each time it is run.
+        self.entries.sort_unstable_by(|a, b| {
+            let full = || order.compare(a.record(arena), b.record(arena)).then(a.at.cmp(&b.at));
+            a.rank().cmp(&b.rank()).then_with(full)
+        });
+        let Some(combiner) = combiner else {
+            return self.entries.iter().try_for_each(|entry| {
+                let (key, value) = entry.record(arena);
+                writer.append(entry.partition, key, value)
+            });
+        };
+        for own in self.entries.chunk_by(|a, b| a.partition == b.partition) {
+            let partition = own[0].partition;
+            let mut groups = Groups::new(Sorted { arena, rest: own.iter(), now: None }, order.keys);
+            while let Some((key, mut values)) = groups.next()? {
+                combiner
+                    .run(key, &mut values, order, &mut |key, value| writer.append(partition, key, value))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many records there are.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.arena.clear();
+        self.entries.clear();
+    }
+}
+
+/// The sorted records of one partition.
+struct Sorted<'a> {
+    arena: &'a [u8],
+    rest: std::slice::Iter<'a, Entry>,
+    now: Option<&'a Entry>,
+}
+
+impl Cursor for Sorted<'_> {
+    fn next(&mut self) -> Result<bool, TaskError> {
+        self.now = self.rest.next();
+        Ok(self.now.is_some())
+    }
+
+    fn key(&self) -> &[u8] {
+        self.now.map_or(&[], |entry| entry.record(self.arena).0)
+    }
+
+    fn value(&self) -> &[u8] {
+        self.now.map_or(&[], |entry| entry.record(self.arena).1)
+    }
+}

@@ -1,0 +1,300 @@
+//! Records by key, in a hash table, combined as they come.
+//!
+//! A key's value is kept in its slot as long as it is short and the combiner folds into it in place. Otherwise its
+//! values are a list in the arena. When the arena is full, lists are combined into a new arena ([`Table::compact`]);
+//! if that does not help, or there are too many keys, everything is written out.
+//!
+//! Only for keys that are sorted by their bytes: equal in the table is then equal in the order.
+
+use super::combine::Combiner;
+use crate::{
+    api::{KeyOrder, Values},
+    error::TaskError,
+    merge::{SortOrder, prefix},
+    segment::SegmentWriter,
+};
+use hashbrown::HashTable;
+
+/// A key and its values.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// The key's first eight bytes.
+    prefix: u64,
+    /// The value if it is short; else where the list of values begins and ends, two u32.
+    payload: [u8; 8],
+    key_at: u32,
+    key_length: u32,
+    partition: u32,
+    /// Of the value in `payload`; or `LIST`, or `NONE`.
+    value_length: u32,
+}
+
+/// `value_length` of a slot whose values are a list.
+const LIST: u32 = u32::MAX;
+/// `value_length` of a slot that has no value yet.
+const NONE: u32 = LIST - 1;
+/// Instead of a place in the arena: the list ends here.
+const END: u32 = u32::MAX;
+/// Before a value in a list: where the next is, and its own length.
+const NODE_BYTES: usize = 8;
+
+impl Slot {
+    fn list(&self) -> Option<(u32, u32)> {
+        let [a, b, c, d, e, f, g, h] = self.payload;
+        let (first, last) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        (self.value_length == LIST).then_some((first, last))
+    }
+
+    fn set_list(&mut self, first: u32, last: u32) {
+        self.payload[..4].copy_from_slice(&first.to_le_bytes());
+        self.payload[4..].copy_from_slice(&last.to_le_bytes());
+        self.value_length = LIST;
+    }
+
+    #[inline]
+    fn key<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
+        &arena[self.key_at as usize..][..self.key_length as usize]
+    }
+
+    /// Adds a value, in the slot if it is the first and short.
+    fn add(&mut self, arena: &mut Vec<u8>, value: &[u8]) {
+        if self.value_length == NONE {
+            if value.len() <= 8 {
+                self.payload[..value.len()].copy_from_slice(value);
+                self.value_length = value.len() as u32;
+            } else {
+                let node = put_node(arena, value);
+                self.set_list(node, node);
+            }
+            return;
+        }
+        let (first, last) = self.list().unwrap_or_else(|| {
+            let node = put_node(arena, &self.payload[..self.value_length as usize]);
+            (node, node)
+        });
+        let node = put_node(arena, value);
+        arena[last as usize..][..4].copy_from_slice(&node.to_le_bytes());
+        self.set_list(first, node);
+    }
+}
+
+fn put_node(arena: &mut Vec<u8>, value: &[u8]) -> u32 {
+    let at = arena.len() as u32;
+    arena.extend_from_slice(&END.to_le_bytes());
+    arena.extend_from_slice(&(value.len() as u32).to_le_bytes());
+    arena.extend_from_slice(value);
+    at
+}
+
+/// The values of a list.
+struct List<'a> {
+    arena: &'a [u8],
+    key: &'a [u8],
+    next: u32,
+}
+
+impl<'a> List<'a> {
+    fn take(&mut self) -> Option<&'a [u8]> {
+        let node = self.arena.get(self.next as usize..)?;
+        let number = |at: usize| u32::from_le_bytes([node[at], node[at + 1], node[at + 2], node[at + 3]]);
+        self.next = number(0);
+        Some(&node[NODE_BYTES..][..number(4) as usize])
+    }
+}
+
+impl Values for List<'_> {
+    fn next(&mut self) -> Result<Option<&[u8]>, TaskError> {
+        Ok(self.take())
+    }
+
+    fn key(&self) -> &[u8] {
+        self.key
+    }
+}
+
+/// The table.
+pub(crate) struct Table {
+    slots: HashTable<Slot>,
+    arena: Vec<u8>,
+    /// Bytes in lists: what compaction may free.
+    listed: usize,
+    slots_max: usize,
+    arena_max: usize,
+    order: SortOrder,
+    /// Whether a key always has the same partition.
+    by_key: bool,
+    /// Records taken since the table was empty.
+    pub(crate) records: u64,
+}
+
+impl Table {
+    /// None if the order is not one of bytes. `bytes_max` is below 4 GiB.
+    pub(crate) fn new(order: SortOrder, bytes_max: usize, by_key: bool) -> Option<Self> {
+        if matches!(order.keys, KeyOrder::By(_)) {
+            return None;
+        }
+        // Twice: once more while it grows or is sorted. The arena too, when it is compacted. hashbrown keeps a
+        // byte for each slot and fills tables, whose sizes are powers of two, to seven eighths.
+        let buckets = (bytes_max / 32 * 9 / (size_of::<Slot>() + 1)).max(8);
+        let slots_max = (1 << buckets.ilog2()) / 8 * 7;
+        let (slots, arena) = (HashTable::new(), Vec::new());
+        let arena_max = bytes_max / 32 * 7;
+        Some(Self { slots, arena, listed: 0, slots_max, arena_max, order, by_key, records: 0 })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// How many keys there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether a record could fit at all.
+    pub(crate) fn takes(&self, key: &[u8], value: &[u8]) -> bool {
+        key.len() + value.len() + 2 * NODE_BYTES + 8 <= self.arena_max
+    }
+
+    /// Adds a record, whose partition `choose` tells; false if it does not fit.
+    #[inline]
+    pub(crate) fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        combiner: &mut Combiner,
+        choose: impl Fn() -> Result<u32, TaskError>,
+    ) -> Result<bool, TaskError> {
+        let (start, known) = (prefix(key), if self.by_key { None } else { Some(choose()?) });
+        let hash = hash(start, key, known);
+        let arena = &self.arena;
+        let same = |slot: &Slot| {
+            slot.prefix == start
+                && slot.key_length as usize == key.len()
+                && known.is_none_or(|partition| partition == slot.partition)
+                && (key.len() <= 8 || slot.key(arena) == key)
+        };
+        let found = self.slots.find_mut(hash, same);
+        if let Some(slot) = found {
+            let inline = slot.value_length as usize;
+            if inline > 8 || !combiner.fold(&mut slot.payload[..inline], value) {
+                let need = value.len() + 2 * NODE_BYTES + 8;
+                if self.arena.len() + need > self.arena_max {
+                    return Ok(false);
+                }
+                slot.add(&mut self.arena, value);
+                self.listed += need;
+            }
+        } else {
+            let need = key.len() + value.len() + NODE_BYTES;
+            if self.arena.len() + need > self.arena_max || self.slots.len() >= self.slots_max {
+                return Ok(false);
+            }
+            let partition = known.map_or_else(choose, Ok)?;
+            self.insert(hash, start, partition, key, value);
+        }
+        self.records += 1;
+        Ok(true)
+    }
+
+    fn insert(&mut self, hash_of_key: u64, start: u64, partition: u32, key: &[u8], value: &[u8]) {
+        let mut slot = Slot {
+            prefix: start,
+            payload: [0; 8],
+            key_at: self.arena.len() as u32,
+            key_length: key.len() as u32,
+            partition,
+            value_length: NONE,
+        };
+        self.arena.extend_from_slice(key);
+        slot.add(&mut self.arena, value);
+        let (arena, by_key) = (&self.arena, self.by_key);
+        let again = |slot: &Slot| hash(slot.prefix, slot.key(arena), (!by_key).then_some(slot.partition));
+        self.slots.insert_unique(hash_of_key, slot, again);
+    }
+
+    /// Combines lists, to make room in the arena; false if that leaves it more than half full.
+    pub(crate) fn compact(&mut self, combiner: &mut Combiner) -> Result<bool, TaskError> {
+        // Without lists nothing is to be gained, and a full table stays full.
+        if self.listed < self.arena.len() / 2 || self.slots.len() >= self.slots_max {
+            return Ok(false);
+        }
+        let old = std::mem::take(&mut self.arena);
+        let new = &mut self.arena;
+        for slot in &mut self.slots {
+            let key = slot.key(&old);
+            slot.key_at = new.len() as u32;
+            new.extend_from_slice(key);
+            let Some((first, last)) = slot.list() else { continue };
+            slot.value_length = NONE;
+            let mut list = List { arena: &old, key, next: first };
+            if first == last {
+                list.take().into_iter().for_each(|value| slot.add(new, value));
+                continue;
+            }
+            combiner.run(key, &mut list, self.order, &mut |_, value| {
+                slot.add(new, value);
+                Ok(())
+            })?;
+        }
+        // A combiner may well drop a key.
+        self.slots.retain(|slot| slot.value_length != NONE);
+        self.listed = 0;
+        Ok(self.arena.len() <= self.arena_max / 2)
+    }
+
+    /// Writes all in order. They stay, so that it can be done again elsewhere.
+    pub(crate) fn write(
+        &mut self,
+        writer: &mut SegmentWriter,
+        combiner: &mut Combiner,
+    ) -> Result<(), TaskError> {
+        let (arena, order) = (&self.arena, self.order);
+        let mut sorted: Vec<Slot> = self.slots.iter().copied().collect();
+        let reverse = matches!(order.keys, KeyOrder::Reverse);
+        let rank = |slot: &Slot| {
+            let prefix = if reverse { !slot.prefix } else { slot.prefix };
+            u128::from(slot.partition) << 64 | u128::from(prefix)
+        };
+        sorted.sort_unstable_by(|a, b| {
+            rank(a).cmp(&rank(b)).then_with(|| order.keys.compare(a.key(arena), b.key(arena)))
+        });
+        for slot in &sorted {
+            let key = slot.key(arena);
+            let Some((first, last)) = slot.list() else {
+                writer.append(slot.partition, key, &slot.payload[..slot.value_length as usize])?;
+                continue;
+            };
+            let mut list = List { arena, key, next: first };
+            if first == last {
+                list.take().map_or(Ok(()), |value| writer.append(slot.partition, key, value))?;
+                continue;
+            }
+            let put = &mut |key: &[u8], value: &[u8]| writer.append(slot.partition, key, value);
+            combiner.run(key, &mut list, order, put)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.arena.clear();
+        self.listed = 0;
+        self.records = 0;
+    }
+}
+
+/// For the table only: partitions are chosen by another hash, else the keys of one would crowd here.
+#[inline]
+fn hash(start: u64, key: &[u8], partition: Option<u32>) -> u64 {
+    let mix = |a: u64, b: u64| {
+        let product = u128::from(a) * u128::from(b);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let extra = (key.len() as u64) << 32 ^ u64::from(partition.unwrap_or(0));
+    let mut hash = mix(start ^ 0x243f_6a88_85a3_08d3, extra ^ 0x9e37_79b9_7f4a_7c15);
+    for eight in key.get(8..).unwrap_or(&[]).chunks(8) {
+        hash = mix(hash ^ prefix(eight), 0xd6e8_feb8_6659_fd93);
+    }
+    hash
+}
