@@ -49,10 +49,6 @@ impl Plain {
         Self { arena: Vec::new(), entries: Vec::new(), order, bytes_max }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Adds a record; false if it does not fit.
     #[inline]
     pub(crate) fn put(&mut self, partition: u32, key: &[u8], value: &[u8]) -> bool {
