@@ -25,7 +25,7 @@ fn text(lines: usize, seed: u64) -> String {
         for _ in 0..random() % 12 {
             // Few words often, many seldom.
             let word = random() % (random() % 3000 + 1);
-            text.push_str(&format!("w{word} "));
+            text.extend(["w", &word.to_string(), " "]);
         }
         text.push_str(if random() % 5 == 0 { "\r\n" } else { "\n" });
     }
@@ -217,6 +217,19 @@ fn failures_are_told_and_leave_no_output() {
     let error = bench.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("no such file");
     assert!(error.to_string().contains("/no/such/input"), "{error}");
     assert!(registry::job("wordcuont", &Conf::default()).is_err());
+}
+
+#[test]
+fn the_example_counts_long_words() {
+    let mut bench = Bench::new(&["The cat, the Dog.\nA dog's life\n".to_owned()]);
+    let settings = [("word.length", "3")];
+    let (parts, counters) =
+        bench.run(|conf| Ok(crate::example::job(conf)), 1, &settings).expect("a good job");
+    assert_eq!(parts, ["cat\t1\ndog\t2\nlife\t1\nthe\t2\n"]);
+    assert_eq!(counters["SHORT_WORDS"], 2);
+    let settings = [("word.length", "three")];
+    let error = bench.run(|conf| Ok(crate::example::job(conf)), 1, &settings).expect_err("not a number");
+    assert!(error.to_string().contains("word.length"), "{error}");
 }
 
 #[test]
