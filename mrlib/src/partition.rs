@@ -40,7 +40,8 @@ impl RangePartitioner {
         let mut splits: Vec<Vec<u8>> = Vec::new();
         while !bytes.is_empty() {
             let at = total - bytes.len();
-            let damaged = |why| TaskError::Damaged { file: "file of split keys".into(), offset: at as u64, why };
+            let damaged =
+                |why| TaskError::Damaged { file: "file of split keys".into(), offset: at as u64, why };
             let length = bytes.try_get_u32_le().map_err(|_| damaged("it ends within a length"))? as usize;
             let key = bytes.get(..length).ok_or_else(|| damaged("it ends within a key"))?;
             if splits.last().is_some_and(|last| order.compare(last, key) == Ordering::Greater) {
@@ -119,7 +120,8 @@ mod tests {
             let mixed = (fnv ^ fnv >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             assert_eq!(HashPartitioner.partition(key, b"", 1 << 16), (mixed >> 48) as u32);
         }
-        let spread: Vec<_> = (0..7000u32).map(|n| HashPartitioner.partition(&n.to_be_bytes(), b"", 7)).collect();
+        let spread: Vec<_> =
+            (0..7000u32).map(|n| HashPartitioner.partition(&n.to_be_bytes(), b"", 7)).collect();
         for partition in 0..7 {
             let share = spread.iter().filter(|chosen| **chosen == partition).count();
             assert!((500..1500).contains(&share), "{partition}: {share}");

@@ -40,7 +40,8 @@ impl Meter {
 
     fn look(&mut self, bytes: u64, stop: &StopFlag) -> Result<bool, TaskError> {
         let taken = self.looked.elapsed();
-        self.records = if taken < LOOK_EVERY { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
+        self.records =
+            if taken < LOOK_EVERY { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
         self.left = self.records;
         self.wait(bytes, stop)?;
         self.looked = Instant::now();

@@ -29,9 +29,17 @@ pub struct DfsFile {
 enum Now {
     Nowhere,
     /// A block here, which begins at `offset` of the file.
-    Mapped { offset: u64, block: LocalBlock },
+    Mapped {
+        offset: u64,
+        block: LocalBlock,
+    },
     /// The network, up to `end` of the file; `bytes`, of which the first is at `offset`, came last.
-    Stream { reader: Box<FileReader>, offset: u64, bytes: Bytes, end: u64 },
+    Stream {
+        reader: Box<FileReader>,
+        offset: u64,
+        bytes: Bytes,
+        end: u64,
+    },
 }
 
 impl DfsFile {
@@ -91,7 +99,9 @@ impl DfsFile {
     fn prepare(&mut self) -> Result<usize, TaskError> {
         loop {
             match &mut self.now {
-                Now::Mapped { offset, block } if (*offset..*offset + block.bytes().len() as u64).contains(&self.at) => {
+                Now::Mapped { offset, block }
+                    if (*offset..*offset + block.bytes().len() as u64).contains(&self.at) =>
+                {
                     let from = self.at - *offset;
                     // To a multiple, so that no chunk is verified twice.
                     let to = (from / STRETCH_BYTES as u64 + 1) * STRETCH_BYTES as u64;
@@ -108,7 +118,9 @@ impl DfsFile {
                 {
                     return Ok(bytes.len() - (self.at - *offset) as usize);
                 }
-                Now::Stream { reader, offset, bytes, end } if reader.position() == self.at && self.at < *end => {
+                Now::Stream { reader, offset, bytes, end }
+                    if reader.position() == self.at && self.at < *end =>
+                {
                     *offset = self.at;
                     let Some(next) = self.runtime.block_on(reader.next())? else { return Ok(0) };
                     *bytes = next;

@@ -49,7 +49,8 @@ impl RecordSource for Fixed {
         let mut rest = self.source.next()?;
         if rest.is_empty() {
             if !self.carry.is_empty() {
-                let why = format!("the file ends {} bytes into a record of {}", self.carry.len(), self.record);
+                let why =
+                    format!("the file ends {} bytes into a record of {}", self.carry.len(), self.record);
                 self.spec.bad(self.at, why, &mut self.skipped)?;
             }
             self.at = self.spec.range.end;

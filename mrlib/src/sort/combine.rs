@@ -61,7 +61,8 @@ impl Emit for Checked<'_, '_> {
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if self.order.keys.compare(self.key, key) != Ordering::Equal {
             let (given, taken) = (key.escape_ascii(), self.key.escape_ascii());
-            let words = format!("the combiner put out key \"{given}\" for key \"{taken}\": it must keep keys");
+            let words =
+                format!("the combiner put out key \"{given}\" for key \"{taken}\": it must keep keys");
             return Err(TaskError::Program(words));
         }
         (self.put)(key, value)

@@ -297,8 +297,7 @@ fn merge_combined(
     let mut groups = Groups::new(merge, order.keys);
     let mut count = 0;
     while let Some((key, mut values)) = groups.next()? {
-        combiner
-            .run(key, &mut values, order, &mut |key, value| writer.append(partition, key, value))?;
+        combiner.run(key, &mut values, order, &mut |key, value| writer.append(partition, key, value))?;
         count += 1;
         if count % STEP_RECORDS == 0 {
             step()?;

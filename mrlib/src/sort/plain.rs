@@ -90,9 +90,8 @@ impl Plain {
             let partition = own[0].partition;
             let mut groups = Groups::new(Sorted { arena, rest: own.iter(), now: None }, order.keys);
             while let Some((key, mut values)) = groups.next()? {
-                combiner.run(key, &mut values, order, &mut |key, value| {
-                    writer.append(partition, key, value)
-                })?;
+                combiner
+                    .run(key, &mut values, order, &mut |key, value| writer.append(partition, key, value))?;
             }
         }
         Ok(())
