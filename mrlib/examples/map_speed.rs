@@ -140,7 +140,9 @@ fn measure(
     here: &mut Here,
 ) -> Result<(), TaskError> {
     let mut conf = Conf::default();
-    settings.iter().for_each(|(key, value)| conf.set(*key, *value));
+    for (key, value) in settings {
+        conf.set(*key, *value);
+    }
     let length = std::fs::metadata(source).map_err(TaskError::io("look"))?.len();
     let task = MapTask {
         source: source.display().to_string(),
