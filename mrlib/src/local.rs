@@ -7,13 +7,14 @@ use crate::{
     conf::Conf,
     engine::{
         MapTask, OutputSink, Progress, ReduceTask, Scratch, Settings, StopFlag, TaskIo, TaskOutcome, run_map,
-        run_reduce,
+        run_reduce, sample_keys,
     },
     error::TaskError,
     fetch::MapFeed,
     input::{ByteSource, LocalFile},
     job::{InputFormat, Job, OutputFormat},
     output::{PieceWriter, RecordWriter, Target},
+    partition::encode_splits,
     task,
 };
 use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
@@ -32,6 +33,11 @@ use std::{
 const MEMORY_BYTES: u64 = 256 << 20;
 /// Unless `split.size` says otherwise.
 const SPLIT_BYTES: u64 = 64 << 20;
+
+/// Keys sampled for each range of a job that is sorted as a whole.
+const SAMPLES_PER_REDUCE: usize = 1000;
+/// The setting that names the file of split keys.
+const SPLIT_KEYS: &str = "total.order.splits";
 
 /// What to run on.
 #[derive(Debug, Clone)]
@@ -62,8 +68,12 @@ pub fn run_local(job: &Job, run: &LocalRun) -> Result<BTreeMap<String, u64>, Tas
 }
 
 fn run_in(job: &Job, run: &LocalRun, splits: &[Split]) -> Result<BTreeMap<String, u64>, TaskError> {
-    let work = Work { job, run, splits, temporary: run.output.join("_temporary"), stop: StopFlag::default() };
-    fs::create_dir(&work.temporary).map_err(disk("create", &work.temporary))?;
+    let temporary = run.output.join("_temporary");
+    fs::create_dir(&temporary).map_err(disk("create", &temporary))?;
+    let (conf, stop) = (run.conf.clone(), StopFlag::default());
+    let mut work = Work { job, run, splits, conf, temporary, stop };
+    work.find_ranges()?;
+    let work = work;
     let mut counters = work.all(splits.len(), &|index| work.map(index))?;
     if run.reduces > 0 {
         let reduced = work.all(run.reduces as usize, &|index| work.reduce(index))?;
@@ -135,11 +145,36 @@ struct Work<'a> {
     job: &'a Job,
     run: &'a LocalRun,
     splits: &'a [Split],
+    conf: Conf,
     temporary: PathBuf,
     stop: StopFlag,
 }
 
 impl Work<'_> {
+    /// For a job that is sorted as a whole: samples the input and writes the file of split keys.
+    fn find_ranges(&mut self) -> Result<(), TaskError> {
+        let wanted = self.job.total_order && self.job.partitioner.is_none() && self.run.reduces > 1;
+        if !wanted || self.conf.get(SPLIT_KEYS).is_some() {
+            return Ok(());
+        }
+        let mut files: Vec<(String, u64)> = Vec::new();
+        for split in self.splits {
+            let path = split.path.display().to_string();
+            match files.last_mut() {
+                Some((last, length)) if *last == path => *length = split.end,
+                _ => files.push((path, split.end)),
+            }
+        }
+        let mut io = self.io("sample", PathBuf::new())?;
+        let keys = self.run.reduces as usize * SAMPLES_PER_REDUCE;
+        let sample = sample_keys(self.job, &self.conf, &files, keys, &mut io)?;
+        let path = self.temporary.join("splits");
+        fs::write(&path, encode_splits(sample, self.run.reduces, self.job.order))
+            .map_err(disk("write", &path))?;
+        self.conf.set(SPLIT_KEYS, path.display().to_string());
+        Ok(())
+    }
+
     /// Runs so many tasks, some at a time; the first failure stops the others.
     fn all(
         &self,
@@ -153,7 +188,7 @@ impl Work<'_> {
                 scope.spawn(|| {
                     while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < tasks)
                     {
-                        let outcome = self.stop.check().and_then(|()| one(index));
+                        let outcome = self.stop.check().and_then(|_| one(index));
                         let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
                         match outcome {
                             Ok(outcome) => add(&mut ended.0, outcome.counters),
@@ -171,7 +206,7 @@ impl Work<'_> {
     }
 
     fn conf(&self, kind: &str, index: usize) -> Conf {
-        let mut conf = self.run.conf.clone();
+        let mut conf = self.conf.clone();
         let letter = &kind[..1];
         conf.set(task::TASK_ATTEMPT, format!("job_0.{letter}{index}.0"));
         conf.set(task::TASK_ID, format!("job_0.{letter}{index}"));

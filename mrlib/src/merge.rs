@@ -134,7 +134,7 @@ impl Merge {
     #[inline]
     fn replay(&mut self, lane: usize) {
         let mut winner = lane as u32;
-        let mut node = (lane + self.lanes.len()) / 2;
+        let mut node = usize::midpoint(lane, self.lanes.len());
         while node > 0 {
             let other = self.tree[node];
             if self.beats(other, winner) {
@@ -272,6 +272,9 @@ pub struct Groups<C> {
     records: u64,
 }
 
+/// A group: its first key, and its values.
+pub type Group<'a, C> = (&'a [u8], GroupedValues<'a, C>);
+
 /// Where the cursor stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -295,7 +298,7 @@ impl<C: Cursor> Groups<C> {
 
     /// The next group: its first key and its values. What was left of the group before is passed over.
     #[allow(clippy::should_implement_trait, reason = "lends from itself, which an Iterator cannot")]
-    pub fn next(&mut self) -> Result<Option<(&[u8], GroupedValues<'_, C>)>, TaskError> {
+    pub fn next(&mut self) -> Result<Option<Group<'_, C>>, TaskError> {
         if self.state == State::Fresh {
             self.state = if self.cursor.next()? { State::Past } else { State::Over };
         }

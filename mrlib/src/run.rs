@@ -151,7 +151,9 @@ fn try_by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> R
 
 fn table(counters: &BTreeMap<String, u64>) -> String {
     let width = counters.keys().map(String::len).max().unwrap_or(0);
-    counters.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
+    let lines: Vec<String> =
+        counters.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect();
+    lines.concat()
 }
 
 fn how_to_submit() -> String {

@@ -1,1 +1,457 @@
-//! Serde types on top of bytes.
+//! Types instead of bytes, for those who like them.
+//!
+//! Keys are [`SortKey`]s: unsigned and signed integers, bools, strings, byte strings and tuples of these are encoded so
+//! that their bytes sort as they do. Any other serde type goes into [`Serde`], which groups right but sorts by its
+//! encoding (big-endian fixed integers; strings by length first). Values are any serde types, in bincode.
+//!
+//! ```
+//! use mrlib::{Context, Emit, Job, TaskError, typed::*};
+//!
+//! /// (word, year) -> count
+//! struct Words;
+//! impl TypedMapper for Words {
+//!     type Key = (String, u16);
+//!     type Value = u64;
+//!     fn map(&mut self, _at: &[u8], line: &[u8], out: &mut TypedOut<'_, Self::Key, u64>, _: &mut Context)
+//!     -> Result<(), TaskError> {
+//!         for word in String::from_utf8_lossy(line).split_whitespace() {
+//!             out.emit(&(word.to_owned(), 2024), &1)?;
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! struct Add;
+//! impl TypedCombiner for Add {
+//!     type Key = (String, u16);
+//!     type Value = u64;
+//!     fn combine(&mut self, into: &mut u64, value: u64) {
+//!         *into += value;
+//!     }
+//! }
+//!
+//! struct Print;
+//! impl TypedReducer for Print {
+//!     type Key = (String, u16);
+//!     type Value = u64;
+//!     fn reduce(&mut self, (word, year): Self::Key, values: &mut TypedValues<'_, u64>, out: &mut dyn Emit, _: &mut Context)
+//!     -> Result<(), TaskError> {
+//!         let mut sum = 0;
+//!         while let Some(count) = values.next()? {
+//!             sum += count;
+//!         }
+//!         out.emit(format!("{word} {year}").as_bytes(), sum.to_string().as_bytes())
+//!     }
+//! }
+//!
+//! let job = Job::map(|_| Ok(Typed::new(Words)))
+//!     .combine(|_| Ok(Combining::new(Add)))
+//!     .reduce(|_| Ok(Typed::new(Print)));
+//! ```
+
+use crate::{
+    api::{Emit, Mapper, Reducer, Values},
+    context::Context,
+    error::TaskError,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::marker::PhantomData;
+
+/// A damaged length must not ask for more than this.
+const DECODE_BYTES_MAX: usize = 256 << 20;
+
+/// A key whose bytes sort as it does.
+pub trait SortKey: Sized {
+    /// Puts its bytes at the end of `out`.
+    fn encode(&self, out: &mut Vec<u8>);
+
+    /// Takes it from the front of `bytes`; None if they are not what `encode` made.
+    fn decode(bytes: &mut &[u8]) -> Option<Self>;
+}
+
+macro_rules! integers {
+    ($($unsigned:ty, $signed:ty;)*) => {$(
+        impl SortKey for $unsigned {
+            fn encode(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_be_bytes());
+            }
+
+            fn decode(bytes: &mut &[u8]) -> Option<Self> {
+                let (number, rest) = bytes.split_first_chunk()?;
+                *bytes = rest;
+                Some(Self::from_be_bytes(*number))
+            }
+        }
+
+        impl SortKey for $signed {
+            // The sign turned around: negative numbers come first.
+            fn encode(&self, out: &mut Vec<u8>) {
+                (self.cast_unsigned() ^ Self::MIN.cast_unsigned()).encode(out);
+            }
+
+            fn decode(bytes: &mut &[u8]) -> Option<Self> {
+                Some((<$unsigned>::decode(bytes)? ^ Self::MIN.cast_unsigned()).cast_signed())
+            }
+        }
+    )*};
+}
+
+integers! { u8, i8; u16, i16; u32, i32; u64, i64; u128, i128; }
+
+impl SortKey for bool {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        u8::decode(bytes).map(|byte| byte != 0)
+    }
+}
+
+/// Zero bytes are followed by 255, and two zeros end it: so the shorter comes first, also within a tuple.
+impl SortKey for Vec<u8> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        for byte in self {
+            out.push(*byte);
+            if *byte == 0 {
+                out.push(255);
+            }
+        }
+        out.extend_from_slice(&[0, 0]);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let mut key = Vec::new();
+        loop {
+            let (byte, rest) = bytes.split_first()?;
+            *bytes = rest;
+            if *byte == 0 {
+                let (next, rest) = bytes.split_first()?;
+                *bytes = rest;
+                if *next == 0 {
+                    return Some(key);
+                }
+            }
+            key.push(*byte);
+        }
+    }
+}
+
+impl SortKey for String {
+    fn encode(&self, out: &mut Vec<u8>) {
+        for byte in self.bytes() {
+            out.push(byte);
+            if byte == 0 {
+                out.push(255);
+            }
+        }
+        out.extend_from_slice(&[0, 0]);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        String::from_utf8(Vec::decode(bytes)?).ok()
+    }
+}
+
+impl<A: SortKey, B: SortKey> SortKey for (A, B) {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+        self.1.encode(out);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        Some((A::decode(bytes)?, B::decode(bytes)?))
+    }
+}
+
+impl<A: SortKey, B: SortKey, C: SortKey> SortKey for (A, B, C) {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+        self.1.encode(out);
+        self.2.encode(out);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        Some((A::decode(bytes)?, B::decode(bytes)?, C::decode(bytes)?))
+    }
+}
+
+/// Any serde type as a key. Equal keys meet; their order is that of the encoding, not of the type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Serde<T>(pub T);
+
+impl<T: Serialize + DeserializeOwned> SortKey for Serde<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let config = bincode::config::standard().with_big_endian().with_fixed_int_encoding();
+        bincode::serde::encode_into_std_write(&self.0, out, config)
+            .expect("memory takes it, and bincode all types");
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let config = bincode::config::standard().with_big_endian().with_fixed_int_encoding();
+        let decoded = bincode::serde::decode_from_slice(bytes, config.with_limit::<DECODE_BYTES_MAX>());
+        let (key, length) = decoded.ok()?;
+        *bytes = &bytes[length..];
+        Some(Self(key))
+    }
+}
+
+fn decode_key<K: SortKey>(mut bytes: &[u8]) -> Result<K, TaskError> {
+    let whole = bytes;
+    let key = K::decode(&mut bytes).filter(|_| bytes.is_empty());
+    key.ok_or_else(|| TaskError::Program(format!("key \"{}\" is not of its type", whole.escape_ascii())))
+}
+
+fn decode_value<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, TaskError> {
+    let config = bincode::config::standard().with_limit::<DECODE_BYTES_MAX>();
+    let decoded = bincode::serde::decode_from_slice(bytes, config);
+    decoded
+        .map(|(value, _)| value)
+        .map_err(|error| TaskError::Program(format!("a value is not of its type: {error}")))
+}
+
+/// A [`Mapper`] that puts out types.
+pub trait TypedMapper: Send {
+    /// Of the keys put out.
+    type Key: SortKey;
+    /// Of the values put out.
+    type Value: Serialize;
+
+    /// One record, as the input format cuts it.
+    fn map(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        out: &mut TypedOut<'_, Self::Key, Self::Value>,
+        context: &mut Context,
+    ) -> Result<(), TaskError>;
+
+    /// The end of the task's input.
+    fn finish(
+        &mut self,
+        _out: &mut TypedOut<'_, Self::Key, Self::Value>,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        Ok(())
+    }
+}
+
+/// A [`Reducer`] that gets types, and puts out bytes for the output format.
+pub trait TypedReducer: Send {
+    /// As the mapper's.
+    type Key: SortKey;
+    /// As the mapper's.
+    type Value: DeserializeOwned;
+
+    /// One key group.
+    fn reduce(
+        &mut self,
+        key: Self::Key,
+        values: &mut TypedValues<'_, Self::Value>,
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError>;
+
+    /// The end of the task's input.
+    fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        Ok(())
+    }
+}
+
+/// A combiner that makes one value of two.
+pub trait TypedCombiner: Send {
+    /// As the mapper's.
+    type Key: SortKey;
+    /// As the mapper's.
+    type Value: Serialize + DeserializeOwned;
+
+    /// Puts `value` into `into`.
+    fn combine(&mut self, into: &mut Self::Value, value: Self::Value);
+}
+
+/// Takes typed pairs.
+pub struct TypedOut<'a, K, V> {
+    out: &'a mut dyn Emit,
+    buffers: &'a mut (Vec<u8>, Vec<u8>),
+    kinds: PhantomData<(K, V)>,
+}
+
+impl<K: SortKey, V: Serialize> TypedOut<'_, K, V> {
+    /// Puts out one pair.
+    pub fn emit(&mut self, key: &K, value: &V) -> Result<(), TaskError> {
+        let (key_bytes, value_bytes) = &mut *self.buffers;
+        key_bytes.clear();
+        key.encode(key_bytes);
+        encode_value(value, value_bytes)?;
+        self.out.emit(key_bytes, value_bytes)
+    }
+}
+
+fn encode_value(value: &impl Serialize, bytes: &mut Vec<u8>) -> Result<(), TaskError> {
+    bytes.clear();
+    let encoded = bincode::serde::encode_into_std_write(value, bytes, bincode::config::standard());
+    encoded.map(drop).map_err(|error| TaskError::Program(format!("a value cannot be encoded: {error}")))
+}
+
+/// Gives typed values.
+pub struct TypedValues<'a, V> {
+    values: &'a mut dyn Values,
+    kind: PhantomData<V>,
+}
+
+impl<V: DeserializeOwned> TypedValues<'_, V> {
+    /// The next value.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an error ends it, which an Iterator's user would not see"
+    )]
+    pub fn next(&mut self) -> Result<Option<V>, TaskError> {
+        self.values.next()?.map(decode_value).transpose()
+    }
+}
+
+/// A typed mapper or reducer as one of bytes.
+pub struct Typed<T> {
+    program: T,
+    buffers: (Vec<u8>, Vec<u8>),
+}
+
+impl<T> Typed<T> {
+    /// Wraps it.
+    pub fn new(program: T) -> Self {
+        Self { program, buffers: <_>::default() }
+    }
+}
+
+impl<T: TypedMapper> Mapper for Typed<T> {
+    fn map(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut out = TypedOut { out, buffers: &mut self.buffers, kinds: PhantomData };
+        self.program.map(key, value, &mut out, context)
+    }
+
+    fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let mut out = TypedOut { out, buffers: &mut self.buffers, kinds: PhantomData };
+        self.program.finish(&mut out, context)
+    }
+}
+
+impl<T: TypedReducer> Reducer for Typed<T> {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut values = TypedValues { values, kind: PhantomData };
+        self.program.reduce(decode_key(key)?, &mut values, out, context)
+    }
+
+    fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        self.program.finish(out, context)
+    }
+}
+
+/// A typed combiner as one of bytes.
+pub struct Combining<T> {
+    program: T,
+    buffer: Vec<u8>,
+}
+
+impl<T> Combining<T> {
+    /// Wraps it.
+    pub fn new(program: T) -> Self {
+        Self { program, buffer: Vec::new() }
+    }
+}
+
+impl<T: TypedCombiner> Reducer for Combining<T> {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut values = TypedValues { values, kind: PhantomData::<T::Value> };
+        let Some(mut sum) = values.next()? else { return Ok(()) };
+        while let Some(value) = values.next()? {
+            self.program.combine(&mut sum, value);
+        }
+        encode_value(&sum, &mut self.buffer)?;
+        out.emit(key, &self.buffer)
+    }
+
+    /// In place if the result is as long as what it replaces.
+    fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
+        let (Ok(mut sum), Ok(value)) = (decode_value(into), decode_value(value)) else { return false };
+        self.program.combine(&mut sum, value);
+        let fits = encode_value(&sum, &mut self.buffer).is_ok() && self.buffer.len() == into.len();
+        if fits {
+            into.copy_from_slice(&self.buffer);
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes<K: SortKey>(key: &K) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        key.encode(&mut bytes);
+        bytes
+    }
+
+    type Key = (String, i64, (Vec<u8>, u32, bool));
+
+    fn key() -> impl Strategy<Value = Key> {
+        let small = prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(255)], 0..4);
+        ("[a\0b]{0,3}", -3i64..3, (small, 0u32..3, any::<bool>()))
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_sort_as_keys_do(a in key(), b in key(), number in any::<i128>()) {
+            prop_assert_eq!(bytes(&a).cmp(&bytes(&b)), a.cmp(&b));
+            prop_assert_eq!(&decode_key::<Key>(&bytes(&a)).unwrap(), &a);
+            prop_assert_eq!(bytes(&number).cmp(&bytes(&0i128)), number.cmp(&0));
+            let other = Serde((a.0.clone(), Some(a.1)));
+            prop_assert_eq!(decode_key::<Serde<(String, Option<i64>)>>(&bytes(&other)).unwrap(), other);
+        }
+
+        #[test]
+        fn nonsense_is_told(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
+            let _ = (decode_key::<Key>(&bytes), decode_value::<Vec<String>>(&bytes));
+        }
+    }
+
+    struct Add;
+
+    impl TypedCombiner for Add {
+        type Key = u8;
+        type Value = u64;
+
+        fn combine(&mut self, into: &mut u64, value: u64) {
+            *into += value;
+        }
+    }
+
+    #[test]
+    fn a_sum_that_grows_longer_is_not_folded() {
+        let mut add = Combining::new(Add);
+        let mut into = [200];
+        assert!(add.fold(&mut into, &[50]));
+        assert_eq!(into, [250]);
+        assert!(!add.fold(&mut into, &[50]), "300 takes three bytes");
+        assert_eq!(into, [250], "and is as it was");
+    }
+}

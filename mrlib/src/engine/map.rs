@@ -48,7 +48,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
         record_bytes_max: settings.record_bytes_max,
         skip_bad: settings.skip_bad_records,
     };
-    let gzip = task.source.ends_with(".gz");
+    let gzip = input::is_gzip(&task.source);
     let mut reading = Reading {
         context: Context::default(),
         meter: Meter::new(settings.pace_map),

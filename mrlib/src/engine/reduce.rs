@@ -4,7 +4,7 @@
 //! outputs give the same output bytes. [`Watch`] is told of every record and every key group: it is the one place
 //! that knows how far the merge and the output are, where the stop flag is looked at, and where a pause will enter.
 
-use super::{OutputSink, Progress, Settings, StopFlag, TaskIo, TaskOutcome};
+use super::{Meter, OutputSink, Progress, Settings, StopFlag, TaskIo, TaskOutcome};
 use crate::{
     api::{Emit, Reducer, Values},
     conf::Conf,
@@ -15,20 +15,12 @@ use crate::{
     merge::{Groups, Merge, SortOrder, merge_down},
     segment::{BLOCK_BYTES, Run},
 };
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 /// Of a task's memory, the part for fetched outputs; the rest is for merging.
 const SHUFFLE_PART: f64 = 0.6;
 /// Of a task's memory, the part for the blocks of runs that are merged at the same time.
 const BLOCKS_PART: f64 = 0.25;
-/// Progress is told at most this often.
-const TELL_PERIOD: Duration = Duration::from_millis(200);
-/// Input between two looks at the clock.
-const LOOK_BYTES: u64 = 64 << 10;
 /// A record's lengths, most often.
 const LENGTHS_BYTES: usize = 2;
 /// The three stages are taken for equally long.
@@ -120,7 +112,13 @@ fn merge(
         return Ok(runs);
     }
     let order = SortOrder { keys: job.order, values: job.sort_values };
-    let mut step = || stop.check();
+    let mut meter = Meter::new(None);
+    let mut step = || {
+        if meter.tick(0, &stop)? {
+            io.progress(&at_merge);
+        }
+        stop.check().map(drop)
+    };
     merge_down(runs, order, settings.merge_factor, settings.compress, &scratch, &mut step)
 }
 
@@ -179,43 +177,32 @@ impl Emit for Output {
 struct Watch<'a> {
     io: &'a mut dyn TaskIo,
     stop: StopFlag,
+    meter: Meter,
     input_bytes: u64,
     shuffled: u64,
-    /// Bytes of keys and values so far.
+    /// Bytes of records so far, about.
     read: u64,
-    /// Of these, those not looked at yet.
-    unlooked: u64,
     bytes_out: u64,
-    pace: Option<u64>,
-    started: Instant,
-    told: Instant,
     status: Option<String>,
 }
 
 impl<'a> Watch<'a> {
     fn new(io: &'a mut dyn TaskIo, input_bytes: u64, shuffled: u64, pace: Option<u64>) -> Self {
-        let (stop, now) = (io.stop(), Instant::now());
-        let mut watch = Self {
-            io,
-            stop,
-            input_bytes,
-            shuffled,
-            read: 0,
-            unlooked: 0,
-            bytes_out: 0,
-            pace: pace.filter(|pace| *pace > 0),
-            started: now,
-            told: now,
-            status: None,
-        };
-        watch.tell(now);
+        let (stop, meter) = (io.stop(), Meter::new(pace));
+        let mut watch = Self { io, stop, meter, input_bytes, shuffled, read: 0, bytes_out: 0, status: None };
+        watch.tell();
         watch
     }
 
     #[inline]
     fn record(&mut self, bytes: usize) -> Result<(), TaskError> {
-        self.unlooked += bytes as u64;
-        if self.unlooked >= LOOK_BYTES { self.look() } else { Ok(()) }
+        self.read += bytes as u64;
+        if self.meter.tick(self.read, &self.stop)? {
+            // A group may be long.
+            self.stop.check()?;
+            self.tell();
+        }
+        Ok(())
     }
 
     /// Between two key groups: nothing of the one before is left, nothing of the next has been taken.
@@ -224,31 +211,11 @@ impl<'a> Watch<'a> {
         if let Some(status) = context.take_status() {
             self.status = Some(status);
         }
-        self.stop.check()?;
-        // A reducer that is slow by itself passes few bytes between two looks.
-        if self.told.elapsed() >= TELL_PERIOD { self.look() } else { Ok(()) }
+        self.stop.check().map(drop)
     }
 
     #[cold]
-    fn look(&mut self) -> Result<(), TaskError> {
-        self.read += std::mem::take(&mut self.unlooked);
-        loop {
-            self.stop.check()?;
-            let now = Instant::now();
-            if now - self.told >= TELL_PERIOD {
-                self.tell(now);
-            }
-            let Some(pace) = self.pace else { return Ok(()) };
-            let due = self.started + Duration::from_secs_f64(self.read as f64 / pace as f64);
-            let Some(early) = due.checked_duration_since(now).filter(|early| !early.is_zero()) else {
-                return Ok(());
-            };
-            thread::sleep(early.min(TELL_PERIOD));
-        }
-    }
-
-    fn tell(&mut self, now: Instant) {
-        self.told = now;
+    fn tell(&mut self) {
         let part = self.read as f64 / self.input_bytes.max(1) as f64;
         self.io.progress(&Progress {
             done: (STAGES - 1.0 + part.min(1.0)) / STAGES,

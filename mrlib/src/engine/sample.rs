@@ -39,7 +39,7 @@ pub fn sample_keys(
             break;
         };
         // A compressed file begins where it begins.
-        let start = if path.ends_with(".gz") { 0 } else { at };
+        let start = if input::is_gzip(path) { 0 } else { at };
         let spec = SplitSpec {
             path: path.clone(),
             range: start..length.min(&(start + PLACE_BYTES)).to_owned(),

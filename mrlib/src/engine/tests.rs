@@ -1,1 +1,363 @@
+//! Maps as a task process would run them, over files of this machine.
 
+use super::*;
+use crate::{
+    Conf, Context, Emit, InputFormat, Job, Mapper, Reducer, Values,
+    input::LocalFile,
+    merge::{Cursor, Merge, SortOrder},
+    partition::encode_splits,
+    segment::Run,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+/// What a map asks for, here.
+struct Here {
+    dir: tempfile::TempDir,
+    stop: StopFlag,
+    told: Vec<Progress>,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Here {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("scratch")).unwrap();
+        Self { dir, stop: StopFlag::default(), told: Vec::new(), written: Arc::default() }
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn task(&self, source: &str, start: u64, end: u64, reduces: u32) -> MapTask {
+        MapTask {
+            source: source.into(),
+            start,
+            end,
+            whole: false,
+            reduces,
+            map_output: self.dir.path().join(format!("out-{start}")),
+            conf: Conf::default(),
+        }
+    }
+}
+
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl OutputSink for Sink {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        let mut written = self.0.lock().unwrap();
+        written.extend_from_slice(key);
+        written.extend_from_slice(value);
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<String>, TaskError> {
+        Ok(vec!["piece".into()])
+    }
+}
+
+impl TaskIo for Here {
+    fn progress(&mut self, progress: &Progress) {
+        self.told.push(progress.clone());
+    }
+
+    fn stop(&self) -> StopFlag {
+        self.stop.clone()
+    }
+
+    fn scratch(&self) -> Scratch {
+        Scratch::new(vec![self.dir.path().join("scratch")])
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        1 << 20
+    }
+
+    fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError> {
+        Ok(Box::new(LocalFile::open(Path::new(path))?))
+    }
+
+    fn open_output(&mut self, _: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError> {
+        Ok(Box::new(Sink(self.written.clone())))
+    }
+}
+
+/// Counts words; `bad` is one it cannot stand. Cuts itself short after `records`.
+struct Words {
+    cut: Option<(u32, StopFlag)>,
+}
+
+impl Mapper for Words {
+    fn map(
+        &mut self,
+        _: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        if line == b"bad" {
+            return Err("no word for it".into());
+        }
+        let lines = context.counter("LINES");
+        context.add(lines, 1);
+        if let Some((left, stop)) = &mut self.cut {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                stop.cut_short();
+            }
+        }
+        line.split(|byte| *byte == b' ')
+            .filter(|word| !word.is_empty())
+            .try_for_each(|word| out.emit(word, &1u64.to_le_bytes()))
+    }
+
+    fn finish(&mut self, out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+        out.emit(b"", &1u64.to_le_bytes())
+    }
+}
+
+struct Sum;
+
+impl Reducer for Sum {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut sum = 0;
+        while let Some(value) = values.next()? {
+            sum += u64::from_le_bytes(value.try_into().map_err(|_| "not eight bytes")?);
+        }
+        out.emit(key, &u64::to_le_bytes(sum))
+    }
+}
+
+fn words(cut: Option<(u32, StopFlag)>) -> Job {
+    Job::map(move |_| Ok(Words { cut: cut.clone() })).combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))
+}
+
+fn text(lines: u32) -> Vec<u8> {
+    (0..lines).flat_map(|n| format!("w{} the {}\r\n", n % 97, n % 7).into_bytes()).collect()
+}
+
+/// The sums of all partitions of these map outputs.
+fn sums(outputs: &[&Path], reduces: u32) -> BTreeMap<Vec<u8>, u64> {
+    let mut sums = BTreeMap::new();
+    for partition in 0..reduces {
+        let runs: Vec<_> =
+            outputs.iter().map(|path| Run::of_file(PathBuf::from(path), partition).unwrap()).collect();
+        let mut merge = Merge::open(&runs, SortOrder::default()).unwrap();
+        while merge.next().unwrap() {
+            let count = u64::from_le_bytes(merge.value().try_into().unwrap());
+            *sums.entry(merge.key().to_vec()).or_default() += count;
+        }
+    }
+    sums
+}
+
+fn model(text: &[u8], finishes: u64) -> BTreeMap<Vec<u8>, u64> {
+    let mut sums = BTreeMap::from([(Vec::new(), finishes)]);
+    for word in text.split(|byte| b" \r\n".contains(byte)).filter(|word| !word.is_empty()) {
+        *sums.entry(word.to_vec()).or_default() += 1;
+    }
+    sums
+}
+
+#[test]
+fn two_maps_count_words() {
+    let mut here = Here::new();
+    let text = text(20_000);
+    let source = here.file("text", &text);
+    let middle = text.len() as u64 / 2;
+    let mut total = BTreeMap::<String, u64>::new();
+    let mut tasks = [here.task(&source, 0, middle, 4), here.task(&source, middle, u64::MAX, 4)];
+    tasks[1].conf.set("sort.memory", "4KiB");
+    for task in &tasks {
+        let outcome = run_map(&words(None), task, &mut here).unwrap();
+        assert_eq!(outcome.position, task.end.min(text.len() as u64));
+        assert_eq!(outcome.bytes_out, std::fs::metadata(&task.map_output).unwrap().len());
+        for (name, value) in outcome.counters {
+            *total.entry(name).or_default() += value;
+        }
+    }
+    assert_eq!(sums(&[&tasks[0].map_output, &tasks[1].map_output], 4), model(&text, 2));
+    let count = |name: &str| total.get(name).copied().unwrap_or(0);
+    assert_eq!(count("MAP_INPUT_RECORDS"), 20_000);
+    assert_eq!(count("LINES"), 20_000);
+    assert_eq!(count("MAP_INPUT_BYTES"), text.len() as u64);
+    assert_eq!(count("MAP_OUTPUT_RECORDS"), 60_002);
+    assert!(count("COMBINE_INPUT_RECORDS") >= 60_002 && count("COMBINE_OUTPUT_RECORDS") < 30_000);
+    assert_eq!(count("SKIPPED_RECORDS"), 0);
+}
+
+#[test]
+fn without_reduces_output_goes_straight() {
+    let mut here = Here::new();
+    let source = here.file("text", b"a b\nc");
+    let outcome = run_map(&words(None), &here.task(&source, 0, 5, 0), &mut here).unwrap();
+    assert_eq!((outcome.pieces, outcome.bytes_out), (vec!["piece".to_owned()], 3 + 4 * 8));
+    assert_eq!(outcome.counters["MAP_OUTPUT_RECORDS"], 4);
+    assert!(here.written.lock().unwrap().starts_with(b"a\x01"));
+}
+
+#[test]
+fn a_map_cut_short_and_its_rest_are_the_whole() {
+    let text = text(3000);
+    for records in [1, 2, 1234, 2999, 3000] {
+        let mut here = Here::new();
+        let source = here.file("text", &text);
+        let length = text.len() as u64;
+        let first = here.task(&source, 0, length, 3);
+        let cut = Some((records, here.stop.clone()));
+        let outcome = run_map(&words(cut), &first, &mut here).unwrap();
+        // The flag is looked at before each record, and that record is the last.
+        assert_eq!(outcome.counters["MAP_INPUT_RECORDS"], u64::from(records + 1).min(3000));
+        here.stop = StopFlag::default();
+        let rest = here.task(&source, outcome.position, length, 3);
+        let more = run_map(&words(None), &rest, &mut here).unwrap();
+        assert_eq!(outcome.counters["LINES"] + more.counters.get("LINES").unwrap_or(&0), 3000);
+        let outputs = [&*first.map_output, &*rest.map_output];
+        let outputs = if outcome.position == 0 { &outputs[..1] } else { &outputs };
+        assert_eq!(sums(outputs, 3), model(&text, 2));
+    }
+}
+
+#[test]
+fn stopped_and_bad_records() {
+    let mut here = Here::new();
+    let source = here.file("text", b"good\nbad\nbad\nfine\n");
+    let mut task = here.task(&source, 0, 100, 1);
+    let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
+    assert_eq!(error, format!("record at {source}:5: no word for it"));
+    task.conf.set("skip.bad.records", "true");
+    let outcome = run_map(&words(None), &task, &mut here).unwrap();
+    assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 2));
+    here.stop.set("killed by its user");
+    let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
+    assert_eq!(error, "stopped: killed by its user");
+}
+
+#[test]
+fn a_paced_map_takes_its_time_and_tells() {
+    let mut here = Here::new();
+    let text = text(5000);
+    let source = here.file("text", &text);
+    let mut task = here.task(&source, 0, text.len() as u64, 1);
+    task.conf.set("pace.map", (text.len() * 2).to_string());
+    let start = Instant::now();
+    run_map(&words(None), &task, &mut here).unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(490));
+    assert!(!here.told.is_empty());
+    assert!(here.told.iter().all(|told| (0.0..=1.0).contains(&told.done) && told.stage == "map"));
+    assert!(here.told.is_sorted_by_key(|told| told.bytes_in));
+    // Waiting does not make it deaf.
+    task.conf.set("pace.map", "1");
+    let stop = here.stop.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        stop.set("enough");
+    });
+    assert!(matches!(run_map(&words(None), &task, &mut here), Err(TaskError::Stopped(_))));
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_total_order_by_sampling() {
+    let mut here = Here::new();
+    let records: Vec<u8> =
+        (0..20_000u64).flat_map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()).collect();
+    struct Same;
+    impl Mapper for Same {
+        fn map(
+            &mut self,
+            key: &[u8],
+            value: &[u8],
+            out: &mut dyn Emit,
+            _: &mut Context,
+        ) -> Result<(), TaskError> {
+            out.emit(key, value)
+        }
+    }
+    let job = Job::map(|_| Ok(Same)).read(InputFormat::Fixed { record: 8, key: 4 }).totally_ordered();
+    let source = here.file("records", &records);
+    let length = records.len() as u64;
+    let mut task = here.task(&source, 0, length, 4);
+    assert!(run_map(&job, &task, &mut here).unwrap_err().to_string().contains("total.order.splits"));
+    let sample = sample_keys(&job, &task.conf, &[(source.clone(), length)], 1000, &mut here).unwrap();
+    assert!((900..=1000).contains(&sample.len()), "{}", sample.len());
+    let splits = here.file("splits", &encode_splits(sample, 4, job.order));
+    task.conf.set("total.order.splits", splits);
+    run_map(&job, &task, &mut here).unwrap();
+    let mut keys = Vec::new();
+    for partition in 0..4 {
+        let run = Run::of_file(task.map_output.clone(), partition).unwrap();
+        assert!((3000..7000).contains(&run.extent.records), "{partition}: {}", run.extent.records);
+        let mut reader = run.open().unwrap();
+        while reader.next().unwrap() {
+            keys.push([reader.key(), reader.value()].concat());
+        }
+    }
+    assert!(keys.iter().map(|key| &key[..4]).is_sorted());
+    assert_eq!(keys.len(), 20_000);
+    let wrong = MapTask { reduces: 5, ..task };
+    assert!(run_map(&job, &wrong, &mut here).unwrap_err().to_string().contains("for 4 reduces"));
+}
+
+#[test]
+fn a_full_disk_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let disks: Vec<_> = ["a", "b"].map(|name| dir.path().join(name)).into();
+    for disk in &disks {
+        std::fs::create_dir(disk).unwrap();
+    }
+    let scratch = Scratch::new(disks.clone());
+    let write = |path: &Path| {
+        std::fs::write(path, b"half").unwrap();
+        let full = path.starts_with(&disks[0]);
+        let source = std::io::ErrorKind::StorageFull.into();
+        if full { Err(TaskError::Io { what: format!("write {}", path.display()), source }) } else { Ok(()) }
+    };
+    let files: Vec<_> = (0..4).map(|_| scratch.create("spill", write).unwrap().0).collect();
+    assert!(files.iter().all(|file| file.path().starts_with(&disks[1])));
+    assert_eq!(std::fs::read_dir(&disks[0]).unwrap().count(), 0);
+    drop(files);
+    assert_eq!(std::fs::read_dir(&disks[1]).unwrap().count(), 0);
+    let only = Scratch::new(vec![disks[0].clone()]);
+    assert!(only.create("spill", write).unwrap_err().to_string().starts_with("write "));
+}
+
+#[test]
+fn settings_that_make_no_sense_are_named() {
+    let job = words(None);
+    for (key, value) in [
+        ("merge.factor", "1"),
+        ("sort.memory", "much"),
+        ("pace.map", "0"),
+        ("input.format", "fixed:10"),
+        ("skip.bad.records", "yes"),
+    ] {
+        let mut conf = Conf::default();
+        conf.set(key, value);
+        let error = Settings::new(&job, &conf).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains(value), "{error}");
+    }
+    let mut conf = Conf::default();
+    conf.set("input.format", "fixed:100:10");
+    conf.set("pace.map", "8MiB");
+    let settings = Settings::new(&job, &conf).unwrap();
+    assert_eq!(settings.input, InputFormat::Fixed { record: 100, key: 10 });
+    assert_eq!((settings.pace_map, settings.merge_factor), (Some(8 << 20), 64));
+}

@@ -76,6 +76,12 @@ fn map_of(attempt: &str) -> Option<u32> {
     attempt.split('.').nth(1)?.strip_prefix('m')?.parse().ok()
 }
 
+/// Whether queued work is still wanted: it may have been withdrawn, or queued elsewhere.
+fn is_wanted<T>(entries: &BTreeMap<u32, Entry<T>>, work: &Work) -> bool {
+    let state = entries.get(&work.map).map(|entry| &entry.state);
+    matches!(state, Some(State::Queued { attempt }) if *attempt == work.attempt)
+}
+
 impl<T> Book<T> {
     /// Nothing known yet; `pause` is the first one after a failure.
     pub(super) fn new(pause: Duration) -> Self {
@@ -161,13 +167,7 @@ impl<T> Book<T> {
             return None;
         }
         let entries = &mut self.entries;
-        // What was withdrawn or is queued elsewhere by now is not wanted from here.
-        host.queue.retain(|(work, _)| {
-            let entry = entries.get(&work.map);
-            entry.is_some_and(
-                |entry| matches!(&entry.state, State::Queued { attempt } if *attempt == work.attempt),
-            )
-        });
+        host.queue.retain(|(work, _)| is_wanted(entries, work));
         let at = host.queue.iter().position(|(_, ready)| *ready <= now)?;
         let (work, _) = host.queue.remove(at).expect("just found");
         let entry = entries.get_mut(&work.map).expect("just checked");
@@ -220,15 +220,16 @@ impl<T> Book<T> {
             host.ready = now + pause_after(host.failures);
             ready = host.ready;
             if host.failures >= FAILURES_TOLD {
-                told.extend(host.queue.iter().map(|(waiting, _)| waiting.attempt.clone()));
+                let entries = &self.entries;
+                let waiting = host.queue.iter().map(|(work, _)| work);
+                told.extend(waiting.filter(|work| is_wanted(entries, work)).map(|work| work.attempt.clone()));
             }
         }
         let host_failures = self.hosts.get(&work.host).map_or(0, |host| host.failures);
         let Some(entry) = self.fetching(work) else { return told };
         match blame {
-            Blame::Nobody => {}
             Blame::Host if host_failures >= FAILURES_TOLD => told.push(work.attempt.clone()),
-            Blame::Host => {}
+            Blame::Host | Blame::Nobody => {}
             Blame::Output | Blame::Gone => {
                 entry.failures += 1;
                 ready = now + pause_after(entry.failures);

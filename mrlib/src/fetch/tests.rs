@@ -135,6 +135,9 @@ fn withdrawn(attempt: &str) -> MapEvent {
     MapEvent { kind: Some(map_event::Kind::Withdrawn(attempt.to_owned())) }
 }
 
+/// Gets what could not be fetched so far, and how far it is; returns new events.
+type OnNews = dyn FnMut(&[String], FetchProgress) -> Vec<MapEvent>;
+
 /// A shuffle under test: what it has told, and what is to happen when it tells.
 struct Shuffle {
     feed: Arc<MapFeed>,
@@ -144,7 +147,7 @@ struct Shuffle {
     stop: StopFlag,
     unfetched: Vec<String>,
     seen: u64,
-    on_news: Box<dyn FnMut(&[String], FetchProgress) -> Vec<MapEvent>>,
+    on_news: Box<OnNews>,
 }
 
 impl Shuffle {

@@ -18,7 +18,7 @@ pub use gzip::Gunzip;
 pub use local::LocalFile;
 
 use crate::{error::TaskError, job::InputFormat};
-use std::ops::Range;
+use std::{ops::Range, path::Path};
 
 /// The bytes of one file, from a place on, in stretches as they come.
 pub trait ByteSource: Send {
@@ -94,9 +94,14 @@ pub struct SplitSpec {
     pub skip_bad: bool,
 }
 
+/// Whether a file is compressed, by its name: `.gz` at its end. Such a file is always one split.
+pub fn is_gzip(path: &str) -> bool {
+    Path::new(path).extension().is_some_and(|extension| extension == "gz")
+}
+
 /// Opens a split. A path that ends in `.gz` is decompressed; it can only be read as a whole.
 pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dyn RecordSource>, TaskError> {
-    let (source, spec) = if spec.path.ends_with(".gz") {
+    let (source, spec) = if is_gzip(&spec.path) {
         if spec.range.start > 0 {
             let why = "gzip can only be read from its start: give it as one split".into();
             return Err(TaskError::Record { source_path: spec.path, offset: spec.range.start, why });

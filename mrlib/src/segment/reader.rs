@@ -195,9 +195,8 @@ impl SegmentReader {
             Some(header) => header,
             None => self.header(left)?,
         };
-        let [a, b, c, d, e, f, g, h] = header;
-        let stored = u64::from(u32::from_le_bytes([a, b, c, d]));
-        let raw = u64::from(u32::from_le_bytes([e, f, g, h]));
+        let both = u64::from_le_bytes(header);
+        let (stored, raw) = (both & u64::from(u32::MAX), both >> 32);
         let fits = stored <= left - BLOCK_HEADER_BYTES as u64 && raw <= self.extent.raw - self.raw;
         if !fits || raw == 0 || stored == 0 || stored > raw || raw / EXPANSION_MAX > stored {
             return Err(self.damaged("a block's lengths make no sense"));

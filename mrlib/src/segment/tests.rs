@@ -6,6 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use std::path::Path;
 
+type Pair = (Vec<u8>, Vec<u8>);
 type Record = (u32, Vec<u8>, Vec<u8>);
 
 fn write(path: &Path, partitions: u32, compress: bool, records: &[Record]) -> Index {
@@ -18,7 +19,7 @@ fn write(path: &Path, partitions: u32, compress: bool, records: &[Record]) -> In
     index
 }
 
-fn read(run: &Run) -> Result<Vec<(Vec<u8>, Vec<u8>)>, TaskError> {
+fn read(run: &Run) -> Result<Vec<Pair>, TaskError> {
     let mut reader = run.open()?;
     let mut found = Vec::new();
     while reader.next()? {
@@ -40,7 +41,7 @@ fn records() -> impl Strategy<Value = Vec<Record>> {
     })
 }
 
-fn of_partition(records: &[Record], partition: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn of_partition(records: &[Record], partition: u32) -> Vec<Pair> {
     let own = records.iter().filter(|record| record.0 == partition);
     own.map(|(_, key, value)| (key.clone(), value.clone())).collect()
 }

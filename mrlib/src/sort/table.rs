@@ -40,14 +40,13 @@ const NODE_BYTES: usize = 8;
 
 impl Slot {
     fn list(&self) -> Option<(u32, u32)> {
-        let [a, b, c, d, e, f, g, h] = self.payload;
-        let (first, last) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let both = u64::from_le_bytes(self.payload);
+        let (first, last) = (both as u32, (both >> 32) as u32);
         (self.value_length == LIST).then_some((first, last))
     }
 
     fn set_list(&mut self, first: u32, last: u32) {
-        self.payload[..4].copy_from_slice(&first.to_le_bytes());
-        self.payload[4..].copy_from_slice(&last.to_le_bytes());
+        self.payload = (u64::from(first) | u64::from(last) << 32).to_le_bytes();
         self.value_length = LIST;
     }
 

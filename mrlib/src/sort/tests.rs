@@ -87,7 +87,9 @@ struct Case {
 fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let disks = [dir.path().join("a"), dir.path().join("b")];
-    disks.iter().for_each(|disk| std::fs::create_dir(disk).unwrap());
+    for disk in &disks {
+        std::fs::create_dir(disk).unwrap();
+    }
     let partitioning = if case.by_value { Partitioning::Own(Box::new(ByValue)) } else { Partitioning::Hash };
     let mut buffer =
         MapBuffer::new(case.spec, partitioning, case.combiner, Scratch::new(disks.clone().into()));
@@ -201,7 +203,12 @@ proptest! {
         prop_assert_eq!(bytes, again, "a map run again gives the same bytes");
         // Compared as sets of values: a combiner's input has no order within a key unless the job asks for it.
         let (same, _, _) = sort(with(Box::new(Same)), &pairs);
-        let in_order = |mut parts: Vec<Vec<Pair>>| { parts.iter_mut().for_each(|own| own.sort()); parts };
+        let in_order = |mut parts: Vec<Vec<Pair>>| {
+            for own in &mut parts {
+                own.sort();
+            }
+            parts
+        };
         prop_assert_eq!(in_order(same), in_order(model(&with(Box::new(Same)), &pairs)));
     }
 }

@@ -38,6 +38,9 @@ const HADOOP_NAMES: [(&str, &str); 11] = [
     ("mapreduce_map_input_length", task::MAP_INPUT_LENGTH),
 ];
 
+/// Takes what a program has written.
+type Take<'a> = dyn FnMut(&[u8], &mut Context) -> Result<(), TaskError> + 'a;
+
 /// One program at work.
 pub(super) struct Program {
     /// Named in errors: the setting and its command.
@@ -108,7 +111,7 @@ impl Program {
         &mut self,
         all: bool,
         context: &mut Context,
-        take: &mut dyn FnMut(&[u8], &mut Context) -> Result<(), TaskError>,
+        take: &mut Take<'_>,
     ) -> Result<(), TaskError> {
         let pipes = self.pipes.clone();
         let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES)));

@@ -18,11 +18,11 @@ fn conf(settings: &[(&str, &str)]) -> Conf {
     settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
+/// Pairs, counters, status.
+type Mapped = (Kept, BTreeMap<String, u64>, Option<String>);
+
 /// What a mapper puts out for these lines.
-fn mapped<'a>(
-    conf: &Conf,
-    lines: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<(Kept, BTreeMap<String, u64>, Option<String>), TaskError> {
+fn mapped<'a>(conf: &Conf, lines: impl IntoIterator<Item = &'a [u8]>) -> Result<Mapped, TaskError> {
     let (mut out, mut context) = (Kept::default(), Context::default());
     let mut mapper = StreamMapper::new(conf)?;
     for line in lines {

@@ -18,6 +18,7 @@ use crate::{
     error::TaskError,
     job::Job,
 };
+use daemon::logging::{self, LogFormat};
 use frame::{read_frame, write_frame};
 use io::ProcessIo;
 use proto::mr::{
@@ -60,6 +61,10 @@ pub fn umbilical_path() -> Option<PathBuf> {
 
 /// The main of a task process.
 pub fn serve(socket: &Path, make: Arc<MakeJob>) -> ExitCode {
+    // A job binary may have its own.
+    if !tracing::dispatcher::has_been_set() {
+        logging::init(LogFormat::Human);
+    }
     match attend(socket, make) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -131,7 +136,9 @@ fn remember_panics() -> Arc<Mutex<String>> {
     let (kept, usual) = (words.clone(), panic::take_hook());
     panic::set_hook(Box::new(move |info| {
         let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
-        let message = info.payload_as_str().unwrap_or("no message");
+        let payload = info.payload();
+        let owned = || payload.downcast_ref::<String>().map(String::as_str);
+        let message = payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message");
         *kept.lock().unwrap_or_else(PoisonError::into_inner) = format!("panicked{place}: {message}");
         usual(info);
     }));

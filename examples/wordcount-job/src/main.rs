@@ -1,0 +1,62 @@
+//! Counts words of at least `word.length` letters (setting; 1 if it is not given).
+//!
+//! Try it here:       cargo run --release -- --local some.txt out --conf word.length=4
+//! On a cluster:      mrctl submit target/release/wordcount-job --input /books --output /counts --reduces 2
+
+use mrlib::{Conf, Context, Counter, Emit, Job, Mapper, Reducer, TaskError, Values};
+
+/// Puts out each word with a one.
+struct Words {
+    length: usize,
+    short: Option<Counter>,
+}
+
+impl Mapper for Words {
+    fn map(
+        &mut self,
+        _offset: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let short = *self.short.get_or_insert_with(|| context.counter("SHORT_WORDS"));
+        for word in line.split(|byte| !byte.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
+            if word.len() >= self.length {
+                out.emit(&word.to_ascii_lowercase(), b"1")?;
+            } else {
+                context.add(short, 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds the counts of a word up. Serves as combiner too, because it puts out what it takes in.
+struct Sum;
+
+impl Reducer for Sum {
+    fn reduce(
+        &mut self,
+        word: &[u8],
+        counts: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut sum = 0;
+        while let Some(count) = counts.next()? {
+            let text = str::from_utf8(count).map_err(|error| error.to_string())?;
+            sum += text.parse::<u64>().map_err(|error| format!("{text:?}: {error}"))?;
+        }
+        out.emit(word, sum.to_string().as_bytes())
+    }
+}
+
+/// The job.
+pub fn job(_conf: &Conf) -> Job {
+    let words = |conf: &Conf| Ok(Words { length: conf.parse("word.length", 1)?, short: None });
+    Job::map(words).combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))
+}
+
+fn main() {
+    mrlib::run(job)
+}

@@ -1,0 +1,307 @@
+//! Task processes under a tracker that is a test: good ends, failures, panics, stops, and lost trackers.
+//!
+//! Programs that panic or hang are none of `mrtask`'s; for them this test binary runs itself as a job binary.
+
+use mrlib::{
+    Context, Emit, Job, Mapper, Reducer, TaskError, Values,
+    segment::SegmentWriter,
+    task::{
+        self, UMBILICAL_VAR,
+        frame::{read_frame, write_frame},
+        process::{LIMIT_AS_VAR, TRACKER_PID_VAR},
+    },
+};
+use proto::mr::{
+    FromTask, MapAvailable, MapEvent, Partition, Program, TaskMapEvents, TaskResult, TaskSpec, TaskStart,
+    TaskStop, ToTask, from_task, map_event, program, task_spec, to_task,
+};
+use std::{
+    os::unix::{
+        net::{UnixListener, UnixStream},
+        process::ExitStatusExt as _,
+    },
+    path::PathBuf,
+    process::{self, Child, Command, ExitStatus, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// A tracker with one task process.
+struct Tracker {
+    folder: TempDir,
+    stream: UnixStream,
+    child: Child,
+}
+
+/// How a task process has ended: its last words and its exit.
+type End = (Option<from_task::Kind>, ExitStatus);
+
+impl Tracker {
+    /// Starts `mrtask`.
+    fn with_mrtask() -> Self {
+        Self::with(Command::new(env!("CARGO_BIN_EXE_mrtask")))
+    }
+
+    /// Starts this binary as a job binary.
+    fn with_own_program() -> Self {
+        Self::with(own_program())
+    }
+
+    fn with(mut command: Command) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("umbilical");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        command.env(UMBILICAL_VAR, &socket).env(TRACKER_PID_VAR, process::id().to_string());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a program");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let hello: FromTask = read_frame(&mut stream).expect("a frame").expect("hello");
+        assert!(
+            matches!(hello.kind, Some(from_task::Kind::Hello(hello)) if hello.protocol == task::PROTOCOL)
+        );
+        Self { folder, stream, child }
+    }
+
+    fn send(&mut self, kind: to_task::Kind) {
+        write_frame(&mut self.stream, &ToTask { kind: Some(kind) }).expect("it listens");
+    }
+
+    /// Starts a reduce of so many maps.
+    fn start(&mut self, program: &str, maps: u32) {
+        let spec = TaskSpec {
+            attempt: "job_3.r0.0".into(),
+            program: Some(Program {
+                kind: Some(program::Kind::Builtin(program.into())),
+                ..Program::default()
+            }),
+            input: Some(task_spec::Input::Partition(Partition { index: 0, maps })),
+            reduces: 1,
+            ..TaskSpec::default()
+        };
+        let folder = self.folder.path().display().to_string();
+        let start = TaskStart {
+            spec: Some(spec),
+            work_dir: folder.clone(),
+            scratch_dirs: vec![folder],
+            memory_bytes: 64 << 20,
+            ..TaskStart::default()
+        };
+        self.send(to_task::Kind::Start(start));
+    }
+
+    /// Makes a map output of words on this node and tells of it as the given entry of the list.
+    fn map_output(&mut self, map: u32, words: &[&str]) {
+        let path: PathBuf = self.folder.path().join(format!("map{map}"));
+        let mut writer = SegmentWriter::create(&path, 1, true).expect("a disk");
+        for word in words {
+            writer.append(0, word.as_bytes(), &1_u64.to_le_bytes()).expect("a disk");
+        }
+        writer.finish().expect("a disk").write(&path).expect("a disk");
+        let available = MapAvailable {
+            attempt: format!("job_3.m{map}.0"),
+            local_path: path.display().to_string(),
+            ..MapAvailable::default()
+        };
+        let events = vec![MapEvent { kind: Some(map_event::Kind::Available(available)) }];
+        self.send(to_task::Kind::MapEvents(TaskMapEvents { first: u64::from(map), events, maps: 0 }));
+    }
+
+    /// Waits until it is in this stage.
+    fn wait_for_stage(&mut self, stage: &str) {
+        loop {
+            let heard: FromTask = read_frame(&mut self.stream).expect("a frame").expect("progress");
+            match heard.kind {
+                Some(from_task::Kind::Progress(progress)) if progress.stage == stage => return,
+                Some(from_task::Kind::Progress(_)) => {}
+                other => panic!("{other:?} before {stage}"),
+            }
+        }
+    }
+
+    fn end(mut self) -> End {
+        let mut last = None;
+        while let Ok(Some(FromTask { kind: Some(kind) })) = read_frame(&mut self.stream) {
+            if !matches!(kind, from_task::Kind::Progress(_)) {
+                last = Some(kind);
+            }
+        }
+        (last, self.child.wait().expect("a child"))
+    }
+}
+
+fn done(end: End) -> TaskResult {
+    assert!(end.1.success());
+    match end.0 {
+        Some(from_task::Kind::Done(result)) => result,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn failed(end: End) -> String {
+    assert!(end.1.success(), "a task that has failed is a process that has not");
+    match end.0 {
+        Some(from_task::Kind::Failed(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_reduce_runs_to_its_end() {
+    let mut tracker = Tracker::with_mrtask();
+    tracker.start("wordcount", 2);
+    tracker.map_output(0, &["a", "b", "b"]);
+    tracker.wait_for_stage("shuffle");
+    tracker.map_output(1, &["b", "c"]);
+    let result = done(tracker.end());
+    assert_eq!(result.counters["REDUCE_INPUT_RECORDS"], 5);
+    assert_eq!(result.counters["REDUCE_INPUT_GROUPS"], 3);
+    assert_eq!(result.counters["REDUCE_OUTPUT_RECORDS"], 3);
+    assert_eq!(result.bytes_out, "a\t1\nb\t3\nc\t1\n".len() as u64);
+    assert!(result.pieces.is_empty(), "the job has no output folder");
+    assert!(result.counters.contains_key("CPU_MILLISECONDS"));
+}
+
+#[test]
+fn an_unknown_program_fails_in_words() {
+    let mut tracker = Tracker::with_mrtask();
+    tracker.start("no-such", 0);
+    let why = failed(tracker.end());
+    assert!(why.contains("no-such") && why.contains("wordcount"), "{why}");
+}
+
+#[test]
+fn a_panic_is_told_with_its_place() {
+    let mut tracker = Tracker::with_own_program();
+    tracker.start("panic", 1);
+    tracker.map_output(0, &["a"]);
+    let why = failed(tracker.end());
+    assert!(why.contains("tests/jobs/task.rs:") && why.ends_with("this reducer panics"), "{why}");
+}
+
+#[test]
+fn an_output_that_cannot_be_fetched_is_told_of() {
+    let mut tracker = Tracker::with_mrtask();
+    tracker.start("wordcount", 1);
+    let available = MapAvailable {
+        attempt: "job_3.m0.0".into(),
+        local_path: "/no/such/output".into(),
+        ..MapAvailable::default()
+    };
+    let events = vec![MapEvent { kind: Some(map_event::Kind::Available(available)) }];
+    tracker.send(to_task::Kind::MapEvents(TaskMapEvents { first: 0, events, maps: 1 }));
+    let heard = loop {
+        let heard: FromTask = read_frame(&mut tracker.stream).expect("a frame").expect("news");
+        if !matches!(heard.kind, Some(from_task::Kind::Progress(_))) {
+            break heard.kind;
+        }
+    };
+    assert_eq!(heard, Some(from_task::Kind::Unfetched("job_3.m0.0".into())));
+    tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into() }));
+    assert_eq!(failed(tracker.end()), "stopped: enough");
+}
+
+#[test]
+fn a_task_stops_when_it_is_told_even_if_its_program_does_not() {
+    for (program, stage) in [("wait", "shuffle"), ("hang", "reduce")] {
+        let mut tracker = Tracker::with_own_program();
+        tracker.start(program, if program == "wait" { 2 } else { 1 });
+        tracker.map_output(0, &["a"]);
+        tracker.wait_for_stage(stage);
+        tracker.send(to_task::Kind::Stop(TaskStop { why: "preempted".into() }));
+        let started = Instant::now();
+        assert_eq!(failed(tracker.end()), "stopped: preempted");
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn without_a_tracker_a_task_process_ends() {
+    // Before the task: a warm process that is not needed.
+    let Tracker { stream, mut child, .. } = Tracker::with_mrtask();
+    drop(stream);
+    assert!(child.wait().expect("a child").success());
+    // And in the middle of one.
+    let mut tracker = Tracker::with_own_program();
+    tracker.start("hang", 1);
+    tracker.map_output(0, &["a"]);
+    tracker.wait_for_stage("reduce");
+    let Tracker { stream, mut child, .. } = tracker;
+    drop(stream);
+    assert!(!child.wait().expect("a child").success());
+}
+
+#[test]
+fn a_process_that_is_not_the_trackers_child_ends() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mrtask"));
+    command.env(UMBILICAL_VAR, "/no/such/socket").env(TRACKER_PID_VAR, "1");
+    let output = command.output().expect("a program");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("tracker has ended"), "{output:?}");
+}
+
+#[test]
+fn a_process_keeps_to_its_memory() {
+    let mut command = own_program();
+    command.env(LIMIT_AS_VAR, (2_u64 << 30).to_string());
+    let mut tracker = Tracker::with(command);
+    tracker.start("eat", 1);
+    tracker.map_output(0, &["a"]);
+    let (last, status) = tracker.end();
+    assert_eq!(last, None, "it cannot say anything any more");
+    assert_eq!(status.signal(), Some(6), "aborted");
+}
+
+/// This binary, told to run only the function below.
+fn own_program() -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this binary"));
+    command.args(["--exact", "task::own_program_main", "--nocapture"]);
+    command
+}
+
+/// Not a test: the main of the job binary that this binary is when a tracker has started it.
+#[test]
+fn own_program_main() {
+    let Some(socket) = task::umbilical_path() else { return };
+    let make: Arc<task::MakeJob> = Arc::new(|program, _| {
+        let Some(program::Kind::Builtin(name)) = &program.kind else { return Err("a name".into()) };
+        let name = name.clone();
+        Ok(Job::map(|_| Ok(Nothing)).reduce(move |_| Ok(Misbehaved(name.clone()))))
+    });
+    let code = task::serve(&socket, make);
+    process::exit(i32::from(code != process::ExitCode::SUCCESS));
+}
+
+struct Nothing;
+
+impl Mapper for Nothing {
+    fn map(&mut self, _: &[u8], _: &[u8], _: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+        Ok(())
+    }
+}
+
+struct Misbehaved(String);
+
+impl Reducer for Misbehaved {
+    fn reduce(
+        &mut self,
+        _: &[u8],
+        _: &mut dyn Values,
+        _: &mut dyn Emit,
+        _: &mut Context,
+    ) -> Result<(), TaskError> {
+        match self.0.as_str() {
+            "panic" => panic!("this reducer panics"),
+            "hang" => loop {
+                thread::sleep(Duration::from_secs(1));
+            },
+            "eat" => {
+                let mut eaten: Vec<Vec<u8>> = Vec::new();
+                loop {
+                    eaten.push(vec![1; 64 << 20]);
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
