@@ -167,7 +167,7 @@ impl Work<'_> {
         }
         let mut io = self.io("sample", PathBuf::new())?;
         let keys = self.run.reduces as usize * SAMPLES_PER_REDUCE;
-        let sample = sample_keys(self.job, &self.conf, &files, keys, &mut io)?;
+        let sample = sample_keys(self.job, &self.conf, &files, keys, &mut |path| io.open_input(path))?;
         let path = self.temporary.join("splits");
         fs::write(&path, encode_splits(sample, self.run.reduces, self.job.order))
             .map_err(disk("write", &path))?;

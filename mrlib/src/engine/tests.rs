@@ -296,7 +296,9 @@ fn a_total_order_by_sampling() {
     let length = records.len() as u64;
     let mut task = here.task(&source, 0, length, 4);
     assert!(run_map(&job, &task, &mut here).unwrap_err().to_string().contains("total.order.splits"));
-    let sample = sample_keys(&job, &task.conf, &[(source.clone(), length)], 1000, &mut here).unwrap();
+    let sample =
+        sample_keys(&job, &task.conf, &[(source.clone(), length)], 1000, &mut |path| here.open_input(path))
+            .unwrap();
     assert!((900..=1000).contains(&sample.len()), "{}", sample.len());
     let splits = here.file("splits", &encode_splits(sample, 4, job.order));
     task.conf.set("total.order.splits", splits);
