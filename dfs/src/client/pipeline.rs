@@ -22,7 +22,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Whatever the nodes say, a pipeline silent for this long is dead.
+/// What nodes may say of their patience: less would be a flood of keep-alives, more a wait without end.
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(600);
 
 /// What a source has.
@@ -104,9 +105,9 @@ impl Link {
     }
 
     fn take_timeout(&mut self, status: &pb::WriteStatus) -> io::Result<()> {
-        let told = Duration::from_millis(status.timeout_ms);
-        if !told.is_zero() && told != self.timeout {
-            self.timeout = told.min(TIMEOUT_MAX);
+        let told = Duration::from_millis(status.timeout_ms).clamp(TIMEOUT_MIN, TIMEOUT_MAX);
+        if status.timeout_ms > 0 && told != self.timeout {
+            self.timeout = told;
             let stream = self.replies.get_ref();
             stream.set_read_timeout(Some(self.patience()))?;
             stream.set_write_timeout(Some(self.patience()))?;
