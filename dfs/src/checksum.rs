@@ -178,4 +178,40 @@ mod tests {
             }
         }
     }
+
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        #[test]
+        fn any_bytes_decode_or_are_refused(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            length in any::<u64>(),
+        ) {
+            Checksums::decode(&bytes, BlockId(7)).ok();
+            // A sound header that says anything of the length.
+            let header = Checksums { block: BlockId(7), length, sums: from_bytes(&bytes) }.encode();
+            if let Ok(read) = Checksums::decode(&header, BlockId(7)) {
+                prop_assert_eq!(read.sums.len() as u64, length.div_ceil(CHUNK_BYTES as u64));
+            }
+        }
+
+        #[test]
+        fn changed_bytes_are_refused(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 1..4),
+            cut in any::<prop::sample::Index>(),
+            more in prop::collection::vec(any::<u8>(), 1..9),
+        ) {
+            let good = sample().1.encode();
+            let mut bad = good.clone();
+            for (at, flip) in changes {
+                let at = at.index(bad.len());
+                bad[at] ^= flip;
+            }
+            prop_assert_eq!(Checksums::decode(&bad, BlockId(7)).is_ok(), bad == good);
+            prop_assert!(Checksums::decode(&good[..cut.index(good.len())], BlockId(7)).is_err());
+            prop_assert!(Checksums::decode(&[good, more].concat(), BlockId(7)).is_err());
+        }
+    }
 }

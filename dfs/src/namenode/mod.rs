@@ -21,9 +21,9 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use crate::metadata::DATANODE_PROTOCOL;
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
 pub use run::{NameNodeError, run};
-pub use server::DATANODE_PROTOCOL;
 pub use settings::Settings;
 pub use state::{Handled, State};
 pub use storage::StorageError;

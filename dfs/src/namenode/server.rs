@@ -2,12 +2,10 @@
 
 use super::{driver::Driver, op::Outcome, state::State, wire};
 use crate::error::{Error, Kind};
+use crate::metadata::DATANODE_PROTOCOL;
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
-
-/// What is spoken between this build's NameNode and DataNodes. Refused when it differs.
-pub const DATANODE_PROTOCOL: u32 = 1;
 
 /// Entries in one page of a listing, at the most and by default.
 const PAGE: usize = 1000;
