@@ -122,7 +122,7 @@ impl Cursor {
                     none.insert(fetch::start(&file.client, parts))
                 }
             };
-            match run.items.recv().await {
+            match run.next().await {
                 Some(Ok((offset, bytes))) => {
                     let skip = self.at.saturating_sub(offset) as usize;
                     let left = (self.end - self.at).min(usize::MAX as u64) as usize;
