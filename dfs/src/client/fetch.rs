@@ -34,9 +34,9 @@ pub(super) struct Part {
 }
 
 impl Part {
-    fn failure(&self, bad: &Bad) -> Failure {
+    fn failure(&self, bad: &Bad) -> Box<Failure> {
         let (reason, damaged) = bad.judge();
-        Failure { block: self.block.clone(), node: self.node.clone(), reason, damaged }
+        Box::new(Failure { block: self.block.clone(), node: self.node.clone(), reason, damaged })
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Failure {
 }
 
 /// Bytes and their place in the file. They may begin before and end after what was asked, at chunk boundaries.
-pub(super) type Item = Result<(u64, Bytes), Failure>;
+pub(super) type Item = Result<(u64, Bytes), Box<Failure>>;
 
 /// What the thread passes to the consumer.
 enum Fetched {

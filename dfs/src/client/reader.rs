@@ -135,7 +135,7 @@ impl Cursor {
                 }
                 Some(Err(failure)) => {
                     self.run = None;
-                    file.failed(failure).await;
+                    file.failed(*failure).await;
                 }
                 None if fruitless => return Err(file.lost_thread(self.at)),
                 None => {
