@@ -1,11 +1,7 @@
-//! Fetches parts of blocks on a thread of its own, a few packets ahead of the consumer.
+//! Fetches parts of blocks on a thread of its own, verified, a few packets ahead of the consumer.
 //!
-//! Invariant: no byte is handed out before its chunk's checksum has been checked. What comes over a socket is
-//! checked by the consumer, in [`Run::next`], while the thread receives the next packet: copying out of the
-//! kernel takes a whole core, and checking on that core too would slow it down. What is mapped is checked by the
-//! thread, because touching it may wait for the disk.
-//!
-//! The first failure ends the run, after everything good before it; what to do about it is the reader's business.
+//! Invariant: no byte is handed out before its chunk's checksum has been checked. The first failure ends the
+//! run, after everything good before it; what to do about it is the reader's business.
 
 use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
 use super::local::{self, LocalBlock};
@@ -33,13 +29,6 @@ pub(super) struct Part {
     pub(super) to: u64,
 }
 
-impl Part {
-    fn failure(&self, bad: &Bad) -> Box<Failure> {
-        let (reason, damaged) = bad.judge();
-        Box::new(Failure { block: self.block.clone(), node: self.node.clone(), reason, damaged })
-    }
-}
-
 /// Why a part could not be fetched.
 pub(super) struct Failure {
     pub(super) block: LocatedBlock,
@@ -50,49 +39,12 @@ pub(super) struct Failure {
 }
 
 /// Bytes and their place in the file. They may begin before and end after what was asked, at chunk boundaries.
-pub(super) type Item = Result<(u64, Bytes), Box<Failure>>;
-
-/// What the thread passes to the consumer.
-enum Fetched {
-    /// Checked already, or failed.
-    Checked(Item),
-    /// As it came from the socket.
-    Raw(Raw),
-}
-
-/// Bytes that nobody may see yet.
-struct Raw {
-    part: Arc<Part>,
-    /// Of the first byte in its block.
-    at: u64,
-    bytes: Bytes,
-    sums: Vec<u32>,
-}
-
-impl Raw {
-    fn check(self) -> Item {
-        let Self { part, at, bytes, sums } = self;
-        match checksum::verify(&bytes, at, &sums) {
-            Ok(()) => Ok((part.block.offset + at, bytes)),
-            Err(error) => Err(part.failure(&Bad::Sum(error))),
-        }
-    }
-}
+pub(super) type Item = Result<(u64, Bytes), Failure>;
 
 /// A thread at work. Dropped, it is hung up.
 pub(super) struct Run {
-    fetched: mpsc::Receiver<Fetched>,
+    pub(super) items: mpsc::Receiver<Item>,
     hangup: Hangup,
-}
-
-impl Run {
-    /// The next bytes, verified; None when there are no more. After a failure nothing good follows.
-    pub(super) async fn next(&mut self) -> Option<Item> {
-        match self.fetched.recv().await? {
-            Fetched::Checked(item) => Some(item),
-            Fetched::Raw(raw) => Some(raw.check()),
-        }
-    }
 }
 
 impl Drop for Run {
@@ -103,10 +55,10 @@ impl Drop for Run {
 
 /// Starts fetching `parts`, in order.
 pub(super) fn start(client: &Client, parts: Vec<Part>) -> Result<Run, ClientError> {
-    let (sender, fetched) = mpsc::channel(AHEAD);
+    let (items, receiver) = mpsc::channel(AHEAD);
     let hangup = Hangup::default();
     let fetcher = Fetcher {
-        sender,
+        items,
         hangup: hangup.clone(),
         timeouts: client.read_timeouts(),
         short_circuit: client.inner.options.config.short_circuit,
@@ -114,11 +66,11 @@ pub(super) fn start(client: &Client, parts: Vec<Part>) -> Result<Run, ClientErro
         buffers: client.inner.buffers.clone(),
     };
     client.inner.threads.start("dfs-read", move || fetcher.run(parts))?;
-    Ok(Run { fetched, hangup })
+    Ok(Run { items: receiver, hangup })
 }
 
 struct Fetcher {
-    sender: mpsc::Sender<Fetched>,
+    items: mpsc::Sender<Item>,
     hangup: Hangup,
     timeouts: Timeouts,
     short_circuit: bool,
@@ -158,7 +110,7 @@ impl Bad {
 
 impl Fetcher {
     fn run(&self, parts: Vec<Part>) {
-        for part in parts.into_iter().map(Arc::new) {
+        for part in parts {
             let local = if self.short_circuit { local::open_if_local(&part.block, &part.node) } else { None };
             let fetched = match local {
                 Some(local) => self.read_map(&part, local),
@@ -168,14 +120,16 @@ impl Fetcher {
             if self.hangup.is_gone() || matches!(bad, Bad::Unwanted) {
                 return;
             }
+            let (reason, damaged) = bad.judge();
+            let failure = Failure { block: part.block, node: part.node, reason, damaged };
             // A consumer that is gone does not want to know.
-            let _ = self.pass(Fetched::Checked(Err(part.failure(&bad))));
+            let _ = self.items.blocking_send(Err(failure));
             return;
         }
     }
 
-    fn pass(&self, fetched: Fetched) -> Result<(), Bad> {
-        self.sender.blocking_send(fetched).map_err(|_| Bad::Unwanted)
+    fn hand_out(&self, part: &Part, offset: u64, bytes: Bytes) -> Result<(), Bad> {
+        self.items.blocking_send(Ok((part.block.offset + offset, bytes))).map_err(|_| Bad::Unwanted)
     }
 
     fn read_map(&self, part: &Part, local: LocalBlock) -> Result<(), Bad> {
@@ -185,14 +139,13 @@ impl Fetcher {
         while at < part.to {
             let end = (at + 1).next_multiple_of(PACKET_BYTES as u64).min(part.to);
             local.verify(at..end).map_err(Bad::Sum)?;
-            let bytes = whole.slice(at as usize..end as usize);
-            self.pass(Fetched::Checked(Ok((part.block.offset + at, bytes))))?;
+            self.hand_out(part, at, whole.slice(at as usize..end as usize))?;
             at = end;
         }
         Ok(())
     }
 
-    fn read_node(&self, part: &Arc<Part>) -> Result<(), Bad> {
+    fn read_node(&self, part: &Part) -> Result<(), Bad> {
         let chunk = CHUNK_BYTES as u64;
         let from = part.from / chunk * chunk;
         let to = part.to.checked_next_multiple_of(chunk).unwrap_or(u64::MAX).min(part.block.length);
@@ -206,7 +159,7 @@ impl Fetcher {
     }
 
     /// One request: bytes `from..to`, at chunk boundaries or the end of the block.
-    fn read_range(&self, part: &Arc<Part>, from: u64, to: u64) -> Result<(), Bad> {
+    fn read_range(&self, part: &Part, from: u64, to: u64) -> Result<(), Bad> {
         let (mut stream, sums) = self.ask(part, from, to)?;
         let mut sums = sums.chunks(PACKET_BYTES / CHUNK_BYTES);
         let mut at = from;
@@ -214,9 +167,9 @@ impl Fetcher {
             let length = (to - at).min(PACKET_BYTES as u64) as usize;
             let mut buffer = self.buffers.take_full();
             stream.read_exact(&mut buffer[..length])?;
-            let bytes = Bytes::from_owner(Pooled { buffer, length, home: self.buffers.clone() });
-            let sums = sums.next().unwrap_or(&[]).to_vec();
-            self.pass(Fetched::Raw(Raw { part: part.clone(), at, bytes, sums }))?;
+            checksum::verify(&buffer[..length], at, sums.next().unwrap_or(&[])).map_err(Bad::Sum)?;
+            let pooled = Pooled { buffer, length, home: self.buffers.clone() };
+            self.hand_out(part, at, Bytes::from_owner(pooled))?;
             at += length as u64;
         }
         self.hangup.release();

@@ -121,7 +121,7 @@ impl Cursor {
                     none.insert(fetch::start(&file.client, parts)?)
                 }
             };
-            match run.next().await {
+            match run.items.recv().await {
                 Some(Ok((offset, bytes))) => {
                     let skip = self.at.saturating_sub(offset) as usize;
                     let left = (self.end - self.at).min(usize::MAX as u64) as usize;
@@ -134,7 +134,7 @@ impl Cursor {
                 }
                 Some(Err(failure)) => {
                     self.run = None;
-                    file.failed(*failure).await;
+                    file.failed(failure).await;
                 }
                 None if fruitless => return Err(file.lost_thread(self.at)),
                 None => {
