@@ -247,30 +247,24 @@ async fn dying_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
         disk.crash_after(crash_at);
         let Some(driver) = open(&disk) else { continue };
         let ids: Vec<RequestId> = (0..CLIENTS * 4).map(|_| RequestId::random()).collect();
-        let client = |first: usize| {
-            let (driver, ids) = (&driver, &ids);
-            async move {
+        let driver = Arc::new(driver);
+        let mut clients = tokio::task::JoinSet::new();
+        for chunk in 0..CLIENTS {
+            let driver = driver.clone();
+            let mine: Vec<(usize, RequestId)> =
+                ids.iter().copied().enumerate().skip(chunk * 4).take(4).collect();
+            clients.spawn(async move {
                 let mut acknowledged = Vec::new();
-                for n in first * 4..first * 4 + 4 {
-                    if submit_as(driver, ids[n], mkdir(n)).await.is_err() {
+                for (n, id) in mine {
+                    if submit_as(&driver, id, mkdir(n)).await.is_err() {
                         break;
                     }
                     acknowledged.push(n);
                 }
                 acknowledged
-            }
-        };
-        let (a, b, c, d, e, f, g, h) = tokio::join!(
-            client(0),
-            client(1),
-            client(2),
-            client(3),
-            client(4),
-            client(5),
-            client(6),
-            client(7)
-        );
-        let acknowledged: Vec<usize> = [a, b, c, d, e, f, g, h].concat();
+            });
+        }
+        let acknowledged: Vec<usize> = clients.join_all().await.concat();
         batched |= driver.log().stats().records > driver.log().stats().batches;
         drop(driver);
         for survive in [Survive::Everything, Survive::SyncedOnly, Survive::Seeded(crash_at)] {

@@ -231,16 +231,12 @@ fn finish(
     cluster_id: &str,
     answers: usize,
 ) -> Result<Namespace, StorageError> {
-    match loader {
-        Some(loader) => {
-            loader.finish().map_err(|error| StorageError::Record { seq: 0, why: error.to_string() })
-        }
-        None => {
-            let mut namespace = Namespace::new(cluster_id);
-            namespace.keep_answers(answers);
-            Ok(namespace)
-        }
+    if let Some(loader) = loader {
+        return loader.finish().map_err(|error| StorageError::Record { seq: 0, why: error.to_string() });
     }
+    let mut namespace = Namespace::new(cluster_id);
+    namespace.keep_answers(answers);
+    Ok(namespace)
 }
 
 /// Whether a snapshot would leave the log's disk with at least `reserve` bytes; if not, what it needs and what
