@@ -10,6 +10,8 @@ pub mod namespace;
 pub mod op;
 pub mod placement;
 mod plan;
+#[cfg(test)]
+mod recovery_tests;
 mod run;
 mod server;
 pub mod settings;
@@ -25,5 +27,5 @@ pub use crate::metadata::DATANODE_PROTOCOL;
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
 pub use run::{NameNodeError, run};
 pub use settings::Settings;
-pub use state::{Handled, State};
+pub use state::{Entry, Handled, State};
 pub use storage::StorageError;
