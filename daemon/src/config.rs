@@ -75,7 +75,8 @@ pub struct NameNodeConfig {
     pub copy_timeout: Period,
     /// Replicas of unknown blocks are kept this long after safemode before they are deleted.
     pub orphan_grace: Period,
-    /// Answers kept to recognise repeated requests.
+    /// Answers kept to recognise repeated requests, at the most (about 100 bytes each); those of the last ten
+    /// minutes are kept, so few of them without load.
     pub retry_cache: usize,
     /// A snapshot is made when the edits since the last one exceed this many bytes.
     pub snapshot_bytes: Bytes,
@@ -262,7 +263,7 @@ impl Default for NameNodeConfig {
             copies_per_node_max: 4,
             copy_timeout: Period::secs(120),
             orphan_grace: Period::secs(60),
-            retry_cache: 100_000,
+            retry_cache: 1_000_000,
             snapshot_bytes: Bytes::mib(64),
             dir_entries_max: 10_000_000,
         }
@@ -370,6 +371,19 @@ impl Config {
                 "must be at least namenode.block_size_min",
             );
         }
+        let NameNodeConfig { copies_max, copies_per_node_max, retry_cache, lease, heartbeat, .. } =
+            self.namenode;
+        for (key, value, zero) in [
+            ("namenode.copies_max", copies_max.to_string(), copies_max == 0),
+            ("namenode.copies_per_node_max", copies_per_node_max.to_string(), copies_per_node_max == 0),
+            ("namenode.retry_cache", retry_cache.to_string(), retry_cache == 0),
+            ("namenode.lease", lease.to_string(), lease.0.is_zero()),
+            ("namenode.heartbeat", heartbeat.to_string(), heartbeat.0.is_zero()),
+        ] {
+            if zero {
+                return refuse(key, value, "must be more than 0");
+            }
+        }
         if self.namenode.dead_after <= self.namenode.suspect_after {
             return refuse(
                 "namenode.dead_after",
@@ -441,5 +455,16 @@ mod tests {
     fn values_that_make_no_sense_are_refused_by_name() {
         let error = parse("[namenode]\nreplication = 0\n").unwrap().check().unwrap_err().to_string();
         assert!(error.starts_with("namenode.replication = 0: "), "{error}");
+        for (key, value) in [
+            ("copies_max", "0"),
+            ("copies_per_node_max", "0"),
+            ("retry_cache", "0"),
+            ("lease", "\"0s\""),
+            ("heartbeat", "\"0s\""),
+        ] {
+            let text = format!("[namenode]\n{key} = {value}\n");
+            let error = parse(&text).unwrap().check().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("namenode.{key} = ")), "{error}");
+        }
     }
 }

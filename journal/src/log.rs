@@ -25,7 +25,7 @@ use std::{
     io,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     thread::{self, JoinHandle},
@@ -122,6 +122,8 @@ impl Log {
             work: Condvar::new(),
             moved: Condvar::new(),
             durable: AtomicU64::new(last),
+            last: AtomicU64::new(last),
+            has_failed: AtomicBool::new(false),
             progress: watch::Sender::new(Progress { durable: last, failed: None }),
             ledger: Mutex::new(Ledger {
                 segments: repaired.segments,
@@ -173,6 +175,7 @@ impl Log {
         pending.count += records.len() as u32;
         pending.next += records.len() as u64;
         let last = pending.next - 1;
+        self.shared.last.store(last, Ordering::Release);
         self.wake_writer(pending);
         Ok(last)
     }
@@ -198,9 +201,23 @@ impl Log {
         }
     }
 
+    /// Whether a record of up to `bytes` would be taken at once. It stays so until somebody appends.
+    pub fn has_room_for(&self, bytes: usize) -> bool {
+        let pending = self.shared.pending();
+        pending.buffer.len() - BATCH_HEADER_BYTES + 4 + bytes <= BATCH_BYTES_MAX
+    }
+
     /// The number of the newest record, durable or not.
     pub fn last_seq(&self) -> Seq {
-        self.shared.pending().next - 1
+        self.shared.last.load(Ordering::Acquire)
+    }
+
+    /// Fails if the log has failed, even where all that was taken is durable.
+    pub fn check(&self) -> Result<(), LogFailed> {
+        if !self.shared.has_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.shared.pending().failed.clone().map_or(Ok(()), Err)
     }
 
     /// Everything up to here is durable.
@@ -262,11 +279,6 @@ impl Log {
         done.recv().unwrap_or_else(|_| Err(LogFailed { reason: "the journal's writer is gone".into() }))
     }
 
-    /// Bytes in the current segment.
-    pub fn segment_bytes(&self) -> u64 {
-        self.shared.ledger().segments.last().map_or(0, |segment| segment.bytes)
-    }
-
     /// Bytes of the segments that a restart would read after the newest snapshot.
     pub fn bytes_since_snapshot(&self) -> u64 {
         let ledger = self.shared.ledger();
@@ -274,9 +286,10 @@ impl Log {
         ledger.segments[ledger.first_after(base)..].iter().map(|segment| segment.bytes).sum()
     }
 
-    /// The last record in the newest snapshot; 0 if there is none.
-    pub fn snapshot_seq(&self) -> Seq {
-        self.shared.ledger().snapshots.last().copied().unwrap_or(0)
+    /// Bytes of the newest snapshot; 0 if there is none.
+    pub fn snapshot_bytes(&self) -> io::Result<u64> {
+        let newest = self.shared.ledger().snapshots.last().copied();
+        newest.map_or(Ok(0), |seq| self.disk.open(&FileKind::Snapshot.name(seq))?.length())
     }
 
     /// Bytes free where the log is.

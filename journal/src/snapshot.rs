@@ -21,8 +21,8 @@ const FOOTER_BYTES: usize = 20;
 const FOOTER_MARK: u32 = u32::MAX;
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Writes one snapshot. Nothing is visible before [`Self::finish`]; dropped without it, it leaves at most a
-/// temporary file that the next open removes.
+/// Writes one snapshot. Nothing is visible before [`Self::finish`]; dropped without it, it removes its temporary
+/// file (after a crash the next open does).
 pub struct SnapshotWriter {
     disk: Arc<dyn Disk>,
     file: Box<dyn WriteFile>,
@@ -32,6 +32,16 @@ pub struct SnapshotWriter {
     written: u64,
     count: u64,
     crc: u32,
+    named: bool,
+}
+
+impl Drop for SnapshotWriter {
+    fn drop(&mut self) {
+        if !self.named {
+            // It may hold the room that the log needs. If it cannot be removed, the next open will.
+            let _left = self.disk.remove(&self.temporary);
+        }
+    }
 }
 
 impl SnapshotWriter {
@@ -40,7 +50,7 @@ impl SnapshotWriter {
         let temporary = format!("{}{TEMPORARY}", FileKind::Snapshot.name(seq));
         let file = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
         let buffer = header.encode().to_vec();
-        Ok(Self { disk, file, header, temporary, buffer, written: 0, count: 0, crc: 0 })
+        Ok(Self { disk, file, header, temporary, buffer, written: 0, count: 0, crc: 0, named: false })
     }
 
     /// Adds a record; what it means is the owner's affair. At most [`crate::log::RECORD_BYTES_MAX`] bytes.
@@ -67,6 +77,7 @@ impl SnapshotWriter {
         let name = FileKind::Snapshot.name(self.header.seq);
         self.file.sync().map_err(LogError::io("sync", &self.temporary))?;
         self.disk.rename(&self.temporary, &name).map_err(LogError::io("rename to", &name))?;
+        self.named = true;
         self.disk.sync_folder().map_err(LogError::io("sync the folder of", &name))?;
         Ok(self.written)
     }

@@ -14,7 +14,7 @@ use crate::{
 use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::SyncSender,
     },
     thread,
@@ -32,6 +32,10 @@ pub(crate) struct Shared {
     /// The writer has taken or finished a batch, or failed.
     pub(crate) moved: Condvar,
     pub(crate) durable: AtomicU64,
+    /// The newest record, durable or not: `Pending::next` less one, to be read without the lock.
+    pub(crate) last: AtomicU64,
+    /// Whether `Pending::failed` is set, to be read without the lock.
+    pub(crate) has_failed: AtomicBool,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) ledger: Mutex<Ledger>,
 }
@@ -132,6 +136,7 @@ impl Shared {
         let failed = LogFailed { reason: reason.into() };
         let mut pending = self.pending();
         pending.failed = Some(failed.clone());
+        self.has_failed.store(true, Ordering::Release);
         let waiting = std::mem::take(&mut pending.rotations);
         drop(pending);
         for reply in rotations.into_iter().chain(waiting) {

@@ -1,10 +1,9 @@
-//! One frame: encode, and decode from a blocking or an async stream. Sizes are checked before anything is
+//! One frame: encode, and decode from a blocking stream. Sizes are checked before anything is
 //! allocated, so hostile input costs nothing.
 
 use bytes::BytesMut;
 use prost::Message;
 use std::io::{self, Read};
-use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Length of the fixed part.
 pub const FRAME_HEADER_BYTES: usize = 16;
@@ -163,22 +162,6 @@ pub fn read_frame(stream: &mut impl Read, spare: BytesMut) -> Result<Frame, Fram
     Ok(Frame { kind: header.kind, body, data })
 }
 
-/// Reads one frame from an async stream.
-pub async fn read_frame_async(stream: &mut (impl AsyncRead + Unpin)) -> Result<Frame, FrameError> {
-    let mut raw = [0; FRAME_HEADER_BYTES];
-    if stream.read(&mut raw[..1]).await? == 0 {
-        return Err(FrameError::Closed);
-    }
-    stream.read_exact(&mut raw[1..]).await?;
-    let header = Header::parse(&raw)?;
-    let mut body = BytesMut::zeroed(header.body_len);
-    stream.read_exact(&mut body).await?;
-    header.check(&raw, &body)?;
-    let mut data = BytesMut::zeroed(header.data_len);
-    stream.read_exact(&mut data).await?;
-    Ok(Frame { kind: header.kind, body, data })
-}
-
 /// Takes a frame's data memory back for the next [`read_frame`].
 pub fn recycle(frame: Frame) -> BytesMut {
     frame.data
@@ -234,6 +217,77 @@ mod tests {
         let raw = packet_frame(b"hello");
         for cut in 1..raw.len() {
             assert!(matches!(read_frame(&mut &raw[..cut], BytesMut::new()), Err(FrameError::Io(_))));
+        }
+    }
+
+    use proptest::prelude::*;
+
+    /// Counts what is taken from it: no more may be asked for than the largest frame.
+    struct Counted<'a>(&'a [u8], usize);
+
+    impl Read for Counted<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            assert!(into.len() <= BODY_BYTES_MAX.max(DATA_BYTES_MAX), "memory for more than a frame");
+            let read = self.0.read(into)?;
+            self.1 += read;
+            Ok(read)
+        }
+    }
+
+    fn read_anything(bytes: &[u8]) -> Result<Frame, FrameError> {
+        let mut stream = Counted(bytes, 0);
+        let frame = read_frame(&mut stream, BytesMut::new())?;
+        assert_eq!(stream.1, FRAME_HEADER_BYTES + frame.body.len() + frame.data.len());
+        frame.expect::<Packet>(FrameKind::Packet).ok();
+        frame.expect::<proto::dfs::BulkRequest>(FrameKind::Request).ok();
+        frame.expect::<proto::dfs::WriteStatus>(FrameKind::Status).ok();
+        frame.expect::<proto::dfs::ReadReply>(FrameKind::ReadReply).ok();
+        Ok(frame)
+    }
+
+    /// A frame around any body, sound but for what the body says.
+    fn around(kind: u8, body: &[u8], data: &[u8]) -> Vec<u8> {
+        let mut out = [&MAGIC[..], &[VERSION, kind]].concat();
+        out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(data.len() as u32).to_le_bytes());
+        let crc = frame_crc(&out, body);
+        [&out[..], &crc.to_le_bytes(), body, data].concat()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        #[test]
+        fn any_bytes_are_a_frame_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            read_anything(&bytes).ok();
+            read_anything(&[&MAGIC[..], &[VERSION], &bytes].concat()).ok();
+        }
+
+        #[test]
+        fn any_body_parses_or_is_an_error(
+            kind in 0_u8..8,
+            body in prop::collection::vec(any::<u8>(), 0..100),
+            data in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
+            read_anything(&around(kind, &body, &data)).ok();
+        }
+
+        #[test]
+        fn a_damaged_frame_is_refused_or_differs_in_its_data_only(
+            data in prop::collection::vec(any::<u8>(), 0..100),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 1..4),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let good = packet_frame(&data);
+            let mut bad = good.clone();
+            for (at, flip) in changes {
+                let at = at.index(bad.len());
+                bad[at] ^= flip;
+            }
+            let head = good.len() - data.len();
+            prop_assert_eq!(read_anything(&bad).is_ok(), bad[..head] == good[..head]);
+            let cut = cut.index(good.len());
+            prop_assert!(read_anything(&good[..cut]).is_err());
         }
     }
 }

@@ -23,6 +23,11 @@
 //! and the last packet until `done`): the node cuts its partial replica there and takes over from the old
 //! connection. A node that has finalised the block already answers `done` at once.
 //!
+//! A writer whose source gives nothing sends a keep-alive, a `Packet` without data that is not the last, every
+//! quarter of the `timeout_ms` that the statuses name. It goes down the pipeline and is answered like any other
+//! packet, so silence always means that a node (or the writer) is dead, in either direction, however slow the
+//! source is. The writer itself gives the first node up after `timeout_ms` without an answer that is due.
+//!
 //! **Read.** `Request(ReadBlock)` → `ReadReply` with all checksums of the range, then the raw bytes (sendfile).
 //!
 //! **Local.** `Request(OpenLocal)` over the node's Unix socket → `ReadReply` with two descriptors (data file,
@@ -31,11 +36,11 @@
 //! Any request may be answered by `Error` instead. Deliberately absent: compression and multiplexing; a
 //! transfer owns its connection. A connection may carry several requests, one after the other.
 
+mod connect;
 mod frame;
 
-pub use frame::{
-    FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, encode_frame, read_frame, read_frame_async, recycle,
-};
+pub use connect::connect;
+pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, encode_frame, read_frame, recycle};
 
 /// Data bytes in a full packet: a whole number of chunks.
 pub const PACKET_BYTES: usize = 8 * crate::checksum::CHUNK_BYTES;

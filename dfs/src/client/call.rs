@@ -5,6 +5,7 @@
 
 use super::{Client, ClientError};
 use crate::error::{Error, Kind, from_status};
+use crate::metadata::USER_KEY;
 use proto::dfs::name_node_client::NameNodeClient;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -82,7 +83,7 @@ impl Client {
         loop {
             let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             let mut attempt = Request::new(request.clone());
-            attempt.metadata_mut().insert("fermata-user", self.inner.user.clone());
+            attempt.metadata_mut().insert(USER_KEY, self.inner.user.clone());
             let answer = tokio::time::timeout(one.min(left), send(self.inner.rpc.clone(), attempt)).await;
             let failed = match answer {
                 Ok(Ok(reply)) => return Ok(reply.into_inner()),

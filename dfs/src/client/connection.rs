@@ -3,11 +3,11 @@
 //! The bulk path runs on blocking threads: a transfer owns its connection and does nothing but move bytes, and
 //! plain reads and writes of half a megabyte cost less than readiness events.
 
-use crate::bulk::{FrameKind, PACKET_BYTES, encode_frame};
+use crate::bulk::{self, FrameKind, PACKET_BYTES, encode_frame};
 use parking_lot::Mutex;
 use prost::Message;
 use std::io::{self, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,21 +61,12 @@ pub(super) struct Timeouts {
 
 /// A new connection to `addr`, watched by `hangup`.
 pub(super) fn connect(addr: &str, timeouts: Timeouts, hangup: &Hangup) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("the name has no address");
-    for one in addr.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&one, timeouts.connect) {
-            Ok(stream) => {
-                prepare(&stream, timeouts, hangup)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let stream = bulk::connect(addr, timeouts.connect)?;
+    prepare(&stream, timeouts, hangup)?;
+    Ok(stream)
 }
 
 fn prepare(stream: &TcpStream, timeouts: Timeouts, hangup: &Hangup) -> io::Result<()> {
-    stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(timeouts.silence))?;
     stream.set_write_timeout(Some(timeouts.silence))?;
     hangup.watch(stream)

@@ -80,6 +80,12 @@ pub enum ClientError {
         /// The file.
         path: DfsPath,
     },
+    /// This process has as many transfers open as it may or can.
+    #[error("cannot start another transfer: {reason}: close some files first")]
+    TooManyTransfers {
+        /// Which limit.
+        reason: String,
+    },
     /// A local file failed.
     #[error("{path}: {reason}", path = .path.display())]
     Local {

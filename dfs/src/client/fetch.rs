@@ -1,11 +1,11 @@
-//! Fetches parts of blocks on a blocking thread, verified, a few packets ahead of the consumer.
+//! Fetches parts of blocks on a thread of its own, verified, a few packets ahead of the consumer.
 //!
 //! Invariant: no byte is handed out before its chunk's checksum has been checked. The first failure ends the
 //! run, after everything good before it; what to do about it is the reader's business.
 
 use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
 use super::local::{self, LocalBlock};
-use super::{Client, LocatedBlock, NodeAddress};
+use super::{Client, ClientError, LocatedBlock, NodeAddress};
 use crate::bulk::{FrameError, FrameKind, PACKET_BYTES, read_frame};
 use crate::checksum::{self, CHUNK_BYTES, ChecksumError};
 use bytes::{Bytes, BytesMut};
@@ -54,7 +54,7 @@ impl Drop for Run {
 }
 
 /// Starts fetching `parts`, in order.
-pub(super) fn start(client: &Client, parts: Vec<Part>) -> Run {
+pub(super) fn start(client: &Client, parts: Vec<Part>) -> Result<Run, ClientError> {
     let (items, receiver) = mpsc::channel(AHEAD);
     let hangup = Hangup::default();
     let fetcher = Fetcher {
@@ -65,8 +65,8 @@ pub(super) fn start(client: &Client, parts: Vec<Part>) -> Run {
         idle: client.inner.idle.clone(),
         buffers: client.inner.buffers.clone(),
     };
-    tokio::task::spawn_blocking(move || fetcher.run(parts));
-    Run { items: receiver, hangup }
+    client.inner.threads.start("dfs-read", move || fetcher.run(parts))?;
+    Ok(Run { items: receiver, hangup })
 }
 
 struct Fetcher {

@@ -62,7 +62,8 @@ fn write_all(mut file: File, mut packets: mpsc::Receiver<Bytes>) -> io::Result<(
     while let Some(bytes) = packets.blocking_recv() {
         file.write_all(&bytes)?;
     }
-    Ok(())
+    // Before the rename: after a crash the name must not stand for an empty or half-written file.
+    file.sync_all()
 }
 
 /// The file under its hidden name; goes when dropped.

@@ -20,6 +20,7 @@ mod operate;
 mod pipeline;
 mod put;
 mod reader;
+mod threads;
 mod wire;
 mod writer;
 
@@ -90,6 +91,7 @@ struct Inner {
     /// Names this client to the NameNode as the writer of its files.
     holder: String,
     leases: Mutex<lease::Leases>,
+    threads: Arc<threads::Threads>,
     idle: Arc<Idle>,
     buffers: Arc<Buffers>,
 }
@@ -123,6 +125,7 @@ impl Client {
             user,
             holder,
             leases: Mutex::default(),
+            threads: Arc::default(),
             idle: Arc::default(),
             buffers: Arc::default(),
         };
@@ -151,10 +154,11 @@ impl Client {
         Timeouts { connect: config.connect_timeout.0, silence }
     }
 
-    /// The first node of a pipeline may itself be waiting for a mirror, and fsync takes its time: a writer
-    /// must be more patient than a DataNode, or it would blame the wrong one.
+    /// How long a writer waits for a pipeline to be set up: the first node may itself be waiting for a mirror.
+    /// How long it waits after that, it is told by the nodes.
     fn write_timeouts(&self) -> Timeouts {
         let config = &self.inner.options.config;
-        Timeouts { connect: config.connect_timeout.0, silence: config.deadline.0.max(Duration::from_secs(1)) }
+        let silence = (config.deadline.0 / 2).max(Duration::from_secs(1));
+        Timeouts { connect: config.connect_timeout.0, silence }
     }
 }

@@ -6,7 +6,7 @@ use super::wire;
 use super::{
     Attributes, Client, ClientError, Commit, FileStatus, ListPage, LocatedBlock, Quota, Result, Usage,
 };
-use crate::error::Kind;
+use crate::error::{Error, Kind};
 use crate::ids::RequestId;
 use crate::path::DfsPath;
 use proto::dfs as pb;
@@ -245,8 +245,30 @@ impl Client {
         Ok(reply.already_done)
     }
 
-    /// The file and its blocks that hold `offset..offset + length`.
+    /// The file and its blocks that hold `offset..offset + length`, all of them: a reply holds only so many, so
+    /// it may take several.
     pub async fn locate(
+        &self,
+        path: &DfsPath,
+        offset: u64,
+        length: u64,
+    ) -> Result<(FileStatus, Vec<LocatedBlock>)> {
+        let (status, mut blocks) = self.locate_some(path, offset, length).await?;
+        let end = offset.saturating_add(length).min(status.length);
+        while let Some(at) = blocks.last().map(|last| last.offset + last.length)
+            && at < end
+        {
+            let (now, more) = self.locate_some(path, at, end - at).await?;
+            if now.file_id != status.file_id || more.is_empty() {
+                let message = format!("{path} was replaced or cut short while it was located: ask again");
+                return Err(Error::new(Kind::NotFound, message).into());
+            }
+            blocks.extend(more);
+        }
+        Ok((status, blocks))
+    }
+
+    async fn locate_some(
         &self,
         path: &DfsPath,
         offset: u64,

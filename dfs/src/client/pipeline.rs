@@ -2,8 +2,9 @@
 //!
 //! Invariants: packets that are not acknowledged, and the last one until the block is done, are kept; so a
 //! survivor can always be told to resume at the first kept packet. At most a window of bytes is kept.
-//! Runs on a blocking thread. One thread does both directions: acknowledgements are small and at most a window
-//! of packets is unanswered, so they never fill the socket while we send.
+//! Runs on a thread of its own, which does both directions: acknowledgements are small and at most a window of
+//! packets is unanswered, so they never fill the socket while we send. While the source gives nothing, empty
+//! packets keep the pipeline alive and show that it is.
 //!
 //! Deliberately absent: talking to the NameNode. When every target is lost, the caller decides.
 
@@ -19,11 +20,26 @@ use std::collections::VecDeque;
 use std::io::{self, BufReader, IoSlice, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What nodes may say of their patience: less would be a flood of keep-alives, more a wait without end.
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+
+/// What a source has.
+pub(super) enum Next {
+    /// A piece, and whether the block ends with it.
+    Piece { data: Vec<u8>, last: bool },
+    /// Nothing for now.
+    Nothing,
+    /// The writer has given up.
+    GivenUp,
+}
 
 /// Where a block's bytes come from: pieces of a packet's size, but for the last.
 pub(super) trait Source: Send {
-    /// The next piece, and whether the block ends with it. `None`: the writer has given up.
-    fn next(&mut self) -> Result<Option<(Vec<u8>, bool)>, ClientError>;
+    /// The next piece, if there is one within `wait`.
+    fn next(&mut self, wait: Duration) -> Result<Next, ClientError>;
     /// The first `bytes` of the block are safe with every node left.
     fn acked(&mut self, _bytes: u64) {}
 }
@@ -76,6 +92,28 @@ struct Link {
     replies: BufReader<TcpStream>,
     head: Vec<u8>,
     acked_at_start: u64,
+    /// The shortest silence that one of the nodes takes for death.
+    timeout: Duration,
+    /// Since when an answer is due.
+    owed_since: Option<Instant>,
+}
+
+impl Link {
+    /// A little more than the patience of any node, so that each has the time to blame the one behind it.
+    fn patience(&self) -> Duration {
+        self.timeout * 5 / 4
+    }
+
+    fn take_timeout(&mut self, status: &pb::WriteStatus) -> io::Result<()> {
+        let told = Duration::from_millis(status.timeout_ms).clamp(TIMEOUT_MIN, TIMEOUT_MAX);
+        if status.timeout_ms > 0 && told != self.timeout {
+            self.timeout = told;
+            let stream = self.replies.get_ref();
+            stream.set_read_timeout(Some(self.patience()))?;
+            stream.set_write_timeout(Some(self.patience()))?;
+        }
+        Ok(())
+    }
 }
 
 enum Broken {
@@ -187,7 +225,9 @@ impl BlockWriter {
         send_frame(&mut stream, FrameKind::Request, &request)?;
         self.sent = 0;
         let replies = BufReader::with_capacity(16 << 10, stream);
-        let mut link = Link { replies, head: Vec::new(), acked_at_start: self.acked };
+        let timeout = self.timeouts.silence;
+        let mut link =
+            Link { replies, head: Vec::new(), acked_at_start: self.acked, timeout, owed_since: None };
         self.take_status(&mut link)?;
         Ok(link)
     }
@@ -209,10 +249,7 @@ impl BlockWriter {
                     return Err(self.last_words(link).unwrap_or(error.into()).into());
                 }
                 self.sent += 1;
-                while has_reply(link)? {
-                    self.take_status(link)?;
-                    source.acked(self.acked);
-                }
+                self.take_replies(link, source)?;
             }
             if self.done {
                 source.acked(self.produced);
@@ -225,12 +262,29 @@ impl BlockWriter {
                 source.acked(self.acked);
                 continue;
             }
-            match source.next() {
-                Ok(Some((data, last))) => self.keep(data, last),
-                Ok(None) => return Err(Broken::Stop(Stop::GivenUp)),
+            if link.owed_since.is_some_and(|since| since.elapsed() > link.patience()) {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            match source.next(link.timeout / 4) {
+                Ok(Next::Piece { data, last }) => self.keep(data, last),
+                Ok(Next::Nothing) => {
+                    let offset = self.produced;
+                    send_packet(link, &Packet { offset, last: false, sums: Vec::new(), data: Vec::new() })?;
+                    self.take_replies(link, source)?;
+                }
+                Ok(Next::GivenUp) => return Err(Broken::Stop(Stop::GivenUp)),
                 Err(error) => return Err(Broken::Stop(Stop::Source(error))),
             }
         }
+    }
+
+    /// Takes in the statuses that are there, without waiting.
+    fn take_replies(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), Broken> {
+        while has_reply(link)? {
+            self.take_status(link)?;
+            source.acked(self.acked);
+        }
+        Ok(())
     }
 
     /// A node that refuses says why before it closes: better than "broken pipe".
@@ -275,6 +329,8 @@ impl BlockWriter {
         if status.done && status.acked != self.produced {
             return Err(FrameError::Malformed("its replica is done with another length"));
         }
+        link.take_timeout(&status)?;
+        link.owed_since = (status.acked < sent_to).then(Instant::now);
         self.leave_out(&status);
         // The set-up status of a resumed pipeline says where it resumes, which is not beyond what was acked.
         self.acked = self.acked.max(status.acked.min(sent_to));
@@ -335,6 +391,7 @@ fn has_reply(link: &Link) -> io::Result<bool> {
 /// One packet by one system call, unless the socket takes less.
 fn send_packet(link: &mut Link, packet: &Packet) -> io::Result<()> {
     let body = pb::Packet { offset: packet.offset, last: packet.last, checksums: packet.sums.clone() };
+    link.owed_since.get_or_insert_with(Instant::now);
     link.head.clear();
     encode_frame(FrameKind::Packet, &body, packet.data.len(), &mut link.head);
     let stream = link.replies.get_mut();

@@ -9,7 +9,7 @@
 
 use super::connection::{Buffers, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
-use super::pipeline::{BlockWriter, Source, Stop};
+use super::pipeline::{BlockWriter, Next, Source, Stop};
 use super::writer::{BLOCK_ATTEMPTS_MAX, lost};
 use super::{Client, ClientError, CreateOptions, FileStatus, FileWriter, NodeFault, OnAbandon};
 use super::{Progress, PutOptions, PutReport, PutSource, Result};
@@ -22,9 +22,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
 
 impl Client {
     /// Copies a local file or a stream in; it appears whole or not at all.
@@ -178,7 +178,7 @@ struct Flight {
     index: usize,
     block: BlockId,
     hangup: Hangup,
-    task: JoinHandle<(Vec<NodeFault>, std::result::Result<u64, Stop>)>,
+    task: oneshot::Receiver<(Vec<NodeFault>, std::result::Result<u64, Stop>)>,
 }
 
 impl Drop for Flight {
@@ -290,10 +290,10 @@ async fn launch(
     };
     let timeouts = client.write_timeouts();
     let mut writer = BlockWriter::new(&target, end - start, timeouts, hangup.clone(), buffers);
-    let task = tokio::task::spawn_blocking(move || {
+    let task = client.inner.threads.start("dfs-write", move || {
         let result = writer.run(&mut source);
         (writer.take_faults(), result)
-    });
+    })?;
     Ok(Flight { index, block: target.block, hangup, task })
 }
 
@@ -308,7 +308,7 @@ struct FileSource {
 }
 
 impl Source for FileSource {
-    fn next(&mut self) -> Result<Option<(Vec<u8>, bool)>> {
+    fn next(&mut self, _wait: Duration) -> Result<Next> {
         let mut buffer = self.buffers.take_full();
         buffer.truncate((self.end - self.at).min(PACKET_BYTES as u64) as usize);
         self.file.read_exact_at(&mut buffer, self.at).map_err(|error| {
@@ -319,7 +319,7 @@ impl Source for FileSource {
             }
         })?;
         self.at += buffer.len() as u64;
-        Ok(Some((buffer, self.at == self.end)))
+        Ok(Next::Piece { data: buffer, last: self.at == self.end })
     }
 
     fn acked(&mut self, bytes: u64) {

@@ -118,7 +118,7 @@ impl Cursor {
                 Some(run) => run,
                 none => {
                     let parts = file.plan(self.at, self.end).await?;
-                    none.insert(fetch::start(&file.client, parts))
+                    none.insert(fetch::start(&file.client, parts)?)
                 }
             };
             match run.items.recv().await {
@@ -293,7 +293,7 @@ impl ReadFile {
         }
         let report = self.client.check_replica(block, &node_uuid, &reason);
         let told = tokio::time::timeout(REPORT_WITHIN, report).await;
-        if !matches!(told, Ok(Ok(_))) {
+        if !matches!(told, Ok(Ok(()))) {
             tracing::warn!(path = %self.path, %block, "could not report a bad replica");
         }
     }

@@ -1,17 +1,18 @@
 //! Writes one file from start to end, as a stream.
 //!
-//! Bytes are cut into packets here; a task for each block sends them on a blocking thread. The task owns the
+//! Bytes are cut into packets here; a task for each block sends them on a thread of its own. The task owns the
 //! open file while it runs and hands it back with its result, so nothing is shared. One packet is held back
 //! until more bytes come, so that the last packet of a block is never empty.
 
 use super::connection::{Buffers, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
-use super::pipeline::{BlockWriter, Source, Stop};
+use super::pipeline::{BlockWriter, Next, Source, Stop};
 use super::{Client, ClientError, CreateOptions, FileStatus, NodeFault, Result};
 use crate::bulk::PACKET_BYTES;
 use crate::path::DfsPath;
-use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 /// Blocks tried before a write fails, when each loses all its nodes.
@@ -31,7 +32,7 @@ pub struct FileWriter {
 
 enum State {
     Between(Box<OpenFile>),
-    InBlock { packets: mpsc::Sender<(Vec<u8>, bool)>, task: JoinHandle<(Box<OpenFile>, Result<()>)> },
+    InBlock { packets: PacketSender, task: JoinHandle<(Box<OpenFile>, Result<()>)> },
     Failed,
 }
 
@@ -137,13 +138,13 @@ impl FileWriter {
         let packet = std::mem::take(&mut self.packet);
         self.state = match std::mem::replace(&mut self.state, State::Failed) {
             State::Between(open) => {
-                let (packets, source) = mpsc::channel(1);
-                State::InBlock { packets, task: tokio::spawn(stream_block(open, StreamSource(source))) }
+                let (packets, source) = packet_channel();
+                State::InBlock { packets, task: tokio::spawn(stream_block(open, source)) }
             }
             other => other,
         };
         let State::InBlock { packets, .. } = &self.state else { return Err(self.failed_before()) };
-        if packets.send((packet, last)).await.is_err() {
+        if !packets.send(packet, last).await {
             self.join().await?;
             return Err(self.failed_before());
         }
@@ -196,35 +197,76 @@ impl Drop for FileWriter {
     }
 }
 
-struct StreamSource(mpsc::Receiver<(Vec<u8>, bool)>);
+/// One packet at a time to a thread. The sender waits as a task does, the thread with a time limit, which no
+/// channel offers in one.
+fn packet_channel() -> (PacketSender, StreamSource) {
+    let (packets, receiver) = mpsc::channel();
+    let room = Arc::new(Semaphore::new(1));
+    (PacketSender { packets, room: room.clone() }, StreamSource { packets: receiver, room })
+}
+
+struct PacketSender {
+    packets: mpsc::Sender<(Vec<u8>, bool)>,
+    room: Arc<Semaphore>,
+}
+
+impl PacketSender {
+    /// False if the block's task has ended.
+    async fn send(&self, packet: Vec<u8>, last: bool) -> bool {
+        match self.room.acquire().await {
+            Ok(permit) => {
+                permit.forget();
+                self.packets.send((packet, last)).is_ok()
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+struct StreamSource {
+    packets: mpsc::Receiver<(Vec<u8>, bool)>,
+    room: Arc<Semaphore>,
+}
 
 impl Source for StreamSource {
-    fn next(&mut self) -> Result<Option<(Vec<u8>, bool)>> {
-        Ok(self.0.blocking_recv())
+    fn next(&mut self, wait: Duration) -> Result<Next> {
+        Ok(match self.packets.recv_timeout(wait) {
+            Ok((data, last)) => {
+                self.room.add_permits(1);
+                Next::Piece { data, last }
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => Next::Nothing,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Next::GivenUp,
+        })
+    }
+}
+
+impl Drop for StreamSource {
+    fn drop(&mut self) {
+        self.room.close();
     }
 }
 
 /// Writes one block of a stream; starts over on new nodes for as long as all its bytes are still at hand.
-async fn stream_block(mut open: Box<OpenFile>, mut source: StreamSource) -> (Box<OpenFile>, Result<()>) {
-    let result = stream_block_attempts(&mut open, &mut source).await;
+async fn stream_block(mut open: Box<OpenFile>, source: StreamSource) -> (Box<OpenFile>, Result<()>) {
+    let result = stream_block_attempts(&mut open, source).await;
     (open, result)
 }
 
-async fn stream_block_attempts(open: &mut OpenFile, source: &mut StreamSource) -> Result<()> {
+async fn stream_block_attempts(open: &mut OpenFile, mut source: StreamSource) -> Result<()> {
     let client = open.client.clone();
     let mut target = open.add_block().await?;
     let (timeouts, buffers) = (client.write_timeouts(), client.inner.buffers.clone());
     let mut writer = BlockWriter::new(&target, open.block_size, timeouts, Hangup::default(), buffers);
     for attempt in 1.. {
-        let mut taken = StreamSource(std::mem::replace(&mut source.0, mpsc::channel(1).1));
         let run = move || {
-            let result = writer.run(&mut taken);
-            (writer, taken, result)
+            let result = writer.run(&mut source);
+            (writer, source, result)
         };
-        let Ok((back, taken, result)) = tokio::task::spawn_blocking(run).await else {
+        let Ok((back, unread, result)) = client.inner.threads.start("dfs-write", run)?.await else {
             return Err(ClientError::WriterFailed { path: open.path.clone() });
         };
-        (writer, *source) = (back, taken);
+        (writer, source) = (back, unread);
         open.exclude(writer.take_faults());
         match result {
             Ok(length) => {

@@ -1,5 +1,5 @@
-//! The two places where a disk can lie to us: making things durable, and errors. A seam for tests, and the
-//! one rule on what an error means for the folder it came from.
+//! The places where a disk can lie to us or leave us waiting: making things durable, opening what is there, its
+//! room, and errors. A seam for tests, and the one rule on what an error means for the folder it came from.
 //!
 //! After a failed fsync the kernel may have dropped the dirty pages and a second fsync would succeed with the
 //! bytes lost: so a failing folder is retired, never tried again.
@@ -7,12 +7,25 @@
 use rustix::io::Errno;
 use std::{fmt, fs::File, io, path::Path};
 
-/// Makes writes durable. Tests put one in that fails.
+/// Room on a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// For blocks: what is available less the reserve.
+    pub(super) free: u64,
+    /// Names the file system: folders on one disk share its room.
+    pub(super) device: u64,
+}
+
+/// What can fail on a disk. Tests put one in that does.
 pub(super) trait Disk: Send + Sync + fmt::Debug {
     /// The data of `file`, which lies at `path`.
     fn sync_file(&self, file: &File, path: &Path) -> io::Result<()>;
     /// The entries of a folder.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
+    /// Opens a file to read it.
+    fn open(&self, path: &Path) -> io::Result<File>;
+    /// What the file system of `path` says of its room. May take for ever when the disk is ill.
+    fn room(&self, path: &Path) -> io::Result<Room>;
 }
 
 /// The real thing.
@@ -27,9 +40,18 @@ impl Disk for RealDisk {
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
     }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+
+    fn room(&self, path: &Path) -> io::Result<Room> {
+        let stat = rustix::fs::statvfs(path)?;
+        Ok(Room { free: stat.f_bavail.saturating_mul(stat.f_frsize), device: stat.f_fsid })
+    }
 }
 
-/// What an error on a write or sync says of its folder.
+/// What an error says of the folder it came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is full: this write fails, the folder stays.
@@ -40,11 +62,11 @@ pub(super) enum Verdict {
     Broken,
 }
 
-/// Judges an error of a write, sync, rename or create.
+/// Judges an error of any operation on a folder, but for a missing or short file, which is about the file.
 pub(super) fn judge(error: &io::Error) -> Verdict {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => Verdict::Full,
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR) => Verdict::Passing,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR | Errno::AGAIN) => Verdict::Passing,
         _ => Verdict::Broken,
     }
 }

@@ -43,6 +43,17 @@ pub enum DataNodeError {
         /// What is wrong with it.
         why: String,
     },
+    /// Blocks of nobody knows which cluster.
+    #[error(
+        "folder {path} holds blocks ({block}) but no VERSION file that says whose they are: restore VERSION from \
+         another data folder of this node, or give an empty folder"
+    )]
+    NoVersion {
+        /// The folder.
+        path: PathBuf,
+        /// One of its blocks.
+        block: PathBuf,
+    },
     /// Two folders do not belong together.
     #[error("folders {first} and {second} are not of one DataNode: {what} {first_has} and {second_has}")]
     Mismatch {
@@ -74,6 +85,14 @@ pub enum DataNodeError {
     /// The NameNode's address is not one.
     #[error("namenode address {0:?} is not host:port")]
     NameNode(String),
+    /// The address is bound but cannot be served on.
+    #[error("cannot serve on {addr}: {source}")]
+    Serve {
+        /// As configured.
+        addr: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! LOCK                    held by the daemon
-//! VERSION                 layout number, cluster, node (toml)
+//! VERSION                 layout number, cluster, node, its last start (toml)
 //! local.sock              for readers on this machine
 //! current/2a/blk_298      a finalised block: xx is the low byte of its id
 //! current/2a/blk_298.crc  its checksums
@@ -27,6 +27,9 @@ pub(super) struct Version {
     pub(super) layout: u32,
     pub(super) cluster_id: String,
     pub(super) node_uuid: NodeUuid,
+    /// The last start's: the next one counts on from it, whatever the clock says.
+    #[serde(default)]
+    pub(super) incarnation: u64,
 }
 
 /// Only the layout number: read first, for a newer layout may have other keys.
@@ -53,7 +56,7 @@ impl Version {
     }
 
     pub(super) fn print(&self) -> String {
-        toml::to_string(self).expect("three plain values")
+        toml::to_string(self).expect("plain values")
     }
 }
 
@@ -152,8 +155,8 @@ mod tests {
 
     #[test]
     fn a_newer_layout_is_told_from_a_damaged_file() {
-        let version =
-            Version { layout: LAYOUT, cluster_id: "c".into(), node_uuid: NodeUuid(uuid::Uuid::from_u128(5)) };
+        let node_uuid = NodeUuid(uuid::Uuid::from_u128(5));
+        let version = Version { layout: LAYOUT, cluster_id: "c".into(), node_uuid, incarnation: 7 };
         assert_eq!(Version::parse(&version.print()), Ok(version));
         assert_eq!(Version::parse("layout = 2\nshape = \"new\"\n"), Err(VersionError::Newer(2)));
         assert!(matches!(Version::parse("layout = \"x\""), Err(VersionError::Malformed(_))));

@@ -11,15 +11,16 @@ use super::{
     node::Node,
     store::Alarm,
 };
-use crate::{error::from_status, ids::BlockId};
+use crate::{
+    error::from_status,
+    ids::BlockId,
+    metadata::{DATANODE_PROTOCOL, USER_KEY},
+};
 use proto::dfs::{
     BadReplica, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
     RegisterRequest, Replica, block_reports_client::BlockReportsClient, command,
 };
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tonic::{
     Code, Request, Status,
@@ -33,8 +34,6 @@ const REPORT_REPLICAS_MAX: usize = 50_000;
 const GAP: Duration = Duration::from_millis(5);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The version of the talk itself.
-const PROTOCOL: u32 = 1;
 
 /// One node's end of the line.
 #[derive(Debug)]
@@ -69,13 +68,13 @@ impl Link {
             .timeout(Duration::from_secs(10))
             .tcp_nodelay(true)
             .connect_lazy();
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let incarnation = node.store.incarnation;
         Ok(Self {
             node,
             client: BlockReportsClient::new(channel),
             namenode: namenode.into(),
             address,
-            incarnation: started.as_micros() as u64,
+            incarnation,
             seq: 0,
             joined: false,
             ready,
@@ -114,7 +113,7 @@ impl Link {
             incarnation: self.incarnation,
             cluster_id: known.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            protocol: PROTOCOL,
+            protocol: DATANODE_PROTOCOL,
         };
         let reply = self.client.register(as_datanode(register)).await;
         let reply = reply.map_err(|status| self.trouble(&status))?.into_inner();
@@ -128,6 +127,7 @@ impl Link {
             self.joined = true;
         }
         let count = self.report().await?;
+        self.report_set_aside().await;
         tracing::info!(namenode = self.namenode, cluster = reply.cluster_id, replicas = count, "registered");
         Ok(Duration::from_millis(if reply.heartbeat_ms == 0 { 1000 } else { reply.heartbeat_ms }))
     }
@@ -152,15 +152,30 @@ impl Link {
         Ok(all.len())
     }
 
+    /// A NameNode that does not know of a damaged replica never orders its deletion, and it would lie there for
+    /// good. One that is there twice is not bad: the other is read, and if it is sound this one goes.
+    async fn report_set_aside(&self) {
+        let node = self.node.clone();
+        let twice = tokio::task::spawn_blocking(move || node.store.post_set_aside()).await;
+        for block in twice.unwrap_or_default() {
+            self.node.chores.add(Chore::Check(block));
+        }
+    }
+
     /// Heartbeats until the NameNode wants a new registration.
     async fn beat(&mut self, interval: Duration) {
         let node = self.node.clone();
         let mut retry = Retry::default();
+        // Sent again as it is until it is answered: the NameNode may have taken it, and gives a repeat the same
+        // answer, so that no command is lost with one.
+        let mut unanswered = None;
         loop {
             let sent_at = Instant::now();
-            let batch = node.store.news.batch();
-            let request = self.heartbeat(&batch).await;
-            match self.client.heartbeat(as_datanode(request)).await {
+            let (request, batch) = unanswered.get_or_insert_with(|| {
+                let batch = node.store.news.batch();
+                (self.heartbeat(&batch), batch)
+            });
+            match self.client.heartbeat(as_datanode(request.clone())).await {
                 Ok(reply) => {
                     retry = Retry::default();
                     let reply = reply.into_inner();
@@ -168,8 +183,9 @@ impl Link {
                         tracing::info!("the namenode does not know this datanode: registering again");
                         return;
                     }
-                    node.store.news.told(&batch);
+                    node.store.news.told(batch);
                     self.take(reply);
+                    unanswered = None;
                 }
                 Err(status) => {
                     tracing::warn!(namenode = self.namenode, why = status.message(), "heartbeat failed");
@@ -188,22 +204,21 @@ impl Link {
         }
     }
 
-    async fn heartbeat(&mut self, batch: &Batch) -> HeartbeatRequest {
+    fn heartbeat(&mut self, batch: &Batch) -> HeartbeatRequest {
         self.seq += 1;
-        let node = self.node.clone();
-        // Asking a disk for its room may take long when the disk is ill.
-        let usage = tokio::task::spawn_blocking(move || node.store.usage()).await.ok();
+        let usage = self.node.store.usage();
         let mut request = HeartbeatRequest {
             uuid: self.address.uuid.clone(),
             incarnation: self.incarnation,
             seq: self.seq,
             transfers: self.node.connections.count() as u32,
+            capacity: usage.capacity,
+            used: usage.used,
+            free: usage.free,
+            volumes: usage.volumes,
+            failed_volumes: usage.failed,
             ..HeartbeatRequest::default()
         };
-        if let Some(usage) = usage {
-            (request.capacity, request.used, request.free) = (usage.capacity, usage.used, usage.free);
-            (request.volumes, request.failed_volumes) = (usage.volumes, usage.failed);
-        }
         for (block, _, item) in batch {
             match item {
                 Item::Received(length) => request.received.push(replica(*block, *length)),
@@ -287,6 +302,6 @@ fn replica(block: BlockId, length: u64) -> Replica {
 
 fn as_datanode<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert("fermata-user", MetadataValue::from_static("datanode"));
+    request.metadata_mut().insert(USER_KEY, MetadataValue::from_static("datanode"));
     request
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     bulk::{FrameKind, encode_frame},
-    checksum::{CHUNK_BYTES, to_bytes},
+    checksum::CHUNK_BYTES,
     ids::{BlockId, NodeUuid},
 };
 use proto::dfs::{OpenLocal, ReadReply};
@@ -107,7 +107,7 @@ fn reply(mut stream: &UnixStream, opened: &Opened, sums_file: &File) -> io::Resu
         offset: 0,
         length: 0, // no bytes follow
         chunk_size: CHUNK_BYTES as u32,
-        checksums: to_bytes(&opened.sums.sums),
+        checksums: Vec::new(), // in the second file, and of a large block too long for a frame
     };
     let mut out = Vec::new();
     encode_frame(FrameKind::ReadReply, &body, 0, &mut out);

@@ -7,7 +7,7 @@
 //! above it (and the client) still listen when it tells them.
 
 use crate::{
-    bulk::{FrameError, FrameKind, encode_frame, read_frame},
+    bulk::{self, FrameError, FrameKind, encode_frame, read_frame},
     ids::BlockId,
 };
 use bytes::BytesMut;
@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use proto::dfs::{BulkRequest, DataNodeAddress, NodeFault, Packet, WriteBlock, WriteStatus, bulk_request};
 use std::{
     io::{self, ErrorKind, Write},
-    net::{Shutdown, TcpStream, ToSocketAddrs},
+    net::{Shutdown, TcpStream},
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -42,6 +42,8 @@ pub(super) struct Below {
     pub(super) faults: Vec<NodeFault>,
     /// The replicas of `nodes` are durable, this long.
     pub(super) done: Option<u64>,
+    /// The shortest silence that one of `nodes` takes for death.
+    pub(super) timeout: Option<Duration>,
     /// No more will come from it.
     pub(super) ended: bool,
 }
@@ -100,8 +102,9 @@ fn set_up(order: Order, chain: &[DataNodeAddress]) -> Result<Ready, FrameError> 
     let count = chain.len() as u32;
     // Even if every node below is silent, the sum of these waits stays below the one above.
     let wait = order.timeout * count / (2 * (count + 1));
-    let mut stream = connect_any(&chain[0].data_addr, wait / 2)?;
-    stream.set_nodelay(true)?;
+    let addr = &chain[0].data_addr;
+    let mut stream = bulk::connect(addr, wait / 2)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {addr}: {error}")))?;
     stream.set_read_timeout(Some(wait))?;
     let patience = order.timeout * count / (count + 1);
     stream.set_write_timeout(Some(patience))?;
@@ -122,18 +125,6 @@ fn set_up(order: Order, chain: &[DataNodeAddress]) -> Result<Ready, FrameError> 
     Ok(Ready { stream, below, address: chain[0].clone(), patience })
 }
 
-fn connect_any(addr: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let timeout = timeout.max(Duration::from_millis(1));
-    let mut last = io::Error::new(ErrorKind::NotFound, format!("no address for {addr}"));
-    for addr in addr.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&addr, timeout) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(io::Error::new(last.kind(), format!("cannot connect to {addr}: {last}")))
-}
-
 fn name_of(address: &DataNodeAddress) -> String {
     if address.node.is_empty() { address.uuid.clone() } else { address.node.clone() }
 }
@@ -143,6 +134,7 @@ impl Below {
         self.acked = status.acked;
         self.nodes = status.nodes;
         self.faults = status.faults;
+        self.timeout = (status.timeout_ms > 0).then(|| Duration::from_millis(status.timeout_ms));
         if status.done {
             self.done = Some(status.acked);
             self.ended = true;

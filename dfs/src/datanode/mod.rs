@@ -5,7 +5,7 @@
 //!    │  └─ send, local
 //!    ▼
 //!  store ─ partial ─ volume ─ disk     which replica lies where; the files themselves
-//!    │
+//!    │  └─ open, space                  start-up; the room on the disks, measured aside
 //!  news ─► link ─► NameNode            heartbeats, on a small runtime; the data path never waits for it
 //!            └───► chores, scrub       copies, deletions, checks; re-reading everything slowly
 //! ```
@@ -23,11 +23,13 @@ mod local;
 mod mirror;
 mod news;
 mod node;
+mod open;
 mod partial;
 mod receive;
 mod scrub;
 mod send;
 mod server;
+mod space;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -85,9 +87,8 @@ impl DataNode {
         let (dirs, reserve, for_store) = (settings.dirs.clone(), settings.reserve.0, alarm.clone());
         let opening = tokio::task::spawn_blocking(move || Store::open(&dirs, reserve, disk, for_store));
         let store = opening.await.expect("opening does not panic")?;
-        let bound = listener.local_addr().map_err(cannot_use("serve on", &settings.listen))?;
-        let listener =
-            tokio::net::TcpListener::from_std(listener).map_err(cannot_use("serve on", &settings.listen))?;
+        let bound = listener.local_addr().map_err(cannot_serve(&settings.listen))?;
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_serve(&settings.listen))?;
         let local = local::bind(&store.volumes[0].paths.root, store.uuid)
             .and_then(|(listener, path)| Ok((tokio::net::UnixListener::from_std(listener)?, path)))
             .inspect_err(|error| tracing::warn!(%error, "no local socket: readers here go over the network"))
@@ -107,6 +108,7 @@ impl DataNode {
         let scrubbed = node.clone();
         let scrubber = std::thread::Builder::new().name("scrub".into());
         scrubber.spawn(move || scrub::run(&scrubbed)).map_err(DataNodeError::Thread)?;
+        space::start(&node).map_err(DataNodeError::Thread)?;
         let mut tasks =
             vec![tokio::spawn(server::accept_bulk(node.clone(), listener)), tokio::spawn(link.run())];
         tasks.extend(local.map(|local| tokio::spawn(server::accept_local(node.clone(), local))));
@@ -234,7 +236,6 @@ fn address_of(
     }
 }
 
-fn cannot_use(what: &'static str, addr: &str) -> impl FnOnce(std::io::Error) -> DataNodeError {
-    let path = PathBuf::from(addr);
-    move |source| DataNodeError::Folder { what, path, source }
+fn cannot_serve(addr: &str) -> impl FnOnce(std::io::Error) -> DataNodeError {
+    move |source| DataNodeError::Serve { addr: addr.into(), source }
 }

@@ -51,6 +51,14 @@ impl News {
         self.bell.notify_one();
     }
 
+    /// Adds an item unless something newer is waiting to be told of the block.
+    pub(super) fn post_if_silent(&self, block: BlockId, item: Item) {
+        let silent = !self.waiting.lock().items.contains_key(&block);
+        if silent {
+            self.post([(block, item)]);
+        }
+    }
+
     /// A copy of what is waiting, or of a part of it.
     pub(super) fn batch(&self) -> Batch {
         let waiting = self.waiting.lock();

@@ -87,7 +87,6 @@ impl Store {
                 format!("cannot resume {block} at {resume_at}: not a chunk boundary within the block");
             return Err(Refusal::new(RefusalKind::Invalid, message));
         }
-        let rooms = self.rooms();
         loop {
             let mut state = self.state.lock();
             if let Some(replica) = state.replicas.get(&block) {
@@ -100,7 +99,7 @@ impl Store {
                     return Err(Refusal::new(RefusalKind::NotFound, message));
                 }
                 None => {
-                    let volume = state.choose(&rooms, claim.expected).ok_or_else(|| self.no_space())?;
+                    let volume = state.choose(claim.expected).ok_or_else(|| self.no_space())?;
                     let partial = Arc::new(Partial { volume, inner: Mutex::default() });
                     state.partials.insert(block, partial.clone());
                     partial
@@ -165,8 +164,15 @@ impl Store {
     fn drop_partial(&self, partial: &Partial, inner: &mut Inner, block: BlockId) {
         inner.ended = true;
         self.set_reserved(partial, inner, 0);
-        self.state.lock().partials.remove(&block);
-        if !self.is_failed(partial.volume) {
+        let mut state = self.state.lock();
+        // Another of the same block may stand there by now, and the file is then that one's.
+        let ours = state.partials.get(&block).is_some_and(|there| std::ptr::eq(&raw const **there, partial));
+        if ours {
+            state.partials.remove(&block);
+        }
+        let failed = state.volumes[partial.volume].failed;
+        drop(state);
+        if ours && !failed {
             self.volumes[partial.volume].remove_partial(block);
         }
     }
@@ -206,6 +212,7 @@ impl Writer<'_> {
         inner.sums.extend_from_slice(sums);
         let left = inner.expected - end;
         self.store.set_reserved(&self.partial, &mut inner, left);
+        self.store.state.lock().volumes[self.partial.volume].written += data.len() as u64;
         Ok(())
     }
 
@@ -254,5 +261,37 @@ impl Drop for Writer<'_> {
             inner.left_at = Some(Instant::now());
             inner.connection = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::disk::RealDisk, *};
+
+    #[test]
+    fn the_end_of_an_old_partial_leaves_a_newer_one_of_the_block_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = [home.path().join("a"), home.path().join("b")];
+        let (alarm, _alarms) = tokio::sync::mpsc::unbounded_channel();
+        let store = Store::open(&dirs, 0, Arc::new(RealDisk), alarm).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let claim =
+            Claim { block: BlockId(1), resume_at: 0, expected: CHUNK_BYTES as u64, connection: &connection };
+        let Begin::Write(old) = store.begin(&claim).unwrap() else { panic!("nothing is there yet") };
+        store.retire(old.partial.volume, "for the test");
+        let Begin::Write(new) = store.begin(&claim).unwrap() else { panic!("nothing is finalised") };
+        assert_ne!(old.partial.volume, new.partial.volume);
+        store.drop_partial(&old.partial, &mut old.partial.inner.lock(), BlockId(1));
+        assert!(
+            store
+                .state
+                .lock()
+                .partials
+                .get(&BlockId(1))
+                .is_some_and(|there| Arc::ptr_eq(there, &new.partial))
+        );
+        store.drop_partial(&new.partial, &mut new.partial.inner.lock(), BlockId(1));
+        assert!(store.state.lock().partials.is_empty());
     }
 }

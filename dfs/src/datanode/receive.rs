@@ -22,6 +22,7 @@ use std::{
     io::{self, Write},
     net::TcpStream,
     sync::Arc,
+    time::Duration,
 };
 
 /// How a write ended for its connection.
@@ -42,7 +43,8 @@ pub(super) fn receive(node: &Node, stream: &TcpStream, request: WriteBlock) -> R
         Claim { block, resume_at: request.resume_at, expected: request.expected_length, connection: stream };
     let writer = match node.store.begin(&claim).map_err(Failure::Refused)? {
         Begin::Finalised(length) => {
-            let status = WriteStatus { acked: length, done: true, nodes: vec![node.uuid()], faults: vec![] };
+            let nodes = vec![node.uuid()];
+            let status = WriteStatus { acked: length, done: true, nodes, ..WriteStatus::default() };
             return send_status(stream, &status).map_err(gone);
         }
         Begin::Write(writer) => writer,
@@ -59,8 +61,10 @@ pub(super) fn receive(node: &Node, stream: &TcpStream, request: WriteBlock) -> R
         stream: stream.try_clone().map_err(gone)?,
         uuid: node.uuid(),
         faults,
-        state: Mutex::new(Progress { local: request.resume_at, below, closed: false }),
+        timeout: order.timeout,
+        state: Mutex::new(Progress::default()),
     });
+    upstream.begin(request.resume_at, below);
     // Before the mirror's thread starts: the first status must be the answer to the set-up.
     upstream.report().map_err(gone)?;
     let up = upstream.clone();
@@ -107,8 +111,10 @@ impl Incoming<'_> {
             if let Some(mirror) = &mut self.mirror {
                 mirror.send(&packet, &frame.data);
             }
-            self.writer.append(&frame.data, &sums).map_err(Failure::Broken)?;
-            self.position += frame.data.len() as u64;
+            if !frame.data.is_empty() {
+                self.writer.append(&frame.data, &sums).map_err(Failure::Broken)?;
+                self.position += frame.data.len() as u64;
+            }
             if packet.last {
                 return Ok(());
             }
@@ -117,9 +123,10 @@ impl Incoming<'_> {
         }
     }
 
-    /// Checks that a packet is the next one and is what was sent; returns its sums.
+    /// Checks that a packet is the next one and is what was sent; returns its sums. One without data only
+    /// keeps the connection alive, or ends the block.
     fn check(&self, packet: &Packet, data: &[u8]) -> Result<Vec<u32>, Refusal> {
-        let whole = data.len().is_multiple_of(CHUNK_BYTES) && !data.is_empty();
+        let whole = data.len().is_multiple_of(CHUNK_BYTES);
         if packet.offset != self.position || !(whole || packet.last) {
             let message = format!(
                 "packet of {} bytes at {} of {}: {} is next, in whole chunks",
@@ -145,36 +152,47 @@ struct Upstream {
     uuid: String,
     /// Who was left out at set-up.
     faults: Vec<NodeFault>,
+    timeout: Duration,
     state: Mutex<Progress>,
 }
 
+#[derive(Default)]
 struct Progress {
     local: u64,
-    below: Option<Below>,
+    /// What the nodes below have taken, while they are in.
+    below: Option<u64>,
+    /// The names in it change only with a word from below; the rest is set as it is sent.
+    status: WriteStatus,
     /// The write has failed: no more statuses.
     closed: bool,
 }
 
 impl Upstream {
+    fn begin(&self, resume_at: u64, below: Option<Below>) {
+        let mut state = self.state.lock();
+        state.local = resume_at;
+        self.merge(&mut state, below.unwrap_or(Below { ended: true, ..Below::default() }));
+    }
+
     fn local_changed(&self, local: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         state.local = local;
-        self.send(&state, None)
+        self.send(&mut state, false)
     }
 
     fn below_changed(&self, below: Below) {
         let mut state = self.state.lock();
         // Done is told by `done`, once our own copy is too.
         let tell = below.done.is_none();
-        state.below = Some(below);
+        self.merge(&mut state, below);
         if tell {
             // A lost upstream is noticed by the thread that reads it.
-            self.send(&state, None).ok();
+            self.send(&mut state, false).ok();
         }
     }
 
     fn report(&self) -> io::Result<()> {
-        self.send(&self.state.lock(), None)
+        self.send(&mut self.state.lock(), false)
     }
 
     fn done(&self, length: u64, below: Option<Below>) -> io::Result<()> {
@@ -187,30 +205,31 @@ impl Upstream {
                     below.faults.push(NodeFault { node, reason: reason.clone() });
                 }
             }
-            state.below = Some(below);
+            self.merge(&mut state, below);
         }
-        self.send(&state, Some(length))
+        self.send(&mut state, true)
+    }
+
+    fn merge(&self, state: &mut Progress, below: Below) {
+        let Below { acked, nodes, faults, timeout, ended, .. } = below;
+        state.below = (!ended).then_some(acked);
+        let shortest = timeout.map_or(self.timeout, |timeout| timeout.min(self.timeout));
+        state.status = WriteStatus {
+            nodes: [self.uuid.clone()].into_iter().chain(nodes).collect(),
+            faults: self.faults.iter().cloned().chain(faults).collect(),
+            timeout_ms: shortest.as_millis() as u64,
+            ..WriteStatus::default()
+        };
     }
 
     /// One cumulative status. Under the lock, so that statuses go up in order.
-    fn send(&self, state: &Progress, done: Option<u64>) -> io::Result<()> {
+    fn send(&self, state: &mut Progress, done: bool) -> io::Result<()> {
         if state.closed {
             return Ok(());
         }
-        let mut status = WriteStatus {
-            acked: done.unwrap_or(state.local),
-            done: done.is_some(),
-            nodes: vec![self.uuid.clone()],
-            faults: self.faults.clone(),
-        };
-        if let Some(below) = &state.below {
-            status.nodes.extend_from_slice(&below.nodes);
-            status.faults.extend_from_slice(&below.faults);
-            if !below.ended {
-                status.acked = status.acked.min(below.acked);
-            }
-        }
-        send_status(&self.stream, &status)
+        state.status.acked = state.below.unwrap_or(u64::MAX).min(state.local);
+        state.status.done = done;
+        send_status(&self.stream, &state.status)
     }
 }
 

@@ -24,11 +24,11 @@ use std::{
 const TICK: Duration = Duration::from_millis(100);
 
 /// Bytes of an opened replica, verified: `piece` gets them in order, at most a packet at a time, with their
-/// sums, and says whether to go on. An empty block has one empty piece.
+/// sums, and says whether to go on. An empty block has one empty piece. True if all was read.
 pub(super) fn read_verified(
     opened: &Opened,
     mut piece: impl FnMut(u64, &[u8], &[u32]) -> bool,
-) -> Result<(), Damage> {
+) -> Result<bool, Damage> {
     let length = opened.replica.length;
     let mut buffer = vec![0; (PACKET_BYTES as u64).min(length) as usize];
     let mut offset = 0;
@@ -43,18 +43,22 @@ pub(super) fn read_verified(
         verify(bytes, offset, sums)?;
         let at = offset;
         offset += bytes.len() as u64;
-        if !piece(at, bytes, sums) || offset == length {
-            return Ok(());
+        let go_on = piece(at, bytes, sums);
+        if !go_on || offset == length {
+            return Ok(offset == length);
         }
     }
 }
 
-/// Re-reads one replica; a damaged one is set aside and posted. `pace` is told of the bytes read and says
+/// Re-reads one replica; a damaged one is set aside and posted; of a sound one, what was set aside before is of no
+/// more use. `pace` is told of the bytes read and says
 /// whether to go on.
 pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -> bool) {
     let Ok(opened) = store.open_replica(block) else { return };
-    if let Err(damage) = read_verified(&opened, |_, bytes, _| pace(bytes.len())) {
-        store.found_damage(block, opened.replica, damage);
+    match read_verified(&opened, |_, bytes, _| pace(bytes.len())) {
+        Ok(true) => store.forget_set_aside(block, opened.replica),
+        Ok(false) => {}
+        Err(damage) => drop(store.found_damage(block, opened.replica, damage)),
     }
 }
 

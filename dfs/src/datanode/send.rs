@@ -7,6 +7,7 @@ use super::{
     error::{Refusal, RefusalKind},
     receive::Failure,
     store::{Opened, Store},
+    volume::Damage,
 };
 use crate::{
     bulk::{FrameError, FrameKind, encode_frame},
@@ -58,9 +59,8 @@ pub(super) fn send(
                 return Err(gone(io::ErrorKind::UnexpectedEof.into()));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::IO) => {
-                let why = format!("cannot be read near offset {at}");
-                store.damaged(opened.block, opened.replica, why);
+            Err(error @ rustix::io::Errno::IO) => {
+                store.found_damage(opened.block, opened.replica, Damage::Unread(error.into()));
                 return Err(gone(io::ErrorKind::UnexpectedEof.into()));
             }
             Err(error) => return Err(gone(error.into())),
@@ -138,5 +138,18 @@ mod tests {
         assert_eq!(cover(length, 5), Ok(3 * chunk..length));
         assert_eq!(cover(2 * chunk, 0), Ok(2 * chunk..2 * chunk));
         assert!(cover(length + 1, 0).is_err());
+    }
+
+    #[test]
+    fn the_checksums_of_any_answer_fit_a_frame() {
+        let length = 20 << 30;
+        let asked = ReadBlock { offset: 1, length: u64::MAX, block_length: length, ..Default::default() };
+        let range = cover(&asked, length).unwrap();
+        let sums = vec![0xff; (range.end - range.start).div_ceil(CHUNK_BYTES as u64) as usize * 4];
+        let reply =
+            ReadReply { offset: 0, length: u64::MAX, chunk_size: CHUNK_BYTES as u32, checksums: sums };
+        let mut out = Vec::new();
+        encode_frame(FrameKind::ReadReply, &reply, 0, &mut out);
+        crate::bulk::read_frame(&mut &out[..], bytes::BytesMut::new()).unwrap();
     }
 }

@@ -7,12 +7,11 @@
 //! replica's, the block's, the map's; no network wait under any, no disk wait under the map's.
 
 use super::{
-    disk::{Disk, Verdict, judge},
+    disk::{Room, Verdict, judge},
     error::{DataNodeError, Refusal, RefusalKind},
-    layout::{LAYOUT, Version},
     news::{Item, News},
     partial::Partial,
-    volume::{Damage, Room, Volume},
+    volume::{Damage, Volume},
 };
 use crate::{
     checksum::Checksums,
@@ -24,7 +23,6 @@ use std::{
     fs::File,
     io,
     ops::Bound,
-    path::PathBuf,
     sync::Arc,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -36,11 +34,13 @@ pub(super) type Alarm = UnboundedSender<DataNodeError>;
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) uuid: NodeUuid,
+    /// This start, higher than any before.
+    pub(super) incarnation: u64,
     pub(super) news: News,
     pub(super) volumes: Vec<Volume>,
     pub(super) state: Mutex<State>,
     pub(super) locks: BlockLocks,
-    alarm: Alarm,
+    pub(super) alarm: Alarm,
 }
 
 /// A lock a block: who holds one may change its files.
@@ -81,9 +81,9 @@ pub(super) struct State {
     pub(super) replicas: BTreeMap<BlockId, Replica>,
     pub(super) partials: HashMap<BlockId, Arc<Partial>>,
     pub(super) volumes: Vec<VolumeState>,
-    cluster_id: String,
-    next_volume: usize,
-    generation: u64,
+    pub(super) cluster_id: String,
+    pub(super) next_volume: usize,
+    pub(super) generation: u64,
 }
 
 /// A folder in the map.
@@ -95,6 +95,10 @@ pub(super) struct VolumeState {
     pub(super) used: u64,
     /// Bytes promised to partial replicas and not yet written.
     pub(super) pending: u64,
+    /// Room on its disk when last measured; none before, and when that failed.
+    pub(super) room: Option<Room>,
+    /// Bytes written since then.
+    pub(super) written: u64,
 }
 
 /// A finalised replica.
@@ -126,92 +130,9 @@ pub(super) struct Usage {
 }
 
 impl Store {
-    /// Opens and scans the folders. Damaged replicas are set aside and posted.
-    pub(super) fn open(
-        dirs: &[PathBuf],
-        reserve: u64,
-        disk: Arc<dyn Disk>,
-        alarm: Alarm,
-    ) -> Result<Self, DataNodeError> {
-        let mut volumes: Vec<Volume> = Vec::new();
-        let mut known: Option<(PathBuf, Version)> = None;
-        for dir in dirs {
-            if volumes.iter().any(|volume| dir.canonicalize().is_ok_and(|dir| dir == volume.paths.root)) {
-                return Err(DataNodeError::Twice(dir.clone()));
-            }
-            let (volume, version) = Volume::open(dir, reserve, disk.clone())?;
-            if let Some(version) = version {
-                agree(&mut known, volume.paths.root.clone(), version)?;
-            }
-            volumes.push(volume);
-        }
-        let (uuid, cluster_id) = known.map_or_else(
-            || (NodeUuid(uuid::Uuid::new_v4()), String::new()),
-            |(_, version)| (version.node_uuid, version.cluster_id),
-        );
-        let state = State {
-            replicas: BTreeMap::new(),
-            partials: HashMap::new(),
-            volumes: vec![VolumeState::default(); volumes.len()],
-            cluster_id,
-            next_volume: 0,
-            generation: 0,
-        };
-        let store = Self {
-            uuid,
-            news: News::default(),
-            volumes,
-            state: Mutex::new(state),
-            locks: BlockLocks::default(),
-            alarm,
-        };
-        for index in 0..store.volumes.len() {
-            store.take_in(index)?;
-        }
-        Ok(store)
-    }
-
-    fn take_in(&self, index: usize) -> Result<(), DataNodeError> {
-        let volume = &self.volumes[index];
-        let scan = volume.scan()?;
-        let mut doubles = Vec::new();
-        let mut state = self.state.lock();
-        for (block, length) in scan.replicas {
-            if state.replicas.contains_key(&block) {
-                doubles.push(block);
-            } else {
-                state.insert(block, index, length);
-            }
-        }
-        let count = state.replicas.len();
-        drop(state);
-        for block in doubles {
-            tracing::warn!(%block, folder = %volume.paths.root.display(), "second replica in another folder: set aside");
-            self.or_retire(index, volume.set_aside(block)).ok();
-        }
-        for (block, why) in scan.damaged {
-            tracing::warn!(%block, folder = %volume.paths.root.display(), why, "damaged replica set aside");
-            self.or_retire(index, volume.set_aside(block)).ok();
-            self.news.post([(block, Item::Bad(why))]);
-        }
-        tracing::info!(folder = %volume.paths.root.display(), replicas = count, "folder scanned");
-        Ok(())
-    }
-
     /// The cluster the folders belong to; empty before the first registration.
     pub(super) fn cluster_id(&self) -> String {
         self.state.lock().cluster_id.clone()
-    }
-
-    /// Writes who and whose the node is into every folder.
-    pub(super) fn join_cluster(&self, cluster_id: &str) {
-        self.state.lock().cluster_id = cluster_id.into();
-        let version = Version { layout: LAYOUT, cluster_id: cluster_id.into(), node_uuid: self.uuid };
-        for (index, volume) in self.volumes.iter().enumerate() {
-            if !self.is_failed(index) {
-                self.or_retire(index, volume.write_version(&version)).ok();
-            }
-        }
     }
 
     /// All finalised replicas, by id.
@@ -243,12 +164,13 @@ impl Store {
         }
     }
 
-    /// Acts on what is wrong with a replica.
+    /// Acts on what is wrong with a replica. One that could not be looked at is not held to be damaged, but its
+    /// folder may be.
     pub(super) fn found_damage(&self, block: BlockId, replica: Replica, damage: Damage) -> Refusal {
-        if damage.is_passing() {
-            return Refusal::new(RefusalKind::Failed, format!("{block} {damage}"));
+        match damage {
+            Damage::Unread(error) => self.trouble(replica.volume, &error),
+            proven => self.damaged(block, replica, proven.to_string()),
         }
-        self.damaged(block, replica, damage.to_string())
     }
 
     /// Sets a damaged replica aside and posts it, unless it is gone already.
@@ -284,6 +206,41 @@ impl Store {
         tracing::info!(blocks = count, "replicas deleted on command");
     }
 
+    /// Posts the replicas set aside, by this start or one before, that the NameNode may not know of; returns those
+    /// that have a sound replica here too, for these are not bad, only there twice.
+    pub(super) fn post_set_aside(&self) -> Vec<BlockId> {
+        let mut twice = Vec::new();
+        for (index, volume) in self.volumes.iter().enumerate() {
+            if self.is_failed(index) {
+                continue;
+            }
+            for block in self.or_retire(index, volume.set_aside_before()).unwrap_or_default() {
+                let _lock = self.locks.lock(block);
+                if self.find(block).is_some() {
+                    twice.push(block);
+                } else {
+                    self.news.post_if_silent(block, Item::Bad("set aside earlier".into()));
+                }
+            }
+        }
+        twice.sort_unstable();
+        twice.dedup();
+        twice
+    }
+
+    /// Deletes what was set aside of a block whose replica in the map has just been read and found sound.
+    pub(super) fn forget_set_aside(&self, block: BlockId, replica: Replica) {
+        let _lock = self.locks.lock(block);
+        if self.find(block) != Some(replica) {
+            return;
+        }
+        for (index, volume) in self.volumes.iter().enumerate() {
+            if !self.is_failed(index) {
+                self.or_retire(index, volume.delete_set_aside(block)).ok();
+            }
+        }
+    }
+
     /// Tells the NameNode of a replica once more, if it is still there.
     pub(super) fn post_again(&self, block: BlockId, replica: Replica) {
         let _lock = self.locks.lock(block);
@@ -294,14 +251,11 @@ impl Store {
 
     /// Room and use over all folders in service; what one disk offers is counted once.
     pub(super) fn usage(&self) -> Usage {
-        let rooms = self.rooms();
         let state = self.state.lock();
         let mut devices: HashMap<u64, u64> = HashMap::new();
-        for (index, room) in rooms.iter().enumerate() {
-            if let Some(room) = room
-                && !state.volumes[index].failed
-            {
-                devices.insert(room.device, room.free.saturating_sub(state.pending_on(room.device, &rooms)));
+        for volume in state.volumes.iter().filter(|volume| !volume.failed) {
+            if let Some(room) = volume.room {
+                devices.insert(room.device, state.free_on(room));
             }
         }
         let used = state.volumes.iter().filter(|volume| !volume.failed).map(|volume| volume.used).sum();
@@ -316,36 +270,39 @@ impl Store {
         }
     }
 
-    pub(super) fn rooms(&self) -> Vec<Option<Room>> {
-        let room = |(index, volume): (usize, &Volume)| {
-            if self.is_failed(index) { None } else { volume.room().ok() }
-        };
-        self.volumes.iter().enumerate().map(room).collect()
+    /// Asks a folder's disk for its room. May take for ever when the disk is ill, so nobody waits for it: all
+    /// others go by what was last measured.
+    pub(super) fn measure(&self, volume: usize) {
+        if self.is_failed(volume) {
+            return;
+        }
+        let room = self.volumes[volume].room().ok();
+        self.state.lock().take_room(volume, room);
     }
 
     pub(super) fn is_failed(&self, volume: usize) -> bool {
         self.state.lock().volumes[volume].failed
     }
 
-    /// Turns a failed write into a refusal, and takes the folder out of service if the error says so.
+    /// Turns a failed operation into a refusal, and takes the folder out of service if the error says so.
     pub(super) fn or_retire<T>(&self, volume: usize, result: io::Result<T>) -> Result<T, Refusal> {
-        let error = match result {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
+        result.map_err(|error| self.trouble(volume, &error))
+    }
+
+    fn trouble(&self, volume: usize, error: &io::Error) -> Refusal {
         let dir = self.volumes[volume].paths.root.display().to_string();
-        Err(match judge(&error) {
+        match judge(error) {
             Verdict::Full => Refusal::new(RefusalKind::NoSpace, format!("no space on {dir}")),
-            Verdict::Passing => Refusal::new(RefusalKind::Failed, format!("cannot write on {dir}: {error}")),
+            Verdict::Passing => Refusal::new(RefusalKind::Failed, format!("cannot use {dir} now: {error}")),
             Verdict::Broken => {
                 self.retire(volume, &error.to_string());
                 Refusal::new(RefusalKind::Failed, format!("folder {dir} failed and is retired: {error}"))
             }
-        })
+        }
     }
 
     /// Takes a folder out of service for good: nothing on it is used or touched again.
-    fn retire(&self, volume: usize, why: &str) {
+    pub(super) fn retire(&self, volume: usize, why: &str) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.volumes[volume].failed, true) {
             return;
@@ -383,18 +340,30 @@ impl State {
         }
     }
 
-    fn pending_on(&self, device: u64, rooms: &[Option<Room>]) -> u64 {
-        let on = |index: &usize| rooms[*index].is_some_and(|room| room.device == device);
-        (0..self.volumes.len()).filter(on).map(|index| self.volumes[index].pending).sum()
+    /// What one folder's disk says counts for all folders on it.
+    fn take_room(&mut self, volume: usize, room: Option<Room>) {
+        self.volumes[volume].room = room;
+        for other in &mut self.volumes {
+            if other.room.map(|room| room.device) == room.map(|room| room.device) {
+                (other.room, other.written) = (room, 0);
+            }
+        }
+    }
+
+    /// What is left of a disk's room, less what was promised or written since it was measured.
+    fn free_on(&self, room: Room) -> u64 {
+        let here = self.volumes.iter().filter(|volume| volume.room.is_some_and(|r| r.device == room.device));
+        room.free.saturating_sub(here.map(|volume| volume.pending + volume.written).sum())
     }
 
     /// The folder with the most room, if it has enough for `length`; of equals, the next in turn.
-    pub(super) fn choose(&mut self, rooms: &[Option<Room>], length: u64) -> Option<usize> {
+    pub(super) fn choose(&mut self, length: u64) -> Option<usize> {
         let count = self.volumes.len();
         let mut best: Option<(usize, u64)> = None;
         for index in (0..count).map(|step| (self.next_volume + step) % count) {
-            let Some(room) = rooms[index].filter(|_| !self.volumes[index].failed) else { continue };
-            let free = room.free.saturating_sub(self.pending_on(room.device, rooms));
+            let volume = &self.volumes[index];
+            let Some(room) = volume.room.filter(|_| !volume.failed) else { continue };
+            let free = self.free_on(room);
             if free >= length && best.is_none_or(|(_, most)| free > most) {
                 best = Some((index, free));
             }
@@ -403,32 +372,4 @@ impl State {
         self.next_volume = (index + 1) % count;
         Some(index)
     }
-}
-
-/// Checks that a folder belongs with those before it.
-fn agree(
-    known: &mut Option<(PathBuf, Version)>,
-    path: PathBuf,
-    version: Version,
-) -> Result<(), DataNodeError> {
-    let Some((first, has)) = known else {
-        *known = Some((path, version));
-        return Ok(());
-    };
-    let mismatch = |what, first_has: String, second_has: String| {
-        Err(DataNodeError::Mismatch {
-            first: first.clone(),
-            second: path.clone(),
-            what,
-            first_has,
-            second_has,
-        })
-    };
-    if has.cluster_id != version.cluster_id {
-        return mismatch("clusters", has.cluster_id.clone(), version.cluster_id);
-    }
-    if has.node_uuid != version.node_uuid {
-        return mismatch("node uuids", has.node_uuid.to_string(), version.node_uuid.to_string());
-    }
-    Ok(())
 }

@@ -4,7 +4,7 @@
 //! ours are left alone everywhere.
 
 use super::{
-    disk::Disk,
+    disk::{Disk, Room},
     error::DataNodeError,
     layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_name, shard},
 };
@@ -38,15 +38,6 @@ pub(super) struct Scan {
     pub(super) damaged: Vec<(BlockId, String)>,
 }
 
-/// Room on a folder's disk.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
-    /// For blocks: what is available less the reserve.
-    pub(super) free: u64,
-    /// Names the file system: folders on one disk share its room.
-    pub(super) device: u64,
-}
-
 impl Volume {
     /// Makes the folder if need be, locks it, and reads its `VERSION`, if it has one.
     pub(super) fn open(
@@ -59,6 +50,11 @@ impl Volume {
         let root = fs::canonicalize(dir).map_err(at("use folder", dir))?;
         let volume = Self { paths: Paths { root }, disk, reserve, _lock: lock };
         let version = volume.read_version()?;
+        if version.is_none()
+            && let Some(block) = volume.any_block()?
+        {
+            return Err(DataNodeError::NoVersion { path: volume.paths.root, block });
+        }
         volume.make_folders()?;
         volume.clear_tmp()?;
         Ok((volume, version))
@@ -78,6 +74,21 @@ impl Volume {
             }
             Err(VersionError::Malformed(why)) => Err(DataNodeError::Version { path, why }),
         }
+    }
+
+    /// A block in `current/`, if there is one.
+    fn any_block(&self) -> Result<Option<PathBuf>, DataNodeError> {
+        for low in 0..SHARDS {
+            let folder = self.paths.current().join(shard(BlockId(low)));
+            let found = match entries(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other.map_err(at("list", &folder))?,
+            };
+            if let Some((path, _)) = found.into_iter().find(|(_, known)| known.is_some()) {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
     }
 
     /// Writes `VERSION` whole or not at all.
@@ -119,7 +130,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Reads names, sizes and checksum files; no block's bytes.
+    /// Reads names, sizes and checksum files; no block's bytes. Only proven damage is held against a replica; any
+    /// other trouble is the folder's or the process's, and an error.
     pub(super) fn scan(&self) -> Result<Scan, DataNodeError> {
         let mut scan = Scan::default();
         let current = self.paths.current();
@@ -129,17 +141,20 @@ impl Volume {
             for (path, known) in entries(&folder).map_err(at("list", &folder))? {
                 match known {
                     Some((block, _)) if block.0 % SHARDS != low => leave_alone(&path),
-                    Some((block, Part::Data)) => match self.sound_length(block) {
-                        Ok(length) => scan.replicas.push((block, length)),
-                        Err(why) => scan.damaged.push((block, why)),
+                    Some((block, Part::Data)) => match self.open_block(block) {
+                        Ok((_, sums)) => scan.replicas.push((block, sums.length)),
+                        Err(Damage::Unread(error)) => return Err(at("read the block", &path)(error)),
+                        Err(proven) => scan.damaged.push((block, proven.to_string())),
                     },
                     Some((block, Part::Sums)) => lone_sums.push(block),
                     None => leave_alone(&path),
                 }
             }
-            lone_sums.retain(|block| !self.paths.finalised(*block, Part::Data).exists());
             for block in lone_sums {
-                self.clear_lone_sums(block);
+                let data = self.paths.finalised(block, Part::Data);
+                if !data.try_exists().map_err(at("look for", &data))? {
+                    self.clear_lone_sums(block);
+                }
             }
         }
         for path in [current, self.paths.root().into()] {
@@ -176,15 +191,15 @@ impl Volume {
         }
     }
 
-    /// The length of a finalised block, if its size and checksum file agree; else what is wrong.
-    fn sound_length(&self, block: BlockId) -> Result<u64, String> {
-        let (_, sums) = self.open_block(block).map_err(|damage| damage.to_string())?;
-        Ok(sums.length)
+    /// The blocks set aside.
+    pub(super) fn set_aside_before(&self) -> io::Result<Vec<BlockId>> {
+        let known = entries(&self.paths.bad_dir())?.into_iter().filter_map(|(_, known)| known);
+        Ok(known.map(|(block, _)| block).collect())
     }
 
     /// Opens a finalised block and its checksums, and checks all but the bytes themselves.
     pub(super) fn open_block(&self, block: BlockId) -> Result<(File, Checksums), Damage> {
-        let data = File::open(self.paths.finalised(block, Part::Data))?;
+        let data = self.disk.open(&self.paths.finalised(block, Part::Data))?;
         let found = data.metadata()?.len();
         let sums = self.read_sums(block, found)?;
         if sums.length != found {
@@ -195,7 +210,7 @@ impl Volume {
 
     /// Opens a finalised block's checksum file.
     pub(super) fn open_sums(&self, block: BlockId) -> io::Result<File> {
-        File::open(self.paths.finalised(block, Part::Sums))
+        self.disk.open(&self.paths.finalised(block, Part::Sums))
     }
 
     fn read_sums(&self, block: BlockId, data_len: u64) -> Result<Checksums, Damage> {
@@ -254,34 +269,45 @@ impl Volume {
     pub(super) fn delete(&self, block: BlockId) -> io::Result<()> {
         for part in [Part::Data, Part::Sums] {
             remove_if_there(&self.paths.finalised(block, part))?;
+        }
+        self.delete_set_aside(block)
+    }
+
+    /// Deletes what was set aside of a block.
+    pub(super) fn delete_set_aside(&self, block: BlockId) -> io::Result<()> {
+        for part in [Part::Data, Part::Sums] {
             remove_if_there(&self.paths.bad(block, part))?;
         }
         Ok(())
     }
 
-    /// What the file system says of its room.
+    /// Room for blocks: what the file system has, less the reserve.
     pub(super) fn room(&self) -> io::Result<Room> {
-        let stat = rustix::fs::statvfs(self.paths.root())?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize).saturating_sub(self.reserve);
-        Ok(Room { free, device: stat.f_fsid })
+        let room = self.disk.room(self.paths.root())?;
+        Ok(Room { free: room.free.saturating_sub(self.reserve), ..room })
     }
 }
 
-/// What is wrong with a finalised replica.
+/// What is wrong with a finalised replica, or with looking at it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
-    /// A file is missing or cannot be read.
+    /// A file is missing or ends too early.
     #[error("cannot be read: {0}")]
-    Io(#[from] io::Error),
+    Incomplete(io::Error),
     /// The checksum file, the length or the bytes.
     #[error("{0}")]
     Sums(#[from] crate::checksum::ChecksumError),
+    /// It could not be looked at: no word on the replica, only on its folder or this process.
+    #[error("cannot be read: {0}")]
+    Unread(io::Error),
 }
 
-impl Damage {
-    /// The process lacks descriptors or memory: no word on the replica.
-    pub(super) fn is_passing(&self) -> bool {
-        matches!(self, Self::Io(error) if super::disk::judge(error) == super::disk::Verdict::Passing)
+impl From<io::Error> for Damage {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => Self::Incomplete(error),
+            _ => Self::Unread(error),
+        }
     }
 }
 

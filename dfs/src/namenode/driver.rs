@@ -5,7 +5,6 @@
 //! 0004). With nothing pending that is one atomic load.
 
 use super::{
-    namespace::Record,
     op::{BlockLength, Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Request},
     state::State,
 };
@@ -14,7 +13,7 @@ use crate::{
     ids::{Incarnation, NodeUuid},
 };
 use daemon::config::NameNodeConfig;
-use journal::{AppendError, Log, LogFailed, Seq, codec};
+use journal::{AppendError, Log, LogFailed, codec, log::RECORD_BYTES_MAX};
 use parking_lot::RwLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
@@ -85,9 +84,10 @@ impl Driver {
         answer: impl Fn(&State, Outcome) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut state = self.state.write();
+        self.check_room(RECORD_BYTES_MAX)?;
         let handled = state.handle(self.now(), request)?;
-        if let Some(record) = handled.record {
-            self.append(&record)?;
+        if let Some(entry) = handled.entry {
+            self.append(&entry.bytes)?;
         }
         answer(&state, handled.outcome)
     }
@@ -121,9 +121,12 @@ impl Driver {
         last: bool,
         replicas: Vec<BlockLength>,
     ) -> Result<(), Error> {
-        self.adjust(|state, now| state.full_report(now, node, incarnation, chunk, last, replicas)).await?;
-        self.replicas_reported.notify_waiters();
-        Ok(())
+        self.adjust(|state, now| {
+            state.full_report(now, node, incarnation, chunk, last, replicas)?;
+            self.replicas_reported.notify_waiters();
+            Ok(())
+        })
+        .await
     }
 
     /// The answer, passed through `wire` while the state is still at hand.
@@ -135,16 +138,15 @@ impl Driver {
         wire: impl FnOnce(&State, HeartbeatAnswer) -> T,
     ) -> Result<T, Error> {
         let news = !heartbeat.received.is_empty();
-        let answer = self
-            .adjust(|state, now| {
-                let answer = state.heartbeat(now, node, incarnation, heartbeat);
-                Ok(wire(state, answer))
-            })
-            .await?;
-        if news {
-            self.replicas_reported.notify_waiters();
-        }
-        Ok(answer)
+        self.adjust(|state, now| {
+            let answer = state.heartbeat(now, node, incarnation, heartbeat);
+            // Now, not when the answer leaves: a close need not wait for the disk twice.
+            if news {
+                self.replicas_reported.notify_waiters();
+            }
+            Ok(wire(state, answer))
+        })
+        .await
     }
 
     /// Tells the state what time it is.
@@ -152,26 +154,43 @@ impl Driver {
         let free = self.log.free_bytes().ok();
         let mut state = self.state.write();
         state.set_disk_low(free.filter(|free| *free < self.disk_reserve));
+        // A tick stops recovering files when it has made one record's worth of edits, then ends the file.
+        self.check_room(2 * RECORD_BYTES_MAX)?;
         for record in state.tick(self.now()) {
-            self.append(&record)?;
+            self.append(&codec::encode(&record))?;
         }
         Ok(())
     }
 
-    fn append(&self, record: &Record) -> Result<Seq, Error> {
-        self.log.append(&codec::encode(record)).map_err(|error| match error {
-            AppendError::Failed(failed) => unavailable(&failed),
-            // The record is applied but cannot be logged: memory and disk have parted. There is no way on.
-            AppendError::TooLarge { bytes, max } => {
-                panic!("an edit of {bytes} bytes exceeds the log's {max}")
-            }
-        })
+    /// Refuses before anything is applied: under the state's lock the log must not block.
+    fn check_room(&self, bytes: usize) -> Result<(), Error> {
+        if self.log.has_room_for(bytes) {
+            return Ok(());
+        }
+        let message =
+            "the NameNode's disk does not keep up with its edit log: ask again, and look at that disk";
+        Err(Error::new(Kind::Unavailable, message))
     }
 
-    /// Runs `work`, and hands out what it says once all that it could have seen is durable.
+    /// Logs what has been applied. Room was checked for, under the same lock.
+    fn append(&self, record: &[u8]) -> Result<(), Error> {
+        match self.log.append(record) {
+            Ok(_) => Ok(()),
+            Err(AppendError::Failed(failed)) => Err(unavailable(&failed)),
+            // Plans are bounded, so this is a bug; and memory and disk have parted. There is no way on.
+            Err(error @ AppendError::TooLarge { .. }) => {
+                tracing::error!(%error, "an applied edit cannot be logged: the NameNode ends");
+                std::process::abort()
+            }
+        }
+    }
+
+    /// Runs `work`, and hands out what it says once all that it could have seen is durable. After a failure of
+    /// the log nothing is handed out: memory may hold what the log did not take.
     async fn durably<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
         let value = work(self);
         self.log.wait_durable(self.log.last_seq()).await.map_err(|failed| unavailable(&failed))?;
+        self.log.check().map_err(|failed| unavailable(&failed))?;
         Ok(value)
     }
 }

@@ -10,6 +10,8 @@ pub mod namespace;
 pub mod op;
 pub mod placement;
 mod plan;
+#[cfg(test)]
+mod recovery_tests;
 mod run;
 mod server;
 pub mod settings;
@@ -21,10 +23,10 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use crate::metadata::DATANODE_PROTOCOL;
 pub use journal::Recovery;
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
 pub use run::{NameNodeError, run};
-pub use server::DATANODE_PROTOCOL;
 pub use settings::Settings;
-pub use state::{Handled, State};
+pub use state::{Entry, Handled, State};
 pub use storage::StorageError;

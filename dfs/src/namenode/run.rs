@@ -8,12 +8,12 @@ use super::{
     storage::{self, Storage, StorageError},
 };
 use daemon::{
-    config::Config,
+    config::{Config, NameNodeConfig},
     lifecycle::{DaemonArgs, stop_signal},
     listen::ListenError,
     lock::{FolderLock, LockError},
 };
-use journal::{LogFailed, Recovery};
+use journal::{Log, LogFailed, Recovery};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
 use std::{
     io,
@@ -54,7 +54,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let settings = &config.namenode;
     let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
     let _lock = FolderLock::acquire(&settings.dir, "namenode")?;
-    let Storage { log, namespace } = Storage::open(&settings.dir, recovery)?;
+    let Storage { log, namespace } = Storage::open(&settings.dir, recovery, settings.retry_cache)?;
     tracing::info!(
         records = log.last_seq(),
         seconds = started.elapsed().as_secs_f64(),
@@ -87,7 +87,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     tokio::select! {
         ended = server => ended?,
         failed = driver.log().failed() => return Err(failed.into()),
-        never = housekeeping(&driver, settings.snapshot_bytes.0) => match never {},
+        never = housekeeping(&driver, settings) => match never {},
         () = stop_signal() => {}
     }
     // What was answered is durable; what is still in flight will be asked again.
@@ -96,23 +96,27 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
 }
 
 /// Ticks for ever, and has a snapshot made whenever the edits since the last have grown.
-async fn housekeeping(driver: &Arc<Driver>, snapshot_bytes: u64) -> std::convert::Infallible {
+async fn housekeeping(driver: &Arc<Driver>, settings: &NameNodeConfig) -> std::convert::Infallible {
+    let snapshot_bytes = settings.snapshot_bytes.0;
+    let answers = settings.retry_cache;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut snapshot: Option<tokio::task::JoinHandle<()>> = None;
     // After a failed attempt the next one waits for as many edits again, so that it does not spin.
     let mut due = snapshot_bytes;
+    let mut room = SnapshotRoom { reserve: settings.disk_reserve.0, told: false };
     loop {
         ticks.tick().await;
         if let Err(error) = driver.tick() {
             tracing::error!(%error, "tick");
         }
         let grown = driver.log().bytes_since_snapshot();
-        if snapshot.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) && grown > due {
+        let idle = snapshot.as_ref().is_none_or(tokio::task::JoinHandle::is_finished);
+        if idle && grown > due && room.is_there(driver.log()) {
             due = grown + snapshot_bytes;
             snapshot = Some(tokio::task::spawn_blocking({
                 let driver = driver.clone();
-                move || make_snapshot(&driver)
+                move || make_snapshot(&driver, answers)
             }));
         } else if grown < snapshot_bytes {
             due = snapshot_bytes;
@@ -120,8 +124,32 @@ async fn housekeeping(driver: &Arc<Driver>, snapshot_bytes: u64) -> std::convert
     }
 }
 
-fn make_snapshot(driver: &Driver) {
-    if let Err(error) = storage::snapshot(driver.log(), &driver.cluster_id()) {
+/// Snapshots wait while they could fill the disk that the log needs.
+struct SnapshotRoom {
+    reserve: u64,
+    /// It has been said that there is none.
+    told: bool,
+}
+
+impl SnapshotRoom {
+    fn is_there(&mut self, log: &Log) -> bool {
+        let shortage = match storage::room_for_snapshot(log, self.reserve) {
+            Ok(Ok(())) => None,
+            Ok(Err((needed, free))) => Some(format!("it needs {needed} bytes and {free} are free")),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = &shortage
+            && !self.told
+        {
+            tracing::warn!(why, "no snapshot until there is room: the edit log goes on and is kept whole");
+        }
+        self.told = shortage.is_some();
+        shortage.is_none()
+    }
+}
+
+fn make_snapshot(driver: &Driver, answers: usize) {
+    if let Err(error) = storage::snapshot(driver.log(), &driver.cluster_id(), answers) {
         tracing::error!(%error, "no snapshot: the edit log goes on and is kept whole");
     }
 }

@@ -2,12 +2,10 @@
 
 use super::{driver::Driver, op::Outcome, state::State, wire};
 use crate::error::{Error, Kind};
+use crate::metadata::DATANODE_PROTOCOL;
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
-
-/// What is spoken between this build's NameNode and DataNodes. Refused when it differs.
-pub const DATANODE_PROTOCOL: u32 = 1;
 
 /// Entries in one page of a listing, at the most and by default.
 const PAGE: usize = 1000;
@@ -115,7 +113,8 @@ impl NameNode for ClientService {
     ) -> Answer<pb::ReportBadReplicaReply> {
         let pb::ReportBadReplicaRequest { block_id, node_uuid, reason } = request.into_inner();
         let (block, node) = (crate::ids::BlockId(block_id), wire::node_uuid(&node_uuid)?);
-        self.driver.adjust(|state, now| state.report_bad_replica(now, block, node, &reason)).await?;
+        tracing::info!(%block, %node, reason, "a client could not use a replica: its node is to check it");
+        self.driver.adjust(|state, _| state.report_bad_replica(block, node)).await?;
         Ok(Response::new(pb::ReportBadReplicaReply {}))
     }
 
@@ -206,7 +205,7 @@ impl NameNode for ClientService {
     async fn drain(&self, request: Request<pb::DrainRequest>) -> Answer<pb::DrainReply> {
         let node = request.get_ref().node.clone();
         self.submit(request, |state, _| {
-            let (node_state, blocks_left) = state.drain_status(&node)?;
+            let (node_state, blocks_left) = state.drain_status(&node);
             Ok(pb::DrainReply { state: wire::node_state(node_state).into(), blocks_left })
         })
         .await

@@ -3,13 +3,19 @@
 //! A snapshot is made from files, not from memory (ADR 0007): the live state is never held up, and each one
 //! proves that what is on disk can be replayed.
 
-use super::namespace::{ApplyError, Namespace, Record, SnapshotLoader};
-use journal::{Item, Log, LogError, LogFailed, Opened, Recovery, Replay, codec, disk::Disk, disk::RealDisk};
+use super::{
+    driver::now_since,
+    namespace::{ApplyError, Edit, Namespace, Record, SnapshotLoader},
+};
+use journal::{
+    AppendError, Item, Log, LogError, LogFailed, Opened, Recovery, Replay, codec, disk::Disk, disk::RealDisk,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 const LAYOUT: u32 = 1;
@@ -64,7 +70,10 @@ pub enum StorageError {
     #[error(transparent)]
     Failed(#[from] LogFailed),
     /// A record reads well but makes no sense: another build's or another cluster's.
-    #[error("edit log: record {seq} does not fit: {why}")]
+    #[error(
+        "edit log: record {seq} does not fit: {why}; the files are whole, so another build or another cluster \
+         wrote them: start the build that wrote them, or restore the folder from a copy"
+    )]
     Record {
         /// Its number; 0 for the snapshot.
         seq: u64,
@@ -72,6 +81,14 @@ pub enum StorageError {
         why: String,
     },
 }
+
+/// Written before `--recover` drops anything and removed when that is dealt with, so that a crash between the
+/// two is noticed by the next start.
+const RECOVERING_FILE: &str = "RECOVERING";
+/// How far ids jump when records were lost: further than the lost ones can have got.
+const IDS_SKIPPED: u64 = 1 << 32;
+/// Free room that a snapshot needs, as a multiple of what it is made from: it may be larger than both.
+const SNAPSHOT_ROOM: f64 = 1.5;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,25 +105,66 @@ pub(crate) struct Storage {
 
 impl Storage {
     /// Opens the folder, making it ready if it is empty. The caller holds its lock.
-    pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
+    pub(crate) fn open(folder: &Path, recovery: Recovery, answers: usize) -> Result<Self, StorageError> {
         let cluster_id = identity(folder)?;
+        let marker = folder.join(RECOVERING_FILE);
+        let io_error = |source| StorageError::Io { path: marker.clone(), source };
+        let interrupted = marker.try_exists().map_err(io_error)?;
+        if recovery == Recovery::DropDamaged {
+            write_durably(folder, RECOVERING_FILE, "").map_err(io_error)?;
+        }
         let edits = folder.join(EDITS_FOLDER);
         let disk =
             RealDisk::open(&edits).map_err(|source| StorageError::Io { path: edits.clone(), source })?;
-        Self::open_log(Arc::new(disk), &cluster_id, recovery).map_err(|error| match error {
+        let opened = Self::open_log(Arc::new(disk), &cluster_id, recovery, answers);
+        let (mut storage, dropped) = opened.map_err(|error| match error {
             StorageError::Log(source) if source.is_damage() => {
                 StorageError::Damaged { folder: edits, source }
             }
             error => error,
-        })
+        })?;
+        if dropped || interrupted {
+            storage.skip_ids()?;
+        }
+        if marker.try_exists().map_err(io_error)? {
+            fs::remove_file(&marker).map_err(io_error)?;
+        }
+        Ok(storage)
     }
 
-    /// Opens the log on any disk and replays it.
+    /// Records were lost, and with them which ids they gave out. A DataNode that comes late may have a replica
+    /// of any of those, so new blocks stay far away from them.
+    pub(crate) fn skip_ids(&mut self) -> Result<(), StorageError> {
+        let next_file = self.namespace.next_file() + IDS_SKIPPED;
+        let next_block = self.namespace.next_block() + IDS_SKIPPED;
+        let at_ms = now_since(Instant::now()).wall_ms;
+        let record = Record { at_ms, request: None, edits: vec![Edit::IdsSkipped { next_file, next_block }] };
+        self.namespace
+            .apply(&record)
+            .map_err(|error| StorageError::Record { seq: 0, why: error.to_string() })?;
+        let appended = self.log.append(&codec::encode(&record)).map_err(|error| match error {
+            AppendError::Failed(failed) => failed,
+            AppendError::TooLarge { .. } => unreachable!("two numbers"),
+        })?;
+        self.log.sync(appended)?;
+        tracing::error!(next_file, next_block, "records are lost: new ids begin far above theirs");
+        if self.namespace.is_empty() {
+            tracing::error!(
+                "NOTHING IS LEFT: after recovery the namespace is EMPTY; the DataNodes' blocks are kept, \
+                 so stop here and restore the edit log from a copy if there is one"
+            );
+        }
+        Ok(())
+    }
+
+    /// Opens the log on any disk and replays it. Also tells whether records may have been dropped: then
+    /// [`Self::skip_ids`] is due.
     pub(crate) fn open_log(
         disk: Arc<dyn Disk>,
         cluster_id: &str,
         recovery: Recovery,
-    ) -> Result<Self, StorageError> {
+        answers: usize,
+    ) -> Result<(Self, bool), StorageError> {
         let Opened { log, replay, torn, dropped } = Log::open(disk, recovery)?;
         if let Some(torn) = torn {
             tracing::warn!(
@@ -127,28 +185,31 @@ impl Storage {
                 "dropped a damaged part of the edit log, as --recover asked"
             );
         }
-        let namespace = load(replay, cluster_id)?;
-        Ok(Self { log, namespace })
+        let namespace = load(replay, cluster_id, answers)?;
+        Ok((Self { log, namespace }, !dropped.is_empty()))
     }
 }
 
 /// Snapshot and records, one by one, into a namespace.
-fn load(mut replay: Replay, cluster_id: &str) -> Result<Namespace, StorageError> {
+fn load(mut replay: Replay, cluster_id: &str, answers: usize) -> Result<Namespace, StorageError> {
     let no_fit = |seq: u64| move |error: ApplyError| StorageError::Record { seq, why: error.to_string() };
     let no_parse =
         |seq: u64| move |error: codec::CodecError| StorageError::Record { seq, why: error.to_string() };
-    let mut loader = (replay.snapshot_seq() > 0).then(SnapshotLoader::default);
+    let mut loader = (replay.snapshot_seq() > 0).then(|| SnapshotLoader::keeping_answers(answers));
     let mut namespace = None;
     while let Some(item) = replay.next()? {
         match item {
             Item::Snapshot(bytes) => {
                 let item = codec::decode(bytes).map_err(no_parse(0))?;
-                loader.get_or_insert_default().take(item).map_err(no_fit(0))?;
+                loader
+                    .get_or_insert_with(|| SnapshotLoader::keeping_answers(answers))
+                    .take(item)
+                    .map_err(no_fit(0))?;
             }
             Item::Record { seq, bytes } => {
                 let record: Record = codec::decode(bytes).map_err(no_parse(seq))?;
                 if namespace.is_none() {
-                    namespace = Some(finish(loader.take(), cluster_id)?);
+                    namespace = Some(finish(loader.take(), cluster_id, answers)?);
                 }
                 namespace.as_mut().expect("set just above").apply(&record).map_err(no_fit(seq))?;
             }
@@ -156,7 +217,7 @@ fn load(mut replay: Replay, cluster_id: &str) -> Result<Namespace, StorageError>
     }
     let namespace = match namespace {
         Some(namespace) => namespace,
-        None => finish(loader.take(), cluster_id)?,
+        None => finish(loader.take(), cluster_id, answers)?,
     };
     if namespace.cluster_id() != cluster_id {
         let why = format!("snapshot is of cluster {}, VERSION says {cluster_id}", namespace.cluster_id());
@@ -165,19 +226,32 @@ fn load(mut replay: Replay, cluster_id: &str) -> Result<Namespace, StorageError>
     Ok(namespace)
 }
 
-fn finish(loader: Option<SnapshotLoader>, cluster_id: &str) -> Result<Namespace, StorageError> {
-    match loader {
-        Some(loader) => {
-            loader.finish().map_err(|error| StorageError::Record { seq: 0, why: error.to_string() })
-        }
-        None => Ok(Namespace::new(cluster_id)),
+fn finish(
+    loader: Option<SnapshotLoader>,
+    cluster_id: &str,
+    answers: usize,
+) -> Result<Namespace, StorageError> {
+    if let Some(loader) = loader {
+        return loader.finish().map_err(|error| StorageError::Record { seq: 0, why: error.to_string() });
     }
+    let mut namespace = Namespace::new(cluster_id);
+    namespace.keep_answers(answers);
+    Ok(namespace)
+}
+
+/// Whether a snapshot would leave the log's disk with at least `reserve` bytes; if not, what it needs and what
+/// there is.
+pub(crate) fn room_for_snapshot(log: &Log, reserve: u64) -> io::Result<Result<(), (u64, u64)>> {
+    let from = log.snapshot_bytes()? + log.bytes_since_snapshot();
+    let needed = (from as f64 * SNAPSHOT_ROOM) as u64 + reserve;
+    let free = log.free_bytes()?;
+    Ok(if free >= needed { Ok(()) } else { Err((needed, free)) })
 }
 
 /// Makes a snapshot of everything logged so far. Blocking, and meant for a thread of its own.
-pub(crate) fn snapshot(log: &Log, cluster_id: &str) -> Result<(), StorageError> {
+pub(crate) fn snapshot(log: &Log, cluster_id: &str, answers: usize) -> Result<(), StorageError> {
     let upto = log.rotate()?;
-    let namespace = load(log.replay_closed(upto)?, cluster_id)?;
+    let namespace = load(log.replay_closed(upto)?, cluster_id, answers)?;
     let mut writer = log.snapshot_writer(upto)?;
     let mut buffer = Vec::new();
     for item in namespace.items() {

@@ -41,6 +41,7 @@ fn a_failed_rotation_fails_the_log() {
         disk.fail_after(operation);
         assert!(log.rotate().is_err(), "operation {operation}");
         assert!(log.append(b"x").is_err());
+        assert!(log.check().is_err(), "although nothing was pending");
         drop(log);
         assert_eq!(read(&disk).unwrap().check(), 3);
     }
@@ -80,4 +81,21 @@ async fn every_waiter_and_the_owner_learn_of_it() {
     assert!(failed.reason.contains("crashed"), "{failed}");
     log.wait_durable(1).await.unwrap();
     assert_eq!(log.durable(), 1);
+}
+
+#[test]
+fn a_snapshot_that_fails_leaves_nothing_behind() {
+    // Create (0), then the write of the footer, its sync, the rename.
+    for operation in 1..4 {
+        let disk = CrashDisk::new();
+        let log = open(&disk);
+        append(&log, 3);
+        let upto = log.rotate().unwrap();
+        disk.fail_after(operation);
+        let mut writer = log.snapshot_writer(upto).unwrap();
+        writer.push(b"state").unwrap();
+        assert!(writer.finish().is_err(), "operation {operation}");
+        let left: Vec<_> = disk.files().into_keys().filter(|name| name.contains("snapshot")).collect();
+        assert!(left.is_empty(), "operation {operation} left {left:?}");
+    }
 }

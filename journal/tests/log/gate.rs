@@ -133,3 +133,19 @@ fn appending_blocks_when_too_much_is_pending() {
     });
     log.sync(5).unwrap();
 }
+
+#[test]
+fn a_full_log_says_so_before_it_would_block() {
+    let (_, gate, log) = gated_log();
+    log.append(&record(1)).unwrap();
+    gate.wait_for_one();
+    let big = vec![0; RECORD_BYTES_MAX];
+    for _ in 0..3 {
+        assert!(log.has_room_for(RECORD_BYTES_MAX));
+        log.append(&big).unwrap();
+    }
+    assert!(!log.has_room_for(RECORD_BYTES_MAX), "with what frames them, four do not fit");
+    gate.set(true);
+    log.sync(4).unwrap();
+    assert!(log.has_room_for(RECORD_BYTES_MAX));
+}

@@ -17,6 +17,8 @@ pub(in super::super) enum Misdeed {
     DieAfterPackets(usize),
     /// Closes the connection after this many packets, once, and lives on.
     HangUpOnceAfterPackets(usize),
+    /// Stops answering after this many packets, with the connection open.
+    StallAfterPackets(usize),
     /// As a mirror, drops out after this many packets.
     MirrorFailsAfterPackets(usize),
     /// Refuses to write.
@@ -52,6 +54,9 @@ pub(in super::super) struct NodeState {
     /// `resume_at` of each write that was set up.
     pub(super) resumed_at: Vec<u64>,
     pub(super) reads: usize,
+    pub(super) keep_alives: usize,
+    /// What it says its own patience is.
+    pub(super) timeout_ms: u64,
     held: Vec<TcpStream>,
 }
 
@@ -111,7 +116,8 @@ impl Node {
             return refuse(stream, "no-space", "no folder has room");
         }
         let block = write.block_id;
-        let mut line = Line { block, nodes: Vec::new(), faults: Vec::new(), packets: 0 };
+        let mut line = Line { block, nodes: Vec::new(), faults: Vec::new(), packets: 0, timeout_ms: 0 };
+        line.timeout_ms = self.state.lock().timeout_ms;
         line.join(self.find_self(all), write.resume_at);
         for mirror in &write.mirrors {
             let found = all.lock().iter().find(|node| node.uuid() == mirror.uuid).cloned();
@@ -128,8 +134,17 @@ impl Node {
             let packet: pb::Packet = frame.expect(FrameKind::Packet)?;
             checksum::verify(&frame.data, packet.offset, &checksum::from_bytes(&packet.checksums)).unwrap();
             assert!(packet.last || frame.data.len() % CHUNK_BYTES == 0, "whole chunks but for the last");
-            assert!(!frame.data.is_empty(), "no packet is empty");
+            if frame.data.is_empty() && !packet.last {
+                self.state.lock().keep_alives += 1;
+                send(stream, FrameKind::Status, &line.status(packet.offset, false))?;
+                continue;
+            }
+            assert!(!frame.data.is_empty(), "only a keep-alive is empty");
             line.packets += 1;
+            if matches!(self.misdeed(), Some(Misdeed::StallAfterPackets(after)) if line.packets > after) {
+                self.state.lock().held.push(stream.try_clone()?);
+                return Err(FrameError::Closed);
+            }
             self.perhaps_fail(line.packets)?;
             line.take(packet.offset, &frame.data, packet.last);
             let mut acked = packet.offset + frame.data.len() as u64;
@@ -199,6 +214,7 @@ struct Line {
     nodes: Vec<Arc<Node>>,
     faults: Vec<pb::NodeFault>,
     packets: usize,
+    timeout_ms: u64,
 }
 
 impl Line {
@@ -242,7 +258,7 @@ impl Line {
 
     fn status(&self, acked: u64, done: bool) -> pb::WriteStatus {
         let nodes = self.nodes.iter().map(|node| node.uuid()).collect();
-        pb::WriteStatus { acked, done, nodes, faults: self.faults.clone() }
+        pb::WriteStatus { acked, done, nodes, faults: self.faults.clone(), timeout_ms: self.timeout_ms }
     }
 }
 

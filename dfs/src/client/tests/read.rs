@@ -195,7 +195,7 @@ async fn a_local_block_is_mapped_and_verified() {
     let run = |socket| {
         let block = with(socket);
         let part = fetch::Part { node: block.nodes[0].clone(), from: 7, to: block.length, block };
-        fetch::start(&client, vec![part])
+        fetch::start(&client, vec![part]).unwrap()
     };
     let reads = cluster.node(1).state.lock().reads;
     let mut fetched = Vec::new();

@@ -286,3 +286,79 @@ async fn a_file_that_shrinks_is_refused_and_one_that_grows_is_put_as_it_was() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_node_that_stalls_is_left_after_the_time_it_told_and_the_survivor_takes_over() {
+    let mut cluster = Cluster::start(2).await;
+    cluster.config.deadline = daemon::Period::secs(60);
+    let client = cluster.client().await;
+    for (number, after) in [0, 3, 7].into_iter().enumerate() {
+        cluster.node(1).misbehave(Misdeed::StallAfterPackets(after));
+        cluster.node(1).state.lock().timeout_ms = 400;
+        let data = bytes(8 * PACKET_BYTES);
+        let begin = std::time::Instant::now();
+        let name = format!("/f{number}");
+        let report = client.put_with(&name, &data, options(2, data.len() as u64), &()).await.unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert!(cluster.content(&name) == data, "stalls after {after}");
+        assert_eq!(report.faults[0].node, "n1");
+        assert_eq!(report.faults[0].reason, "no answer in time");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_source_is_kept_alive_and_a_node_that_stalls_meanwhile_is_noticed() {
+    let mut cluster = Cluster::start(2).await;
+    cluster.config.deadline = daemon::Period::secs(60);
+    for node in [1, 2] {
+        cluster.node(node).state.lock().timeout_ms = 200;
+    }
+    let client = cluster.client().await;
+    let data = bytes(3 * PACKET_BYTES);
+    let mut writer = client.create(&path("/f"), stream_options(2, 1 << 30)).await.unwrap();
+    writer.write(&data[..2 * PACKET_BYTES]).await.unwrap();
+    until("keep-alives", || cluster.node(1).state.lock().keep_alives > 8).await;
+    assert_eq!(cluster.node(1).state.lock().resumed_at.len(), 1, "over one connection");
+    cluster.node(1).misbehave(Misdeed::StallAfterPackets(1));
+    writer.write(&data[2 * PACKET_BYTES..]).await.unwrap();
+    // Nobody writes, and yet the survivor is asked to take over.
+    until("the take-over", || cluster.node(2).state.lock().resumed_at.len() == 1).await;
+    writer.close().await.unwrap();
+    assert!(cluster.content("/f") == data);
+}
+
+/// With a thread of the pool for each, the third would wait for the first two, and they for their user.
+#[test]
+fn open_readers_and_writers_do_not_wait_for_each_other() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).max_blocking_threads(2).enable_all().build().unwrap();
+    let all = async {
+        let cluster = Cluster::start(1).await;
+        let client = cluster.client().await;
+        let data = bytes(20 * PACKET_BYTES);
+        let mut writers = Vec::new();
+        for index in 0..5 {
+            let name = path(&format!("/f{index}"));
+            let mut writer = client.create(&name, stream_options(1, 1 << 30)).await.unwrap();
+            writer.write(&data[..6 * PACKET_BYTES]).await.unwrap();
+            writers.push(writer);
+        }
+        for mut writer in writers {
+            writer.write(&data[6 * PACKET_BYTES..]).await.unwrap();
+            writer.close().await.unwrap();
+        }
+        let mut readers = Vec::new();
+        for index in 0..5 {
+            let mut reader = client.open(&path(&format!("/f{index}"))).await.unwrap();
+            let first = reader.next().await.unwrap().unwrap();
+            readers.push((reader, first.to_vec()));
+        }
+        for (mut reader, mut got) in readers {
+            while let Some(more) = reader.next().await.unwrap() {
+                got.extend_from_slice(&more);
+            }
+            assert!(got == data);
+        }
+    };
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), all).await }).unwrap();
+}

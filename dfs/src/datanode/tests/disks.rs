@@ -3,7 +3,7 @@
 use super::{
     super::{
         DataNodeError,
-        disk::{Disk, RealDisk},
+        disk::{Disk, RealDisk, Room},
     },
     harness::*,
 };
@@ -37,6 +37,12 @@ impl Disk for BrokenDisk {
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         self.check(path)?;
         RealDisk.sync_folder(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<File> {
+        RealDisk.open(path)
+    }
+    fn room(&self, path: &Path) -> io::Result<Room> {
+        RealDisk.room(path)
     }
 }
 

@@ -41,6 +41,9 @@ pub(super) struct Known {
     pub(super) lost: Vec<u64>,
     pub(super) commands: Vec<Command>,
     pub(super) forget: bool,
+    /// Heartbeats that are taken and not answered.
+    pub(super) lose_answers: usize,
+    pub(super) last: Option<(u64, Vec<Command>)>,
 }
 
 #[derive(Debug, Default)]
@@ -85,7 +88,7 @@ impl FakeNameNode {
 #[tonic::async_trait]
 impl BlockReports for FakeNameNode {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {
-        assert_eq!(request.metadata().get("fermata-user").unwrap(), "datanode");
+        assert_eq!(request.metadata().get(crate::metadata::USER_KEY).unwrap(), "datanode");
         let mut books = self.books.lock();
         if let Some(why) = &books.refuse {
             return Err(Status::failed_precondition(why.clone()));
@@ -123,6 +126,9 @@ impl BlockReports for FakeNameNode {
         if known.forget {
             return Ok(Response::new(HeartbeatReply { register_again: true, commands: vec![] }));
         }
+        if let Some((_, commands)) = known.last.clone().filter(|(seq, _)| *seq == request.seq) {
+            return Ok(Response::new(HeartbeatReply { register_again: false, commands }));
+        }
         known.replicas.extend(request.received.iter().map(|replica| (replica.block_id, replica.length)));
         let bad = request.bad.iter().map(|bad| bad.block_id);
         for gone in request.deleted.iter().chain(&request.lost).copied().chain(bad) {
@@ -131,8 +137,13 @@ impl BlockReports for FakeNameNode {
         known.deleted.extend(&request.deleted);
         known.lost.extend(&request.lost);
         known.bad.extend(request.bad.clone());
-        known.heartbeats.push(request);
         let commands = std::mem::take(&mut known.commands);
+        known.last = Some((request.seq, commands.clone()));
+        known.heartbeats.push(request);
+        if known.lose_answers > 0 {
+            known.lose_answers -= 1;
+            return Err(Status::unavailable("the answer is lost"));
+        }
         Ok(Response::new(HeartbeatReply { register_again: false, commands }))
     }
 }

@@ -3,6 +3,7 @@
 mod damage;
 mod disks;
 mod harness;
+mod illness;
 mod orders;
 mod reads;
 mod writes;

@@ -148,3 +148,19 @@ async fn deletions_and_writes_of_one_block_never_cross() {
         bench.namenode.until(&node, "agreement", |known| known.replicas.contains_key(&1) == there).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_in_a_lost_answer_is_carried_out_once_it_is_repeated() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    {
+        let mut books = bench.namenode.books.lock();
+        let known = books.nodes.get_mut(&node.uuid().to_string()).unwrap();
+        known.lose_answers = 1;
+        let delete = Kind::Delete(DeleteBlocks { block_ids: vec![1] });
+        known.commands.push(proto::dfs::Command { kind: Some(delete) });
+    }
+    bench.namenode.until(&node, "the deletion", |known| known.deleted == [1]).await;
+    assert_eq!(bench.namenode.known(&node).registrations.len(), 1);
+}

@@ -91,7 +91,7 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
     let mut sums = Vec::new();
     files[1].read_to_end(&mut sums).unwrap();
     let sums = Checksums::decode(&sums, BlockId(1)).unwrap();
-    assert_eq!(from_bytes(&reply.checksums), sums.sums);
+    assert!(reply.checksums.is_empty(), "they are in the second file");
     #[allow(unsafe_code, reason = "mapping the descriptor is what is tested")]
     // SAFETY: nobody changes a finalised block while the test runs.
     let map = unsafe { memmap2::Mmap::map(&files[0]) }.unwrap();

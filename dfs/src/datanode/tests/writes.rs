@@ -263,7 +263,6 @@ async fn packets_out_of_order_ragged_or_too_many_are_refused() {
     };
     assert_eq!(refused(CHUNK as u64, &data), "invalid");
     assert_eq!(refused(0, &data[..100]), "invalid");
-    assert_eq!(refused(0, &[]), "invalid");
     assert_eq!(kind(Put::open(&chain(&[&node]), 4, 77).map(drop)), "invalid");
     assert_eq!(kind(Put::open(&chain(&[&node]), 4, CHUNK as u64).map(drop)), "not-found");
 }
@@ -320,4 +319,34 @@ async fn an_error_here_is_not_blamed_on_the_mirror() {
     put.raw_packet(&packet, b"hello");
     let end = put.until(|status| !status.faults.is_empty());
     assert_eq!(kind(end), "checksum");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
+    let bench = Bench::new().await;
+    let mut nodes = Vec::new();
+    for (name, millis) in [("n1", 800), ("n2", 500), ("n3", 600)] {
+        let mut config = bench.config(name);
+        config.datanode.transfer_timeout = Period::millis(millis);
+        nodes.push(bench.node_with(&config).await);
+    }
+    let nodes: Vec<_> = nodes.iter().collect();
+    let data = bytes(3 * CHUNK, 1);
+    let (mut put, ready) = Put::open(&chain(&nodes), 3, 0).unwrap();
+    assert_eq!(ready.timeout_ms, 500, "the shortest of all");
+    put.packet(&data[..CHUNK], false);
+    put.acked(CHUNK as u64);
+    let begin = std::time::Instant::now();
+    while begin.elapsed().as_millis() < 4 * 800 {
+        put.packet(&[], false);
+        let status = put.status().unwrap();
+        assert_eq!((status.acked, status.nodes), (CHUNK as u64, uuids(&nodes)));
+        tokio::time::sleep(std::time::Duration::from_millis(125)).await;
+    }
+    put.packet(&data[CHUNK..], true);
+    let done = put.done().unwrap();
+    assert_eq!((done.nodes, done.faults), (uuids(&nodes), vec![]));
+    for node in nodes {
+        assert!(read(node, 3, data.len() as u64).unwrap().1 == data);
+    }
 }

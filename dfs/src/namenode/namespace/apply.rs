@@ -46,7 +46,7 @@ impl Namespace {
             self.edit(record.at_ms, edit, changes)?;
         }
         if let Some((request, outcome)) = &record.request {
-            self.answers.insert(*request, outcome.clone());
+            self.answers.insert(*request, record.at_ms, outcome.clone());
         }
         self.records += 1;
         Ok(())
@@ -85,7 +85,19 @@ impl Namespace {
                 changes.drains.push(node.clone());
                 Ok(())
             }
+            Edit::IdsSkipped { next_file, next_block } => self.ids_skipped(*next_file, *next_block),
         }
+    }
+
+    fn ids_skipped(&mut self, next_file: u64, next_block: u64) -> Result<(), ApplyError> {
+        if next_file < self.next_file || next_block < self.next_block {
+            return Err(unfit("ids go backwards"));
+        }
+        if next_block > self.next_block {
+            self.skipped.push((self.next_block, next_block));
+        }
+        (self.next_file, self.next_block) = (next_file, next_block);
+        Ok(())
     }
 
     fn made(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {

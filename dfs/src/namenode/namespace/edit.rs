@@ -69,4 +69,6 @@ pub enum Edit {
     Fenced { scope: String, epoch: u64 },
     /// A DataNode is to be emptied, or no longer.
     DrainSet { node: String, on: bool },
+    /// Records were lost: ids below these may have been given out by them, and are never given out again.
+    IdsSkipped { next_file: u64, next_block: u64 },
 }

@@ -58,7 +58,14 @@ pub struct Namespace {
 
 /// One copy of each owner and group. It decides nothing, so any two are equal.
 #[derive(Debug, Clone, Default)]
-struct Words(BTreeSet<Arc<str>>);
+struct Words {
+    known: BTreeSet<Arc<str>>,
+    /// At this size, words that nobody uses any more are thrown out.
+    sweep_at: usize,
+}
+
+/// No sweep before there are this many.
+const WORDS_MIN: usize = 1024;
 
 impl PartialEq for Words {
     fn eq(&self, _: &Self) -> bool {
@@ -68,11 +75,15 @@ impl PartialEq for Words {
 
 impl Words {
     fn share(&mut self, word: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(word) {
+        if let Some(known) = self.known.get(word) {
             return known.clone();
         }
+        if self.known.len() >= self.sweep_at.max(WORDS_MIN) {
+            self.known.retain(|word| Arc::strong_count(word) > 1);
+            self.sweep_at = 2 * self.known.len();
+        }
         let new: Arc<str> = word.into();
-        self.0.insert(new.clone());
+        self.known.insert(new.clone());
         new
     }
 }
@@ -120,6 +131,16 @@ impl Namespace {
     /// Records applied in its life.
     pub fn records(&self) -> u64 {
         self.records
+    }
+
+    /// Whether there is nothing but the root folder.
+    pub(super) fn is_empty(&self) -> bool {
+        self.inodes.len() == 1
+    }
+
+    /// How many scopes have a fence.
+    pub(super) fn fences_len(&self) -> usize {
+        self.fences.len()
     }
 
     /// Keeps at most this many answers for repeats.
@@ -196,5 +217,21 @@ impl Namespace {
     /// that this namespace has lost, and must not be deleted.
     pub(super) fn never_given(&self, block: BlockId) -> bool {
         block.0 >= self.next_block || self.skipped.iter().any(|(from, to)| (*from..*to).contains(&block.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_nobody_uses_are_thrown_out() {
+        let mut words = Words::default();
+        let used = words.share("used");
+        for number in 0..10 * WORDS_MIN {
+            words.share(&format!("word {number}"));
+        }
+        assert!(words.known.len() <= WORDS_MIN);
+        assert!(Arc::ptr_eq(&used, &words.share("used")));
     }
 }

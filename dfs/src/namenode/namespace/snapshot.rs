@@ -32,7 +32,7 @@ pub enum SnapshotItem {
     /// A node being emptied.
     Draining { node: String },
     /// An answer kept for repeats, oldest first.
-    Answer { request: RequestId, outcome: Outcome },
+    Answer { request: RequestId, at_ms: u64, outcome: Outcome },
     /// Last: how many items of each kind came before.
     End { folders: u64, files: u64, others: u64 },
 }
@@ -66,9 +66,9 @@ impl Namespace {
             SnapshotItem::Fence { scope, epoch: *epoch }
         });
         let draining = self.draining.iter().map(|node| SnapshotItem::Draining { node: node.clone() });
-        let answers = self.answers.iter().map(|(request, outcome)| {
+        let answers = self.answers.iter().map(|(request, at_ms, outcome)| {
             let outcome = outcome.clone();
-            SnapshotItem::Answer { request, outcome }
+            SnapshotItem::Answer { request, at_ms, outcome }
         });
         let items = std::iter::once(header).chain(inodes).chain(fences).chain(draining).chain(answers);
         let mut counts = Counts::default();
@@ -134,6 +134,7 @@ pub struct SnapshotLoader {
     namespace: Option<Namespace>,
     counts: Counts,
     ended: bool,
+    answers: Option<usize>,
 }
 
 fn bad(what: impl std::fmt::Display) -> ApplyError {
@@ -141,6 +142,11 @@ fn bad(what: impl std::fmt::Display) -> ApplyError {
 }
 
 impl SnapshotLoader {
+    /// A loader whose namespace keeps at most this many answers for repeats.
+    pub fn keeping_answers(limit: usize) -> Self {
+        Self { answers: Some(limit), ..Self::default() }
+    }
+
     /// Takes the next item.
     pub fn take(&mut self, item: SnapshotItem) -> Result<(), ApplyError> {
         if self.ended {
@@ -160,7 +166,11 @@ impl SnapshotLoader {
                 return Err(bad("it does not begin with its header"));
             };
             let bare = Namespace::bare(cluster_id, Words::default());
-            self.namespace = Some(Namespace { next_file, next_block, skipped, records, ..bare });
+            let namespace = Namespace { next_file, next_block, skipped, records, ..bare };
+            let namespace = self.namespace.insert(namespace);
+            if let Some(limit) = self.answers {
+                namespace.keep_answers(limit);
+            }
             return Ok(());
         };
         namespace.take(item)
@@ -203,7 +213,7 @@ impl Namespace {
             }
             SnapshotItem::Fence { scope, epoch } => drop(self.fences.insert(scope, epoch)),
             SnapshotItem::Draining { node } => drop(self.draining.insert(node)),
-            SnapshotItem::Answer { request, outcome } => self.answers.insert(request, outcome),
+            SnapshotItem::Answer { request, at_ms, outcome } => self.answers.insert(request, at_ms, outcome),
             SnapshotItem::Header { .. } | SnapshotItem::End { .. } => {
                 return Err(bad("a second header or end"));
             }

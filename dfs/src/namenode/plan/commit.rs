@@ -12,6 +12,9 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Scopes with a fence, at the most: each is kept for ever.
+const FENCES_MAX: usize = 100_000;
+
 impl Plan<'_> {
     /// Shuts out epochs below this one.
     pub(in crate::namenode) fn fence(&mut self, scope: &str, epoch: u64) -> Result<Outcome, Error> {
@@ -26,6 +29,14 @@ impl Plan<'_> {
             return refuse(
                 Kind::Fenced,
                 format!("{scope}: epoch {epoch} is over, {fence} has taken its place: stop"),
+            );
+        }
+        if epoch > fence && fence == 0 && self.namespace.fences_len() >= FENCES_MAX {
+            return refuse(
+                Kind::Quota,
+                format!(
+                    "{scope}: {FENCES_MAX} scopes have fences and that is the limit: use one scope for many commits"
+                ),
             );
         }
         if epoch > fence {

@@ -103,6 +103,7 @@ impl<'a> Plan<'a> {
         let space = i128::from(file.block_size) * i128::from(file.replication);
         self.charge(inode.parent, Totals { space, ..Totals::default() });
         self.edits.push(Edit::BlockAdded { file: id, block });
+        *self.gained.entry(id).or_default() += 1;
         Ok((file.block_size, file.replication))
     }
 

@@ -29,6 +29,9 @@ use std::collections::BTreeMap;
 const FOLDER_MODE: u32 = 0o755;
 /// Mode of a file that nobody asked a mode for.
 const FILE_MODE: u32 = 0o644;
+/// Blocks of one file, at the most: a snapshot holds a file in one record, and so does the log its recovery, at
+/// up to 20 bytes a block.
+const FILE_BLOCKS_MAX: usize = 800_000;
 /// Longest holder, owner, group, scope, commit id.
 const WORD_BYTES_MAX: usize = 255;
 
@@ -46,6 +49,8 @@ pub(super) struct Plan<'a> {
     under: BTreeMap<FileId, FileId>,
     changes: BTreeMap<FileId, Totals>,
     entries: BTreeMap<FileId, i64>,
+    /// Blocks that files gain.
+    gained: BTreeMap<FileId, usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,6 +110,7 @@ impl<'a> Plan<'a> {
             under: BTreeMap::new(),
             changes: BTreeMap::new(),
             entries: BTreeMap::new(),
+            gained: BTreeMap::new(),
         }
     }
 
@@ -121,6 +127,18 @@ impl<'a> Plan<'a> {
                 return refuse(
                     Kind::Quota,
                     format!("{path} has {has} entries and {most} is the limit: use more folders"),
+                );
+            }
+        }
+        for (id, more) in &self.gained {
+            let blocks = self.namespace.file(*id).map_or(0, |file| file.blocks.len()) + more;
+            if blocks > FILE_BLOCKS_MAX {
+                let path = self.show(*id);
+                return refuse(
+                    Kind::Quota,
+                    format!(
+                        "{path} would have {blocks} blocks and {FILE_BLOCKS_MAX} is the limit: use larger blocks"
+                    ),
                 );
             }
         }

@@ -220,6 +220,7 @@ impl<'a> Plan<'a> {
         // The file itself is no folder, but a later move of it must take along what it has gained.
         let gained = self.changes.entry(id).or_default();
         *gained = *gained + more;
+        *self.gained.entry(id).or_default() += source.file().map_or(0, |file| file.blocks.len());
         self.edits.push(Edit::Concatenated { target: id, source: source_id });
     }
 

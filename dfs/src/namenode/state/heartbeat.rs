@@ -83,13 +83,7 @@ impl State {
 
     /// A client could not use a replica: its node is told to check it, and nothing more. A client's word is
     /// no proof.
-    pub fn report_bad_replica(
-        &mut self,
-        _now: Now,
-        block: BlockId,
-        node: NodeUuid,
-        _reason: &str,
-    ) -> Result<(), Error> {
+    pub fn report_bad_replica(&mut self, block: BlockId, node: NodeUuid) -> Result<(), Error> {
         let unknown = || Error::new(Kind::NotFound, format!("DataNode {node} has no {block}"));
         let ix = self.nodes.find(node).ok_or_else(unknown)?;
         let unsettled = self.unsettled.get(&block).is_some_and(|on| on.iter().any(|(at, _)| *at == ix));

@@ -13,6 +13,9 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
+/// Edits of one tick, after which no further file is begun.
+const RECOVERY_EDITS: usize = 100_000;
+
 /// What a holder has open, and until when.
 #[derive(Debug)]
 pub(super) struct Lease {
@@ -37,9 +40,10 @@ impl State {
     }
 
     /// Nobody could be heard for this long: it does not count as silence.
-    pub(super) fn excuse_leases(&mut self, pause_ms: u64) {
+    pub(super) fn excuse_leases(&mut self, now: Now, pause_ms: u64) {
+        let most = now.mono_ms + self.settings.lease_ms;
         for lease in self.leases.values_mut() {
-            lease.until_ms += pause_ms;
+            lease.until_ms = (lease.until_ms + pause_ms).min(most);
         }
     }
 
@@ -73,14 +77,20 @@ impl State {
         }
     }
 
-    /// Recovers the files of writers that are gone: one record a file.
+    /// Recovers the files of writers that are gone: one record a file, and so many edits at a time that the log
+    /// has room for them. The next tick goes on.
     pub(super) fn expire_leases(&mut self, now: Now) -> Vec<Record> {
         let over = self.leases.values().filter(|lease| lease.until_ms <= now.mono_ms);
         let files: Vec<FileId> = over.flat_map(|lease| lease.files.iter().copied()).collect();
         let mut records = Vec::new();
+        let mut edits = 0;
         for file in files {
+            if edits >= RECOVERY_EDITS {
+                break;
+            }
             let record = Record { at_ms: now.wall_ms, request: None, edits: self.recovery(file) };
             self.take(now, &record);
+            edits += record.edits.len();
             records.push(record);
         }
         records

@@ -29,6 +29,7 @@ use crate::{
     error::{Error, Kind},
     ids::BlockId,
 };
+use journal::{codec, log::RECORD_BYTES_MAX};
 use leases::Lease;
 use nodes::{Ix, Nodes};
 use repair::{Copy, Queue};
@@ -42,7 +43,16 @@ pub struct Handled {
     /// The answer.
     pub outcome: Outcome,
     /// To be made durable before the answer leaves; None for a repeat.
-    pub record: Option<Record>,
+    pub entry: Option<Entry>,
+}
+
+/// A record that has been applied, and its bytes for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What happened.
+    pub record: Record,
+    /// The same, encoded: no longer than the log takes.
+    pub bytes: Vec<u8>,
 }
 
 /// Everything the NameNode knows.
@@ -123,16 +133,17 @@ impl State {
             self.extend_lease(now, holder);
         }
         if let Some(outcome) = self.namespace.answer(request.id) {
-            return Ok(Handled { outcome: outcome.clone(), record: None });
+            return Ok(Handled { outcome: outcome.clone(), entry: None });
         }
         self.refuse_in_safemode()?;
-        let (outcome, edits) = self.plan(&request)?;
+        let (outcome, edits) = self.plan(now, &request)?;
         let record = Record { at_ms: now.wall_ms, request: Some((request.id, outcome.clone())), edits };
+        let bytes = encode_for_log(&record)?;
         self.take(now, &record);
         if let Outcome::Block { block, nodes } = &outcome {
             self.expect_write(*block, nodes);
         }
-        Ok(Handled { outcome, record: Some(record) })
+        Ok(Handled { outcome, entry: Some(Entry { record, bytes }) })
     }
 
     /// What time brings: expiry, repair, the end of safemode. To be called every 200 ms or so. After a pause
@@ -141,8 +152,8 @@ impl State {
         let pause = now.mono_ms.saturating_sub(self.ticked_ms);
         self.ticked_ms = now.mono_ms;
         if pause >= self.settings.suspect_after_ms {
-            self.nodes.excuse(pause);
-            self.excuse_leases(pause);
+            self.nodes.excuse(now.mono_ms, pause);
+            self.excuse_leases(now, pause);
         }
         self.judge_nodes(now);
         self.tick_safemode(now);
@@ -158,7 +169,8 @@ impl State {
         records
     }
 
-    fn plan(&self, request: &Request) -> Result<(Outcome, Vec<Edit>), Error> {
+    fn plan(&self, now: Now, request: &Request) -> Result<(Outcome, Vec<Edit>), Error> {
+        self.check_replicas_asked(now, &request.op)?;
         let mut plan = Plan::new(&self.namespace, &self.settings, &request.caller.user);
         let outcome = match &request.op {
             Op::AddBlock { .. } => self.plan_block(&mut plan, &request.op)?,
@@ -225,6 +237,21 @@ impl State {
         let status = self.safemode();
         if status.on { Err(Error::new(Kind::Safemode, status.reason)) } else { Ok(()) }
     }
+}
+
+/// Refused here, before anything is applied, if the log would not take it.
+fn encode_for_log(record: &Record) -> Result<Vec<u8>, Error> {
+    let bytes = codec::encode(record);
+    if bytes.len() > RECORD_BYTES_MAX {
+        let (edits, size) = (record.edits.len(), bytes.len());
+        return Err(Error::new(
+            Kind::Invalid,
+            format!(
+                "too many changes in one request: {edits} edits are {size} bytes in the log and {RECORD_BYTES_MAX} is the limit: commit in parts"
+            ),
+        ));
+    }
+    Ok(bytes)
 }
 
 /// The operations that the namespace alone decides.

@@ -77,6 +77,8 @@ pub(super) struct Incoming {
 #[derive(Debug, Default)]
 pub(super) struct Deletes {
     untold: BTreeSet<BlockId>,
+    /// Those of `untold` that were never told and are good.
+    spare: BTreeSet<BlockId>,
     told: BTreeSet<BlockId>,
     told_at: VecDeque<(u64, BlockId)>,
 }
@@ -94,7 +96,20 @@ impl Deletes {
 
     /// The node says it is done. Whether it was asked to.
     pub(super) fn done(&mut self, block: BlockId) -> bool {
+        self.spare.remove(&block);
         self.untold.remove(&block) | self.told.remove(&block)
+    }
+
+    /// It is good, and going only because there are too many.
+    pub(super) fn may_be_taken_back(&mut self, block: BlockId) {
+        if self.untold.contains(&block) {
+            self.spare.insert(block);
+        }
+    }
+
+    /// The replica is needed after all: whether it is still there for sure, and stays.
+    pub(super) fn take_back(&mut self, block: BlockId) -> bool {
+        self.spare.remove(&block) && self.untold.remove(&block)
     }
 
     /// Up to `most` to tell now; those told longer than `again_after_ms` ago and not done are told again.
@@ -110,6 +125,7 @@ impl Deletes {
         let some: Vec<BlockId> = self.untold.iter().copied().take(most).collect();
         for block in &some {
             self.untold.remove(block);
+            self.spare.remove(block);
             self.told.insert(*block);
             self.told_at.push_back((now_ms, *block));
         }
@@ -140,6 +156,11 @@ impl Node {
             report: Some(Incoming::default()),
             reported: false,
         }
+    }
+
+    /// A place without a node. Every node has a name.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.who.node.is_empty()
     }
 
     /// Can be counted on to keep a replica.
@@ -211,25 +232,34 @@ impl Nodes {
         std::mem::replace(&mut self.staying, staying) != staying
     }
 
-    pub(super) fn add(&mut self, node: Node) -> Ix {
-        let ix = self.slots.len() as Ix;
-        self.by_uuid.insert(node.who.uuid, ix);
-        self.slots.push(node);
-        ix
+    /// Adds a node, in a vacant place if there is one.
+    pub(super) fn add(&mut self, node: Node) {
+        let vacant = self.slots.iter().position(Node::is_vacant);
+        let ix = vacant.unwrap_or(self.slots.len());
+        self.by_uuid.insert(node.who.uuid, ix as Ix);
+        if vacant.is_some() {
+            self.slots[ix] = node;
+        } else {
+            self.slots.push(node);
+        }
     }
 
-    /// Puts another node into the slot of a dead one.
-    pub(super) fn replace(&mut self, ix: Ix, node: Node) {
-        let before = self.get(ix).who.uuid;
-        self.by_uuid.remove(&before);
-        self.by_uuid.insert(node.who.uuid, ix);
-        self.slots[ix as usize] = node;
+    /// Takes its name from a dead node, and forgets it.
+    pub(super) fn vacate(&mut self, ix: Ix) {
+        let node = &mut self.slots[ix as usize];
+        node.who.node.clear();
+        self.by_uuid.remove(&node.who.uuid);
     }
 
-    /// Nobody could be heard for this long: it does not count as silence.
-    pub(super) fn excuse(&mut self, pause_ms: u64) {
+    /// How many are known, dead ones included.
+    pub(super) fn known(&self) -> usize {
+        self.by_uuid.len()
+    }
+
+    /// Nobody could be heard for this long: it does not count as silence. Nobody is heard in the future.
+    pub(super) fn excuse(&mut self, now_ms: u64, pause_ms: u64) {
         for node in &mut self.slots {
-            node.heard_ms += pause_ms;
+            node.heard_ms = (node.heard_ms + pause_ms).min(now_ms);
         }
     }
 }

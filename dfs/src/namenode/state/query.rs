@@ -16,6 +16,9 @@ use crate::{
 };
 use std::ops::Bound::{Excluded, Unbounded};
 
+/// Blocks in one answer about where they are, at the most.
+const LOCATE_BLOCKS_MAX: usize = 1000;
+
 impl State {
     /// A file or folder by path.
     pub fn stat(&self, path: &DfsPath) -> Result<FileStatus, Error> {
@@ -89,7 +92,8 @@ impl State {
         }
     }
 
-    /// A file and the blocks that hold `offset..offset + length`, each with its nodes, nearest first.
+    /// A file and the blocks that hold `offset..offset + length`, each with its nodes, nearest first. Of many
+    /// only the first [`LOCATE_BLOCKS_MAX`]: ask again from the end of the last.
     pub fn locate(
         &self,
         path: &DfsPath,
@@ -107,7 +111,7 @@ impl State {
         let mut at = 0;
         let mut blocks = Vec::new();
         for (block, length) in self.readable(file) {
-            if at >= end {
+            if at >= end || blocks.len() == LOCATE_BLOCKS_MAX {
                 break;
             }
             if at + length > offset {
@@ -145,12 +149,14 @@ impl State {
         let gone = || Error::new(Kind::NotFound, format!("{block} is there no more"));
         let known = self.namespace.block(block).ok_or_else(gone)?;
         let file = self.namespace.file(known.file).ok_or_else(gone)?;
-        let before = file.blocks.iter().take_while(|other| **other != block);
         let length = |block: &BlockId| self.namespace.block(*block).and_then(Block::length).unwrap_or(0);
+        // Of those from the block on, of which there are few: it was the last when it was added.
+        let from_here = file.blocks.iter().rev().take_while(|other| **other != block).map(length);
+        let own = known.length().unwrap_or(0);
         Ok(LocatedBlock {
             block,
-            offset: before.map(length).sum(),
-            length: known.length().unwrap_or(0),
+            offset: file.length - own - from_here.sum::<u64>(),
+            length: own,
             nodes: nodes.iter().filter_map(|uuid| self.node_address(*uuid)).collect(),
         })
     }

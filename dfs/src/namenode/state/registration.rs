@@ -9,21 +9,33 @@ use crate::{
     ids::{BlockId, Incarnation, NodeUuid},
     namenode::{
         namespace::Edit,
-        op::{BlockLength, Now, Registration},
+        op::{BlockLength, Now, Op, Registration},
         view::NodeState,
     },
 };
 use std::collections::BTreeSet;
 
+/// Chunks of one full report, at the most.
+const REPORT_CHUNKS_MAX: u32 = 1 << 16;
+/// Replicas in one full report, at the most.
+const REPORT_REPLICAS_MAX: usize = 20_000_000;
+
 impl State {
     /// A DataNode introduces itself. What it was told before is void; its replicas stay known until its full
-    /// report replaces them.
+    /// report replaces them, but nothing is deleted because of them until then. Of two with the same name the
+    /// one that started last wins; the other is forgotten, and refused when it comes again.
     pub fn register(&mut self, now: Now, who: Registration) -> Result<(), Error> {
         self.check_registration(&who)?;
         let draining = self.namespace.is_draining(&who.node);
-        let (known, named) = (self.nodes.find(who.uuid), self.nodes.find_name(&who.node));
-        match (known, named) {
-            (Some(ix), _) => {
+        let known = self.nodes.find(who.uuid);
+        if let Some(other) = self.nodes.find_name(&who.node)
+            && Some(other) != known
+        {
+            self.bury(other);
+            self.nodes.vacate(other);
+        }
+        match known {
+            Some(ix) => {
                 self.void_orders(ix);
                 let node = self.nodes.get_mut(ix);
                 node.who = who;
@@ -37,8 +49,7 @@ impl State {
                     self.drain_changed(&name);
                 }
             }
-            (None, Some(ix)) => self.nodes.replace(ix, Node::new(who, now.mono_ms, draining)),
-            (None, None) => drop(self.nodes.add(Node::new(who, now.mono_ms, draining))),
+            None => self.nodes.add(Node::new(who, now.mono_ms, draining)),
         }
         self.nodes_changed();
         Ok(())
@@ -69,12 +80,12 @@ impl State {
         }
         if let Some(ix) = self.nodes.find_name(&who.node) {
             let other = self.nodes.get(ix);
-            if other.who.uuid != who.uuid && (other.life != Life::Dead || self.nodes.find(who.uuid).is_some())
-            {
+            let newer = who.incarnation > other.who.incarnation;
+            if other.who.uuid != who.uuid && other.life != Life::Dead && !newer {
                 return refuse(
                     Kind::Refused,
                     format!(
-                        "the name {} is taken by the DataNode {} at {}: stop that one or choose another name",
+                        "the name {} is taken by the DataNode {} at {}, which started later: stop this one or choose another name",
                         who.node, other.who.uuid, other.who.data_addr
                     ),
                 );
@@ -108,12 +119,25 @@ impl State {
             report.replicas.clear();
         }
         match &mut node.report {
+            Some(report)
+                if chunk >= REPORT_CHUNKS_MAX
+                    || report.replicas.len() + replicas.len() > REPORT_REPLICAS_MAX =>
+            {
+                *report = Incoming::default();
+                return Err(Error::new(
+                    Kind::Invalid,
+                    format!(
+                        "{}: a report of more than {REPORT_REPLICAS_MAX} replicas or {REPORT_CHUNKS_MAX} chunks: run more DataNodes, each with fewer blocks",
+                        node.who.node
+                    ),
+                ));
+            }
             Some(report) if chunk == report.next_chunk => {
                 report.next_chunk += 1;
                 report.replicas.extend(replicas);
             }
             // The answer to it was lost.
-            Some(report) if chunk + 1 == report.next_chunk => {}
+            Some(report) if chunk.checked_add(1) == Some(report.next_chunk) => {}
             None if last => {}
             _ => {
                 return Err(Error::new(
@@ -265,11 +289,35 @@ impl State {
         self.nodes_changed();
     }
 
-    /// The answer to Drain: how a node is, and how many blocks must be copied before it may leave.
-    pub fn drain_status(&self, node: &str) -> Result<(NodeState, u64), Error> {
-        let ix = self.nodes.find_name(node).ok_or_else(|| unknown_node(node))?;
+    /// The answer to Drain: how a node is, and how many blocks must be copied before it may leave. One that has
+    /// not registered since the start (its draining can be cancelled) is as good as dead.
+    pub fn drain_status(&self, node: &str) -> (NodeState, u64) {
+        let Some(ix) = self.nodes.find_name(node) else { return (NodeState::Dead, 0) };
         let node = self.nodes.get(ix);
-        Ok((node.state(), node.left.len() as u64))
+        (node.state(), node.left.len() as u64)
+    }
+
+    /// Refuses replicas that nobody could hold, if a number was asked for. Soon after the start that may yet
+    /// change, so the caller is told to ask again.
+    pub(super) fn check_replicas_asked(&self, now: Now, op: &Op) -> Result<(), Error> {
+        let (Op::Create { path, replication: Some(asked), .. }
+        | Op::SetAttributes { path, replication: Some(asked), .. }) = op
+        else {
+            return Ok(());
+        };
+        let known = self.nodes.known();
+        // What is above replication_max too is refused for that, with its limit.
+        if *asked as usize <= known || *asked > self.settings.replication_max {
+            return Ok(());
+        }
+        let starting = now.mono_ms.saturating_sub(self.started.mono_ms) < self.settings.dead_after_ms;
+        let kind = if starting { Kind::Unavailable } else { Kind::Invalid };
+        Err(Error::new(
+            kind,
+            format!(
+                "{path}: replication {asked} is more than the {known} DataNodes there are: ask for fewer"
+            ),
+        ))
     }
 }
 

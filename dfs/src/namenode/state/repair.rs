@@ -172,20 +172,23 @@ impl State {
         }
     }
 
-    /// Deletes replicas beyond the wanted number. Only nodes heard of lately count: if a suspect one dies,
-    /// its replica was one of those to keep.
+    /// Deletes replicas beyond the wanted number. Only nodes heard of lately, with their reports in, count: if a
+    /// suspect one dies, its replica was one of those to keep.
     pub(super) fn thin_out(&mut self) {
         let from = (Excluded(self.surplus_after), Unbounded);
         let pass: Vec<BlockId> = self.surplus.range(from).take(PASS).copied().collect();
         self.surplus_after = if pass.len() == PASS { pass[PASS - 1] } else { BlockId(0) };
         for block in pass {
             let Some(tally) = self.tally(block) else { continue };
-            let sure = |ix: &Ix| self.nodes.get(*ix).stays() && self.nodes.get(*ix).life == Life::Live;
+            let sure = |ix: &Ix| {
+                let node = self.nodes.get(*ix);
+                node.stays() && node.life == Life::Live && node.reported
+            };
             let mut on: Vec<Ix> = self.holders(block).iter().copied().filter(sure).collect();
             while on.len() > tally.wanted as usize {
                 let Some(victim) = self.least_useful(&on) else { break };
                 on.retain(|ix| *ix != victim);
-                self.order_delete(victim, block);
+                self.order_thinning(victim, block);
             }
             self.recheck(block);
         }

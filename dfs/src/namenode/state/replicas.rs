@@ -19,6 +19,9 @@ pub(super) struct Tally {
     pub(super) wanted: u32,
     /// Good, on nodes that stay.
     pub(super) live: u32,
+    /// Of these, on nodes whose full report is in. Only they count where something is to be given up for them:
+    /// a node that has just started again may have lost what it had.
+    pub(super) sure: u32,
     /// Good, on nodes that leave.
     pub(super) draining: u32,
 }
@@ -40,8 +43,13 @@ impl State {
     pub(super) fn tally(&self, block: BlockId) -> Option<Tally> {
         let wanted = self.namespace.wanted(block)?;
         let holders = self.holders(block);
-        let draining = holders.iter().filter(|ix| self.nodes.get(**ix).draining).count() as u32;
-        Some(Tally { wanted, live: holders.len() as u32 - draining, draining })
+        let mut tally = Tally { wanted, live: 0, sure: 0, draining: 0 };
+        for node in holders.iter().map(|ix| self.nodes.get(*ix)) {
+            tally.draining += u32::from(node.draining);
+            tally.live += u32::from(!node.draining);
+            tally.sure += u32::from(!node.draining && node.reported);
+        }
+        Some(tally)
     }
 
     /// The nodes with a good replica.
@@ -145,8 +153,30 @@ impl State {
             on.retain(|at| *at != ix);
             if on.is_empty() {
                 self.good.remove(&block);
+                self.take_back_deletes(block);
             }
         }
+    }
+
+    /// The last good replica is gone: those that were too many, and that nobody was told to delete yet, are
+    /// needed after all.
+    fn take_back_deletes(&mut self, block: BlockId) {
+        if self.namespace.wanted(block).is_none() {
+            return;
+        }
+        for ix in 0..self.nodes.len() {
+            let node = self.nodes.get_mut(ix);
+            if node.deletes.take_back(block) {
+                node.blocks.insert(block);
+                self.good.entry(block).or_default().push(ix);
+            }
+        }
+    }
+
+    /// Tells a node to delete a good replica that is one too many.
+    pub(super) fn order_thinning(&mut self, ix: Ix, block: BlockId) {
+        self.order_delete(ix, block);
+        self.nodes.get_mut(ix).deletes.may_be_taken_back(block);
     }
 
     /// Tells a node to delete its replica, which counts no more from now on.
@@ -212,19 +242,19 @@ impl State {
     /// Whether a draining node may go as far as this block is concerned: as many replicas are on nodes that
     /// stay as are wanted, or as there are such nodes.
     pub(super) fn is_drainable(&self, tally: Tally) -> bool {
-        tally.live >= tally.wanted.min(self.nodes.staying() as u32).max(1)
+        tally.sure >= tally.wanted.min(self.nodes.staying() as u32).max(1)
     }
 
     /// Damaged replicas go when good ones have taken their place, or when that is possible only in the very
     /// place they take up.
     fn clear_bad(&mut self, block: BlockId, tally: Tally) {
         let bad: Vec<Ix> = self.bad_holders(block).collect();
-        if bad.is_empty() || self.safemode.is_on() || tally.live == 0 {
+        if bad.is_empty() || self.safemode.is_on() || tally.sure == 0 {
             return;
         }
         let spoilt = bad.iter().filter(|ix| self.nodes.get(**ix).stays()).count();
         let possible = (self.nodes.staying() - spoilt) as u32;
-        if tally.live < tally.wanted.min(possible) {
+        if tally.sure < tally.wanted.min(possible) {
             return;
         }
         for ix in bad {

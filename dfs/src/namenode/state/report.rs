@@ -47,6 +47,7 @@ impl State {
         let mut nodes: Vec<NodeReport> = self
             .nodes
             .iter()
+            .filter(|(_, node)| !node.is_vacant())
             .map(|(_, node)| NodeReport {
                 address: node.address(),
                 state: node.state(),

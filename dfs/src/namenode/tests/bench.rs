@@ -145,9 +145,9 @@ impl Bench {
         self.check();
         match handled {
             Ok(handled) => {
-                self.records.push(handled.record.expect("a first answer has a record"));
+                self.records.push(handled.entry.expect("a first answer has a record").record);
                 let again = self.state.handle(self.now, request).unwrap();
-                assert_eq!((&again.outcome, again.record), (&handled.outcome, None));
+                assert_eq!((&again.outcome, again.entry), (&handled.outcome, None));
                 Ok(handled.outcome)
             }
             Err(error) => {
@@ -173,10 +173,20 @@ impl Bench {
         replication: u32,
         on_abandon: OnAbandon,
     ) -> Result<FileId, Error> {
+        self.create_with(at, holder, Some(replication), on_abandon)
+    }
+
+    fn create_with(
+        &mut self,
+        at: &str,
+        holder: &str,
+        replication: Option<u32>,
+        on_abandon: OnAbandon,
+    ) -> Result<FileId, Error> {
         let outcome = self.ask(Op::Create {
             path: path(at),
             holder: holder.into(),
-            replication: Some(replication),
+            replication,
             block_size: None,
             overwrite: false,
             make_parents: true,
@@ -188,7 +198,7 @@ impl Bench {
     }
 
     pub(super) fn create(&mut self, at: &str) -> FileId {
-        self.create_as(at, "w", 2, OnAbandon::Close).unwrap()
+        self.create_with(at, "w", None, OnAbandon::Close).unwrap()
     }
 
     pub(super) fn add_block_as(

@@ -159,7 +159,7 @@ impl Chaos {
             // Not noticed until a reader complains.
             self.bench.nodes[at].disk.get_mut(&block).unwrap().1 = true;
             let uuid = self.bench.nodes[at].uuid;
-            let _unknown = self.bench.state.report_bad_replica(self.bench.now, block, uuid, "checksum");
+            let _unknown = self.bench.state.report_bad_replica(block, uuid);
         }
     }
 

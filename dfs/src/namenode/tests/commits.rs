@@ -126,3 +126,16 @@ fn quotas_count_for_the_whole() {
     assert_eq!(bench.ask(commit(1, "c", MOVES, &[])), DONE);
     assert_eq!(bench.state.usage(&path("/out")).unwrap().space, 70);
 }
+
+#[test]
+fn what_the_log_would_not_take_is_refused_before_it_is_applied() {
+    let mut bench = Bench::with_nodes(1);
+    let deep = "/a".repeat(2040);
+    let targets: Vec<String> = (0..500).map(|number| format!("/{number}{deep}")).collect();
+    let moves: Vec<Move> = targets.iter().map(|to| (&[][..], to.as_str())).collect();
+    let error = bench.ask(commit(1, "c1", &moves, &[])).unwrap_err();
+    assert!(error.kind == Kind::Invalid && error.message.contains("commit in parts"), "{error}");
+    assert_eq!(bench.stat("/0").unwrap_err(), Kind::NotFound);
+    assert_eq!(bench.ask(commit(1, "c1", &moves[..2], &[])), DONE);
+    assert_eq!(&bench.replayed(), bench.state.namespace());
+}

@@ -373,3 +373,21 @@ fn lists_go_page_by_page() {
     assert_eq!(names("d", 3), (String::new(), false));
     assert_eq!(bench.state.stat_id(FileId(77)).unwrap_err().kind, Kind::NotFound);
 }
+
+#[test]
+fn many_blocks_are_located_in_parts() {
+    let mut bench = Bench::with_nodes(1);
+    let file = bench.create_as("/f", "w", 1, OnAbandon::Close).unwrap();
+    let mut commits = Vec::new();
+    for _ in 0..1_100 {
+        let (block, _) = bench.add_block_as(file, "w").unwrap();
+        bench.nodes[0].receive(block, 10);
+        commits.push(BlockLength { block, length: 10 });
+    }
+    bench.beat_all();
+    bench.close(file, commits).unwrap();
+    let (status, first) = bench.state.locate(&path("/f"), 0, u64::MAX, "").unwrap();
+    assert_eq!((status.length, first.len()), (11_000, 1_000));
+    let (_, rest) = bench.state.locate(&path("/f"), 10_000, u64::MAX, "").unwrap();
+    assert_eq!((rest.len(), rest[0].offset), (100, 10_000));
+}

@@ -23,17 +23,64 @@ fn state_of(bench: &Bench, name: &str) -> NodeState {
 fn two_nodes_with_one_name_do_not_fight() {
     let mut bench = Bench::with_nodes(1);
     let twin = FakeNode::new(9, "n1", "r1");
+    let (_, blocks) = bench.file("/f", 1, &[10]);
     bench.nodes.push(twin);
     let error = bench.register(1).unwrap_err();
     assert!(error.kind == Kind::Refused && error.message.contains("n1:1"), "{error}");
     bench.beat(0);
+    // The one that started last wins, and what the other holds counts no more.
+    bench.nodes[1].incarnation = 2;
+    bench.register(1).unwrap();
+    assert!(!bench.good_known(blocks[0]));
+    let (uuid, incarnation) = (bench.nodes[0].uuid, Incarnation(bench.nodes[0].incarnation));
+    let old = bench.state.heartbeat(bench.now, uuid, incarnation, Heartbeat::default());
+    assert_eq!(old, HeartbeatAnswer::RegisterAgain);
+    let error = bench.register(0).unwrap_err();
+    let twin = bench.nodes[1].uuid.to_string();
+    assert!(error.kind == Kind::Refused && error.message.contains(&twin), "{error}");
+    assert_eq!(bench.state.report(bench.now).nodes.len(), 1, "one name, one node");
+    bench.nodes[0].incarnation = 3;
+    bench.register(0).unwrap();
+    assert!(bench.good_known(blocks[0]));
+    bench.nodes[1].incarnation = 1;
     (bench.nodes[0].up, bench.nodes[1].up) = (false, false);
     bench.run_ms(11_000);
     bench.nodes[1].up = true;
     bench.beat(1);
     assert_eq!(state_of(&bench, "n1"), NodeState::Live);
     bench.nodes[0].up = true;
+    assert_eq!(bench.stat("/f").unwrap().length, 10);
+    bench.nodes[0].incarnation = 0;
     assert_eq!(bench.register(0).unwrap_err().kind, Kind::Refused);
+}
+
+#[test]
+fn disks_that_changed_places_take_their_new_names() {
+    let mut bench = Bench::with_nodes(2);
+    for (index, name) in [(0, "n2"), (1, "n1")] {
+        bench.nodes[index].name = name.into();
+        bench.nodes[index].incarnation = 2;
+        bench.nodes[index].seq = 0;
+        bench.register(index).unwrap();
+    }
+    bench.beat_all();
+    let report = bench.state.report(bench.now);
+    let names: Vec<_> = report.nodes.iter().map(|node| (node.address.node.as_str(), node.state)).collect();
+    assert_eq!(names, [("n1", NodeState::Live), ("n2", NodeState::Live)]);
+}
+
+#[test]
+fn a_report_without_end_is_refused() {
+    let mut bench = Bench::with_nodes(1);
+    let (uuid, incarnation) = (bench.nodes[0].uuid, Incarnation(1));
+    bench.register(0).unwrap();
+    bench.state.full_report(bench.now, uuid, incarnation, 0, false, vec![]).unwrap();
+    for chunk in [u32::MAX, 1 << 16] {
+        let refused = bench.state.full_report(bench.now, uuid, incarnation, chunk, false, vec![]);
+        assert_eq!(refused.unwrap_err().kind, Kind::Invalid);
+    }
+    bench.register(0).unwrap();
+    bench.check();
 }
 
 #[test]
@@ -95,6 +142,14 @@ fn a_stopped_namenode_does_not_take_its_own_silence_for_theirs() {
     bench.tick();
     assert_eq!(state_of(&bench, "n1"), NodeState::Live);
     assert!(bench.state.stat_id(file).unwrap().open);
+    // And gives nobody more than a whole lease or a whole silence on top.
+    for node in &mut bench.nodes {
+        node.up = false;
+    }
+    bench.run_ms(10_400);
+    assert_eq!(state_of(&bench, "n1"), NodeState::Dead);
+    bench.run_ms(10_000);
+    assert!(!bench.state.stat_id(file).unwrap().open);
 }
 
 #[test]
@@ -222,11 +277,11 @@ fn a_clients_complaint_is_checked_by_the_node() {
     let (_, blocks) = bench.file("/f", 2, &[10]);
     let uuid = bench.nodes[0].uuid;
     for _ in 0..3 {
-        bench.state.report_bad_replica(bench.now, blocks[0], uuid, "checksum").unwrap();
+        bench.state.report_bad_replica(blocks[0], uuid).unwrap();
     }
     assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "a client's word is no proof");
     bench.beat(0);
     assert_eq!(bench.nodes[0].told, [Command::Check(blocks[0])]);
-    let unknown = bench.state.report_bad_replica(bench.now, BlockId(9), uuid, "x");
+    let unknown = bench.state.report_bad_replica(BlockId(9), uuid);
     assert_eq!(unknown.unwrap_err().kind, Kind::NotFound);
 }

@@ -3,9 +3,10 @@
 use super::bench::{Bench, path, settings};
 use crate::{
     error::Kind,
+    ids::{BlockId, Incarnation},
     namenode::{
         Settings,
-        op::{Command, Op},
+        op::{Command, Heartbeat, HeartbeatAnswer, OnAbandon, Op},
         view::NodeState,
     },
 };
@@ -159,12 +160,12 @@ fn a_drained_node_is_empty_of_need() {
     let blocks = bench.file("/f", 2, &[10; 10]).1;
     bench.ask(drain("n1", false)).unwrap();
     let held = bench.nodes[0].disk.len() as u64;
-    assert_eq!(bench.state.drain_status("n1").unwrap(), (NodeState::Draining, held));
+    assert_eq!(bench.state.drain_status("n1"), (NodeState::Draining, held));
     let (_, located) = bench.state.locate(&path("/f"), 0, 1000, "n1").unwrap();
     assert!(located.iter().all(|at| at.nodes.len() == 2), "it serves until it goes");
     bench.restart();
     bench.run_ms(30_000);
-    assert_eq!(bench.state.drain_status("n1").unwrap(), (NodeState::Drained, 0));
+    assert_eq!(bench.state.drain_status("n1"), (NodeState::Drained, 0));
     for block in &blocks {
         assert!(bench.good_on(*block).iter().filter(|at| **at != 0).count() >= 2);
     }
@@ -173,7 +174,7 @@ fn a_drained_node_is_empty_of_need() {
         assert!(!bench.add_block_as(file, "w").unwrap().1.contains(&bench.nodes[0].uuid));
     }
     bench.ask(drain("n1", true)).unwrap();
-    assert_eq!(bench.state.drain_status("n1").unwrap().0, NodeState::Live);
+    assert_eq!(bench.state.drain_status("n1").0, NodeState::Live);
     bench.run_ms(5_000);
     assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2), "and the surplus goes");
 }
@@ -184,12 +185,94 @@ fn draining_ends_with_as_many_replicas_as_the_rest_can_hold() {
     bench.file("/f", 3, &[10; 4]);
     bench.ask(drain("n2", false)).unwrap();
     bench.run_ms(2_000);
-    assert_eq!(bench.state.drain_status("n2").unwrap(), (NodeState::Drained, 0));
+    assert_eq!(bench.state.drain_status("n2"), (NodeState::Drained, 0));
     bench.ask(drain("n1", false)).unwrap();
     bench.ask(drain("n3", false)).unwrap();
     bench.run_ms(12_000);
-    assert_eq!(bench.state.drain_status("n3").unwrap(), (NodeState::Draining, 4), "somebody must stay");
+    assert_eq!(bench.state.drain_status("n3"), (NodeState::Draining, 4), "somebody must stay");
     assert_eq!(bench.refused(drain("n9", true)), Kind::NotFound);
+    // One that has not come back since the start can be let off.
+    bench.nodes[0].up = false;
+    bench.restart();
+    bench.run_ms(1_000);
+    bench.state.set_safemode(false);
+    bench.ask(drain("n1", true)).unwrap();
+    assert_eq!(bench.state.drain_status("n1"), (NodeState::Dead, 0));
+}
+
+/// Takes what a node is told, without doing it.
+fn told_to_delete(bench: &mut Bench, index: usize) -> Vec<BlockId> {
+    let node = &mut bench.nodes[index];
+    node.seq += 1;
+    let heartbeat = Heartbeat { seq: node.seq, free: 1_000, ..Heartbeat::default() };
+    let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
+    let answer = bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
+    let HeartbeatAnswer::Commands(commands) = answer else { panic!("{answer:?}") };
+    let deletes = commands.into_iter().filter_map(|command| match command {
+        Command::Delete(blocks) => Some(blocks),
+        _ => None,
+    });
+    deletes.flatten().collect()
+}
+
+#[test]
+fn what_a_node_had_before_it_started_again_is_no_reason_to_delete() {
+    let mut bench = Bench::with_nodes(3);
+    let block = bench.file("/f", 3, &[10]).1[0];
+    bench.run_ms(1_000);
+    // Two start again, one of them with an empty disk, and have not reported yet.
+    for index in [0, 1] {
+        bench.nodes[index].incarnation += 1;
+        bench.nodes[index].seq = 0;
+        bench.state.register(bench.now, bench.nodes[index].registration()).unwrap();
+    }
+    bench.nodes[0].disk.clear();
+    bench.ask(setrep("/f", 1)).unwrap();
+    bench.ask(drain("n3", false)).unwrap();
+    bench.tick();
+    bench.check();
+    assert_eq!(bench.state.drain_status("n3"), (NodeState::Draining, 1));
+    assert!((0..3).all(|index| told_to_delete(&mut bench, index).is_empty()), "{block} may be gone there");
+    for index in [0, 1] {
+        bench.register(index).unwrap();
+    }
+    bench.run_ms(2_000);
+    assert_eq!(bench.state.drain_status("n3"), (NodeState::Drained, 0));
+    assert!(bench.good_on(block).contains(&1));
+}
+
+#[test]
+fn a_surplus_replica_not_yet_deleted_is_taken_back_when_the_last_is_lost() {
+    let mut bench = Bench::with_nodes(2);
+    let block = bench.file("/f", 2, &[10]).1[0];
+    bench.run_ms(1_000);
+    bench.ask(setrep("/f", 1)).unwrap();
+    bench.tick();
+    let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
+    let kept = located[0].nodes[0].uuid;
+    assert_eq!(located[0].nodes.len(), 1, "one is to go");
+    bench.node(kept).set_aside(block);
+    let index = bench.nodes.iter().position(|node| node.uuid == kept).unwrap();
+    bench.beat(index);
+    let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
+    assert_eq!(located[0].nodes.len(), 1, "the other one stays after all");
+    bench.run_ms(2_000);
+    assert_eq!(bench.good_on(block), [1 - index]);
+}
+
+#[test]
+fn replication_above_the_nodes_is_refused_with_their_number() {
+    let mut bench = Bench::with_nodes(2);
+    bench.file("/f", 2, &[10]);
+    assert_eq!(bench.refused(setrep("/f", 3)), Kind::Unavailable, "more may yet come");
+    bench.run_ms(11_000);
+    bench.nodes[1].up = false;
+    bench.run_ms(11_000);
+    let error = bench.ask(setrep("/f", 3)).unwrap_err();
+    assert!(error.kind == Kind::Invalid && error.message.contains("2 DataNodes"), "{error}");
+    let error = bench.create_as("/g", "w", 3, OnAbandon::Close).unwrap_err();
+    assert_eq!(error.kind, Kind::Invalid);
+    bench.ask(setrep("/f", 2)).unwrap();
 }
 
 #[test]

@@ -113,5 +113,5 @@ fn answers_survive_a_restart() {
     let caller = crate::namenode::op::Caller { user: "bob".into() };
     let op = Op::Delete { path: path("/c"), recursive: false };
     let again = bench.state.handle(bench.now, crate::namenode::op::Request { id, caller, op }).unwrap();
-    assert_eq!((again.outcome, again.record), (outcome, None), "even in safemode");
+    assert_eq!((again.outcome, again.entry), (outcome, None), "even in safemode");
 }

@@ -3,14 +3,13 @@
 use crate::{
     error::{Error, Kind},
     ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
+    metadata::USER_KEY,
     namenode::op::{BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Request},
     path::DfsPath,
 };
 use proto::dfs as pb;
 use tonic::metadata::MetadataMap;
 
-/// The metadata key that carries the caller's user name.
-pub(crate) const USER_KEY: &str = "fermata-user";
 const USER_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1024;
 const LIST_MAX: usize = 100_000;

@@ -1,0 +1,88 @@
+//! Threads for transfers. A transfer waits for its user (a reader that pauses, a writer whose source is slow), so
+//! it must not hold a thread of the runtime's pool: with all of them waiting, nobody could make them go on.
+//!
+//! Bounded; over the limit the next transfer is refused at once, since waiting for others might be for ever.
+
+use super::{ClientError, Result};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::oneshot;
+
+/// The threads of one client.
+pub(super) struct Threads {
+    running: AtomicUsize,
+    most: usize,
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        Self::new(4096)
+    }
+}
+
+/// A place taken, until dropped.
+struct Place(Arc<Threads>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Threads {
+    /// Transfers hold their buffers on the heap.
+    const STACK_BYTES: usize = 512 << 10;
+
+    pub(super) fn new(most: usize) -> Self {
+        Self { running: AtomicUsize::new(0), most }
+    }
+
+    /// Starts a thread; its result comes by the receiver, which fails if the thread panics.
+    pub(super) fn start<T: Send + 'static>(
+        self: &Arc<Self>,
+        name: &str,
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<oneshot::Receiver<T>> {
+        let refused = |reason: String| ClientError::TooManyTransfers { reason };
+        let before = self.running.fetch_add(1, Ordering::SeqCst);
+        let place = Place(self.clone());
+        if before >= self.most {
+            return Err(refused(format!("{before} are open already")));
+        }
+        let (result, receiver) = oneshot::channel();
+        let builder = std::thread::Builder::new().name(name.into()).stack_size(Self::STACK_BYTES);
+        let started = builder.spawn(move || {
+            let end = run();
+            // Whoever hears of the end may count on the place.
+            drop(place);
+            // Nobody may be waiting for it any more.
+            let _ = result.send(end);
+        });
+        started.map(|_| receiver).map_err(|error: io::Error| refused(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn over_the_limit_is_refused_and_a_place_comes_free() {
+        let threads = Arc::new(Threads::new(2));
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let one = threads.start("one", move || wait.recv().is_err()).unwrap();
+        let two = threads.start("two", || panic!("a bug")).map(|two: oneshot::Receiver<()>| two).unwrap();
+        assert!(two.await.is_err(), "a panic is told");
+        while threads.running.load(Ordering::SeqCst) > 1 {
+            tokio::task::yield_now().await;
+        }
+        let (stay, hold) = std::sync::mpsc::channel::<()>();
+        let three = threads.start("three", move || hold.recv().is_err()).unwrap();
+        let refused = threads.start("four", || ()).unwrap_err().to_string();
+        assert!(refused.contains("2 are open already"), "{refused}");
+        drop((go, stay));
+        assert!(one.await.unwrap() && three.await.unwrap());
+        threads.start("five", || ()).unwrap().await.unwrap();
+    }
+}

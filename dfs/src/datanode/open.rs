@@ -1,0 +1,179 @@
+//! Start-up: takes the folders into service, whose they are and what is in them.
+//!
+//! Invariant: before anything else lies in a folder, its `VERSION` says whose it is; a folder with blocks and
+//! without `VERSION` is refused. An error of the process (no memory, no descriptors) refuses the start; one of a
+//! folder retires that folder, unless it is the last. Neither is ever held against a replica.
+
+use super::{
+    disk::{Disk, Verdict, judge},
+    error::DataNodeError,
+    layout::{LAYOUT, Version},
+    news::{Item, News},
+    store::{Alarm, BlockLocks, State, Store, VolumeState},
+    volume::Volume,
+};
+use crate::ids::NodeUuid;
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+impl Store {
+    /// Opens and scans the folders. Damaged replicas are set aside and posted.
+    pub(super) fn open(
+        dirs: &[PathBuf],
+        reserve: u64,
+        disk: Arc<dyn Disk>,
+        alarm: Alarm,
+    ) -> Result<Self, DataNodeError> {
+        let mut volumes: Vec<Volume> = Vec::new();
+        let mut known: Option<(PathBuf, Version)> = None;
+        let mut new = Vec::new();
+        for dir in dirs {
+            if volumes.iter().any(|volume| dir.canonicalize().is_ok_and(|dir| dir == volume.paths.root)) {
+                return Err(DataNodeError::Twice(dir.clone()));
+            }
+            let (volume, version) = Volume::open(dir, reserve, disk.clone())?;
+            new.push(version.is_none());
+            if let Some(version) = version {
+                agree(&mut known, volume.paths.root.clone(), version)?;
+            }
+            volumes.push(volume);
+        }
+        let mut version = known.map_or_else(first_version, |(_, version)| version);
+        version.incarnation = next_incarnation(version.incarnation);
+        let state = State {
+            replicas: BTreeMap::new(),
+            partials: HashMap::new(),
+            volumes: vec![VolumeState::default(); volumes.len()],
+            cluster_id: version.cluster_id.clone(),
+            next_volume: 0,
+            generation: 0,
+        };
+        let store = Self {
+            uuid: version.node_uuid,
+            incarnation: version.incarnation,
+            news: News::default(),
+            volumes,
+            state: Mutex::new(state),
+            locks: BlockLocks::default(),
+            alarm,
+        };
+        for (index, new) in new.into_iter().enumerate() {
+            let taken = store.sign(index, &version, new).and_then(|()| store.take_in(index));
+            taken.or_else(|error| store.retire_if_broken(index, error))?;
+            store.measure(index);
+        }
+        Ok(store)
+    }
+
+    /// Writes `VERSION`. A full disk still serves what it has; only the count of starts is then a little behind.
+    fn sign(&self, index: usize, version: &Version, new: bool) -> Result<(), DataNodeError> {
+        let volume = &self.volumes[index];
+        match volume.write_version(version) {
+            Err(error) if !new && judge(&error) == Verdict::Full => {
+                tracing::warn!(folder = %volume.paths.root.display(), %error, "VERSION not brought up to date");
+                Ok(())
+            }
+            other => other.map_err(|source| {
+                let path = volume.paths.version();
+                DataNodeError::Folder { what: "write", path, source }
+            }),
+        }
+    }
+
+    /// An error of the folder itself costs the folder, if there are others; any other is passed on.
+    fn retire_if_broken(&self, index: usize, error: DataNodeError) -> Result<(), DataNodeError> {
+        let DataNodeError::Folder { source, .. } = &error else { return Err(error) };
+        let others = (0..self.volumes.len()).any(|other| other != index && !self.is_failed(other));
+        if judge(source) != Verdict::Broken || !others {
+            return Err(error);
+        }
+        self.retire(index, &error.to_string());
+        Ok(())
+    }
+
+    fn take_in(&self, index: usize) -> Result<(), DataNodeError> {
+        let volume = &self.volumes[index];
+        let scan = volume.scan()?;
+        let mut doubles = Vec::new();
+        let mut state = self.state.lock();
+        for (block, length) in scan.replicas {
+            if state.replicas.contains_key(&block) {
+                doubles.push(block);
+            } else {
+                state.insert(block, index, length);
+            }
+        }
+        let count = state.replicas.len();
+        drop(state);
+        for block in doubles {
+            tracing::warn!(%block, folder = %volume.paths.root.display(), "second replica in another folder: set aside");
+            self.or_retire(index, volume.set_aside(block)).ok();
+        }
+        for (block, why) in scan.damaged {
+            tracing::warn!(%block, folder = %volume.paths.root.display(), why, "damaged replica set aside");
+            self.or_retire(index, volume.set_aside(block)).ok();
+            self.news.post([(block, Item::Bad(why))]);
+        }
+        tracing::info!(folder = %volume.paths.root.display(), replicas = count, "folder scanned");
+        Ok(())
+    }
+
+    /// Writes whose the node is into every folder.
+    pub(super) fn join_cluster(&self, cluster_id: &str) {
+        self.state.lock().cluster_id = cluster_id.into();
+        let version = Version {
+            layout: LAYOUT,
+            cluster_id: cluster_id.into(),
+            node_uuid: self.uuid,
+            incarnation: self.incarnation,
+        };
+        for (index, volume) in self.volumes.iter().enumerate() {
+            if !self.is_failed(index) {
+                self.or_retire(index, volume.write_version(&version)).ok();
+            }
+        }
+    }
+}
+
+/// Of a node that has joined no cluster yet.
+fn first_version() -> Version {
+    let node_uuid = NodeUuid(uuid::Uuid::new_v4());
+    Version { layout: LAYOUT, cluster_id: String::new(), node_uuid, incarnation: 0 }
+}
+
+/// By the clock, unless it was set back since the last start.
+fn next_incarnation(last: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_micros() as u64).max(last + 1)
+}
+
+/// Checks that a folder belongs with those before it. One that was added last may not have joined yet.
+fn agree(
+    known: &mut Option<(PathBuf, Version)>,
+    path: PathBuf,
+    version: Version,
+) -> Result<(), DataNodeError> {
+    let Some((first, has)) = known else {
+        *known = Some((path, version));
+        return Ok(());
+    };
+    let mismatch = |what, first_has: String, second_has: String| {
+        let (first, second) = (first.clone(), path.clone());
+        Err(DataNodeError::Mismatch { first, second, what, first_has, second_has })
+    };
+    if has.node_uuid != version.node_uuid {
+        return mismatch("node uuids", has.node_uuid.to_string(), version.node_uuid.to_string());
+    }
+    has.incarnation = has.incarnation.max(version.incarnation);
+    if has.cluster_id.is_empty() {
+        has.cluster_id = version.cluster_id;
+    } else if !version.cluster_id.is_empty() && has.cluster_id != version.cluster_id {
+        return mismatch("clusters", has.cluster_id.clone(), version.cluster_id);
+    }
+    Ok(())
+}

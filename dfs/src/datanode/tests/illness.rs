@@ -1,0 +1,209 @@
+//! Disks that will not be read, or not now, or hang: what is the folder's trouble is not held against a replica.
+
+use super::{
+    super::{
+        DataNode,
+        disk::{Disk, RealDisk, Room},
+    },
+    harness::*,
+};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Opens fail below a folder, and asking for room hangs, for as long as they are told to.
+#[derive(Debug, Default)]
+struct IllDisk {
+    opens: Mutex<Option<(PathBuf, Errno)>>,
+    hangs: Mutex<bool>,
+    well: Condvar,
+}
+
+impl Disk for IllDisk {
+    fn sync_file(&self, file: &File, path: &Path) -> io::Result<()> {
+        RealDisk.sync_file(file, path)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_folder(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<File> {
+        match &*self.opens.lock() {
+            Some((ill, error)) if path.starts_with(ill) => Err((*error).into()),
+            _ => RealDisk.open(path),
+        }
+    }
+    fn room(&self, path: &Path) -> io::Result<Room> {
+        let mut hangs = self.hangs.lock();
+        self.well.wait_while(&mut hangs, |hangs| *hangs);
+        RealDisk.room(path)
+    }
+}
+
+/// A node on folders a and b, blocks 1 to 6 on both.
+async fn filled(bench: &Bench, disk: Arc<IllDisk>) -> DataNode {
+    let node = bench.node_on(&two_folders(bench), disk).await.unwrap();
+    for block in 1..=6 {
+        put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
+    }
+    node
+}
+
+fn two_folders(bench: &Bench) -> daemon::config::Config {
+    let mut config = bench.config("n1");
+    config.datanode.dirs = vec![bench.dir("a"), bench.dir("b")];
+    config
+}
+
+fn blocks_in(dir: &Path) -> Vec<u64> {
+    (1..=6).filter(|block| block_file(dir, *block, "").exists()).collect()
+}
+
+fn nothing_in_bad(bench: &Bench) -> bool {
+    ["a", "b"].iter().all(|dir| fs::read_dir(bench.dir(dir).join("bad")).unwrap().next().is_none())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_at_start_up_is_not_damaged() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(IllDisk::default());
+    filled(&bench, disk.clone()).await.stop().await;
+    let (in_a, in_b) = (blocks_in(&bench.dir("a")), blocks_in(&bench.dir("b")));
+    assert_eq!((in_a.len(), in_b.len()), (3, 3));
+    let a = fs::canonicalize(bench.dir("a")).unwrap();
+    for passing in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+        *disk.opens.lock() = Some((a.clone(), passing));
+        let error = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap_err().to_string();
+        assert!(error.starts_with("cannot read the block ") && error.contains("/a/current/"), "{error}");
+        assert_eq!(blocks_in(&bench.dir("a")), in_a);
+    }
+    for broken in [Errno::ACCESS, Errno::IO, Errno::PERM] {
+        *disk.opens.lock() = Some((a.clone(), broken));
+        let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
+        bench
+            .namenode
+            .until(&node, "a failed folder", |k| k.heartbeats.last().is_some_and(|b| b.failed_volumes == 1))
+            .await;
+        let known = bench.namenode.known(&node);
+        assert_eq!(known.replicas.keys().copied().collect::<Vec<_>>(), in_b);
+        assert!(known.bad.is_empty(), "{:?}", known.bad);
+        node.stop().await;
+        let mut alone = bench.config("n1");
+        alone.datanode.dirs = vec![bench.dir("a")];
+        let error = bench.node_on(&alone, disk.clone()).await.unwrap_err().to_string();
+        assert!(error.starts_with("cannot read the block "), "{error}");
+    }
+    *disk.opens.lock() = None;
+    let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
+    assert_eq!(bench.namenode.known(&node).replicas.len(), 6, "all were sound all the time");
+    assert!(nothing_in_bad(&bench));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_later_costs_the_folder_or_nothing() {
+    for error in [Errno::MFILE, Errno::ACCESS, Errno::IO] {
+        let bench = Bench::new().await;
+        let disk = Arc::new(IllDisk::default());
+        let node = filled(&bench, disk.clone()).await;
+        let in_a = blocks_in(&bench.dir("a"));
+        *disk.opens.lock() = Some((fs::canonicalize(bench.dir("a")).unwrap(), error));
+        assert_eq!(kind(read(&node, in_a[0], 100)), "failed");
+        let failed = u32::from(error != Errno::MFILE);
+        let lost = if error == Errno::MFILE { vec![] } else { in_a.clone() };
+        let told = |known: &Known| known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == failed);
+        bench.namenode.until(&node, "losses", |known| told(known) && known.lost == lost).await;
+        assert!(nothing_in_bad(&bench) && blocks_in(&bench.dir("a")) == in_a);
+        assert!(bench.namenode.known(&node).bad.is_empty());
+        *disk.opens.lock() = None;
+        assert_eq!(read(&node, in_a[0], 100).is_ok(), error == Errno::MFILE);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_hangs_stops_neither_heartbeats_nor_writes() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(IllDisk::default());
+    let node = filled(&bench, disk.clone()).await;
+    *disk.hangs.lock() = true;
+    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    let before = bench.namenode.known(&node).heartbeats.len();
+    put(&chain(&[&node]), 7, b"hello").unwrap();
+    bench
+        .namenode
+        .until(&node, "heartbeats with figures", |known| {
+            known.replicas.contains_key(&7)
+                && known.heartbeats.len() > before + 5
+                && known.heartbeats.last().is_some_and(|beat| beat.free > 0)
+        })
+        .await;
+    *disk.hangs.lock() = false;
+    disk.well.notify_all();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_without_a_version_are_refused() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 300, b"hello").unwrap();
+    node.stop().await;
+    let dir = bench.dir("n1");
+    fs::rename(dir.join("VERSION"), dir.join("kept")).unwrap();
+    let config = bench.config("n1");
+    let start = || bench.node_on(&config, Arc::new(RealDisk));
+    let error = start().await.unwrap_err().to_string();
+    assert!(error.contains("blk_300") && error.contains("no VERSION file"), "{error}");
+    fs::rename(dir.join("kept"), dir.join("VERSION")).unwrap();
+    let node = start().await.unwrap();
+    assert_eq!(read(&node, 300, 5).unwrap().1, b"hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_set_back_does_not_make_a_start_older() {
+    let bench = Bench::new().await;
+    bench.node("n1").await.stop().await;
+    let path = bench.dir("n1").join("VERSION");
+    let text = fs::read_to_string(&path).unwrap();
+    let ahead = 9_000_000_000_000_000_u64;
+    let lines = text.lines().map(|line| match line.strip_prefix("incarnation") {
+        Some(_) => format!("incarnation = {ahead}"),
+        None => line.into(),
+    });
+    fs::write(&path, lines.collect::<Vec<String>>().join("\n")).unwrap();
+    for start in 1..=2 {
+        let node = bench.node("n1").await;
+        assert_eq!(bench.namenode.known(&node).registrations.last().unwrap().incarnation, ahead + start);
+        node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_set_aside_is_told_again_and_doubles_go() {
+    let bench = Bench::new().await;
+    let dir = bench.dir("n1");
+    let node = bench.node("n1").await;
+    for block in 1..=2 {
+        put(&chain(&[&node]), block, &bytes(CHUNK, block)).unwrap();
+    }
+    fs::write(block_file(&dir, 2, ""), b"short").unwrap();
+    assert_eq!(kind(read(&node, 2, CHUNK as u64)), "damaged");
+    bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1).await;
+    node.stop().await;
+    // A second copy of block 1, sound as far as one can see, in another folder.
+    fs::create_dir_all(bench.dir("other/current/01")).unwrap();
+    fs::copy(dir.join("VERSION"), bench.dir("other/VERSION")).unwrap();
+    for suffix in ["", ".crc"] {
+        fs::copy(block_file(&dir, 1, suffix), block_file(&bench.dir("other"), 1, suffix)).unwrap();
+    }
+    let mut config = bench.config("n1");
+    config.datanode.dirs.push(bench.dir("other"));
+    let node = bench.node_with(&config).await;
+    bench.namenode.until(&node, "the bad one again", |known| known.bad.len() == 2).await;
+    assert!(bench.namenode.known(&node).bad.iter().all(|bad| bad.block_id == 2));
+    wait_for("the double to go", || !bench.dir("other/bad/blk_1").exists()).await;
+    assert!(!block_file(&bench.dir("other"), 1, "").exists() && dir.join("bad/blk_2").exists());
+    assert!(read(&node, 1, CHUNK as u64).unwrap().1 == bytes(CHUNK, 1));
+}

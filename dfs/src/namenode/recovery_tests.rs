@@ -1,0 +1,166 @@
+//! A damaged edit log on a real disk: refused with its place, and after `--recover` nothing old is taken for new.
+
+use super::{
+    driver::now_since,
+    op::{BlockLength, Caller, Heartbeat, Now, OnAbandon, Op, Outcome, Registration, Request},
+    settings::Settings,
+    state::State,
+    storage::{Storage, StorageError},
+};
+use crate::{
+    ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
+    path::DfsPath,
+};
+use daemon::config::NameNodeConfig;
+use journal::Recovery;
+use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
+
+const ANSWERS: usize = 1000;
+
+/// A NameNode without its threads, and one DataNode's identity.
+struct Bench {
+    storage: Storage,
+    state: State,
+    now: Now,
+}
+
+fn node(number: u128) -> NodeUuid {
+    NodeUuid(uuid::Uuid::from_u128(number))
+}
+
+impl Bench {
+    fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
+        let storage = Storage::open(folder, recovery, ANSWERS)?;
+        let now = now_since(Instant::now());
+        let settings = Settings { safemode_threshold: 0.0, ..Settings::from(&NameNodeConfig::default()) };
+        let state = State::new(settings, storage.namespace.clone(), now);
+        Ok(Self { storage, state, now })
+    }
+
+    fn ask(&mut self, op: Op) -> Outcome {
+        let caller = Caller { user: "tester".into() };
+        let request = Request { id: RequestId::random(), caller, op };
+        let handled = self.state.handle(self.now, request).unwrap();
+        let seq = self.storage.log.append(&handled.entry.unwrap().bytes).unwrap();
+        self.storage.log.sync(seq).unwrap();
+        handled.outcome
+    }
+
+    fn register(&mut self, number: u128) {
+        let registration = Registration {
+            uuid: node(number),
+            incarnation: Incarnation(1),
+            node: format!("n{number}"),
+            host: "h".into(),
+            rack: "r".into(),
+            data_addr: "h:1".into(),
+            local_socket: String::new(),
+            version: "test".into(),
+            cluster_id: String::new(),
+        };
+        self.state.register(self.now, registration).unwrap();
+        self.report(number, &[]);
+        let heartbeat = Heartbeat { seq: 1, capacity: 1 << 40, free: 1 << 40, ..Heartbeat::default() };
+        self.state.heartbeat(self.now, node(number), Incarnation(1), heartbeat);
+    }
+
+    fn report(&mut self, number: u128, blocks: &[BlockId]) {
+        let replicas = blocks.iter().map(|block| BlockLength { block: *block, length: 10 }).collect();
+        self.state.full_report(self.now, node(number), Incarnation(1), 0, true, replicas).unwrap();
+    }
+
+    /// A closed file of one block of ten bytes, on the only node there is.
+    fn file(&mut self, at: &str) -> (FileId, BlockId) {
+        let holder = || "w".to_owned();
+        let created = self.ask(Op::Create {
+            path: DfsPath::parse(at).unwrap(),
+            holder: holder(),
+            replication: None,
+            block_size: None,
+            overwrite: false,
+            make_parents: false,
+            mode: None,
+            on_abandon: OnAbandon::Close,
+        });
+        let Outcome::File(file) = created else { panic!("{created:?}") };
+        let added = self.ask(Op::AddBlock {
+            file,
+            holder: holder(),
+            commits: vec![],
+            exclude_nodes: vec![],
+            writer_host: String::new(),
+            suggested_hosts: vec![],
+        });
+        let Outcome::Block { block, nodes } = added else { panic!("{added:?}") };
+        let commits = vec![BlockLength { block, length: 10 }];
+        let received = Heartbeat { seq: 1 + block.0, received: commits.clone(), ..Heartbeat::default() };
+        let free = Heartbeat { capacity: 1 << 40, free: 1 << 40, ..received };
+        self.state.heartbeat(self.now, nodes[0], Incarnation(1), free);
+        self.ask(Op::Close { file, holder: holder(), commits, rename_to: None, overwrite: false });
+        (file, block)
+    }
+}
+
+/// Flips a byte in the middle of the only segment.
+fn damage(folder: &Path) -> String {
+    let mut segments = fs::read_dir(folder.join("edits")).unwrap().flatten();
+    let path =
+        segments.find(|entry| entry.path().extension().is_some_and(|end| end == "log")).unwrap().path();
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let middle = file.metadata().unwrap().len() / 2;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, middle).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x40], middle).unwrap();
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+#[test]
+fn after_recovery_no_id_is_given_twice_and_a_late_node_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    bench.register(1);
+    let made: Vec<(FileId, BlockId)> = (0..20).map(|n| bench.file(&format!("/f{n}"))).collect();
+    drop(bench);
+    let name = damage(folder.path());
+
+    let refused = Bench::open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
+    assert!(
+        refused.contains(&name) && refused.contains("at offset") && refused.contains("--recover"),
+        "{refused}"
+    );
+
+    let mut bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
+    assert!(!folder.path().join("RECOVERING").exists());
+    let lost: Vec<_> =
+        made.iter().filter(|(_, block)| bench.state.namespace().block(*block).is_none()).collect();
+    assert!((1..20).contains(&lost.len()), "some went, some stayed: {}", lost.len());
+    // New blocks go to another node; the one with the old replicas comes late.
+    bench.register(2);
+    let (file, block) = bench.file("/new");
+    assert!(made.iter().all(|(old_file, old_block)| *old_file < file && *old_block < block));
+    bench.register(1);
+    let old: Vec<BlockId> = made.iter().map(|(_, block)| *block).collect();
+    bench.report(1, &old);
+    let (_, located) = bench.state.locate(&DfsPath::parse("/new").unwrap(), 0, 10, "").unwrap();
+    let holders: Vec<_> = located[0].nodes.iter().map(|node| node.node.as_str()).collect();
+    assert_eq!(holders, ["n2"]);
+    assert!(bench.state.safemode().reason.contains(&format!("future_blocks {}", lost.len())));
+    bench.state.invariants().unwrap();
+    drop(bench);
+    let bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    assert!(bench.state.namespace().next_block() > block.0, "and it is durable");
+}
+
+#[test]
+fn a_recovery_that_was_interrupted_is_finished_by_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    bench.register(1);
+    let (_, block) = bench.file("/f");
+    drop(bench);
+    // As after a crash between dropping the damaged part and dealing with it.
+    fs::write(folder.path().join("RECOVERING"), "").unwrap();
+    let bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    assert!(bench.state.namespace().next_block() > block.0 + (1 << 31));
+    assert!(!folder.path().join("RECOVERING").exists());
+}
