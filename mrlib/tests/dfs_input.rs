@@ -45,7 +45,7 @@ async fn up() -> Cluster {
         insecure: false,
     };
     let served = config.clone();
-    tokio::spawn(async move { dfs::namenode::run(&served, &args, journal::Recovery::Refuse).await });
+    tokio::spawn(async move { dfs::namenode::run(&served, &args, dfs::namenode::Recovery::Refuse).await });
     config.cluster.namenode = loop {
         match std::fs::read_to_string(&ready) {
             Ok(text) if !text.trim().is_empty() => break text.trim().to_owned(),

@@ -21,6 +21,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use journal::Recovery;
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
 pub use run::{NameNodeError, run};
 pub use server::DATANODE_PROTOCOL;

@@ -107,7 +107,7 @@ pub trait TaskIo {
     /// Checked at every record.
     fn stop(&self) -> StopFlag;
 
-    /// For spills and merged runs.
+    /// For spills and merged runs: always the same, so that no two files get one name.
     fn scratch(&self) -> Scratch;
 
     /// For the sort buffer and merges.

@@ -20,7 +20,7 @@ use crate::{
     error::TaskError,
     merge::{Cursor, Groups, Merge, SortOrder, next_pass},
     partition::Partitioning,
-    segment::{Index, Run, SegmentWriter, Stored},
+    segment::{BLOCK_BYTES, Index, Run, SegmentWriter, Stored},
 };
 use combine::Combiner;
 use plain::Plain;
@@ -31,6 +31,9 @@ use table::Table;
 const MEMORY_MAX: u64 = 4 << 30;
 /// Records between two calls of a `step`.
 const STEP_RECORDS: u64 = 4096;
+
+/// Merges of fewer runs than this (a mebibyte) would only be slow.
+const FACTOR_MIN: u64 = 8;
 
 /// Called now and then during long work: looks at the stop flag, tells progress.
 pub(crate) type Step<'a> = &'a mut dyn FnMut() -> Result<(), TaskError>;
@@ -115,8 +118,12 @@ impl MapBuffer {
             index
         } else {
             self.spill()?;
+            // From here on memory is for the blocks of the runs being merged: one as it is stored, one unpacked.
+            (self.table, self.plain) = (None, Plain::new(self.spec.order, 0));
+            let room = (self.spec.memory_bytes / (2 * BLOCK_BYTES as u64)).max(FACTOR_MIN) as usize;
+            let factor = self.spec.merge_factor.min(room);
             let sizes = |spills: &[Spill]| spills.iter().map(|one| one.index.stored()).collect::<Vec<_>>();
-            while let Some(pass) = next_pass(&sizes(&self.spills), self.spec.merge_factor) {
+            while let Some(pass) = next_pass(&sizes(&self.spills), factor) {
                 let scratch = self.scratch.clone();
                 let made = scratch.create("merged", |path| self.merge(pass.clone(), path, step))?;
                 self.spilled += made.1.records();
