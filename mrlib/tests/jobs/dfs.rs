@@ -42,7 +42,7 @@ async fn up() -> FileSystem {
         insecure: false,
     };
     let served = config.clone();
-    tokio::spawn(async move { dfs::namenode::run(&served, &args, journal::Recovery::Refuse).await });
+    tokio::spawn(async move { dfs::namenode::run(&served, &args, dfs::namenode::Recovery::Refuse).await });
     let namenode = loop {
         match std::fs::read_to_string(&ready) {
             Ok(text) if !text.trim().is_empty() => break text.trim().to_owned(),
