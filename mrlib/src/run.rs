@@ -163,3 +163,44 @@ fn how_to_submit() -> String {
          To try it here, on local files:\n  {path} --local IN OUT\n"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry;
+
+    fn said(args: &[&str]) -> Result<String, TaskError> {
+        let args = Args::try_parse_from([&["job"], args].concat()).map_err(|error| error.to_string())?;
+        try_by_hand(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf))
+    }
+
+    #[test]
+    fn a_job_describes_itself() {
+        let description: Description =
+            serde_json::from_str(&said(&["--describe"]).expect("a job")).expect("sound JSON");
+        assert_eq!((description.input.as_str(), description.output.as_str()), ("lines", "text"));
+        assert!(description.reducer && description.combiner && !description.total_order);
+        assert!(said(&["--describe", "--conf", "program=none"]).is_err());
+    }
+
+    #[test]
+    fn a_job_runs_on_local_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::write(at("a"), "x y x\n").expect("a disk");
+        std::fs::write(at("b"), "y x\n").expect("a disk");
+        let words = said(&["--local", &at("a"), &at("b"), &at("out"), "--threads", "2"]).expect("a good job");
+        assert!(words.lines().any(|line| line.split_whitespace().eq(["MAP_INPUT_RECORDS", "2"])), "{words}");
+        let part = std::fs::read_to_string(at("out/part-r-00000")).expect("a part");
+        assert_eq!(part, "x\t3\ny\t2\n");
+    }
+
+    #[test]
+    fn a_job_says_how_to_submit_it() {
+        assert!(said(&[]).expect("words").contains("mrctl submit"));
+        for bad in [["--local", "in"].as_slice(), &["--conf", "x"], &["--reduces", "-1"], &["--threads", "0"]]
+        {
+            assert!(said(bad).is_err(), "{bad:?}");
+        }
+    }
+}

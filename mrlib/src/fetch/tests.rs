@@ -22,7 +22,7 @@ const PARTITION: u32 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Well,
-    WrongCrc,
+    Damaged,
     Cut,
     HangUp,
     Status(u8),
@@ -86,13 +86,12 @@ fn serve_one(
         *times - 1
     };
     let manner = script(&attempt, before);
-    let bytes = contents(&attempt);
+    let mut bytes = contents(&attempt);
     let mut header = vec![wire::OK];
     for number in [bytes.len() as u64, bytes.len() as u64 * 2, 7] {
         header.extend_from_slice(&number.to_le_bytes());
     }
-    let crc = crc32c::crc32c(&bytes) ^ u32::from(manner == Manner::WrongCrc);
-    header.extend_from_slice(&crc.to_le_bytes());
+    header.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
     match manner {
         Manner::Status(status) => {
             stream.write_all(&[status, 2, 0, b'n', b'o']).ok()?;
@@ -116,7 +115,8 @@ fn serve_one(
                 stream.write_all(piece).ok()?;
             }
         }
-        Manner::Well | Manner::WrongCrc => {
+        Manner::Well | Manner::Damaged => {
+            bytes[500] ^= u8::from(manner == Manner::Damaged);
             stream.write_all(&header).ok()?;
             stream.write_all(&bytes).ok()?;
         }
@@ -231,7 +231,7 @@ fn every_output_comes_whole_from_servers_that_misbehave() {
         Server::start(move |attempt, before| {
             let manners = [
                 Manner::Well,
-                Manner::WrongCrc,
+                Manner::Damaged,
                 Manner::Cut,
                 Manner::HangUp,
                 Manner::Status(wire::BUSY),

@@ -9,7 +9,7 @@ use crate::{conf::Conf, context::Context, error::TaskError, task};
 use std::{
     collections::VecDeque,
     env,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -172,7 +172,8 @@ impl Program {
         }
         let (name, words) = (&self.name, self.reports.last_lines());
         let last = if words.is_empty() { String::new() } else { format!("; its last words:\n{words}") };
-        Err(TaskError::Program(format!("{name} ended with {status}{last}")))
+        // Not an error of the record at hand: that one may be far from the one that the program stumbled over.
+        Err(TaskError::io(name.as_str())(io::Error::other(format!("ended with {status}{last}"))))
     }
 
     fn join(&mut self) {
@@ -227,7 +228,7 @@ impl Pipes {
             let mut chunk = vec![0; CHUNK_BYTES];
             let got = loop {
                 match stdout.read(&mut chunk) {
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     other => break other.unwrap_or(0),
                 }
             };

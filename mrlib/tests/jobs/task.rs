@@ -29,18 +29,18 @@ use std::{
 use tempfile::TempDir;
 
 /// A tracker with one task process.
-struct Tracker {
-    folder: TempDir,
+pub(crate) struct Tracker {
+    pub(crate) folder: TempDir,
     stream: UnixStream,
     child: Child,
 }
 
 /// How a task process has ended: its last words and its exit.
-type End = (Option<from_task::Kind>, ExitStatus);
+pub(crate) type End = (Option<from_task::Kind>, ExitStatus);
 
 impl Tracker {
     /// Starts `mrtask`.
-    fn with_mrtask() -> Self {
+    pub(crate) fn with_mrtask() -> Self {
         Self::with(Command::new(env!("CARGO_BIN_EXE_mrtask")))
     }
 
@@ -63,7 +63,7 @@ impl Tracker {
         Self { folder, stream, child }
     }
 
-    fn send(&mut self, kind: to_task::Kind) {
+    pub(crate) fn send(&mut self, kind: to_task::Kind) {
         write_frame(&mut self.stream, &ToTask { kind: Some(kind) }).expect("it listens");
     }
 
@@ -119,7 +119,7 @@ impl Tracker {
         }
     }
 
-    fn end(mut self) -> End {
+    pub(crate) fn end(mut self) -> End {
         let mut last = None;
         while let Ok(Some(FromTask { kind: Some(kind) })) = read_frame(&mut self.stream) {
             if !matches!(kind, from_task::Kind::Progress(_)) {
@@ -130,7 +130,7 @@ impl Tracker {
     }
 }
 
-fn done(end: End) -> TaskResult {
+pub(crate) fn done(end: End) -> TaskResult {
     assert!(end.1.success());
     match end.0 {
         Some(from_task::Kind::Done(result)) => result,
@@ -138,7 +138,7 @@ fn done(end: End) -> TaskResult {
     }
 }
 
-fn failed(end: End) -> String {
+pub(crate) fn failed(end: End) -> String {
     assert!(end.1.success(), "a task that has failed is a process that has not");
     match end.0 {
         Some(from_task::Kind::Failed(why)) => why,

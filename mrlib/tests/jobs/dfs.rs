@@ -1,0 +1,207 @@
+//! Maps and reduces in real task processes, on a file system whose daemons run in this process.
+
+use crate::task::{Tracker, done, failed};
+use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
+use dfs::{
+    client::{Client, ClientOptions, CreateOptions},
+    datanode::DataNode,
+    path::DfsPath,
+};
+use proto::mr::{
+    MapAvailable, MapEvent, Partition, Program, Split, TaskMapEvents, TaskResult, TaskSpec, TaskStart,
+    map_event, program, task_spec, to_task,
+};
+use std::{collections::BTreeMap, path::Path, time::Duration};
+use tokio::runtime::Runtime;
+
+const BLOCK: u64 = 64 << 10;
+
+struct FileSystem {
+    folder: tempfile::TempDir,
+    namenode: String,
+    client: Client,
+    _node: DataNode,
+}
+
+/// A NameNode and a DataNode.
+async fn up() -> FileSystem {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut config = Config::default();
+    config.namenode.listen = "127.0.0.1:0".into();
+    config.namenode.dir = folder.path().join("names");
+    config.namenode.replication = 1;
+    config.namenode.block_size = Bytes(BLOCK);
+    config.namenode.block_size_min = Bytes(1024);
+    config.namenode.heartbeat = Period::millis(100);
+    let ready = folder.path().join("ready");
+    let args = DaemonArgs {
+        config: None,
+        print_config: false,
+        log_format: daemon::logging::LogFormat::Human,
+        ready_file: Some(ready.clone()),
+        insecure: false,
+    };
+    let served = config.clone();
+    tokio::spawn(async move { dfs::namenode::run(&served, &args, dfs::namenode::Recovery::Refuse).await });
+    let namenode = loop {
+        match std::fs::read_to_string(&ready) {
+            Ok(text) if !text.trim().is_empty() => break text.trim().to_owned(),
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    config.cluster.namenode.clone_from(&namenode);
+    config.datanode.node = "n1".into();
+    config.datanode.listen = "127.0.0.1:0".into();
+    config.datanode.dirs = vec![folder.path().join("n1")];
+    config.datanode.reserve = Bytes(0);
+    let node = DataNode::start(&config).await.expect("a DataNode");
+    node.ready().await.expect("a NameNode");
+    let options = ClientOptions::new(&namenode, config.client.clone());
+    let client = Client::connect(options).await.expect("a NameNode");
+    FileSystem { folder, namenode, client, _node: node }
+}
+
+fn path(text: &str) -> DfsPath {
+    DfsPath::parse(text).expect("a path")
+}
+
+impl FileSystem {
+    async fn write(&self, to: &str, bytes: &[u8]) {
+        let mut file = self.client.create(&path(to), CreateOptions::default()).await.expect("room");
+        file.write(bytes).await.expect("room");
+        file.close().await.expect("room");
+    }
+
+    async fn read(&self, from: &str) -> String {
+        let mut reader = self.client.open(&path(from)).await.expect("a file");
+        let mut bytes = Vec::new();
+        while let Some(more) = reader.next().await.expect("a file") {
+            bytes.extend_from_slice(&more);
+        }
+        String::from_utf8(bytes).expect("text")
+    }
+
+    /// Runs one attempt in a process of its own.
+    fn run(
+        &self,
+        attempt: &str,
+        program: &str,
+        reduces: u32,
+        input: task_spec::Input,
+        conf: &[(&str, &str)],
+    ) -> Tracker {
+        let mut tracker = Tracker::with_mrtask();
+        let spec = TaskSpec {
+            attempt: attempt.into(),
+            user: "tester".into(),
+            program: Some(Program {
+                kind: Some(program::Kind::Builtin(program.into())),
+                ..Program::default()
+            }),
+            conf: conf.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            input: Some(input),
+            reduces,
+            work_output: format!("/out/_temporary/job_1/{attempt}"),
+            namenode: self.namenode.clone(),
+            ..TaskSpec::default()
+        };
+        let scratch = tracker.folder.path().display().to_string();
+        let start = TaskStart {
+            spec: Some(spec),
+            work_dir: scratch.clone(),
+            scratch_dirs: vec![scratch],
+            memory_bytes: 8 << 20,
+            map_output: self.map_output(attempt),
+        };
+        tracker.send(to_task::Kind::Start(start));
+        tracker
+    }
+
+    fn map_output(&self, attempt: &str) -> String {
+        self.folder.path().join(attempt).display().to_string()
+    }
+
+    fn map(&self, index: u64, program: &str, reduces: u32, range: (u64, u64)) -> Tracker {
+        let split = Split { source: "/in".into(), start: range.0, end: range.1, whole: false };
+        self.run(&format!("job_1.m{index}.0"), program, reduces, task_spec::Input::Split(split), &[])
+    }
+
+    fn reduce(&self, index: u32, maps: u64, reduces: u32) -> TaskResult {
+        let partition = Partition { index, maps: maps as u32 };
+        let input = task_spec::Input::Partition(partition);
+        let conf = [("output.replication", "1")];
+        let mut tracker = self.run(&format!("job_1.r{index}.0"), "wordcount", reduces, input, &conf);
+        let event = |map| {
+            let attempt = format!("job_1.m{map}.0");
+            let local_path = self.map_output(&attempt);
+            let available = MapAvailable { attempt, local_path, ..MapAvailable::default() };
+            MapEvent { kind: Some(map_event::Kind::Available(available)) }
+        };
+        let events = (0..maps).map(event).collect();
+        tracker.send(to_task::Kind::MapEvents(TaskMapEvents { first: 0, events, maps: maps as u32 }));
+        done(tracker.end())
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
+}
+
+#[test]
+fn wordcount_from_file_to_pieces() {
+    let runtime = runtime();
+    let files = runtime.block_on(up());
+    let text: String = (0..40_000_u32).map(|n| ["w", &(n * n % 997).to_string(), "\n"].concat()).collect();
+    runtime.block_on(files.write("/in", text.as_bytes()));
+    let (length, reduces) = (text.len() as u64, 2);
+    let maps = length.div_ceil(BLOCK);
+    for map in 0..maps {
+        let range = (map * BLOCK, ((map + 1) * BLOCK).min(length));
+        let result = done(files.map(map, "wordcount", reduces, range).end());
+        assert!(result.pieces.is_empty() && result.counters["MAP_OUTPUT_RECORDS"] > 0);
+        assert!(Path::new(&files.map_output(&format!("job_1.m{map}.0"))).exists());
+    }
+    let mut counts = BTreeMap::new();
+    for reduce in 0..reduces {
+        let result = files.reduce(reduce, maps, reduces);
+        assert_eq!(result.pieces, [format!("/out/_temporary/job_1/job_1.r{reduce}.0/piece-00000")]);
+        let piece = runtime.block_on(files.read(&result.pieces[0]));
+        assert_eq!(piece.len() as u64, result.bytes_out);
+        for line in piece.lines() {
+            let (word, count) = line.split_once('\t').expect("a tab");
+            counts.insert(word.to_owned(), count.parse::<u64>().expect("a number"));
+        }
+    }
+    let mut plain = BTreeMap::new();
+    for word in text.lines() {
+        *plain.entry(word.to_owned()).or_default() += 1;
+    }
+    assert_eq!(counts, plain);
+}
+
+#[test]
+fn map_only_output_goes_to_pieces_and_a_failed_map_leaves_none() {
+    let runtime = runtime();
+    let files = runtime.block_on(up());
+    let text = "a line of words\n".repeat(100_000);
+    runtime.block_on(files.write("/in", text.as_bytes()));
+    let result = done(files.map(0, "identity", 0, (0, text.len() as u64)).end());
+    assert_eq!(runtime.block_on(files.read(&result.pieces[0])), text);
+    // One that puts out more than a portion, then fails.
+    let split = Split { source: "/in".into(), start: 0, end: text.len() as u64, whole: false };
+    let conf = [("stream.mapper", "sh -c 'cat; echo too bad >&2; exit 3'")];
+    let input = task_spec::Input::Split(split);
+    let why = failed(files.run("job_1.m1.0", "streaming", 0, input, &conf).end());
+    assert!(why.contains("exit status: 3") && why.contains("too bad"), "{why}");
+    let left = runtime.block_on(files.client.walk(&path("/out"))).expect("a folder");
+    let left: Vec<&str> = left.iter().filter(|status| !status.is_dir).map(|s| s.path.as_str()).collect();
+    assert_eq!(left, ["/out/_temporary/job_1/job_1.m0.0/piece-00000"]);
+}
+
+#[test]
+fn a_missing_input_is_named() {
+    let files_runtime = runtime();
+    let files = files_runtime.block_on(up());
+    let why = failed(files.map(0, "wordcount", 1, (0, 10)).end());
+    assert!(why.contains("/in"), "{why}");
+}
