@@ -121,7 +121,7 @@ fn lines_over_blocks_wherever_they_are() {
         .flat_map(|n| format!("line {n} {}\n", "x".repeat(n as usize % 71)).into_bytes())
         .collect();
     // One that is longer than a block, and no newline at the end.
-    text.extend_from_slice(&[b'y'; 150_000]);
+    text.resize(text.len() + 150_000, b'y');
     text.extend_from_slice(b"\nlast");
     let (path, length) = (DfsPath::parse("/text").unwrap(), text.len() as u64);
     let near = runtime.block_on(client(&cluster, true));

@@ -2,6 +2,7 @@
 
 use super::combine::Combiner;
 use crate::{
+    api::KeyOrder,
     error::TaskError,
     merge::{Cursor, Groups, SortOrder},
     segment::SegmentWriter,
@@ -77,8 +78,14 @@ impl Plain {
         let (arena, order) = (&self.arena, self.order);
         // Those that are equal stay as they came, so that a map gives the same output each time it is run.
         self.entries.sort_unstable_by(|a, b| {
-            let full = || order.compare(a.record(arena), b.record(arena)).then(a.at.cmp(&b.at));
-            a.rank().cmp(&b.rank()).then_with(full)
+            let full = || match order.keys {
+                // Of keys that lie wholly in their prefixes, only zeros at the end can make a difference: no need to
+                // go to the arena for what is most often the same word.
+                KeyOrder::Bytes if a.key.max(b.key) <= 8 && !order.values => a.key.cmp(&b.key),
+                KeyOrder::Reverse if a.key.max(b.key) <= 8 && !order.values => b.key.cmp(&a.key),
+                _ => order.compare(a.record(arena), b.record(arena)),
+            };
+            a.rank().cmp(&b.rank()).then_with(full).then(a.at.cmp(&b.at))
         });
         let Some(combiner) = combiner else {
             return self.entries.iter().try_for_each(|entry| {
