@@ -226,13 +226,7 @@ impl<'a> Plan<'a> {
         let (Some(task), Some(tracker)) = (self.cluster.task(task), self.cluster.tracker(tracker)) else {
             return Locality::OffRack;
         };
-        if task.hosts.contains(&tracker.host) {
-            Locality::NodeLocal
-        } else if task.hosts.iter().any(|host| self.cluster.rack_of(*host) == Some(tracker.rack)) {
-            Locality::RackLocal
-        } else {
-            Locality::OffRack
-        }
+        self.cluster.locality(task, tracker)
     }
 
     /// Runs a task that waits, or duplicates a straggler.
