@@ -160,7 +160,12 @@ impl Driver {
     async fn durable(&self, seq: Seq) -> Result<(), Refusal> {
         let failed =
             |error| Refusal::unavailable(format!("the JobTracker cannot write its journal: {error}"));
-        self.log.wait_durable(seq).await.map_err(failed)
+        self.log.wait_durable(seq).await.map_err(failed)?;
+        // What could not be written has no number to wait for.
+        match &*self.fatal.borrow() {
+            Some(why) => Err(Refusal::unavailable(why.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Looks at the cluster; what was seen is handed out once it is durable.
@@ -197,12 +202,11 @@ impl Driver {
         };
         let mut effects = Vec::new();
         inner.mind.handle(self.clock.now(), event, &mut effects);
-        let (mut seq, mut answer) = (self.log.last_seq(), None);
+        let (seq, mut answer) = (self.append(&effects), None);
         for effect in effects {
             match effect {
                 Effect::Append(entry) => {
                     changed.extend(job_of(&entry.fact));
-                    seq = self.append(&entry).unwrap_or(seq);
                     let left_over = left_over(inner.mind.cluster(), &entry.fact);
                     self.send(seq, What::Fact(entry));
                     if let Some(job) = left_over {
@@ -229,18 +233,27 @@ impl Driver {
         (answer, seq)
     }
 
-    fn append(&self, entry: &Entry) -> Option<Seq> {
-        match self.log.append(&codec::encode(entry)) {
-            Ok(seq) => Some(seq),
+    /// Adds an event's facts to the journal, all or none: a crash must not leave a tracker lost and its attempts
+    /// running. Returns the number after which the event's other effects may leave.
+    fn append(&self, effects: &[Effect]) -> Seq {
+        let facts = effects.iter().filter_map(|effect| match effect {
+            Effect::Append(entry) => Some(codec::encode(entry)),
+            _ => None,
+        });
+        let facts: Vec<Vec<u8>> = facts.collect();
+        if facts.is_empty() {
+            return self.log.last_seq();
+        }
+        match self.log.append_many(&facts) {
+            Ok(seq) => seq,
             Err(AppendError::Failed(error)) => {
                 // Nothing leaves any more, and the process is about to end.
-                tracing::error!(%error, "journal");
                 self.give_up(format!("cannot write the journal: {error}"));
-                None
+                Seq::MAX
             }
-            // The fact is applied but cannot be kept: memory and disk have parted. There is no way on.
+            // The facts are applied but cannot be kept: memory and disk have parted. There is no way on.
             Err(AppendError::TooLarge { bytes, max }) => {
-                panic!("a fact of {bytes} bytes exceeds the journal's {max}")
+                panic!("facts of {bytes} bytes exceed the journal's {max}")
             }
         }
     }

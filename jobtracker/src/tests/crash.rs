@@ -10,7 +10,7 @@ use daemon::config::JobTrackerConfig;
 use dfs::client::ClientOptions;
 use journal::{Recovery, codec, crash::CrashDisk, crash::Survive};
 use mrcore::{
-    Cluster, Event, JobTracker, PerPhase, Phase, Time,
+    Event, JobTracker, PerPhase, Phase, Time,
     digest::digest,
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration},
     fact::Entry,
@@ -200,22 +200,17 @@ fn replay(entries: &[Entry]) -> JobTracker {
     mind
 }
 
-fn state(cluster: &Cluster) -> String {
-    mrcore::invariants::check(cluster).unwrap();
-    digest(cluster)
-}
-
 #[test]
 fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
     let play = Play::whole();
     assert!(play.entries.len() > 60, "{}", play.entries.len());
-    assert_eq!(state(replay(&play.entries).cluster()), state(play.mind.cluster()));
+    assert_eq!(digest(replay(&play.entries).cluster()), digest(play.mind.cluster()));
     for at in 0..=play.entries.len() {
         let (before, after) = play.entries.split_at(at);
         let short = compact(before.to_vec());
-        assert_eq!(state(replay(&short).cluster()), state(replay(before).cluster()), "cut at {at}");
+        assert_eq!(digest(replay(&short).cluster()), digest(replay(before).cluster()), "cut at {at}");
         let both = [short.clone(), after.to_vec()].concat();
-        assert_eq!(state(replay(&both).cluster()), state(play.mind.cluster()), "cut at {at}");
+        assert_eq!(digest(replay(&both).cluster()), digest(play.mind.cluster()), "cut at {at}");
         assert_eq!(compact(short.clone()).len(), compact(compact(short)).len());
     }
     let short = compact(play.entries.clone());
