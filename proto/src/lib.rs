@@ -5,6 +5,7 @@
     missing_docs,
     unreachable_pub,
     clippy::pedantic,
+    clippy::large_enum_variant,
     reason = "generated code; the .proto files carry the words"
 )]
 

@@ -113,7 +113,9 @@ impl Cluster {
         let before = self.trackers.remove(id);
         if let Some(before) = &before {
             if before.state != TrackerState::Lost {
-                Phase::BOTH.into_iter().for_each(|phase| self.slots[phase] -= before.slots[phase]);
+                for phase in Phase::BOTH {
+                    self.slots[phase] -= before.slots[phase];
+                }
             }
             if let Some(there) = self.trackers_on.get_mut(&before.host) {
                 there.remove(id);
@@ -146,7 +148,9 @@ impl Cluster {
         }
         self.hosts_in.entry(rack).or_default().insert(host);
         self.trackers_on.entry(host).or_default().insert(*id);
-        Phase::BOTH.into_iter().for_each(|phase| self.slots[phase] += slots[phase]);
+        for phase in Phase::BOTH {
+            self.slots[phase] += slots[phase];
+        }
         self.refresh_free(*id);
         Ok(())
     }
@@ -212,7 +216,9 @@ impl Cluster {
     fn set_job_state(&mut self, id: JobId, state: JobState) -> Result<(), Misfit> {
         let job = self.job_mut(id)?;
         job.state = state;
-        Phase::BOTH.into_iter().for_each(|phase| job.pending[phase].clear());
+        for phase in Phase::BOTH {
+            job.pending[phase].clear();
+        }
         self.active.remove(&id);
         Ok(())
     }
