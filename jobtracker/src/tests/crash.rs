@@ -21,7 +21,7 @@ use mrcore::{
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 fn settings() -> JobTrackerConfig {
-    JobTrackerConfig { jobs_kept: 3, ..JobTrackerConfig::default() }
+    JobTrackerConfig { jobs_kept: 2, ..JobTrackerConfig::default() }
 }
 
 fn mind() -> JobTracker {
@@ -168,7 +168,7 @@ impl Play {
         }
         for number in 1..=9 {
             play.submit(number);
-            for step in 0..6 {
+            for step in 0..12 {
                 play.end_one(step == 2);
             }
             match number {
