@@ -19,7 +19,22 @@ use std::{sync::Arc, time::Duration};
 /// Folder below a job's output in which attempts write.
 const WORK: &str = "_temporary";
 const SUCCESS: &str = "_SUCCESS";
-const PAUSE: Duration = Duration::from_millis(500);
+
+/// Waits between attempts while the NameNode is away: twice as long each time.
+struct Pause(Duration);
+
+impl Pause {
+    const MAX: Duration = Duration::from_secs(5);
+
+    fn new() -> Self {
+        Self(Duration::from_millis(100))
+    }
+
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(Self::MAX);
+    }
+}
 
 /// The file system, connected to when it is first needed.
 pub(crate) struct Files {
@@ -68,6 +83,7 @@ fn is_passing(error: &ClientError) -> bool {
 /// Shuts out older JobTrackers on this journal.
 pub(crate) async fn fence(driver: Arc<Driver>) {
     let epoch = driver.peek(mrcore::Cluster::epoch);
+    let mut pause = Pause::new();
     loop {
         let fenced = match driver.files().client().await {
             Ok(client) => client.fence(&driver.files().scope, epoch).await,
@@ -78,7 +94,7 @@ pub(crate) async fn fence(driver: Arc<Driver>) {
             Err(error) if error.is(Kind::Fenced) => return driver.give_up(fenced_out(&error)),
             Err(error) => tracing::warn!(%error, "cannot raise the fence yet"),
         }
-        tokio::time::sleep(PAUSE).await;
+        pause.wait().await;
     }
 }
 
@@ -107,6 +123,7 @@ pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
 }
 
 async fn carry_out(driver: &Driver, commit: Commit) -> Result<(), ClientError> {
+    let mut pause = Pause::new();
     loop {
         let result = match driver.files().client().await {
             Ok(client) => client.commit(commit.clone()).await,
@@ -119,7 +136,7 @@ async fn carry_out(driver: &Driver, commit: Commit) -> Result<(), ClientError> {
             }
             Err(error) => return Err(error),
         }
-        tokio::time::sleep(PAUSE).await;
+        pause.wait().await;
     }
 }
 

@@ -229,3 +229,40 @@ async fn an_idle_jobtracker_rests() {
     let handled = cluster.handled() - ticks;
     assert!((1..=4).contains(&handled), "{handled} events in 2.5 s without any cause");
 }
+
+/// `cargo test -p fermata-jobtracker -- --ignored --nocapture empty_tasks` prints the rate.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn empty_tasks_a_second() {
+    let cluster = Cluster::start().await;
+    let tasks = 10_000;
+    cluster.put("/in/a", &vec![b'x'; tasks * 64]).await;
+    let began = Instant::now();
+    let mut request = submission("/in", "", 0);
+    request.conf.insert("split.size".into(), "64B".into());
+    cluster.client().await.submit(request).await.unwrap();
+    println!("submit: {:?}", began.elapsed());
+    let began = Instant::now();
+    let mut trackers = Vec::new();
+    for name in ["node1", "node2", "node3", "node4"] {
+        let mut tracker = cluster.tracker(name).await;
+        trackers.push(tokio::spawn(async move {
+            loop {
+                let mut done = Vec::new();
+                for launch in tracker.launches().await {
+                    done.push(succeeded(&launch.attempt, pb::TaskResult::default()));
+                }
+                if done.is_empty() {
+                    return;
+                }
+                tracker.heartbeat(done).await;
+            }
+        }));
+    }
+    for tracker in trackers {
+        tracker.await.unwrap();
+    }
+    let took = began.elapsed();
+    until("the end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+    println!("{tasks} empty tasks in {took:?}: {:.0} a second", tasks as f64 / took.as_secs_f64());
+}
