@@ -6,6 +6,7 @@
 
 pub mod cluster;
 pub mod config;
+pub mod digest;
 pub mod event;
 pub mod fact;
 pub mod ids;

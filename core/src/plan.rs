@@ -150,10 +150,10 @@ impl<'a> Plan<'a> {
     /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
     pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
         let given = self.given.get(&job.id).map_or(0, |given| given[phase]);
-        self.may_start(job, phase) && job.pending[phase].len() > given as usize
+        Self::may_start(job, phase) && job.pending[phase].len() > given as usize
     }
 
-    fn may_start(&self, job: &Job, phase: Phase) -> bool {
+    fn may_start(job: &Job, phase: Phase) -> bool {
         job.is_running() && (phase == Phase::Map || job.reduces_may_start())
     }
 
@@ -226,13 +226,7 @@ impl<'a> Plan<'a> {
         let (Some(task), Some(tracker)) = (self.cluster.task(task), self.cluster.tracker(tracker)) else {
             return Locality::OffRack;
         };
-        if task.hosts.contains(&tracker.host) {
-            Locality::NodeLocal
-        } else if task.hosts.iter().any(|host| self.cluster.rack_of(*host) == Some(tracker.rack)) {
-            Locality::RackLocal
-        } else {
-            Locality::OffRack
-        }
+        self.cluster.locality(task, tracker)
     }
 
     /// Runs a task that waits, or duplicates a straggler.
@@ -260,7 +254,7 @@ impl<'a> Plan<'a> {
             return Err(Refused::NotPending(id));
         }
         if job.pending[id.phase].contains(id.index) {
-            return if self.may_start(job, id.phase) {
+            return if Self::may_start(job, id.phase) {
                 Ok(false)
             } else {
                 Err(Refused::SlowStart { job: id.job })

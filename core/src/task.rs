@@ -6,6 +6,7 @@
 
 use crate::{
     ids::{AttemptId, HostId, TaskId, TrackerId},
+    plan::Why,
     time::Time,
 };
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,14 @@ pub struct Attempt {
     pub advanced: Time,
     /// When it ended.
     pub ended: Option<Time>,
+    /// When its tracker last said that it runs, or was told to stop it. Not durable.
+    pub heard: Time,
+    /// Why it was told to stop, if that was its own fault: it counts as failed once it is gone. Not durable.
+    pub blame: Option<String>,
+    /// Why it was placed where it was.
+    pub why: Why,
+    /// Why it failed or was stopped.
+    pub error: Option<String>,
     /// How far it is.
     pub progress: Progress,
     /// It duplicates one that runs.

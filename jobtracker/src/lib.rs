@@ -1,3 +1,29 @@
-//! The JobTracker daemon: driver, gRPC, journal, web page.
+//! The JobTracker daemon: clock, journal, sockets and file system around [`mrcore::JobTracker`], the mind.
 //!
-//! Empty until the runtime fills it.
+//! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and `splits` (a
+//! request becomes a job), `link` (trackers), `server` (clients), `output` (moving a job's output into place),
+//! `history` (what is left for people and simulators), `storage` and `compact` (the journal).
+//!
+//! Deliberately absent: scheduling (in `schedulers`), any rule about tasks (in `core`), the web page.
+
+mod clock;
+mod compact;
+mod driver;
+mod error;
+mod history;
+mod link;
+mod output;
+mod run;
+mod server;
+mod spec;
+mod splits;
+mod storage;
+mod submit;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use link::TRACKER_PROTOCOL;
+pub use run::{Daemon, JobTrackerError, run};
+pub use storage::StorageError;

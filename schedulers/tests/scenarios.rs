@@ -1,7 +1,7 @@
 //! Every file in `scenarios/` is played with the policy that its name begins with, and must read as it does.
 //! `FERMATA_BLESS=1 cargo test -p fermata-schedulers` writes the files anew with what happens now.
 
-use std::{fs, path::Path};
+use std::{fmt::Write as _, fs, path::Path};
 
 #[test]
 fn scenarios_play_as_written() {
@@ -20,7 +20,7 @@ fn scenarios_play_as_written() {
         if std::env::var_os("FERMATA_BLESS").is_some() {
             fs::write(&file, &played).unwrap();
         } else if played != written {
-            wrong += &format!("--- {name}, as it played:\n{played}");
+            let _ = write!(wrong, "--- {name}, as it played:\n{played}");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

@@ -9,6 +9,7 @@ use crate::{
     ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
     job::{Job, JobOutcome, JobSpec, JobState, MapEvent},
     phase::{PerPhase, Phase},
+    plan::Why,
     task::{Attempt, AttemptResult, AttemptState, Progress, Task},
     time::Time,
     tracker::{Tracker, TrackerState},
@@ -41,12 +42,16 @@ impl Cluster {
             Fact::JobCommitting { job } => self.set_job_state(*job, JobState::Committing),
             Fact::JobEnded { job, outcome } => self.job_ended(at, *job, outcome),
             Fact::JobForgotten { job } => self.job_forgotten(*job),
-            Fact::AttemptLaunched { attempt, tracker, speculative, .. } => {
-                self.attempt_launched(at, *attempt, *tracker, *speculative)
+            Fact::AttemptLaunched { attempt, tracker, speculative, why } => {
+                self.attempt_launched(at, *attempt, *tracker, *speculative, why)
             }
             Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
-            Fact::AttemptFailed { attempt, .. } => self.attempt_failed(at, *attempt),
-            Fact::AttemptKilled { attempt, .. } => self.release(at, *attempt, AttemptState::Killed),
+            Fact::AttemptFailed { attempt, error } => self.attempt_failed(at, *attempt, error),
+            Fact::AttemptKilled { attempt, why } => {
+                self.release(at, *attempt, AttemptState::Killed)?;
+                self.set_error(*attempt, why);
+                Ok(())
+            }
             Fact::MapOutputLost { attempt, .. } => self.map_output_lost(*attempt),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
@@ -108,7 +113,9 @@ impl Cluster {
         let before = self.trackers.remove(id);
         if let Some(before) = &before {
             if before.state != TrackerState::Lost {
-                Phase::BOTH.into_iter().for_each(|phase| self.slots[phase] -= before.slots[phase]);
+                for phase in Phase::BOTH {
+                    self.slots[phase] -= before.slots[phase];
+                }
             }
             if let Some(there) = self.trackers_on.get_mut(&before.host) {
                 there.remove(id);
@@ -141,7 +148,9 @@ impl Cluster {
         }
         self.hosts_in.entry(rack).or_default().insert(host);
         self.trackers_on.entry(host).or_default().insert(*id);
-        Phase::BOTH.into_iter().for_each(|phase| self.slots[phase] += slots[phase]);
+        for phase in Phase::BOTH {
+            self.slots[phase] += slots[phase];
+        }
         self.refresh_free(*id);
         Ok(())
     }
@@ -207,7 +216,9 @@ impl Cluster {
     fn set_job_state(&mut self, id: JobId, state: JobState) -> Result<(), Misfit> {
         let job = self.job_mut(id)?;
         job.state = state;
-        Phase::BOTH.into_iter().for_each(|phase| job.pending[phase].clear());
+        for phase in Phase::BOTH {
+            job.pending[phase].clear();
+        }
         self.active.remove(&id);
         Ok(())
     }
@@ -244,6 +255,7 @@ impl Cluster {
         id: AttemptId,
         on: TrackerId,
         speculative: bool,
+        why: &Why,
     ) -> Result<(), Misfit> {
         let Some(tracker) = self.trackers.get_mut(&on) else { return misfit(format!("{on} is not known")) };
         tracker.running[id.phase()].insert(id);
@@ -258,6 +270,10 @@ impl Cluster {
             launched: at,
             advanced: at,
             ended: None,
+            heard: at,
+            blame: None,
+            why: why.clone(),
+            error: None,
             progress: Progress::default(),
             speculative,
             result: None,
@@ -314,8 +330,15 @@ impl Cluster {
         self.settle(id.task)
     }
 
-    fn attempt_failed(&mut self, at: Time, id: AttemptId) -> Result<(), Misfit> {
+    fn set_error(&mut self, id: AttemptId, error: &str) {
+        if let Some(attempt) = self.attempt_mut(id) {
+            attempt.error = Some(error.to_owned());
+        }
+    }
+
+    fn attempt_failed(&mut self, at: Time, id: AttemptId, error: &str) -> Result<(), Misfit> {
         self.release(at, id, AttemptState::Failed)?;
+        self.set_error(id, error);
         let task = self.task_mut(id.task)?;
         task.failures += 1;
         let on = task.attempts[id.number as usize].tracker;

@@ -13,6 +13,7 @@ use crate::{
     ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
     job::Job,
     phase::{PerPhase, Phase},
+    plan::Locality,
     task::{Attempt, Task},
     tracker::Tracker,
 };
@@ -119,6 +120,22 @@ impl Cluster {
     /// Jobs whose tasks may be launched, oldest first.
     pub fn active_jobs(&self) -> impl Iterator<Item = &Job> {
         self.active.iter().filter_map(|id| self.jobs.get(id))
+    }
+
+    /// The job that a submission made, while it is remembered.
+    pub fn job_of_request(&self, request: RequestId) -> Option<JobId> {
+        self.by_request.get(&request).copied()
+    }
+
+    /// How near a task's input is to a tracker.
+    pub fn locality(&self, task: &Task, tracker: &Tracker) -> Locality {
+        if task.hosts.contains(&tracker.host) {
+            Locality::NodeLocal
+        } else if task.hosts.iter().any(|host| self.rack_of(*host) == Some(tracker.rack)) {
+            Locality::RackLocal
+        } else {
+            Locality::OffRack
+        }
     }
 
     /// A task.

@@ -38,7 +38,12 @@ impl JobTracker {
             AttemptStatus::Running(progress) => self.progressed(now, id, progress),
             AttemptStatus::Succeeded(result) => self.succeeded(now, id, result, out),
             AttemptStatus::Failed(error) => self.failed(now, id, error, out),
-            AttemptStatus::Killed(why) => self.killed(now, id, &why, out),
+            AttemptStatus::Killed(why) => {
+                match self.cluster.attempt(id).and_then(|known| known.blame.clone()) {
+                    Some(blame) => self.failed(now, id, blame, out),
+                    None => self.killed(now, id, &why, out),
+                }
+            }
         }
     }
 
@@ -48,6 +53,7 @@ impl JobTracker {
             .job(id.job())
             .is_some_and(|job| job.is_running() && job.task(id.task).is_some_and(|task| !task.is_done()));
         let Some(attempt) = self.cluster.attempt_mut(id) else { return };
+        attempt.heard = now;
         if attempt.state == AttemptState::Launching {
             attempt.state = AttemptState::Running;
         }
@@ -56,7 +62,7 @@ impl JobTracker {
             attempt.advanced = now;
         }
         if !wanted {
-            self.stop(id, "it is not needed any more");
+            self.stop(now, id, "it is not needed any more");
         }
     }
 
@@ -71,17 +77,18 @@ impl JobTracker {
         let task = self.cluster.task(id.task).expect("it was just recorded");
         let twins: Vec<AttemptId> = task.live().map(|attempt| attempt.id).collect();
         for twin in twins {
-            self.stop(twin, "another attempt was first");
+            self.stop(now, twin, "another attempt was first");
         }
         self.advance(now, id.job(), out);
     }
 
     pub(super) fn failed(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
-        let stopping =
-            self.cluster.attempt(id).is_some_and(|attempt| attempt.state == AttemptState::Stopping);
-        if stopping {
-            return self.killed(now, id, &error, out);
-        }
+        let Some(attempt) = self.cluster.attempt(id) else { return };
+        let error = match &attempt.blame {
+            Some(blame) => blame.clone(),
+            None if attempt.state == AttemptState::Stopping => return self.killed(now, id, &error, out),
+            None => error,
+        };
         self.record(now, Fact::AttemptFailed { attempt: id, error: error.clone() }, out);
         let (failures, tracker) = {
             let task = self.cluster.task(id.task).expect("it was just recorded");

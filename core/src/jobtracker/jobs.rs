@@ -113,7 +113,7 @@ impl JobTracker {
         let why = format!("{id} {outcome}");
         self.record(now, Fact::JobEnded { job: id, outcome }, out);
         for attempt in self.live_attempts(id) {
-            self.stop(attempt, &why);
+            self.stop(now, attempt, &why);
         }
         if discard {
             out.push(Effect::DiscardOutput { job: id });
@@ -139,10 +139,11 @@ impl JobTracker {
     }
 
     /// Tells a tracker to stop an attempt, once. Its slot is free when the tracker says so.
-    pub(super) fn stop(&mut self, id: AttemptId, why: &str) {
+    pub(super) fn stop(&mut self, now: Time, id: AttemptId, why: &str) {
         let Some(attempt) = self.cluster.attempt_mut(id) else { return };
         if matches!(attempt.state, AttemptState::Launching | AttemptState::Running) {
             attempt.state = AttemptState::Stopping;
+            attempt.heard = now;
             let tracker = attempt.tracker;
             self.order(tracker, Order::Stop { attempt: id, why: why.to_owned() });
         }

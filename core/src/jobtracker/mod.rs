@@ -96,7 +96,7 @@ impl JobTracker {
             Event::Registration { request, tracker } => self.register(now, request, tracker, out),
             Event::Heartbeat(heartbeat) => self.heartbeat(now, heartbeat, out),
             Event::Disconnection { tracker, incarnation } => {
-                self.disconnected(now, tracker, incarnation, out)
+                self.disconnected(now, tracker, incarnation, out);
             }
             Event::CommitResult { job, result } => self.commit_result(now, job, result, out),
         }

@@ -5,7 +5,8 @@
 
 use super::JobTracker;
 use crate::{
-    event::{Effect, Order},
+    config::Config,
+    event::Effect,
     ids::{AttemptId, JobId, TrackerId},
     phase::Phase,
     scheduler::Cause,
@@ -43,34 +44,39 @@ impl JobTracker {
         }
     }
 
+    /// An attempt that is late is told to stop and keeps its slot until its tracker says that it is gone. It then
+    /// uses the budget: a task that gets stuck every time must not run for ever.
     fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let never_started = |attempt: &Attempt| {
-            attempt.state == AttemptState::Launching
-                && now.since(attempt.launched) >= self.config.launch_timeout
-        };
-        let stuck = |attempt: &Attempt| {
-            attempt.state == AttemptState::Running && now.since(attempt.advanced) >= self.config.task_timeout
-        };
-        // A tracker that is not live has its own clock running; its attempts are judged with it.
-        let on_live = |attempt: &&Attempt| {
-            self.cluster.tracker(attempt.tracker).is_some_and(|tracker| tracker.state == TrackerState::Live)
-        };
+        let mut late: Vec<(AttemptId, String)> = Vec::new();
+        let mut gone: Vec<AttemptId> = Vec::new();
         let running = self.cluster.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
-        let attempts = running.filter_map(|id| self.cluster.attempt(*id)).filter(on_live);
-        let late: Vec<(AttemptId, TrackerId, bool)> = attempts
-            .filter(|attempt| never_started(attempt) || stuck(attempt))
-            .map(|attempt| (attempt.id, attempt.tracker, never_started(attempt)))
-            .collect();
-        for (id, tracker, launching) in late {
-            let error = if launching {
-                format!("its tracker did not start it within {}", self.config.launch_timeout)
-            } else {
-                format!("it has not come further for {}", self.config.task_timeout)
-            };
-            // It uses the budget: a task that gets stuck every time must not run for ever. The slot is counted as
-            // free from here on; the tracker, told to stop it, refuses a launch that it has no room for.
-            self.failed(now, id, error.clone(), out);
-            self.order(tracker, Order::Stop { attempt: id, why: error });
+        for attempt in running.filter_map(|id| self.cluster.attempt(*id)) {
+            // A tracker that is not live has its own clock running; its attempts are judged with it.
+            let on = self.cluster.tracker(attempt.tracker);
+            if on.is_none_or(|tracker| tracker.state != TrackerState::Live) {
+                continue;
+            }
+            let Config { launch_timeout, task_timeout, .. } = self.config;
+            match attempt.state {
+                AttemptState::Launching if now.since(attempt.launched) >= launch_timeout => {
+                    late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
+                }
+                AttemptState::Running if now.since(attempt.advanced) >= task_timeout => {
+                    late.push((attempt.id, format!("it has not come further for {task_timeout}")));
+                }
+                // Told to stop, and a tracker that is well has not mentioned it since: it never knew it.
+                AttemptState::Stopping if now.since(attempt.heard) >= launch_timeout => gone.push(attempt.id),
+                _ => {}
+            }
+        }
+        for (id, error) in late {
+            if let Some(attempt) = self.cluster.attempt_mut(id) {
+                attempt.blame = Some(error.clone());
+            }
+            self.stop(now, id, &error);
+        }
+        for id in gone {
+            self.failed(now, id, "its tracker has not mentioned it since it was told to stop".into(), out);
         }
     }
 

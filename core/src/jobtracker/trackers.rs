@@ -15,6 +15,9 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
+/// Most map events in one order, so that it fits into a message.
+const NEWS_MAX: usize = 4096;
+
 impl JobTracker {
     pub(super) fn register(
         &mut self,
@@ -188,9 +191,10 @@ impl JobTracker {
             for tracker in trackers {
                 let outbox = self.outboxes.entry(tracker).or_default();
                 let first = *outbox.map_events.get(&id).unwrap_or(&0);
-                if first < known {
-                    outbox.map_events.insert(id, known);
-                    let events = self.cluster.jobs[&id].map_events[first..].to_vec();
+                outbox.map_events.insert(id, known);
+                for first in (first..known).step_by(NEWS_MAX) {
+                    let next = known.min(first + NEWS_MAX);
+                    let events = self.cluster.jobs[&id].map_events[first..next].to_vec();
                     self.order(tracker, Order::MapEvents { job: id, first, events });
                 }
             }

@@ -92,7 +92,10 @@ pub fn run(
                 in_answer = true;
                 let lines = std::mem::take(&mut happened);
                 let lines = if lines.is_empty() { vec!["(none)".to_owned()] } else { lines };
-                lines.iter().for_each(|line| out.push_str(&format!("{line}\n")));
+                for line in &lines {
+                    out.push_str(line);
+                    out.push('\n');
+                }
             }
             "" => {
                 in_answer = false;
@@ -100,7 +103,8 @@ pub fn run(
             }
             _ if in_answer => {}
             command => {
-                out.push_str(&format!("{line}\n"));
+                out.push_str(line);
+                out.push('\n');
                 if !command.starts_with('#') {
                     let effects = player.play(command).map_err(error)?;
                     check(player.tracker.cluster()).map_err(error)?;

@@ -1,0 +1,74 @@
+//! All that facts cover of a cluster, as text: two clusters that were told the same facts read the same.
+//!
+//! Names stand for numbers (of hosts and racks) that depend on the order of first sight, and an attempt that holds
+//! a slot is just that, for how far it is is no fact. Tests compare a live cluster with a replayed one.
+
+use crate::{
+    cluster::Cluster,
+    ids::HostId,
+    job::Job,
+    phase::Phase,
+    task::{Attempt, Task},
+};
+use std::fmt::Write as _;
+
+/// The text.
+pub fn digest(cluster: &Cluster) -> String {
+    let mut out = format!("epoch {} next job {}\n", cluster.epoch, cluster.next_job);
+    for phase in Phase::BOTH {
+        let _ = writeln!(out, "{phase} slots {} free {:?}", cluster.slots[phase], cluster.free[phase]);
+    }
+    for tracker in cluster.trackers() {
+        let _ = writeln!(
+            out,
+            "{} {} {:?} {} {} {} {} {:?} {:?} {:?} {:?}",
+            tracker.id,
+            tracker.name,
+            tracker.incarnation,
+            cluster.host_name(tracker.host),
+            cluster.rack_name(tracker.rack),
+            tracker.shuffle_addr,
+            tracker.logs_addr,
+            tracker.slots,
+            tracker.state,
+            tracker.running,
+            tracker.outputs
+        );
+    }
+    for job in cluster.jobs() {
+        describe_job(cluster, job, &mut out);
+    }
+    out
+}
+
+fn describe_job(cluster: &Cluster, job: &Job, out: &mut String) {
+    let active = cluster.active.contains(&job.id);
+    let by_request = cluster.by_request.get(&job.request);
+    let _ = writeln!(out, "{} {:?} {active} {by_request:?} {:?}", job.id, job.state, job.spec);
+    let _ = writeln!(out, " {} {:?} {:?} {:?}", job.submitted, job.first_launch, job.maps_done, job.ended);
+    let _ = writeln!(out, " {:?} {:?} {:?}", job.running, job.succeeded, job.failures);
+    let _ = writeln!(out, " {:?} {:?}", job.blacklist, job.map_events);
+    for phase in Phase::BOTH {
+        let _ = writeln!(out, " {phase}s wait: {:?}", job.pending[phase].iter().collect::<Vec<_>>());
+        for task in &job.tasks[phase] {
+            describe_task(cluster, job, task, out);
+        }
+    }
+}
+
+fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
+    let waits_on = |host: &&HostId| job.pending[task.id.phase].on_host(**host).any(|at| at == task.id.index);
+    let mut hosts: Vec<(&str, bool)> =
+        task.hosts.iter().map(|host| (cluster.host_name(*host), waits_on(&host))).collect();
+    hosts.sort_unstable();
+    let Task { id, start, end, done_by, failures, .. } = task;
+    let _ = writeln!(out, "  {id} {start}..{end} {hosts:?} {done_by:?} {failures}");
+    for attempt in &task.attempts {
+        let Attempt { id, tracker, state, launched, ended, speculative, result, why, error, .. } = attempt;
+        let state = if state.holds_slot() { "live".to_owned() } else { format!("{state:?}") };
+        let _ = writeln!(
+            out,
+            "   {id} {tracker} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?}"
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! The JobTracker's process: flags over `fermata.toml`, then serve until told to stop.
+
+use clap::Parser;
+use daemon::{config::Config, lifecycle::DaemonArgs};
+use journal::Recovery;
+use std::{path::PathBuf, process::ExitCode};
+
+/// Runs the jobs of a Fermata cluster: takes them in, hands their tasks to TaskTrackers, puts their output in place.
+#[derive(Debug, Parser)]
+#[command(name = "jobtracker", version)]
+struct Args {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// Address to serve on, host:port; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Folder for the journal and job history
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Where the NameNode is, host:port
+    #[arg(long, value_name = "ADDR")]
+    namenode: Option<String>,
+    /// The scheduling policy
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<String>,
+    /// Drop what cannot be read of a damaged journal, say what, and go on; the damaged files are kept
+    #[arg(long)]
+    recover: bool,
+}
+
+impl Args {
+    fn lay_over(&self, config: &mut Config) {
+        fn set<T: Clone>(to: &mut T, flag: Option<&T>) {
+            if let Some(value) = flag {
+                *to = value.clone();
+            }
+        }
+        set(&mut config.jobtracker.listen, self.listen.as_ref());
+        set(&mut config.jobtracker.dir, self.dir.as_ref());
+        set(&mut config.jobtracker.scheduler, self.scheduler.as_ref());
+        set(&mut config.cluster.namenode, self.namenode.as_ref());
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    daemon::lifecycle::exit("jobtracker", start(&args))
+}
+
+fn start(args: &Args) -> anyhow::Result<()> {
+    let Some(config) = args.daemon.load(|config| args.lay_over(config))? else { return Ok(()) };
+    daemon::logging::init(args.daemon.log_format);
+    let recovery = if args.recover { Recovery::DropDamaged } else { Recovery::Refuse };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    Ok(runtime.block_on(fermata_jobtracker::run(&config, &args.daemon, recovery))?)
+}

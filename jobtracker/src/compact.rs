@@ -1,0 +1,90 @@
+//! What of the journal is still needed: a snapshot is a shorter list of facts that gives the same cluster.
+//!
+//! Kept are all facts of jobs that are remembered, the newest start, and of each tracker its newest registration
+//! and what became of it since. Registrations are also put in front, because attempts name their trackers.
+//! Nothing is invented and nothing changes its order otherwise, so a policy that watches facts sees a true history.
+
+use mrcore::{
+    Fact,
+    fact::Entry,
+    ids::{JobId, TrackerId},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The job that a fact is about.
+pub(crate) fn job_of(fact: &Fact) -> Option<JobId> {
+    match fact {
+        Fact::JobSubmitted { job, .. }
+        | Fact::JobCommitting { job }
+        | Fact::JobEnded { job, .. }
+        | Fact::JobForgotten { job }
+        | Fact::TrackerBlacklisted { job, .. } => Some(*job),
+        Fact::AttemptLaunched { attempt, .. }
+        | Fact::AttemptSucceeded { attempt, .. }
+        | Fact::AttemptFailed { attempt, .. }
+        | Fact::AttemptKilled { attempt, .. }
+        | Fact::MapOutputLost { attempt, .. } => Some(attempt.job()),
+        Fact::JobTrackerStarted { .. }
+        | Fact::TrackerJoined { .. }
+        | Fact::TrackerSuspected { .. }
+        | Fact::TrackerRecovered { .. }
+        | Fact::TrackerLost { .. } => None,
+    }
+}
+
+/// Where the facts are that count.
+#[derive(Default)]
+struct Newest {
+    forgotten: BTreeSet<JobId>,
+    started: Option<usize>,
+    joined: BTreeMap<TrackerId, usize>,
+    state: BTreeMap<TrackerId, usize>,
+}
+
+impl Newest {
+    fn of(entries: &[Entry]) -> Self {
+        let mut newest = Self::default();
+        for (index, entry) in entries.iter().enumerate() {
+            match &entry.fact {
+                Fact::JobForgotten { job } => {
+                    newest.forgotten.insert(*job);
+                }
+                Fact::JobTrackerStarted { .. } => newest.started = Some(index),
+                Fact::TrackerJoined { tracker, .. } => {
+                    newest.joined.insert(*tracker, index);
+                    newest.state.remove(tracker);
+                }
+                Fact::TrackerSuspected { tracker, .. }
+                | Fact::TrackerRecovered { tracker }
+                | Fact::TrackerLost { tracker, .. } => {
+                    newest.state.insert(*tracker, index);
+                }
+                _ => {}
+            }
+        }
+        newest
+    }
+
+    fn keeps(&self, index: usize, fact: &Fact) -> bool {
+        match fact {
+            Fact::JobTrackerStarted { .. } => self.started == Some(index),
+            // The one in front says enough, unless a start after it would make the tracker an awaited one.
+            Fact::TrackerJoined { tracker, .. } => {
+                self.joined.get(tracker) == Some(&index) && self.started.is_none_or(|start| start < index)
+            }
+            Fact::TrackerSuspected { tracker, .. }
+            | Fact::TrackerRecovered { tracker }
+            | Fact::TrackerLost { tracker, .. } => self.state.get(tracker) == Some(&index),
+            fact => job_of(fact).is_none_or(|job| !self.forgotten.contains(&job)),
+        }
+    }
+}
+
+/// The entries that still count, in order.
+pub(crate) fn compact(entries: Vec<Entry>) -> Vec<Entry> {
+    let newest = Newest::of(&entries);
+    let mut kept: Vec<Entry> = newest.joined.values().map(|index| entries[*index].clone()).collect();
+    let rest = entries.into_iter().enumerate().filter(|(index, entry)| newest.keeps(*index, &entry.fact));
+    kept.extend(rest.map(|(_, entry)| entry));
+    kept
+}

@@ -1,0 +1,465 @@
+//! The body around the mind: clock, lock, journal, and the order between them.
+//!
+//! An event is handled and its facts are queued for the journal under one lock, so that journal order is memory
+//! order. What the mind wants done goes into one queue in the order of its effects; the other end of the queue
+//! waits for each item until the facts before it are durable, so nothing leaves early and nothing overtakes.
+//! Answers to clients, refusals and reads included, wait in the same way for all that they could have seen.
+
+use crate::{
+    clock::Clock,
+    compact::job_of,
+    error::Refusal,
+    history::Scribe,
+    output::Files,
+    wire::{self, ToTracker},
+};
+use daemon::config::JobTrackerConfig;
+use journal::{AppendError, Log, Seq, codec};
+use mrcore::{
+    Cluster, Effect, Event, Fact, JobTracker, Time,
+    event::{Heartbeat, Registration, Reply},
+    fact::Entry,
+    ids::{Incarnation, JobId, RequestId, TrackerId},
+    job::{Job, JobOutcome, JobSpec, JobState},
+};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::{mpsc, watch};
+
+/// One attachment of a tracker. A number of its own tells it from later ones of the same process.
+struct Link {
+    generation: u64,
+    sender: mpsc::Sender<ToTracker>,
+    /// The newest order that went into this stream. Streams lose nothing, so none goes twice.
+    sent: u64,
+}
+
+struct Inner {
+    mind: JobTracker,
+    links: BTreeMap<TrackerId, Link>,
+    generations: u64,
+    /// Rung when a job changes, durably or not.
+    bells: BTreeMap<JobId, watch::Sender<()>>,
+    /// Events handled, for the test that an idle JobTracker rests.
+    #[cfg(test)]
+    handled: u64,
+}
+
+/// Something that leaves once the facts up to `after` are durable.
+pub(crate) struct Outgoing {
+    after: Seq,
+    what: What,
+}
+
+enum What {
+    Fact(Entry),
+    Message { to: Option<(TrackerId, u64)>, sender: mpsc::Sender<ToTracker>, message: ToTracker },
+    Commit(JobId),
+    Discard(JobId),
+}
+
+/// Why the process cannot go on.
+pub(crate) type Fatal = watch::Sender<Option<String>>;
+
+/// The JobTracker without its sockets.
+pub(crate) struct Driver {
+    inner: Mutex<Inner>,
+    log: Arc<Log>,
+    clock: Clock,
+    config: JobTrackerConfig,
+    files: Files,
+    scribe: Scribe,
+    queue: mpsc::UnboundedSender<Outgoing>,
+    fatal: Fatal,
+}
+
+/// Everything a driver is made of.
+pub(crate) struct Parts {
+    pub(crate) mind: JobTracker,
+    pub(crate) log: Log,
+    pub(crate) clock: Clock,
+    pub(crate) config: JobTrackerConfig,
+    pub(crate) files: Files,
+    pub(crate) scribe: Scribe,
+}
+
+impl Driver {
+    /// The driver, and what [`Self::deliver`] is to be given.
+    pub(crate) fn new(parts: Parts) -> (Self, mpsc::UnboundedReceiver<Outgoing>) {
+        let Parts { mind, log, clock, config, files, scribe } = parts;
+        let (queue, outgoing) = mpsc::unbounded_channel();
+        let inner = Inner {
+            mind,
+            links: BTreeMap::new(),
+            generations: 0,
+            bells: BTreeMap::new(),
+            #[cfg(test)]
+            handled: 0,
+        };
+        let driver = Self {
+            inner: Mutex::new(inner),
+            log: Arc::new(log),
+            clock,
+            config,
+            files,
+            scribe,
+            queue,
+            fatal: watch::Sender::new(None),
+        };
+        (driver, outgoing)
+    }
+
+    pub(crate) fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    pub(crate) fn config(&self) -> &JobTrackerConfig {
+        &self.config
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    pub(crate) fn scribe(&self) -> &Scribe {
+        &self.scribe
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Ends the process, with these words.
+    pub(crate) fn give_up(&self, why: String) {
+        self.fatal.send_replace(Some(why));
+    }
+
+    /// Returns when the process cannot go on.
+    pub(crate) async fn failed(&self) -> String {
+        let mut fatal = self.fatal.subscribe();
+        let why = fatal.wait_for(Option::is_some).await.expect("the sender is in `self`").clone();
+        why.expect("waited for it")
+    }
+
+    /// Tells the mind something. The reply, if one is due, may leave once the journal is durable up to the number.
+    pub(crate) fn tell(&self, event: Event) -> (Option<Reply>, Seq) {
+        self.act(&mut self.inner.lock(), event, None)
+    }
+
+    /// The same, and waits until the reply may leave.
+    async fn ask(&self, event: Event) -> Result<Reply, Refusal> {
+        let (reply, seq) = self.tell(event);
+        self.durable(seq).await?;
+        reply.ok_or_else(|| Refusal::unavailable("internal error: the request was not answered"))
+    }
+
+    async fn durable(&self, seq: Seq) -> Result<(), Refusal> {
+        let failed =
+            |error| Refusal::unavailable(format!("the JobTracker cannot write its journal: {error}"));
+        self.log.wait_durable(seq).await.map_err(failed)?;
+        // What could not be written has no number to wait for.
+        match &*self.fatal.borrow() {
+            Some(why) => Err(Refusal::unavailable(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at the cluster; what was seen is handed out once it is durable.
+    pub(crate) async fn look<T>(&self, look: impl FnOnce(&Cluster) -> T) -> Result<T, Refusal> {
+        let (value, seq) = {
+            let inner = self.inner.lock();
+            (look(inner.mind.cluster()), self.log.last_seq())
+        };
+        self.durable(seq).await?;
+        Ok(value)
+    }
+
+    /// Looks at the cluster from inside, where nothing leaves.
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&Cluster) -> T) -> T {
+        look(self.inner.lock().mind.cluster())
+    }
+
+    /// Handles one event and carries its effects out in order.
+    fn act(
+        &self,
+        inner: &mut Inner,
+        event: Event,
+        newcomer: Option<&mpsc::Sender<ToTracker>>,
+    ) -> (Option<Reply>, Seq) {
+        #[cfg(test)]
+        {
+            inner.handled += 1;
+        }
+        let mut changed: BTreeSet<JobId> = match &event {
+            Event::Heartbeat(heartbeat) => {
+                heartbeat.attempts.iter().map(|report| report.attempt.job()).collect()
+            }
+            _ => BTreeSet::new(),
+        };
+        let mut effects = Vec::new();
+        inner.mind.handle(self.clock.now(), event, &mut effects);
+        let (seq, mut answer) = (self.append(&effects), None);
+        for effect in effects {
+            match effect {
+                Effect::Append(entry) => {
+                    changed.extend(job_of(&entry.fact));
+                    let left_over = left_over(inner.mind.cluster(), &entry.fact);
+                    self.send(seq, What::Fact(entry));
+                    if let Some(job) = left_over {
+                        self.send(seq, What::Discard(job));
+                    }
+                }
+                Effect::Reply { reply, .. } => {
+                    if let Some(sender) = newcomer {
+                        self.welcome(inner, seq, sender, &reply);
+                    }
+                    answer = Some(reply);
+                }
+                Effect::Tell { tracker, answer, orders } => {
+                    self.tell_tracker(inner, seq, tracker, answer, &orders);
+                }
+                Effect::AskToRegister { tracker, .. } => {
+                    self.message(inner, seq, tracker, wire::register_again());
+                }
+                Effect::CommitJob { job } => self.send(seq, What::Commit(job)),
+                Effect::DiscardOutput { job } => self.send(seq, What::Discard(job)),
+            }
+        }
+        ring(inner, &changed);
+        (answer, seq)
+    }
+
+    /// Adds an event's facts to the journal, all or none: a crash must not leave a tracker lost and its attempts
+    /// running. Returns the number after which the event's other effects may leave.
+    fn append(&self, effects: &[Effect]) -> Seq {
+        let facts = effects.iter().filter_map(|effect| match effect {
+            Effect::Append(entry) => Some(codec::encode(entry)),
+            _ => None,
+        });
+        let facts: Vec<Vec<u8>> = facts.collect();
+        if facts.is_empty() {
+            return self.log.last_seq();
+        }
+        match self.log.append_many(&facts) {
+            Ok(seq) => seq,
+            Err(AppendError::Failed(error)) => {
+                // Nothing leaves any more, and the process is about to end.
+                self.give_up(format!("cannot write the journal: {error}"));
+                Seq::MAX
+            }
+            // The facts are applied but cannot be kept: memory and disk have parted. There is no way on.
+            Err(AppendError::TooLarge { bytes, max }) => {
+                panic!("facts of {bytes} bytes exceed the journal's {max}")
+            }
+        }
+    }
+
+    fn send(&self, after: Seq, what: What) {
+        // The other end is gone only when the process ends.
+        let _ = self.queue.send(Outgoing { after, what });
+    }
+
+    /// A registration was answered: from here on its stream is the tracker's.
+    fn welcome(&self, inner: &mut Inner, seq: Seq, sender: &mpsc::Sender<ToTracker>, reply: &Reply) {
+        match reply {
+            Reply::Registered { tracker, epoch } => {
+                inner.generations += 1;
+                let link = Link { generation: inner.generations, sender: sender.clone(), sent: 0 };
+                inner.links.insert(*tracker, link);
+                let message = wire::registered(*tracker, *epoch, self.config.heartbeat.0);
+                self.message(inner, seq, *tracker, message);
+            }
+            Reply::Refused(why) => {
+                let what =
+                    What::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
+                self.send(seq, what);
+            }
+            Reply::Submitted(_) | Reply::Stopped => {}
+        }
+    }
+
+    fn tell_tracker(
+        &self,
+        inner: &mut Inner,
+        seq: Seq,
+        tracker: TrackerId,
+        answer: Option<u64>,
+        orders: &[mrcore::event::Numbered],
+    ) {
+        let Some(link) = inner.links.get_mut(&tracker) else { return };
+        let fresh = orders.iter().position(|(number, _)| *number > link.sent).unwrap_or(orders.len());
+        let orders = &orders[fresh..];
+        if orders.is_empty() && answer.is_none() {
+            return;
+        }
+        link.sent = orders.last().map_or(link.sent, |(number, _)| *number);
+        let messages = wire::orders(inner.mind.cluster(), self.files.namenode(), answer, orders);
+        for message in messages {
+            self.message(inner, seq, tracker, message);
+        }
+    }
+
+    fn message(&self, inner: &Inner, seq: Seq, tracker: TrackerId, message: ToTracker) {
+        let Some(link) = inner.links.get(&tracker) else { return };
+        let to = Some((tracker, link.generation));
+        self.send(seq, What::Message { to, sender: link.sender.clone(), message });
+    }
+
+    /// Lets out what waits, in order, each when it may. Ends when the journal fails.
+    pub(crate) async fn deliver(self: Arc<Self>, mut queue: mpsc::UnboundedReceiver<Outgoing>) {
+        while let Some(Outgoing { after, what }) = queue.recv().await {
+            if self.log.wait_durable(after).await.is_err() {
+                return;
+            }
+            match what {
+                What::Fact(entry) => self.scribe.take(entry),
+                What::Message { to, sender, message } => {
+                    // A tracker that does not read, or is gone, is as good as cut off.
+                    if let Err(error) = sender.try_send(message)
+                        && let Some((tracker, generation)) = to
+                    {
+                        tracing::debug!(%tracker, %error, "stream");
+                        self.detach(tracker, generation);
+                    }
+                }
+                What::Commit(job) => drop(tokio::spawn(crate::output::commit(self.clone(), job))),
+                What::Discard(job) => drop(tokio::spawn(crate::output::discard(self.clone(), job))),
+            }
+        }
+    }
+
+    /// Ticks when the mind wants it.
+    pub(crate) async fn tick(self: Arc<Self>) {
+        loop {
+            let next = self.inner.lock().mind.next_deadline();
+            let wait = next.map_or(Duration::from_secs(1), |next| self.clock.until(next));
+            tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
+            self.tell(Event::Tick);
+        }
+    }
+
+    /// A tracker introduces itself on a stream. Its number and this attachment's, or None if it was refused.
+    pub(crate) fn attach(
+        &self,
+        registration: Registration,
+        sender: &mpsc::Sender<ToTracker>,
+    ) -> Option<(TrackerId, u64)> {
+        let request = RequestId(uuid::Uuid::new_v4().as_u128());
+        let mut inner = self.inner.lock();
+        let event = Event::Registration { request, tracker: registration };
+        let (reply, _) = self.act(&mut inner, event, Some(sender));
+        let Some(Reply::Registered { tracker, .. }) = reply else { return None };
+        inner.links.get(&tracker).map(|link| (tracker, link.generation))
+    }
+
+    /// A tracker's word, if this attachment is still its own; else false.
+    pub(crate) fn heartbeat(&self, generation: u64, heartbeat: Heartbeat) -> bool {
+        let mut inner = self.inner.lock();
+        let current = inner.links.get(&heartbeat.tracker).is_some_and(|link| link.generation == generation);
+        if current {
+            self.act(&mut inner, Event::Heartbeat(heartbeat), None);
+        }
+        current
+    }
+
+    /// A tracker's stream has ended. Does nothing if it has attached again since.
+    pub(crate) fn detach(&self, tracker: TrackerId, generation: u64) {
+        let mut inner = self.inner.lock();
+        if inner.links.get(&tracker).is_none_or(|link| link.generation != generation) {
+            return;
+        }
+        inner.links.remove(&tracker);
+        let incarnation =
+            inner.mind.cluster().tracker(tracker).map_or(Incarnation(0), |tracker| tracker.incarnation);
+        self.act(&mut inner, Event::Disconnection { tracker, incarnation }, None);
+    }
+
+    /// The job that a request made, if it has been here before.
+    pub(crate) async fn job_of_request(&self, request: RequestId) -> Result<Option<JobId>, Refusal> {
+        self.look(|cluster| cluster.job_of_request(request)).await
+    }
+
+    /// A job comes in. No two jobs write to one place at a time.
+    pub(crate) async fn submit(&self, request: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
+        let (reply, seq) = {
+            let mut inner = self.inner.lock();
+            let cluster = inner.mind.cluster();
+            if cluster.job_of_request(request).is_none()
+                && let Some(job) = cluster.jobs().find(|job| shares_output(job, &spec.output))
+            {
+                let (id, output) = (job.id, &job.spec.output);
+                return Err(Refusal::exists(format!(
+                    "{id} writes to {output}: wait for it, or choose another"
+                )));
+            }
+            self.act(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
+        };
+        self.durable(seq).await?;
+        match reply {
+            Some(Reply::Submitted(job)) => Ok(job),
+            Some(Reply::Refused(why)) => Err(Refusal::invalid(why)),
+            _ => Err(Refusal::unavailable("internal error: the job was not answered for")),
+        }
+    }
+
+    /// Stops a job.
+    pub(crate) async fn kill(&self, request: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
+        if self.look(|cluster| cluster.job(job).is_none()).await? {
+            return Err(Refusal::not_found(format!("there is no {job}")));
+        }
+        match self.ask(Event::Kill { request, job, by }).await? {
+            Reply::Refused(why) => Err(Refusal::refused(why)),
+            _ => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn handled(&self) -> u64 {
+        self.inner.lock().handled
+    }
+
+    /// Rings when a job changes.
+    pub(crate) fn bell(&self, job: JobId) -> watch::Receiver<()> {
+        let mut inner = self.inner.lock();
+        inner.bells.entry(job).or_insert_with(|| watch::Sender::new(())).subscribe()
+    }
+}
+
+fn ring(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
+    if inner.bells.is_empty() {
+        return;
+    }
+    for job in jobs {
+        if let Some(bell) = inner.bells.get(job) {
+            if bell.receiver_count() == 0 {
+                inner.bells.remove(job);
+            } else {
+                bell.send_replace(());
+            }
+        }
+    }
+}
+
+/// A job that ended without success, whose last attempt is gone now: it may have written after the first clean-up.
+fn left_over(cluster: &Cluster, fact: &Fact) -> Option<JobId> {
+    let (Fact::AttemptFailed { attempt, .. } | Fact::AttemptKilled { attempt, .. }) = fact else {
+        return None;
+    };
+    let job = cluster.job(attempt.job())?;
+    let in_vain = matches!(&job.state, JobState::Ended(outcome) if *outcome != JobOutcome::Succeeded);
+    let alone = job.running.map.is_empty() && job.running.reduce.is_empty();
+    (in_vain && alone).then_some(job.id)
+}
+
+fn shares_output(job: &Job, output: &str) -> bool {
+    let inside = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let other = job.spec.output.as_str();
+    let both = !output.is_empty() && !other.is_empty() && !job.is_over();
+    both && (inside(output, other) || inside(other, output))
+}

@@ -1,0 +1,186 @@
+//! One fact as one line of JSON, for people and simulators. The format is documented in docs/history.md.
+//!
+//! These types are the format: they do not follow the core's, so that the core may change and old histories stay
+//! readable.
+
+use crate::spec;
+use mrcore::{
+    Fact, Time, Why,
+    fact::Entry,
+    ids::TrackerId,
+    job::{JobOutcome, JobSpec},
+    task::AttemptResult,
+};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Goes up when a reader of the older format would misunderstand the newer.
+const FORMAT: u32 = 1;
+
+/// Trackers by number: name and host.
+pub(super) type Names = BTreeMap<TrackerId, (String, String)>;
+
+/// The first line.
+#[derive(Serialize)]
+struct Head<'a> {
+    format: u32,
+    cluster: &'a str,
+    job: String,
+    at_us: u64,
+    spec: Spec<'a>,
+}
+
+#[derive(Serialize)]
+struct Spec<'a> {
+    name: &'a str,
+    user: &'a str,
+    queue: &'a str,
+    priority: &'static str,
+    program: &'a str,
+    inputs: Vec<String>,
+    files: Vec<String>,
+    output: &'a str,
+    reduces: u32,
+    slow_start: f64,
+    speculation: bool,
+    attempts_max: u32,
+    conf: BTreeMap<&'a str, &'a str>,
+    splits: &'a [mrcore::job::Split],
+}
+
+impl<'a> Spec<'a> {
+    fn of(spec: &'a JobSpec) -> Self {
+        Self {
+            name: &spec.name,
+            user: &spec.user,
+            queue: &spec.queue,
+            priority: spec::priority_name(spec.priority),
+            program: &spec.program,
+            inputs: spec::inputs(spec),
+            files: spec::files(spec),
+            output: &spec.output,
+            reduces: spec.reduces,
+            slow_start: spec.slow_start,
+            speculation: spec.speculation,
+            attempts_max: spec.attempts_max,
+            conf: spec::settings(spec).map(|(key, value)| (key.as_str(), value.as_str())).collect(),
+            splits: &spec.splits,
+        }
+    }
+}
+
+/// Every other line.
+#[derive(Serialize)]
+struct Line<'a> {
+    at_us: u64,
+    fact: LineFact<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum LineFact<'a> {
+    JobCommitting {},
+    JobEnded {
+        outcome: &'static str,
+        why: &'a str,
+    },
+    AttemptLaunched {
+        attempt: String,
+        tracker: &'a str,
+        host: &'a str,
+        speculative: bool,
+        why: WhyLine<'a>,
+    },
+    AttemptSucceeded {
+        attempt: String,
+        bytes_out: u64,
+        counters: BTreeMap<&'a str, u64>,
+        pieces: &'a [String],
+    },
+    AttemptFailed {
+        attempt: String,
+        error: &'a str,
+    },
+    AttemptKilled {
+        attempt: String,
+        why: &'a str,
+    },
+    MapOutputLost {
+        attempt: String,
+        why: &'a str,
+    },
+    TrackerBlacklisted {
+        tracker: &'a str,
+    },
+}
+
+#[derive(Serialize)]
+struct WhyLine<'a> {
+    rule: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    numbers: BTreeMap<&'a str, f64>,
+}
+
+impl<'a> WhyLine<'a> {
+    fn of(why: &'a Why) -> Self {
+        Self {
+            rule: &why.rule,
+            numbers: why.numbers.iter().map(|(name, value)| (name.as_ref(), *value)).collect(),
+        }
+    }
+}
+
+fn outcome(outcome: &JobOutcome) -> LineFact<'_> {
+    let (outcome, why) = match outcome {
+        JobOutcome::Succeeded => ("succeeded", ""),
+        JobOutcome::Failed(why) => ("failed", why.as_str()),
+        JobOutcome::Killed(why) => ("killed", why.as_str()),
+    };
+    LineFact::JobEnded { outcome, why }
+}
+
+fn succeeded(attempt: String, result: &AttemptResult) -> LineFact<'_> {
+    let counters = result.counters.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    LineFact::AttemptSucceeded { attempt, bytes_out: result.bytes_out, counters, pieces: &result.pieces }
+}
+
+/// The line of a job's fact, with its newline; None for a fact that is not part of a job's history.
+pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<String> {
+    let Time(at_us) = entry.at;
+    let named = |id: &TrackerId| names.get(id).map_or(("?", "?"), |(name, host)| (name, host));
+    let fact = match &entry.fact {
+        Fact::JobSubmitted { job, spec, .. } => {
+            let head = Head { format: FORMAT, cluster, job: job.to_string(), at_us, spec: Spec::of(spec) };
+            return Some(json(&head));
+        }
+        Fact::JobCommitting { .. } => LineFact::JobCommitting {},
+        Fact::JobEnded { outcome: how, .. } => outcome(how),
+        Fact::AttemptLaunched { attempt, tracker, speculative, why } => {
+            let (tracker, host) = named(tracker);
+            let (attempt, why) = (attempt.to_string(), WhyLine::of(why));
+            LineFact::AttemptLaunched { attempt, tracker, host, speculative: *speculative, why }
+        }
+        Fact::AttemptSucceeded { attempt, result } => succeeded(attempt.to_string(), result),
+        Fact::AttemptFailed { attempt, error } => {
+            LineFact::AttemptFailed { attempt: attempt.to_string(), error }
+        }
+        Fact::AttemptKilled { attempt, why } => LineFact::AttemptKilled { attempt: attempt.to_string(), why },
+        Fact::MapOutputLost { attempt, why } => LineFact::MapOutputLost { attempt: attempt.to_string(), why },
+        Fact::TrackerBlacklisted { tracker, .. } => {
+            LineFact::TrackerBlacklisted { tracker: named(tracker).0 }
+        }
+        Fact::JobTrackerStarted { .. }
+        | Fact::TrackerJoined { .. }
+        | Fact::TrackerSuspected { .. }
+        | Fact::TrackerRecovered { .. }
+        | Fact::TrackerLost { .. }
+        | Fact::JobForgotten { .. } => return None,
+    };
+    Some(json(&Line { at_us, fact }))
+}
+
+fn json(line: &impl Serialize) -> String {
+    let mut text = serde_json::to_string(line).expect("plain data");
+    text.push('\n');
+    text
+}

@@ -1,0 +1,217 @@
+//! Job history: for each job one file of JSON lines, `history/job_7.jsonl`, a line for each of its facts.
+//!
+//! Lines are written when their facts are durable in the journal, and not synced one by one: at start the journal
+//! is read from the beginning of every remembered job, the lines that are there are counted off, and the missing
+//! ones are added. So there is no gap and no duplicate, whenever the process or the machine died. A file is synced
+//! when it is complete: its job is over and none of its attempts holds a slot.
+//!
+//! A history that cannot be written (a full disk) is given up with a word in the log, and completed at the next
+//! start; jobs do not wait for it.
+
+mod line;
+mod scribe;
+
+pub(crate) use scribe::Scribe;
+
+use crate::compact::job_of;
+use line::Names;
+use mrcore::{Fact, fact::Entry, ids::JobId};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+/// The file of a job's history.
+pub(crate) fn path_of(folder: &Path, job: JobId) -> PathBuf {
+    folder.join(format!("{job}.jsonl"))
+}
+
+/// A history that is being written.
+struct Book {
+    file: BufWriter<File>,
+    /// Lines that are on disk and whose facts have not been seen yet: the journal is being replayed.
+    ahead: u64,
+    /// Lines whose facts have been seen.
+    lines: u64,
+    ended: bool,
+    /// Attempts that hold a slot.
+    live: u32,
+}
+
+/// Every history.
+pub(crate) struct Histories {
+    folder: PathBuf,
+    cluster: String,
+    kept: usize,
+    names: Names,
+    books: BTreeMap<JobId, Book>,
+    on_disk: BTreeSet<JobId>,
+}
+
+impl Histories {
+    /// Of a folder, which is made if it is not there.
+    pub(crate) fn open(folder: &Path, cluster: &str, kept: usize) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        let mut on_disk = BTreeSet::new();
+        for entry in fs::read_dir(folder)? {
+            let name = entry?.file_name();
+            let job = name.to_str().and_then(|name| name.strip_suffix(".jsonl"));
+            on_disk.extend(job.and_then(|job| job.parse::<JobId>().ok()));
+        }
+        Ok(Self {
+            folder: folder.into(),
+            cluster: cluster.into(),
+            kept,
+            names: Names::new(),
+            books: BTreeMap::new(),
+            on_disk,
+        })
+    }
+
+    /// Takes one fact down.
+    pub(crate) fn take(&mut self, entry: &Entry) {
+        if let Fact::TrackerJoined { tracker, name, host, .. } = &entry.fact {
+            self.names.insert(*tracker, (name.clone(), host.clone()));
+        }
+        let Some(job) = job_of(&entry.fact) else { return };
+        let Some(line) = line::render(&self.cluster, &self.names, entry) else { return };
+        if let Err(error) = self.write(job, &entry.fact, &line) {
+            self.give_up(job, &error);
+        }
+    }
+
+    fn write(&mut self, job: JobId, fact: &Fact, line: &str) -> io::Result<()> {
+        if let Fact::JobSubmitted { .. } = fact {
+            let book = Book::open(&path_of(&self.folder, job), line)?;
+            self.books.insert(job, book);
+            self.on_disk.insert(job);
+        }
+        let Some(book) = self.books.get_mut(&job) else { return Ok(()) };
+        book.add(line)?;
+        match fact {
+            Fact::AttemptLaunched { .. } => book.live += 1,
+            Fact::AttemptSucceeded { .. } | Fact::AttemptFailed { .. } | Fact::AttemptKilled { .. } => {
+                book.live = book.live.saturating_sub(1);
+            }
+            Fact::JobEnded { .. } => book.ended = true,
+            _ => {}
+        }
+        if book.ended && book.live == 0 {
+            let book = self.books.remove(&job).expect("it is there");
+            book.close(&path_of(&self.folder, job))?;
+            self.prune();
+        }
+        Ok(())
+    }
+
+    /// The journal is replayed: from here on every fact is new.
+    pub(crate) fn caught_up(&mut self) {
+        let jobs: Vec<JobId> = self.books.keys().copied().collect();
+        for job in jobs {
+            let path = path_of(&self.folder, job);
+            if let Some(book) = self.books.get_mut(&job)
+                && let Err(error) = book.forget_ahead(&path)
+            {
+                self.give_up(job, &error);
+            }
+        }
+        self.prune();
+        self.flush();
+    }
+
+    /// Hands what is buffered to the system.
+    pub(crate) fn flush(&mut self) {
+        let mut failed = Vec::new();
+        for (job, book) in &mut self.books {
+            if let Err(error) = book.file.flush() {
+                failed.push((*job, error));
+            }
+        }
+        for (job, error) in failed {
+            self.give_up(job, &error);
+        }
+    }
+
+    fn give_up(&mut self, job: JobId, error: &io::Error) {
+        tracing::error!(%job, %error, "cannot write the job's history: it will be completed at the next start");
+        if let Some(book) = self.books.remove(&job) {
+            // What is buffered is not worth another error.
+            let _ = book.file.into_parts();
+        }
+    }
+
+    /// Deletes the oldest beyond the limit; never one that is being written.
+    fn prune(&mut self) {
+        let surplus = self.on_disk.len().saturating_sub(self.kept);
+        let closed = self.on_disk.iter().filter(|job| !self.books.contains_key(job));
+        let oldest: Vec<JobId> = closed.take(surplus).copied().collect();
+        for job in oldest {
+            match fs::remove_file(path_of(&self.folder, job)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(%job, %error, "cannot delete an old history");
+                    return;
+                }
+                _ => self.on_disk.remove(&job),
+            };
+        }
+    }
+}
+
+impl Book {
+    /// A job's file as it is, cut after its last whole line; an empty one if it is another job's.
+    fn open(path: &Path, head: &str) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut reader = BufReader::new(&file);
+        let (mut whole, mut ahead) = (0, 0);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let bytes = reader.read_until(b'\n', &mut line)?;
+            let foreign = ahead == 0 && line != head.as_bytes();
+            if bytes == 0 || line.last() != Some(&b'\n') || foreign {
+                break;
+            }
+            whole += bytes as u64;
+            ahead += 1;
+        }
+        drop(reader);
+        file.set_len(whole)?;
+        let mut file = BufWriter::new(file);
+        file.seek(SeekFrom::Start(whole))?;
+        Ok(Self { file, ahead, lines: 0, ended: false, live: 0 })
+    }
+
+    fn add(&mut self, line: &str) -> io::Result<()> {
+        self.lines += 1;
+        if self.ahead > 0 {
+            self.ahead -= 1;
+            return Ok(());
+        }
+        self.file.write_all(line.as_bytes())
+    }
+
+    /// Cuts lines whose facts the journal does not have: a damaged part of it was dropped.
+    fn forget_ahead(&mut self, path: &Path) -> io::Result<()> {
+        if std::mem::take(&mut self.ahead) == 0 {
+            return Ok(());
+        }
+        let mut reader = BufReader::new(File::open(path)?);
+        let mut line = Vec::new();
+        let mut whole = 0;
+        for _ in 0..self.lines {
+            line.clear();
+            whole += reader.read_until(b'\n', &mut line)? as u64;
+        }
+        self.file.get_ref().set_len(whole)?;
+        self.file.seek(SeekFrom::Start(whole))?;
+        Ok(())
+    }
+
+    fn close(mut self, path: &Path) -> io::Result<()> {
+        self.forget_ahead(path)?;
+        self.file.flush()?;
+        self.file.get_ref().sync_data()
+    }
+}

@@ -1,0 +1,180 @@
+//! A job's output in the file system: moved into place whole, or cleared away.
+//!
+//! Every commit carries this process's epoch. The fence is raised at start, so that an older JobTracker on the same
+//! journal, stopped and woken up later, can commit nothing; it learns so from its refusal and ends.
+
+use crate::driver::Driver;
+use dfs::{
+    client::{Client, ClientError, ClientOptions, Commit, CommitMove},
+    error::Kind,
+    path::{DfsPath, PathError},
+};
+use mrcore::{
+    Event, Phase,
+    ids::{AttemptId, JobId},
+    job::{Job, JobState},
+};
+use std::{sync::Arc, time::Duration};
+
+/// Folder below a job's output in which attempts write.
+const WORK: &str = "_temporary";
+const SUCCESS: &str = "_SUCCESS";
+
+/// Waits between attempts while the NameNode is away: twice as long each time.
+struct Pause(Duration);
+
+impl Pause {
+    const MAX: Duration = Duration::from_secs(5);
+
+    fn new() -> Self {
+        Self(Duration::from_millis(100))
+    }
+
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(Self::MAX);
+    }
+}
+
+/// The file system, connected to when it is first needed.
+pub(crate) struct Files {
+    options: ClientOptions,
+    scope: String,
+    client: tokio::sync::Mutex<Option<Client>>,
+}
+
+impl Files {
+    /// `cluster_id` names the journal: epochs count its starts, so they fence its JobTrackers and no others.
+    pub(crate) fn new(options: ClientOptions, cluster_id: &str) -> Self {
+        Self { options, scope: format!("jobtracker-{cluster_id}"), client: tokio::sync::Mutex::default() }
+    }
+
+    /// Where the NameNode is, `host:port`.
+    pub(crate) fn namenode(&self) -> &str {
+        &self.options.namenode
+    }
+
+    /// A client. A connection that was made mends itself.
+    pub(crate) async fn client(&self) -> Result<Client, ClientError> {
+        let mut client = self.client.lock().await;
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        let made = Client::connect(self.options.clone()).await?;
+        *client = Some(made.clone());
+        Ok(made)
+    }
+}
+
+/// Where an attempt puts its pieces; empty if it has none to put.
+pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
+    let writes = attempt.phase() == Phase::Reduce || job.spec.reduces == 0;
+    if job.spec.output.is_empty() || !writes {
+        return String::new();
+    }
+    format!("{}/{WORK}/{}/{attempt}", job.spec.output, job.id)
+}
+
+/// Whether asking again may help: the NameNode is away, not of another mind.
+fn is_passing(error: &ClientError) -> bool {
+    matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
+}
+
+/// Shuts out older JobTrackers on this journal.
+pub(crate) async fn fence(driver: Arc<Driver>) {
+    let epoch = driver.peek(mrcore::Cluster::epoch);
+    let mut pause = Pause::new();
+    loop {
+        let fenced = match driver.files().client().await {
+            Ok(client) => client.fence(&driver.files().scope, epoch).await,
+            Err(error) => Err(error),
+        };
+        match fenced {
+            Ok(()) => return tracing::info!(epoch, "older JobTrackers are shut out"),
+            Err(error) if error.is(Kind::Fenced) => return driver.give_up(fenced_out(&error)),
+            Err(error) => tracing::warn!(%error, "cannot raise the fence yet"),
+        }
+        pause.wait().await;
+    }
+}
+
+fn fenced_out(error: &ClientError) -> String {
+    format!("another JobTracker has taken over this journal: {error}")
+}
+
+/// Moves a job's output into place, and says how that went. Asked again after a restart, it finds what it did.
+pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
+    let scope = driver.files().scope.clone();
+    let plan = driver.peek(|cluster| {
+        let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
+        Some(plan(job, scope, cluster.epoch()))
+    });
+    let result = match plan {
+        // Another answer came first.
+        None => return,
+        Some(Ok(None)) => Ok(()),
+        Some(Ok(Some(commit))) => match carry_out(&driver, commit).await {
+            Err(error) if error.is(Kind::Fenced) => return driver.give_up(fenced_out(&error)),
+            result => result.map_err(|error| error.to_string()),
+        },
+        Some(Err(error)) => Err(error.to_string()),
+    };
+    driver.tell(Event::CommitResult { job: id, result });
+}
+
+async fn carry_out(driver: &Driver, commit: Commit) -> Result<(), ClientError> {
+    let mut pause = Pause::new();
+    loop {
+        let result = match driver.files().client().await {
+            Ok(client) => client.commit(commit.clone()).await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(_) => return Ok(()),
+            Err(error) if is_passing(&error) => {
+                tracing::warn!(%error, job = commit.commit_id, "commit waits")
+            }
+            Err(error) => return Err(error),
+        }
+        pause.wait().await;
+    }
+}
+
+/// One step: each task's pieces become its part, `_SUCCESS` appears, the work folder goes.
+fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathError> {
+    if job.spec.output.is_empty() {
+        return Ok(None);
+    }
+    let output = DfsPath::parse(&job.spec.output)?;
+    let phase = if job.spec.reduces > 0 { Phase::Reduce } else { Phase::Map };
+    let mut moves = Vec::with_capacity(job.tasks[phase].len() + 1);
+    for (index, task) in job.tasks[phase].iter().enumerate() {
+        let result = task.winner().and_then(|winner| winner.result.as_ref());
+        let pieces = result.map_or(&[][..], |result| &result.pieces);
+        let pieces = pieces.iter().map(|piece| DfsPath::parse(piece)).collect::<Result<_, _>>()?;
+        let to = output.join(&format!("part-{}-{index:05}", phase.letter()))?;
+        moves.push(CommitMove { pieces, to });
+    }
+    moves.push(CommitMove { pieces: Vec::new(), to: output.join(SUCCESS)? });
+    let deletes = vec![output.join(WORK)?];
+    Ok(Some(Commit { scope, epoch, commit_id: job.id.to_string(), moves, deletes }))
+}
+
+/// Clears away what a job has written in vain: its own work folder, and those around it if nothing else is there.
+pub(crate) async fn discard(driver: Arc<Driver>, id: JobId) {
+    let output = driver.peek(|cluster| cluster.job(id).map(|job| job.spec.output.clone()));
+    let Some(output) = output.and_then(|text| DfsPath::parse(&text).ok()) else { return };
+    let Ok(work) = output.join(WORK) else { return };
+    let Ok(own) = work.join(&id.to_string()) else { return };
+    for (folder, recursive) in [(own, true), (work, false), (output, false)] {
+        let deleted = match driver.files().client().await {
+            Ok(client) => client.delete(&folder, recursive).await,
+            Err(error) => Err(error),
+        };
+        match deleted {
+            Ok(_) => {}
+            Err(error) if error.is(Kind::NotEmpty) => return,
+            Err(error) => return tracing::warn!(%error, job = %id, "cannot clear away a job's work"),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A JobTracker from start to stop: open the folder, replay, serve, end in order.
+
+use crate::{
+    clock::Clock,
+    driver::{Driver, Parts},
+    history::{Histories, Scribe},
+    link::LinkService,
+    output::{self, Files},
+    server::ClientService,
+    storage::{self, HISTORY_FOLDER, Storage, StorageError},
+};
+use daemon::{
+    config::{Config, JobTrackerConfig},
+    lifecycle::{DaemonArgs, stop_signal},
+    listen::ListenError,
+    lock::{FolderLock, LockError},
+};
+use dfs::client::ClientOptions;
+use journal::{Log, LogFailed, Recovery};
+use mrcore::{Event, JobTracker, Span, Time};
+use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::task::JoinHandle;
+use tonic::transport::server::TcpIncoming;
+
+/// Streams a client may have open on one connection.
+const STREAMS_MAX: u32 = 1024;
+/// A tracker may report many attempts at once, but not without end.
+const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// How often the journal's size is looked at.
+const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
+
+/// Why a JobTracker ended.
+#[derive(Debug, thiserror::Error)]
+pub enum JobTrackerError {
+    /// There is no such policy.
+    #[error(transparent)]
+    Scheduler(#[from] schedulers::UnknownScheduler),
+    /// The folder is in use.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The address cannot be served on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The journal failed.
+    #[error(transparent)]
+    Log(#[from] LogFailed),
+    /// Serving failed.
+    #[error("cannot serve: {0}")]
+    Serve(#[from] tonic::transport::Error),
+    /// It cannot go on.
+    #[error("{0}")]
+    Stopped(String),
+    /// The system would not.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A JobTracker in this process: serves from `start` until dropped. Needs a tokio runtime with I/O and time.
+pub struct Daemon {
+    addr: SocketAddr,
+    driver: Arc<Driver>,
+    server: JoinHandle<Result<(), tonic::transport::Error>>,
+    tasks: Vec<JoinHandle<()>>,
+    _lock: FolderLock,
+}
+
+impl Daemon {
+    /// Opens the folder, replays the journal, and serves.
+    pub async fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
+        let settings = config.jobtracker.clone();
+        let mind = JobTracker::new(mind_config(&settings), schedulers::make(&settings.scheduler)?);
+        let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
+        let lock = FolderLock::acquire(&settings.dir, "jobtracker")?;
+        let histories = settings.dir.join(HISTORY_FOLDER);
+        let storage = Storage::open(&settings.dir, recovery)?;
+        let options = ClientOptions::new(&config.cluster.namenode, config.client.clone());
+        let parts = open(storage, mind, &histories, &settings, options)?;
+        let (driver, outgoing) = Driver::new(parts);
+        let driver = Arc::new(driver);
+        let mut tasks = vec![tokio::spawn(driver.clone().deliver(outgoing))];
+        driver.tell(Event::Start);
+        tasks.push(tokio::spawn(driver.clone().tick()));
+        tasks.push(tokio::spawn(output::fence(driver.clone())));
+        tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0)));
+        let addr = listener.local_addr()?;
+        let incoming =
+            TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
+        let server = tokio::spawn(serve(driver.clone(), histories, incoming));
+        Ok(Self { addr, driver, server, tasks, _lock: lock })
+    }
+
+    /// Where it serves.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    #[cfg(test)]
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Returns when it cannot go on.
+    pub async fn failed(&mut self) -> JobTrackerError {
+        tokio::select! {
+            ended = &mut self.server => match ended {
+                Ok(Ok(())) => JobTrackerError::Stopped("the server ended".into()),
+                Ok(Err(error)) => error.into(),
+                Err(error) => JobTrackerError::Stopped(error.to_string()),
+            },
+            failed = self.driver.log().failed() => failed.into(),
+            why = self.driver.failed() => JobTrackerError::Stopped(why),
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // What was answered is durable; what is still in flight will be asked again.
+        self.server.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Runs a JobTracker until it is told to stop or cannot go on.
+pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), JobTrackerError> {
+    let started = Instant::now();
+    let mut daemon = Daemon::start(config, recovery).await?;
+    let addr = daemon.addr();
+    args.write_ready(&addr.to_string())?;
+    let seconds = started.elapsed().as_secs_f64();
+    tracing::info!(%addr, seconds, dir = %config.jobtracker.dir.display(), "jobtracker serves");
+    tokio::select! {
+        failed = daemon.failed() => return Err(failed),
+        () = stop_signal() => {}
+    }
+    tracing::info!("jobtracker stops");
+    Ok(())
+}
+
+async fn serve(
+    driver: Arc<Driver>,
+    histories: PathBuf,
+    incoming: TcpIncoming,
+) -> Result<(), tonic::transport::Error> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<JobTrackerServer<ClientService>>().await;
+    let link = TrackerLinkServer::new(LinkService { driver: driver.clone() })
+        .max_decoding_message_size(TRACKER_MESSAGE_BYTES_MAX);
+    tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .add_service(health_service)
+        .add_service(JobTrackerServer::new(ClientService { driver, histories }))
+        .add_service(link)
+        .serve_with_incoming(incoming)
+        .await
+}
+
+/// Replays the journal into the mind and the histories.
+pub(crate) fn open(
+    storage: Storage,
+    mut mind: JobTracker,
+    folder: &Path,
+    settings: &JobTrackerConfig,
+    options: ClientOptions,
+) -> Result<Parts, JobTrackerError> {
+    let Storage { log, replay, cluster_id } = storage;
+    let mut histories = Histories::open(folder, &cluster_id, settings.histories_kept)
+        .map_err(|source| StorageError::Io { path: folder.into(), source })?;
+    let mut newest = Time(0);
+    storage::read(replay, |entry| {
+        newest = newest.max(entry.at);
+        histories.take(&entry);
+        mind.replay(&entry).map_err(|error| error.to_string())
+    })?;
+    histories.caught_up();
+    tracing::info!(records = log.last_seq(), cluster = cluster_id, "journal replayed");
+    Ok(Parts {
+        mind,
+        log,
+        clock: Clock::start(newest),
+        config: settings.clone(),
+        files: Files::new(options, &cluster_id),
+        scribe: Scribe::start(histories)?,
+    })
+}
+
+pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
+    let span = |period: daemon::Period| Span(period.0.as_micros() as u64);
+    mrcore::Config {
+        suspect_after: span(settings.suspect_after),
+        lost_after: span(settings.lost_after),
+        launch_timeout: span(settings.launch_timeout),
+        task_timeout: span(settings.task_timeout),
+        reduces_max: settings.reduces_max,
+        maps_max: settings.maps_max,
+        jobs_kept: settings.jobs_kept,
+        ..mrcore::Config::default()
+    }
+}
+
+/// Has a snapshot made whenever the journal has grown by so much since the last.
+async fn keep_short(log: Arc<Log>, snapshot_bytes: u64) {
+    // After a failed attempt the next one waits for as much again, so that it does not spin.
+    let mut due = snapshot_bytes;
+    loop {
+        tokio::time::sleep(SNAPSHOT_PERIOD).await;
+        let grown = log.bytes_since_snapshot();
+        if grown > due {
+            due = grown + snapshot_bytes;
+            let making = log.clone();
+            let made = tokio::task::spawn_blocking(move || storage::snapshot(&making)).await;
+            if let Ok(Err(error)) = made {
+                tracing::error!(%error, "no snapshot: the journal goes on and is kept whole");
+            }
+        } else if grown < snapshot_bytes {
+            due = snapshot_bytes;
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The JobTracker's service for people and programs: each method is a few lines around the driver.
+
+use crate::{driver::Driver, error::Refusal, history, submit, wire};
+use mrcore::{Cluster, ids::JobId, job::Job};
+use proto::mr::{self as pb, job_tracker_server::JobTracker};
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+/// At least this long between two messages of one watch, except before the last.
+const WATCH_PERIOD: Duration = Duration::from_millis(100);
+/// History goes in messages of about this size.
+const CHUNK_BYTES: usize = 1 << 20;
+
+type Answer<T> = Result<Response<T>, Status>;
+type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Serves clients.
+#[derive(Clone)]
+pub(crate) struct ClientService {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) histories: PathBuf,
+}
+
+impl ClientService {
+    async fn of_job<T>(&self, id: JobId, look: impl FnOnce(&Cluster, &Job) -> T) -> Result<T, Refusal> {
+        let found = self.driver.look(|cluster| cluster.job(id).map(|job| look(cluster, job))).await?;
+        found.ok_or_else(|| Refusal::not_found(format!("there is no {id}")))
+    }
+
+    /// Status and whether the job is over.
+    async fn status(&self, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
+        self.of_job(id, |cluster, job| (wire::job_status(cluster, job, true), job.is_over())).await
+    }
+
+    fn is_over(&self, id: JobId) -> bool {
+        self.driver.peek(|cluster| cluster.job(id).is_none_or(Job::is_over))
+    }
+
+    /// Sends a job's status whenever it has changed, until it is over or nobody listens.
+    async fn watch_job(self, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
+        let mut bell = self.driver.bell(id);
+        loop {
+            bell.mark_unchanged();
+            let status = self.status(id).await;
+            let over = !matches!(status, Ok((_, false)));
+            let next = Instant::now() + WATCH_PERIOD;
+            let message = status.map(|(status, _)| status).map_err(Status::from);
+            if to.send(message).await.is_err() || over {
+                return;
+            }
+            tokio::select! {
+                changed = bell.changed() => if changed.is_err() { return },
+                () = to.closed() => return,
+            }
+            // The end is told at once; anything else at its time.
+            while !self.is_over(id) {
+                tokio::select! {
+                    () = sleep_until(next) => break,
+                    changed = bell.changed() => if changed.is_err() { return },
+                }
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl JobTracker for ClientService {
+    type WatchStream = Chunks<pb::JobStatus>;
+    type HistoryStream = Chunks<pb::HistoryChunk>;
+
+    async fn submit(&self, request: Request<pb::SubmitRequest>) -> Answer<pb::SubmitReply> {
+        let job = submit::submit(&self.driver, wire::submission(request)?).await?;
+        Ok(Response::new(pb::SubmitReply { job: job.to_string() }))
+    }
+
+    async fn kill(&self, request: Request<pb::KillRequest>) -> Answer<pb::KillReply> {
+        let (request, job, by) = wire::kill(request)?;
+        self.driver.kill(request, job, by).await?;
+        Ok(Response::new(pb::KillReply {}))
+    }
+
+    async fn jobs(&self, request: Request<pb::JobsRequest>) -> Answer<pb::JobsReply> {
+        let all = request.into_inner().all;
+        let jobs = self.driver.look(|cluster| {
+            let jobs = cluster.jobs().filter(|job| all || !job.is_over());
+            jobs.map(|job| wire::job_status(cluster, job, false)).collect()
+        });
+        Ok(Response::new(pb::JobsReply { jobs: jobs.await? }))
+    }
+
+    async fn job(&self, request: Request<pb::JobRequest>) -> Answer<pb::JobStatus> {
+        let id = wire::job_id(&request.into_inner().job)?;
+        Ok(Response::new(self.status(id).await?.0))
+    }
+
+    async fn watch(&self, request: Request<pb::JobRequest>) -> Answer<Self::WatchStream> {
+        let id = wire::job_id(&request.into_inner().job)?;
+        self.of_job(id, |_, _| ()).await?;
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(self.clone().watch_job(id, sender));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn tasks(&self, request: Request<pb::TasksRequest>) -> Answer<pb::TasksReply> {
+        let id = wire::job_id(&request.into_inner().job)?;
+        Ok(Response::new(pb::TasksReply { tasks: self.of_job(id, wire::task_statuses).await? }))
+    }
+
+    async fn trackers(&self, _: Request<pb::TrackersRequest>) -> Answer<pb::TrackersReply> {
+        let now = self.driver.now();
+        let trackers = self.driver.look(|cluster| wire::tracker_infos(cluster, now)).await?;
+        Ok(Response::new(pb::TrackersReply { trackers }))
+    }
+
+    async fn history(&self, request: Request<pb::JobRequest>) -> Answer<Self::HistoryStream> {
+        let id = wire::job_id(&request.into_inner().job)?;
+        self.driver.look(|_| ()).await?;
+        self.driver.scribe().flush().await;
+        let path = history::path_of(&self.histories, id);
+        let file = match std::fs::File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Refusal::not_found(format!("there is no history of {id}")).into());
+            }
+            Err(error) => return Err(unreadable(id, &error)),
+        };
+        let (sender, receiver) = mpsc::channel(2);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = send_lines(file, &sender) {
+                let _ = sender.blocking_send(Err(unreadable(id, &error)));
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+fn unreadable(id: JobId, error: &io::Error) -> Status {
+    Refusal::unavailable(format!("history of {id} cannot be read: {error}")).into()
+}
+
+/// Sends a file in pieces that end with a line where they can, and with a whole character always.
+fn send_lines(mut file: impl Read, to: &mpsc::Sender<Result<pb::HistoryChunk, Status>>) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    loop {
+        let before = buffer.len();
+        file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut buffer)?;
+        let at_end = buffer.len() == before;
+        let whole = match buffer.iter().rposition(|byte| *byte == b'\n') {
+            Some(newline) => newline + 1,
+            None => match std::str::from_utf8(&buffer) {
+                Ok(text) => text.len(),
+                Err(error) => error.valid_up_to(),
+            },
+        };
+        if whole > 0 {
+            let lines = String::from_utf8_lossy(&buffer[..whole]).into_owned();
+            if to.blocking_send(Ok(pb::HistoryChunk { lines })).is_err() {
+                return Ok(());
+            }
+            buffer.drain(..whole);
+        }
+        if at_end {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! From the names of a job's input to the ranges that its maps read.
+//!
+//! A folder stands for the files in it, without those whose names begin with `_` or `.` (output that is not
+//! finished, hidden files); folders in it only if the job says `input.recursive = true`. A file that is named is
+//! taken whatever it is called. An empty file gives no split.
+
+use crate::error::Refusal;
+use dfs::{
+    client::{Client, FileStatus, LocatedBlock},
+    error::Kind,
+    path::DfsPath,
+};
+use mrcore::job::Split;
+use std::collections::BTreeMap;
+
+/// Hosts named with a split. More replicas than this do not help locality.
+const NODES_MAX: usize = 3;
+
+/// How to cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cutting {
+    /// Bytes in a split; a file's block size if 0.
+    pub(crate) size: u64,
+    /// One split a file.
+    pub(crate) whole: bool,
+    /// Look into folders in folders.
+    pub(crate) recursive: bool,
+    /// Most splits.
+    pub(crate) splits_max: usize,
+}
+
+/// What the inputs' names stand for: as found (to compare the output with), and every file to read.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    pub(crate) named: Vec<DfsPath>,
+    pub(crate) files: Vec<FileStatus>,
+}
+
+fn is_hidden(name: &str) -> bool {
+    name.starts_with(['_', '.'])
+}
+
+/// Finds every input file.
+pub(crate) async fn find(client: &Client, inputs: &[String], cutting: Cutting) -> Result<Input, Refusal> {
+    if inputs.is_empty() {
+        return Err(Refusal::invalid("job has no input: name at least one file, folder or pattern"));
+    }
+    let mut input = Input::default();
+    for text in inputs {
+        for status in named(client, text).await? {
+            input.named.push(status.path.clone());
+            if status.is_dir {
+                in_folder(client, &status.path, cutting.recursive, &mut input.files).await?;
+            } else {
+                input.files.push(status);
+            }
+        }
+    }
+    if let Some(open) = input.files.iter().find(|file| file.open) {
+        return Err(Refusal::refused(format!("input {} is still being written: wait for it", open.path)));
+    }
+    Ok(input)
+}
+
+/// The file or folder of this name, or what matches it as a pattern.
+async fn named(client: &Client, text: &str) -> Result<Vec<FileStatus>, Refusal> {
+    let what = format!("input {text}");
+    let path = DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("input {text:?}: {error}")))?;
+    let missing = match client.stat(&path).await {
+        Ok(status) => return Ok(vec![status]),
+        Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => error,
+        Err(error) => return Err(Refusal::dfs(&what, &error)),
+    };
+    if !text.contains(['*', '?', '[', '{']) {
+        tracing::debug!(%missing, "input");
+        return Err(Refusal::not_found(format!("input {text} does not exist in the file system")));
+    }
+    let wants_hidden = is_hidden(path.name());
+    let mut found = client.glob(text).await.map_err(|error| Refusal::dfs(&what, &error))?;
+    found.retain(|status| wants_hidden || !is_hidden(status.path.name()));
+    if found.is_empty() {
+        return Err(Refusal::not_found(format!("input pattern {text} matches nothing in the file system")));
+    }
+    Ok(found)
+}
+
+async fn in_folder(
+    client: &Client,
+    folder: &DfsPath,
+    recursive: bool,
+    files: &mut Vec<FileStatus>,
+) -> Result<(), Refusal> {
+    let mut folders = vec![folder.clone()];
+    while let Some(folder) = folders.pop() {
+        let entries = client.list(&folder).await;
+        let entries = entries.map_err(|error| Refusal::dfs(&format!("input {folder}"), &error))?;
+        let mut below = Vec::new();
+        for entry in entries.into_iter().filter(|entry| !is_hidden(entry.path.name())) {
+            if !entry.is_dir {
+                files.push(entry);
+            } else if recursive {
+                below.push(entry.path);
+            }
+        }
+        folders.extend(below.into_iter().rev());
+    }
+    Ok(())
+}
+
+/// Cuts every file into splits.
+pub(crate) async fn cut(client: &Client, input: &Input, cutting: Cutting) -> Result<Vec<Split>, Refusal> {
+    let mut splits = Vec::new();
+    for file in input.files.iter().filter(|file| file.length > 0) {
+        let size = if cutting.size > 0 { cutting.size } else { file.block_size.max(1) };
+        let whole = cutting.whole || file.path.name().ends_with(".gz");
+        let size = if whole { file.length } else { size };
+        if splits.len() as u64 + file.length / size > cutting.splits_max as u64 {
+            return Err(Refusal::invalid(format!(
+                "job has more than {} maps (jobtracker.maps_max): use larger splits",
+                cutting.splits_max
+            )));
+        }
+        let located = client.locate(&file.path, 0, file.length).await;
+        let (_, blocks) = located.map_err(|error| Refusal::dfs(&format!("input {}", file.path), &error))?;
+        for (start, end) in ranges(file.length, size) {
+            let hosts = hosts(&blocks, start, end);
+            splits.push(Split { source: file.path.to_string(), start, end, hosts });
+        }
+    }
+    Ok(splits)
+}
+
+/// Ranges of `size` bytes; the last may be a tenth longer, so that no map starts for a few bytes.
+fn ranges(length: u64, size: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let left = length - start;
+        if left == 0 {
+            return None;
+        }
+        let take = if left.saturating_mul(10) > size.saturating_mul(11) { size } else { left };
+        let range = (start, start + take);
+        start += take;
+        Some(range)
+    })
+}
+
+/// Who has most of a range, best first. A node is named by its own name and by its machine's: trackers give one
+/// or the other as their host, and in a cluster on one machine only the first tells nodes apart.
+fn hosts(blocks: &[LocatedBlock], start: u64, end: u64) -> Vec<String> {
+    let mut bytes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for block in blocks {
+        let overlap = end.min(block.offset + block.length).saturating_sub(start.max(block.offset));
+        for node in block.nodes.iter().filter(|_| overlap > 0) {
+            *bytes.entry((&node.node, &node.host)).or_default() += overlap;
+        }
+    }
+    let mut nodes: Vec<_> = bytes.into_iter().collect();
+    nodes.sort_by_key(|(name, bytes)| (std::cmp::Reverse(*bytes), *name));
+    let mut hosts: Vec<String> = Vec::new();
+    for name in nodes.iter().take(NODES_MAX).flat_map(|((node, host), _)| [*node, *host]) {
+        if !name.is_empty() && !hosts.iter().any(|host| host == name) {
+            hosts.push(name.to_owned());
+        }
+    }
+    hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dfs::{client::NodeAddress, ids::BlockId};
+
+    fn cut(length: u64, size: u64) -> Vec<(u64, u64)> {
+        ranges(length, size).collect()
+    }
+
+    #[test]
+    fn the_last_range_may_be_a_tenth_longer() {
+        assert_eq!(cut(0, 100), []);
+        assert_eq!(cut(1, 100), [(0, 1)]);
+        assert_eq!(cut(110, 100), [(0, 110)]);
+        assert_eq!(cut(111, 100), [(0, 100), (100, 111)]);
+        assert_eq!(cut(310, 100), [(0, 100), (100, 200), (200, 310)]);
+        assert_eq!(cut(3, 1), [(0, 1), (1, 2), (2, 3)]);
+    }
+
+    #[test]
+    fn ranges_cover_a_file_once_whatever_its_length() {
+        for size in 1..40 {
+            for length in 0..200 {
+                let ranges = cut(length, size);
+                let mut at = 0;
+                for (start, end) in &ranges {
+                    assert_eq!(*start, at);
+                    assert!(end - start <= size * 11 / 10, "{length} by {size}: {ranges:?}");
+                    at = *end;
+                }
+                assert_eq!(at, length);
+            }
+        }
+    }
+
+    #[test]
+    fn the_node_with_most_bytes_comes_first() {
+        let node = |name: &str| NodeAddress {
+            node: name.into(),
+            uuid: String::new(),
+            data_addr: String::new(),
+            rack: String::new(),
+            local_socket: None,
+            host: "machine".into(),
+        };
+        let block = |id, offset, length, names: &[&str]| LocatedBlock {
+            block: BlockId(id),
+            offset,
+            length,
+            nodes: names.iter().map(|name| node(name)).collect(),
+        };
+        let blocks = [block(1, 0, 100, &["a", "b"]), block(2, 100, 100, &["b", "c"])];
+        assert_eq!(hosts(&blocks, 0, 100), ["a", "machine", "b"]);
+        assert_eq!(hosts(&blocks, 90, 200), ["b", "machine", "c", "a"]);
+    }
+}

@@ -1,0 +1,266 @@
+//! A submission becomes a job: names are looked up, settings are checked, input is cut.
+//!
+//! All that can be wrong with a job is said here, in one line, before it is one.
+
+use crate::{
+    driver::Driver,
+    error::Refusal,
+    spec::{self, Program},
+    splits::{self, Cutting, Input},
+};
+use daemon::config::JobTrackerConfig;
+use dfs::{client::Client, error::Kind, path::DfsPath};
+use journal::{codec, log::RECORD_BYTES_MAX};
+use mrcore::{
+    ids::{JobId, RequestId},
+    job::{JobSpec, Priority},
+};
+use std::{collections::BTreeMap, str::FromStr};
+
+/// Left free in a journal record beside the job's description.
+const RECORD_SLACK: usize = 64 << 10;
+const TOKEN_BYTES: usize = 16;
+
+/// What a client asks for, with its fields read.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Submission {
+    pub(crate) request: RequestId,
+    pub(crate) name: String,
+    pub(crate) user: String,
+    pub(crate) queue: String,
+    pub(crate) priority: Priority,
+    pub(crate) program: Program,
+    pub(crate) files: Vec<String>,
+    pub(crate) inputs: Vec<String>,
+    /// Empty for none.
+    pub(crate) output: String,
+    pub(crate) reduces: u32,
+    pub(crate) conf: BTreeMap<String, String>,
+}
+
+/// The settings that the JobTracker understands.
+#[derive(Debug, PartialEq)]
+struct Settings {
+    slow_start: f64,
+    speculation: bool,
+    attempts_max: u32,
+    cutting: Cutting,
+}
+
+/// Makes a job of a submission; the job that is there already if it is a repeat.
+pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<JobId, Refusal> {
+    if let Some(job) = driver.job_of_request(submission.request).await? {
+        return Ok(job);
+    }
+    let settings = Settings::of(&submission.conf, driver.config())?;
+    let client = driver.files().client().await;
+    let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
+    check_program(&client, &submission).await?;
+    let input = splits::find(&client, &submission.inputs, settings.cutting).await?;
+    let output = check_output(&client, &submission.output, &input).await?;
+    let splits = splits::cut(&client, &input, settings.cutting).await?;
+    let request = submission.request;
+    let spec = describe(submission, settings, output, splits);
+    let bytes = codec::encode(&spec).len();
+    if bytes > RECORD_BYTES_MAX - RECORD_SLACK {
+        return Err(Refusal::invalid(format!(
+            "job with {} maps takes {bytes} bytes to describe, the limit is {}: use larger splits",
+            spec.splits.len(),
+            RECORD_BYTES_MAX - RECORD_SLACK
+        )));
+    }
+    driver.submit(request, spec).await
+}
+
+fn describe(
+    submission: Submission,
+    settings: Settings,
+    output: String,
+    splits: Vec<mrcore::job::Split>,
+) -> JobSpec {
+    let Submission { name, user, queue, priority, program, files, inputs, reduces, mut conf, .. } =
+        submission;
+    spec::hide(&mut conf, &inputs, &files, &rand::random::<[u8; TOKEN_BYTES]>());
+    JobSpec {
+        name,
+        user,
+        queue,
+        priority,
+        program: program.encode(),
+        splits,
+        reduces,
+        output,
+        slow_start: settings.slow_start,
+        speculation: settings.speculation,
+        attempts_max: settings.attempts_max,
+        conf,
+    }
+}
+
+impl Settings {
+    fn of(conf: &BTreeMap<String, String>, defaults: &JobTrackerConfig) -> Result<Self, Refusal> {
+        if let Some(key) = conf.keys().find(|key| key.starts_with(spec::RESERVED)) {
+            return Err(Refusal::invalid(format!(
+                "setting {key}: names that begin with {} are Fermata's own",
+                spec::RESERVED
+            )));
+        }
+        let slow_start = setting(conf, "slow.start", "a number from 0 to 1", defaults.slow_start)?;
+        if !(0.0..=1.0).contains(&slow_start) {
+            return Err(bad("slow.start", &slow_start.to_string(), "a number from 0 to 1"));
+        }
+        let attempts_max =
+            setting(conf, "attempts.max", "a whole number from 1", defaults.attempts_max.max(1))?;
+        if attempts_max == 0 {
+            return Err(bad("attempts.max", "0", "a whole number from 1"));
+        }
+        let size = setting(conf, "split.size", "a size such as 16MiB", defaults.split_size)?;
+        if size.0 == 0 && conf.contains_key("split.size") {
+            return Err(bad("split.size", "0", "a size such as 16MiB"));
+        }
+        let format = conf.get("input.format").map(String::as_str);
+        check_format(format)?;
+        Ok(Self {
+            slow_start,
+            speculation: setting(conf, "speculation", "true or false", defaults.speculation)?,
+            attempts_max,
+            cutting: Cutting {
+                size: size.0,
+                whole: format == Some("whole"),
+                recursive: setting(conf, "input.recursive", "true or false", false)?,
+                splits_max: defaults.maps_max as usize,
+            },
+        })
+    }
+}
+
+fn check_format(format: Option<&str>) -> Result<(), Refusal> {
+    let wanted = "lines, keyvalue, fixed:RECORD:KEY or whole";
+    let fits = match format {
+        None | Some("lines" | "keyvalue" | "whole") => true,
+        Some(other) => other.strip_prefix("fixed:").is_some_and(|sizes| {
+            let sizes: Vec<Option<u32>> = sizes.split(':').map(|size| size.parse().ok()).collect();
+            matches!(sizes[..], [Some(record), Some(key)] if record > 0 && key <= record)
+        }),
+    };
+    if fits { Ok(()) } else { Err(bad("input.format", format.unwrap_or_default(), wanted)) }
+}
+
+fn bad(key: &str, value: &str, wanted: &str) -> Refusal {
+    Refusal::invalid(format!("setting {key} = {value:?}: it must be {wanted}"))
+}
+
+fn setting<T: FromStr>(
+    conf: &BTreeMap<String, String>,
+    key: &str,
+    wanted: &str,
+    default: T,
+) -> Result<T, Refusal> {
+    let Some(text) = conf.get(key) else { return Ok(default) };
+    text.trim().parse().map_err(|_| bad(key, text, wanted))
+}
+
+async fn check_program(client: &Client, submission: &Submission) -> Result<(), Refusal> {
+    let executable = match &submission.program {
+        Program::Executable(path) => Some(("program", path)),
+        Program::Builtin(_) => None,
+    };
+    let files = submission.files.iter().map(|path| ("side file", path));
+    for (what, text) in executable.into_iter().chain(files) {
+        let what = format!("{what} {text}");
+        let path = DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("{what}: {error}")))?;
+        match client.stat(&path).await {
+            Ok(status) if status.is_dir => {
+                return Err(Refusal::invalid(format!("{what} is a folder: name a file")));
+            }
+            Ok(_) => {}
+            Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => {
+                return Err(Refusal::not_found(format!("{what} does not exist in the file system")));
+            }
+            Err(error) => return Err(Refusal::dfs(&what, &error)),
+        }
+    }
+    Ok(())
+}
+
+/// The output must be a place where nothing is, outside the input, and below folders only.
+async fn check_output(client: &Client, text: &str, input: &Input) -> Result<String, Refusal> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let output =
+        DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("output {text:?}: {error}")))?;
+    if input.named.contains(&output) {
+        return Err(Refusal::invalid(format!("output {output} is also an input: choose another folder")));
+    }
+    if let Some(around) = input.named.iter().find(|named| output.is_within(named)) {
+        return Err(Refusal::invalid(format!(
+            "output {output} is inside the input {around}: choose another"
+        )));
+    }
+    let mut place = Some(output.clone());
+    while let Some(path) = place {
+        match client.stat(&path).await {
+            Ok(_) if path == output => {
+                return Err(Refusal::exists(format!(
+                    "output {output} exists: choose another folder, or delete it first"
+                )));
+            }
+            Ok(status) if status.is_dir => break,
+            Ok(_) => {
+                return Err(Refusal::invalid(format!("output {output} is below {path}, which is a file")));
+            }
+            Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => {
+                place = path.split_last().map(|(above, _)| above);
+            }
+            Err(error) => return Err(Refusal::dfs(&format!("output {output}"), &error)),
+        }
+    }
+    Ok(output.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(key: &str, value: &str) -> Result<Settings, Refusal> {
+        let conf = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        Settings::of(&conf, &JobTrackerConfig::default())
+    }
+
+    #[test]
+    fn settings_are_read() {
+        assert_eq!(settings("slow.start", "0.5").unwrap().slow_start.to_bits(), 0.5f64.to_bits());
+        assert!(!settings("speculation", "false").unwrap().speculation);
+        assert_eq!(settings("attempts.max", "7").unwrap().attempts_max, 7);
+        assert_eq!(settings("split.size", "1MiB").unwrap().cutting.size, 1 << 20);
+        assert!(settings("input.format", "whole").unwrap().cutting.whole);
+        assert!(settings("input.format", "fixed:100:10").is_ok());
+        assert!(settings("input.recursive", "true").unwrap().cutting.recursive);
+        assert!(settings("my.own", "anything").is_ok());
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for (key, value) in [
+            ("slow.start", "1.5"),
+            ("slow.start", "NaN"),
+            ("slow.start", "much"),
+            ("speculation", "perhaps"),
+            ("attempts.max", "0"),
+            ("attempts.max", "-1"),
+            ("split.size", "0"),
+            ("split.size", "big"),
+            ("input.format", "fixed:10"),
+            ("input.format", "fixed:10:11"),
+            ("input.format", "fixed:0:0"),
+            ("input.format", "xml"),
+            ("input.recursive", "yes"),
+            ("fermata.token", "00"),
+        ] {
+            let error = settings(key, value).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("setting {key}")), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}

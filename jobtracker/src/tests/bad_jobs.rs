@@ -1,0 +1,119 @@
+//! Jobs that cannot be: each is refused in one line that says what is wrong.
+
+use super::cluster::*;
+use proto::mr as pb;
+use tonic::Code;
+
+async fn refused(cluster: &Cluster, request: pb::SubmitRequest) -> (Code, String) {
+    refusal(cluster.client().await.submit(request).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inputs_and_outputs_that_cannot_be() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    cluster.put("/in/below/b", b"b\n").await;
+    cluster.put("/there/x", b"x\n").await;
+    let cases = [
+        ("/nowhere", "/out", Code::NotFound, "input /nowhere does not exist"),
+        ("/in/a/b", "/out", Code::NotFound, "input /in/a/b does not exist"),
+        ("/in/z*", "/out", Code::NotFound, "input pattern /in/z* matches nothing"),
+        ("/in/[", "/out", Code::InvalidArgument, "/in/["),
+        ("relative", "/out", Code::InvalidArgument, "input \"relative\""),
+        ("/in", "/there", Code::AlreadyExists, "output /there exists"),
+        ("/in", "/", Code::AlreadyExists, "output / exists"),
+        ("/in", "/in", Code::InvalidArgument, "output /in is also an input"),
+        ("/in", "/in/out", Code::InvalidArgument, "output /in/out is inside the input /in"),
+        ("/in", "/there/x/out", Code::InvalidArgument, "below /there/x, which is a file"),
+        ("/in", "out", Code::InvalidArgument, "output \"out\""),
+    ];
+    for (input, output, code, words) in cases {
+        let (found, message) = refused(&cluster, submission(input, output, 1)).await;
+        assert!(found == code && message.contains(words), "{input} {output}: {found:?} {message}");
+    }
+    let mut none = submission("/in", "/out", 1);
+    none.inputs.clear();
+    assert!(refused(&cluster, none).await.1.contains("job has no input"));
+    // The one that is right after all of these is the first job.
+    cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
+    let (code, message) = refused(&cluster, submission("/in", "/out/below", 1)).await;
+    assert!(code == Code::AlreadyExists && message.contains("job_1 writes to /out"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_make_no_sense() {
+    let cluster = Cluster::start_with(|config| config.jobtracker.maps_max = 10).await;
+    cluster.put("/in/a", &[b'a'; 1000]).await;
+    let good = submission("/in", "/out", 1);
+    let executable = |path: &str| {
+        let kind = Some(pb::program::Kind::Executable(path.into()));
+        Some(pb::Program { kind, files: Vec::new() })
+    };
+    let with = |key: &str, value: &str| pb::SubmitRequest {
+        conf: [(key.to_owned(), value.to_owned())].into(),
+        ..good.clone()
+    };
+    let side = pb::Program { files: vec!["/side".into()], ..good.program.clone().unwrap() };
+    let cases = [
+        (pb::SubmitRequest { request_id: vec![1], ..good.clone() }, "request_id has 1 bytes"),
+        (pb::SubmitRequest { program: None, ..good.clone() }, "no program"),
+        (
+            pb::SubmitRequest { program: executable("/bin/x"), ..good.clone() },
+            "program /bin/x does not exist",
+        ),
+        (pb::SubmitRequest { program: executable("/in"), ..good.clone() }, "program /in is a folder"),
+        (pb::SubmitRequest { program: Some(side), ..good.clone() }, "side file /side does not exist"),
+        (pb::SubmitRequest { priority: "urgent".into(), ..good.clone() }, "priority \"urgent\""),
+        (pb::SubmitRequest { queue: "a\nb".into(), ..good.clone() }, "queue must"),
+        (pb::SubmitRequest { reduces: 20_000, ..good.clone() }, "the limit is 10000"),
+        (with("slow.start", "2"), "setting slow.start"),
+        (with("split.size", "1B"), "more than 10 maps"),
+        (with("fermata.token", "0"), "setting fermata.token"),
+    ];
+    for (request, words) in cases {
+        let (code, message) = refused(&cluster, request).await;
+        assert!(
+            matches!(code, Code::InvalidArgument | Code::NotFound) && message.contains(words),
+            "{message}"
+        );
+    }
+    let mut client = cluster.client().await;
+    for job in ["", "7", "job_", "job_99999999999"] {
+        let (code, _) = refusal(client.job(pb::JobRequest { job: job.into() }).await);
+        assert_eq!(code, Code::InvalidArgument, "{job}");
+    }
+    let missing = pb::JobRequest { job: "job_7".into() };
+    assert_eq!(refusal(client.job(missing.clone()).await).0, Code::NotFound);
+    assert_eq!(refusal(client.history(missing.clone()).await).0, Code::NotFound);
+    assert_eq!(refusal(client.watch(missing).await).0, Code::NotFound);
+    let tasks = pb::TasksRequest { job: "job_7".into() };
+    assert_eq!(refusal(client.tasks(tasks).await).0, Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_input_is_found_and_cut() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", &vec![b'a'; 70 << 10]).await;
+    cluster.put("/in/b.gz", &vec![b'b'; 200 << 10]).await;
+    cluster.put("/in/below/c", b"c\n").await;
+    cluster.put("/in/.hidden/d", b"d\n").await;
+    let mut client = cluster.client().await;
+    let mut splits = async |inputs: &[&str], conf: &[(&str, &str)]| {
+        let mut request = submission("", "", 1);
+        request.inputs = inputs.iter().map(|input| (*input).to_owned()).collect();
+        request.conf = conf.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let job = client.submit(request).await.unwrap().into_inner().job;
+        let tasks = client.tasks(pb::TasksRequest { job }).await.unwrap().into_inner().tasks;
+        let maps = tasks.into_iter().filter(|task| !task.source.is_empty());
+        maps.map(|task| format!("{} {} {}", task.source, task.start, task.end)).collect::<Vec<_>>()
+    };
+    // 70 KiB in blocks of 64: within a tenth, one split.
+    assert_eq!(splits(&["/in"], &[]).await, ["/in/a 0 71680", "/in/b.gz 0 204800"]);
+    let all = splits(&["/in"], &[("input.recursive", "true")]).await;
+    assert_eq!(all, ["/in/a 0 71680", "/in/b.gz 0 204800", "/in/below/c 0 2"]);
+    assert_eq!(splits(&["/in/*.gz", "/in/.hidden/d"], &[]).await, ["/in/b.gz 0 204800", "/in/.hidden/d 0 2"]);
+    let small = splits(&["/in/a"], &[("split.size", "32KiB")]).await;
+    assert_eq!(small, ["/in/a 0 32768", "/in/a 32768 65536", "/in/a 65536 71680"]);
+    let whole = splits(&["/in/a"], &[("split.size", "32KiB"), ("input.format", "whole")]).await;
+    assert_eq!(whole, ["/in/a 0 71680"]);
+}

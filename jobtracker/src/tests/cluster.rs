@@ -1,0 +1,372 @@
+//! A NameNode, a DataNode and a JobTracker in this process, and a tracker that does as the test says.
+
+use crate::{TRACKER_PROTOCOL, run::Daemon};
+use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs, logging::LogFormat};
+use dfs::{
+    client::{Client, ClientOptions, CreateOptions},
+    datanode::DataNode,
+    path::DfsPath,
+};
+use journal::Recovery;
+use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_link_client::TrackerLinkClient};
+use std::{collections::HashMap, path::Path, time::Duration};
+use tokio::{runtime::Runtime, sync::mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming, transport::Channel};
+
+/// Nothing in these tests takes this long unless it is broken.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
+}
+
+/// Asks again until it holds.
+pub(super) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    soon(what, async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+pub(super) struct Cluster {
+    pub(super) config: Config,
+    pub(super) dfs: Client,
+    daemon: Option<(Runtime, Daemon)>,
+    _datanode: DataNode,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some((runtime, daemon)) = self.daemon.take() {
+            drop(daemon);
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn args(ready: &Path) -> DaemonArgs {
+    DaemonArgs {
+        config: None,
+        print_config: false,
+        log_format: LogFormat::Human,
+        ready_file: Some(ready.into()),
+        insecure: false,
+    }
+}
+
+impl Cluster {
+    pub(super) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub(super) async fn start_with(settings: impl FnOnce(&mut Config)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.namenode.listen = "127.0.0.1:0".into();
+        config.namenode.dir = folder.path().join("namenode");
+        config.namenode.replication = 1;
+        config.namenode.block_size = Bytes(64 << 10);
+        config.namenode.disk_reserve = Bytes(0);
+        config.datanode.listen = "127.0.0.1:0".into();
+        config.datanode.node = "node1".into();
+        config.datanode.dirs = vec![folder.path().join("datanode")];
+        config.datanode.reserve = Bytes(0);
+        config.jobtracker.listen = "127.0.0.1:0".into();
+        config.jobtracker.dir = folder.path().join("jobtracker");
+        config.jobtracker.suspect_after = Period::secs(600);
+        config.jobtracker.lost_after = Period::secs(1200);
+        config.client.deadline = Period::secs(10);
+        settings(&mut config);
+        let ready = folder.path().join("ready");
+        let (for_namenode, flags) = (config.clone(), args(&ready));
+        tokio::spawn(
+            async move { dfs::namenode::run(&for_namenode, &flags, Recovery::Refuse).await.unwrap() },
+        );
+        until("the NameNode's start", || async { ready.exists() }).await;
+        config.cluster.namenode = std::fs::read_to_string(&ready).unwrap().trim().to_owned();
+        let datanode = DataNode::start(&config).await.unwrap();
+        soon("the DataNode's start", datanode.ready()).await.unwrap();
+        let options = ClientOptions::new(&config.cluster.namenode, config.client.clone());
+        let dfs = Client::connect(options).await.unwrap();
+        let mut cluster = Self { config, dfs, daemon: None, _datanode: datanode, _folder: folder };
+        cluster.start_jobtracker();
+        cluster
+    }
+
+    /// Starts the JobTracker on a runtime of its own, so that it can be killed with all its connections.
+    pub(super) fn start_jobtracker(&mut self) {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let config = self.config.clone();
+        let daemon = std::thread::scope(|scope| {
+            let start = || runtime.block_on(Daemon::start(&config, Recovery::Refuse)).unwrap();
+            scope.spawn(start).join().unwrap()
+        });
+        self.daemon = Some((runtime, daemon));
+    }
+
+    /// Ends it without a word to anybody.
+    pub(super) fn kill_jobtracker(&mut self) {
+        let (runtime, daemon) = self.daemon.take().unwrap();
+        drop(daemon);
+        std::thread::scope(|scope| {
+            scope.spawn(move || runtime.shutdown_timeout(PATIENCE)).join().unwrap();
+        });
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.daemon.as_ref().unwrap().1.addr())
+    }
+
+    /// The name of the JobTracker's journal.
+    pub(super) fn cluster_id(&self) -> String {
+        let text = std::fs::read_to_string(self.config.jobtracker.dir.join("VERSION")).unwrap();
+        text.split('"').nth(1).unwrap().to_owned()
+    }
+
+    /// Why the JobTracker cannot go on.
+    pub(super) async fn failed(&self) -> String {
+        self.daemon.as_ref().unwrap().1.driver().failed().await
+    }
+
+    /// Events that the JobTracker has handled.
+    pub(super) fn handled(&self) -> u64 {
+        self.daemon.as_ref().unwrap().1.driver().handled()
+    }
+
+    pub(super) async fn client(&self) -> JobTrackerClient<Channel> {
+        JobTrackerClient::connect(self.url()).await.unwrap()
+    }
+
+    pub(super) async fn put(&self, path: &str, bytes: &[u8]) {
+        let options = CreateOptions { make_parents: true, ..CreateOptions::default() };
+        let mut file = self.dfs.create(&dfs_path(path), options).await.unwrap();
+        file.write(bytes).await.unwrap();
+        file.close().await.unwrap();
+    }
+
+    pub(super) async fn exists(&self, path: &str) -> bool {
+        self.dfs.exists(&dfs_path(path)).await.unwrap()
+    }
+
+    pub(super) async fn length(&self, path: &str) -> u64 {
+        self.dfs.stat(&dfs_path(path)).await.unwrap().length
+    }
+
+    pub(super) async fn status(&self, job: &str) -> pb::JobStatus {
+        self.client().await.job(pb::JobRequest { job: job.into() }).await.unwrap().into_inner()
+    }
+
+    pub(super) async fn history(&self, job: &str) -> Vec<serde_json::Value> {
+        let request = pb::JobRequest { job: job.into() };
+        let mut chunks = self.client().await.history(request).await.unwrap().into_inner();
+        let mut text = String::new();
+        while let Some(chunk) = chunks.message().await.unwrap() {
+            text += &chunk.lines;
+        }
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    pub(super) async fn tracker(&self, name: &str) -> Tracker {
+        self.attach(registration(name)).await
+    }
+
+    pub(super) async fn attach(&self, register: pb::RegisterTracker) -> Tracker {
+        let mut tracker = self.try_attach(register).await;
+        let first = tracker.next().await;
+        let Some(pb::to_tracker::Kind::Registered(_)) = first else { panic!("not registered: {first:?}") };
+        tracker
+    }
+
+    pub(super) async fn try_attach(&self, register: pb::RegisterTracker) -> Tracker {
+        let (words, receiver) = mpsc::channel(16);
+        let kind = Some(pb::from_tracker::Kind::Register(register));
+        words.send(pb::FromTracker { kind }).await.unwrap();
+        let mut link = TrackerLinkClient::connect(self.url()).await.unwrap();
+        let stream = link.attach(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+        Tracker { words, stream, seq: 0, acked: 0, orders: Vec::new() }
+    }
+}
+
+pub(super) fn dfs_path(text: &str) -> DfsPath {
+    DfsPath::parse(text).unwrap()
+}
+
+pub(super) fn registration(name: &str) -> pb::RegisterTracker {
+    pb::RegisterTracker {
+        name: name.into(),
+        incarnation: 1,
+        host: name.into(),
+        rack: "r1".into(),
+        shuffle_addr: "127.0.0.1:1".into(),
+        logs_addr: "127.0.0.1:2".into(),
+        map_slots: 4,
+        reduce_slots: 4,
+        version: "test".into(),
+        protocol: TRACKER_PROTOCOL,
+        ..Default::default()
+    }
+}
+
+pub(super) fn submission(input: &str, output: &str, reduces: u32) -> pb::SubmitRequest {
+    pb::SubmitRequest {
+        request_id: uuid::Uuid::new_v4().into_bytes().to_vec(),
+        program: Some(pb::Program {
+            kind: Some(pb::program::Kind::Builtin("wordcount".into())),
+            files: Vec::new(),
+        }),
+        inputs: vec![input.into()],
+        output: output.into(),
+        reduces,
+        conf: HashMap::new(),
+        ..Default::default()
+    }
+}
+
+/// A tracker that does as it is told by the test.
+pub(super) struct Tracker {
+    words: mpsc::Sender<pb::FromTracker>,
+    stream: Streaming<pb::ToTracker>,
+    seq: u64,
+    acked: u64,
+    /// Orders taken and not looked at by the test yet.
+    orders: Vec<pb::order::Kind>,
+}
+
+impl Tracker {
+    pub(super) async fn next(&mut self) -> Option<pb::to_tracker::Kind> {
+        let message = soon("a message to the tracker", self.stream.message()).await;
+        message.ok().flatten().and_then(|message| message.kind)
+    }
+
+    async fn take_in(&mut self) -> u64 {
+        let message = self.next().await;
+        let Some(pb::to_tracker::Kind::Orders(orders)) = message else { panic!("no orders: {message:?}") };
+        for order in orders.orders {
+            assert_eq!(order.number, self.acked + 1, "orders come once and in order");
+            self.acked = order.number;
+            self.orders.extend(order.kind);
+        }
+        orders.answers
+    }
+
+    /// Sends a heartbeat and takes what comes up to its answer.
+    pub(super) async fn heartbeat(&mut self, attempts: Vec<pb::AttemptReport>) {
+        self.seq += 1;
+        self.say(attempts).await;
+        while self.take_in().await != self.seq {}
+    }
+
+    /// Sends a heartbeat that nobody will answer.
+    pub(super) async fn heartbeat_into_the_void(&mut self) {
+        self.seq += 1;
+        self.say(Vec::new()).await;
+    }
+
+    /// The last heartbeat once more.
+    pub(super) async fn repeat(&mut self, attempts: Vec<pb::AttemptReport>) {
+        self.say(attempts).await;
+        while self.take_in().await != self.seq {}
+    }
+
+    async fn say(&mut self, attempts: Vec<pb::AttemptReport>) {
+        let (seq, acked) = (self.seq, self.acked);
+        let heartbeat = pb::Heartbeat { seq, acked, attempts, fetch_failures: Vec::new() };
+        let kind = Some(pb::from_tracker::Kind::Heartbeat(heartbeat));
+        self.words.send(pb::FromTracker { kind }).await.unwrap();
+    }
+
+    /// The next order that the test wants to see.
+    pub(super) async fn order<T>(&mut self, mut wanted: impl FnMut(&pb::order::Kind) -> Option<T>) -> T {
+        loop {
+            if let Some(at) = self.orders.iter().position(|order| wanted(order).is_some()) {
+                return wanted(&self.orders.remove(at)).unwrap();
+            }
+            self.take_in().await;
+        }
+    }
+
+    pub(super) async fn launch(&mut self) -> pb::TaskSpec {
+        self.order(|order| match order {
+            pb::order::Kind::Launch(launch) => launch.task.clone(),
+            _ => None,
+        })
+        .await
+    }
+
+    /// All launches that have come; waits for one, or for the order to clean up.
+    pub(super) async fn launches(&mut self) -> Vec<pb::TaskSpec> {
+        loop {
+            let orders = std::mem::take(&mut self.orders);
+            let over = orders.iter().any(|order| matches!(order, pb::order::Kind::Clean(_)));
+            let launches = orders.into_iter().filter_map(|order| match order {
+                pb::order::Kind::Launch(launch) => launch.task,
+                _ => None,
+            });
+            let launches: Vec<pb::TaskSpec> = launches.collect();
+            if over || !launches.is_empty() {
+                return launches;
+            }
+            self.take_in().await;
+        }
+    }
+
+    pub(super) async fn stop(&mut self) -> String {
+        self.order(|order| match order {
+            pb::order::Kind::Stop(stop) => Some(stop.attempt.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    pub(super) async fn clean(&mut self) -> String {
+        self.order(|order| match order {
+            pb::order::Kind::Clean(job) => Some(job.clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    pub(super) fn launches_waiting(&self) -> usize {
+        self.orders.iter().filter(|order| matches!(order, pb::order::Kind::Launch(_))).count()
+    }
+
+    /// Plays a whole task: writes its piece if it is to write one, and reports success.
+    pub(super) async fn succeed(&mut self, cluster: &Cluster, task: &pb::TaskSpec, piece: &[u8]) {
+        let mut pieces = Vec::new();
+        if !task.work_output.is_empty() {
+            let path = format!("{}/piece-0", task.work_output);
+            cluster.put(&path, piece).await;
+            pieces.push(path);
+        }
+        let counters = HashMap::from([("MAP_INPUT_RECORDS".to_owned(), 1)]);
+        let result = pb::TaskResult { counters, pieces, bytes_out: piece.len() as u64 };
+        self.heartbeat(vec![succeeded(&task.attempt, result)]).await;
+    }
+}
+
+pub(super) fn succeeded(attempt: &str, result: pb::TaskResult) -> pb::AttemptReport {
+    let status = Some(pb::attempt_report::Status::Succeeded(result));
+    pb::AttemptReport { attempt: attempt.into(), status }
+}
+
+pub(super) fn running(attempt: &str, done: f64) -> pb::AttemptReport {
+    let progress = pb::Progress { done, stage: "map".into(), ..Default::default() };
+    pb::AttemptReport { attempt: attempt.into(), status: Some(pb::attempt_report::Status::Running(progress)) }
+}
+
+pub(super) fn killed(attempt: &str) -> pb::AttemptReport {
+    let status = Some(pb::attempt_report::Status::Killed("as told".into()));
+    pb::AttemptReport { attempt: attempt.into(), status }
+}
+
+/// The refusal's code and words.
+pub(super) fn refusal<T: std::fmt::Debug>(result: Result<T, Status>) -> (tonic::Code, String) {
+    let status = result.unwrap_err();
+    assert!(!status.message().contains('\n') && !status.message().is_empty(), "{status:?}");
+    (status.code(), status.message().to_owned())
+}

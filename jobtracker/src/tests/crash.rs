@@ -1,0 +1,324 @@
+//! The journal and the histories after a crash at every point, and after the journal was shortened.
+
+use crate::{
+    compact::compact,
+    driver::Driver,
+    run::{mind_config, open},
+    storage::{self, Storage},
+};
+use daemon::config::JobTrackerConfig;
+use dfs::client::ClientOptions;
+use journal::{Recovery, codec, crash::CrashDisk, crash::Survive};
+use mrcore::{
+    Event, JobTracker, PerPhase, Phase, Time,
+    digest::digest,
+    event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration},
+    fact::Entry,
+    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    job::{JobSpec, Split},
+    task::AttemptResult,
+};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+fn settings() -> JobTrackerConfig {
+    JobTrackerConfig { jobs_kept: 2, ..JobTrackerConfig::default() }
+}
+
+fn mind() -> JobTracker {
+    JobTracker::new(mind_config(&settings()), schedulers::make("fifo").unwrap())
+}
+
+fn registration(name: &str, incarnation: u64) -> Registration {
+    Registration {
+        name: name.into(),
+        incarnation: Incarnation(incarnation),
+        host: format!("host-{name}"),
+        rack: "r".into(),
+        shuffle_addr: "s".into(),
+        logs_addr: "l".into(),
+        slots: PerPhase { map: 2, reduce: 1 },
+        attempts: Vec::new(),
+        outputs: Vec::new(),
+    }
+}
+
+fn spec(number: u32) -> Arc<JobSpec> {
+    let split = |start| Split {
+        source: "/in".into(),
+        start,
+        end: start + 10,
+        hosts: vec![format!("host-t{}", start % 3), format!("elsewhere-{number}")],
+    };
+    Arc::new(JobSpec {
+        name: format!("job {number}"),
+        user: "u".into(),
+        queue: "default".into(),
+        priority: mrcore::job::Priority::Normal,
+        program: "builtin:x".into(),
+        splits: (0..3).map(split).collect(),
+        reduces: 1,
+        output: String::new(),
+        slow_start: 0.5,
+        speculation: false,
+        attempts_max: 4,
+        conf: BTreeMap::new(),
+    })
+}
+
+/// A mind with a few trackers that play along, and the facts that came of it.
+struct Play {
+    mind: JobTracker,
+    entries: Vec<Entry>,
+    now: Time,
+    seqs: BTreeMap<TrackerId, u64>,
+    launched: Vec<(TrackerId, AttemptId)>,
+}
+
+impl Play {
+    fn new() -> Self {
+        Self {
+            mind: mind(),
+            entries: Vec::new(),
+            now: Time(1_000_000),
+            seqs: BTreeMap::new(),
+            launched: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, event: Event) {
+        self.now = Time(self.now.0 + 100_000);
+        let mut effects = Vec::new();
+        self.mind.handle(self.now, event, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Append(entry) => self.entries.push(entry),
+                Effect::Tell { tracker, orders, .. } => {
+                    for (_, order) in orders {
+                        if let Order::Launch(attempt) = order
+                            && !self.launched.contains(&(tracker, attempt))
+                        {
+                            self.launched.push((tracker, attempt));
+                        }
+                    }
+                }
+                Effect::CommitJob { job } => self.send(Event::CommitResult { job, result: Ok(()) }),
+                _ => {}
+            }
+        }
+    }
+
+    fn join(&mut self, name: &str, incarnation: u64) {
+        let request = RequestId(u128::from(self.now.0));
+        self.send(Event::Registration { request, tracker: registration(name, incarnation) });
+        let id = self.mind.cluster().tracker_named(name).unwrap().id;
+        self.seqs.remove(&id);
+        self.launched.retain(|(tracker, _)| *tracker != id);
+    }
+
+    fn submit(&mut self, number: u32) {
+        self.send(Event::Submission { request: RequestId(number.into()), spec: spec(number) });
+    }
+
+    /// The oldest attempt that was launched ends.
+    fn end_one(&mut self, fails: bool) {
+        if self.launched.is_empty() {
+            return;
+        }
+        let (tracker, attempt) = self.launched.remove(0);
+        let status = if fails {
+            AttemptStatus::Failed("it fails".into())
+        } else {
+            AttemptStatus::Succeeded(AttemptResult::default())
+        };
+        let incarnation = self.mind.cluster().tracker(tracker).unwrap().incarnation;
+        let seq = self.seqs.entry(tracker).or_default();
+        *seq += 1;
+        let heartbeat = Heartbeat {
+            tracker,
+            incarnation,
+            seq: *seq,
+            acked: 0,
+            attempts: vec![AttemptReport { attempt, status }],
+            fetch_failures: Vec::new(),
+        };
+        self.send(Event::Heartbeat(heartbeat));
+    }
+
+    fn disconnect(&mut self, name: &str) {
+        let tracker = self.mind.cluster().tracker_named(name).unwrap();
+        let (tracker, incarnation) = (tracker.id, tracker.incarnation);
+        self.send(Event::Disconnection { tracker, incarnation });
+    }
+
+    fn restart(&mut self) {
+        self.mind = replay(&self.entries);
+        self.launched.clear();
+        self.seqs.clear();
+        self.send(Event::Start);
+        self.join("t0", 1);
+        self.join("t1", 2);
+    }
+
+    /// A long and eventful life.
+    fn whole() -> Self {
+        let mut play = Self::new();
+        play.send(Event::Start);
+        for name in ["t0", "t1", "t2"] {
+            play.join(name, 1);
+        }
+        for number in 1..=9 {
+            play.submit(number);
+            for step in 0..12 {
+                play.end_one(step == 2);
+            }
+            match number {
+                2 => play.disconnect("t2"),
+                3 => {
+                    play.now = Time(play.now.0 + 11_000_000);
+                    play.send(Event::Tick);
+                    play.join("t0", 1);
+                    play.join("t1", 2);
+                }
+                5 => play.restart(),
+                7 => play.join("t2", 3),
+                8 => {
+                    let job = JobId(8);
+                    play.send(Event::Kill { request: RequestId(800), job, by: "u".into() });
+                }
+                _ => {}
+            }
+        }
+        play
+    }
+}
+
+fn replay(entries: &[Entry]) -> JobTracker {
+    let mut mind = mind();
+    for entry in entries {
+        mind.replay(entry).unwrap();
+    }
+    mind
+}
+
+#[test]
+fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
+    let play = Play::whole();
+    assert!(play.entries.len() > 60, "{}", play.entries.len());
+    assert_eq!(digest(replay(&play.entries).cluster()), digest(play.mind.cluster()));
+    for at in 0..=play.entries.len() {
+        let (before, after) = play.entries.split_at(at);
+        let short = compact(before.to_vec());
+        assert_eq!(digest(replay(&short).cluster()), digest(replay(before).cluster()), "cut at {at}");
+        let both = [short.clone(), after.to_vec()].concat();
+        assert_eq!(digest(replay(&both).cluster()), digest(play.mind.cluster()), "cut at {at}");
+        assert_eq!(compact(short.clone()).len(), compact(compact(short)).len());
+    }
+    let short = compact(play.entries.clone());
+    let forgotten = |entry: &Entry| crate::compact::job_of(&entry.fact) == Some(JobId(1));
+    assert!(play.entries.iter().any(forgotten) && !short.iter().any(forgotten));
+}
+
+fn start(disk: &CrashDisk, folder: &Path) -> Driver {
+    let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
+    let options = ClientOptions::new("127.0.0.1:1", daemon::config::ClientConfig::default());
+    let parts = open(storage, mind(), folder, &settings(), options).unwrap();
+    Driver::new(parts).0
+}
+
+fn histories(folder: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (name, std::fs::read_to_string(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+/// Whatever the history was when the process died, a start completes it from the journal.
+#[tokio::test]
+async fn a_history_is_completed_whenever_the_process_died() {
+    let play = Play::whole();
+    let reference = tempfile::tempdir().unwrap();
+    let whole = CrashDisk::new();
+    fill(&whole, &play.entries);
+    start(&whole, reference.path()).scribe().flush().await;
+    let expected = histories(reference.path());
+    assert_eq!(expected.len(), 9);
+    let lines: usize = expected.values().map(|text| text.lines().count()).sum();
+    for at in (0..play.entries.len()).step_by(3) {
+        let folder = tempfile::tempdir().unwrap();
+        let early = CrashDisk::new();
+        fill(&early, &play.entries[..at]);
+        start(&early, folder.path()).scribe().flush().await;
+        // The last line of one file is torn, too.
+        if let Some(name) = histories(folder.path()).keys().nth(at % 3) {
+            let path = folder.path().join(name);
+            let text = std::fs::read(&path).unwrap();
+            std::fs::write(&path, &text[..text.len() - at % 7]).unwrap();
+        }
+        start(&whole, folder.path()).scribe().flush().await;
+        let found = histories(folder.path());
+        assert_eq!(found.values().map(|text| text.lines().count()).sum::<usize>(), lines, "died at {at}");
+        assert_eq!(found, expected, "died at {at}");
+    }
+}
+
+/// Power fails at every operation of the disk while facts are written: what is left is a history's beginning, and
+/// every fact that was acted on is there.
+#[tokio::test]
+async fn power_may_fail_at_any_write() {
+    let play = Play::whole();
+    let whole = CrashDisk::new();
+    fill(&whole, &play.entries);
+    let operations = whole.operations();
+    for survive in [Survive::SyncedOnly, Survive::Seeded(7)] {
+        for crash_after in 1..operations.min(60) {
+            let disk = CrashDisk::new();
+            disk.crash_after(crash_after);
+            let durable = try_fill(&disk, &play.entries);
+            let left = disk.survivor(survive);
+            let folder = tempfile::tempdir().unwrap();
+            let driver = start(&left, folder.path());
+            let kept = driver.log().last_seq() as usize;
+            assert!(kept >= durable, "{kept} of {durable} acted on");
+            assert_eq!(driver.peek(digest), digest(replay(&play.entries[..kept]).cluster()));
+            driver.scribe().flush().await;
+            let lines = |text: &String| text.lines().count();
+            let found: usize = histories(folder.path()).values().map(lines).sum();
+            let facts = play.entries[..kept].iter().filter(|entry| is_told(entry));
+            assert_eq!(found, facts.count());
+        }
+    }
+}
+
+fn is_told(entry: &Entry) -> bool {
+    let forgotten = matches!(entry.fact, mrcore::Fact::JobForgotten { .. });
+    crate::compact::job_of(&entry.fact).is_some() && !forgotten
+}
+
+fn fill(disk: &CrashDisk, entries: &[Entry]) {
+    assert_eq!(try_fill(disk, entries), entries.len());
+}
+
+/// Writes the entries, each made durable before the next, with a snapshot in the middle; how many became durable.
+fn try_fill(disk: &CrashDisk, entries: &[Entry]) -> usize {
+    let Ok(opened) = journal::Log::open(Arc::new(disk.clone()), Recovery::Refuse) else { return 0 };
+    for (index, entry) in entries.iter().enumerate() {
+        let synced = opened.log.append(&codec::encode(entry)).ok();
+        if synced.and_then(|seq| opened.log.sync(seq).ok()).is_none() {
+            return index;
+        }
+        if index == 15 && storage::snapshot(&opened.log).is_err() {
+            return index + 1;
+        }
+    }
+    entries.len()
+}
+
+#[test]
+fn the_play_is_a_real_one() {
+    let play = Play::whole();
+    let over = play.mind.cluster().jobs().filter(|job| job.is_over()).count();
+    assert!(over > 0 && play.mind.cluster().jobs().any(|job| !job.is_done(Phase::Reduce)));
+}

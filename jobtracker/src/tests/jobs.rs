@@ -1,0 +1,268 @@
+//! Jobs from submission to output, as a tracker and a client see them.
+
+use super::cluster::*;
+use proto::mr as pb;
+use std::time::{Duration, Instant};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_runs_to_its_output() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", &vec![b'x'; 150 << 10]).await;
+    cluster.put("/in/_hidden", b"not input").await;
+    cluster.put("/in/empty", b"").await;
+    let mut tracker = cluster.tracker("node1").await;
+    let mut client = cluster.client().await;
+    let job = client.submit(submission("/in", "/out", 2)).await.unwrap().into_inner().job;
+    assert_eq!(job, "job_1");
+    let mut maps = Vec::new();
+    for _ in 0..3 {
+        maps.push(tracker.launch().await);
+    }
+    let mut ranges = Vec::new();
+    for map in &maps {
+        assert_eq!(map.namenode, cluster.config.cluster.namenode);
+        assert_eq!((map.reduces, map.work_output.as_str(), map.shuffle_token.len()), (2, "", 16));
+        assert!(map.conf.keys().all(|key| !key.starts_with("fermata.")), "{:?}", map.conf);
+        let Some(pb::task_spec::Input::Split(split)) = &map.input else { panic!("{map:?}") };
+        assert_eq!(split.source, "/in/a");
+        ranges.push((split.start, split.end));
+        tracker.succeed(&cluster, map, b"").await;
+    }
+    assert_eq!(ranges, [(0, 65536), (65536, 131_072), (131_072, 153_600)]);
+    for _ in 0..2 {
+        let reduce = tracker.launch().await;
+        assert_eq!(reduce.work_output, format!("/out/_temporary/job_1/{}", reduce.attempt));
+        let Some(pb::task_spec::Input::Partition(partition)) = &reduce.input else { panic!("{reduce:?}") };
+        assert_eq!(partition.maps, 3);
+        tracker.succeed(&cluster, &reduce, format!("part {}\n", partition.index).as_bytes()).await;
+    }
+    assert_eq!(tracker.clean().await, "job_1");
+    let status = cluster.status("job_1").await;
+    assert_eq!((status.state.as_str(), status.local_maps), ("succeeded", 3));
+    assert_eq!(status.counters["MAP_INPUT_RECORDS"], 5);
+    assert_eq!(status.inputs, ["/in"]);
+    assert_eq!(cluster.length("/out/part-r-00000").await, 7);
+    assert_eq!(cluster.length("/out/part-r-00001").await, 7);
+    assert!(cluster.exists("/out/_SUCCESS").await && !cluster.exists("/out/_temporary").await);
+    let tasks = client.tasks(pb::TasksRequest { job }).await.unwrap().into_inner().tasks;
+    assert_eq!(tasks.len(), 5);
+    assert_eq!((tasks[0].state.as_str(), tasks[0].attempts[0].locality.as_str()), ("done", "node-local"));
+    assert_eq!(tasks[0].attempts[0].why, "first-in-line,node-local");
+    check_history(&cluster).await;
+}
+
+async fn check_history(cluster: &Cluster) {
+    let history = cluster.history("job_1").await;
+    assert_eq!(history[0]["format"], 1);
+    assert_eq!(history[0]["spec"]["splits"].as_array().unwrap().len(), 3);
+    assert_eq!(history[0]["spec"]["conf"], serde_json::json!({}));
+    let kinds: Vec<&str> = history[1..]
+        .iter()
+        .map(|line| line["fact"].as_object().unwrap().keys().next().unwrap().as_str())
+        .collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == "attempt-launched").count(), 5);
+    assert_eq!(kinds.iter().filter(|kind| **kind == "attempt-succeeded").count(), 5);
+    assert_eq!(kinds[kinds.len() - 2..], ["job-committing", "job-ended"]);
+    assert_eq!(history[1]["fact"]["attempt-launched"]["tracker"], "node1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_input_gives_empty_parts() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/empty", b"").await;
+    let mut tracker = cluster.tracker("node1").await;
+    cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
+    let reduce = tracker.launch().await;
+    tracker.heartbeat(vec![succeeded(&reduce.attempt, pb::TaskResult::default())]).await;
+    tracker.clean().await;
+    assert_eq!(cluster.length("/out/part-r-00000").await, 0);
+    assert!(cluster.exists("/out/_SUCCESS").await);
+    // Neither maps nor reduces: done at once.
+    cluster.client().await.submit(submission("/in", "/out2", 0)).await.unwrap();
+    until("the empty job", || async { cluster.status("job_2").await.state == "succeeded" }).await;
+    assert!(cluster.exists("/out2/_SUCCESS").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submission_sent_twice_is_one_job() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut client = cluster.client().await;
+    let request = submission("/in", "/out", 1);
+    let first = client.submit(request.clone()).await.unwrap().into_inner().job;
+    cluster.put("/out/in-the-way", b"").await;
+    assert_eq!(client.submit(request).await.unwrap().into_inner().job, first);
+    let jobs = client.jobs(pb::JobsRequest { all: true }).await.unwrap().into_inner().jobs;
+    assert_eq!(jobs.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_job_stops_and_leaves_nothing() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    let mut client = cluster.client().await;
+    client.submit(submission("/in", "/out", 0)).await.unwrap();
+    let map = tracker.launch().await;
+    cluster.put(&format!("{}/piece-0", map.work_output), b"half").await;
+    let kill = pb::KillRequest { request_id: vec![7; 16], job: "job_1".into() };
+    client.kill(kill.clone()).await.unwrap();
+    assert_eq!(tracker.stop().await, map.attempt);
+    let status = cluster.status("job_1").await;
+    assert_eq!((status.state.as_str(), status.why.as_str()), ("killed", "by anonymous"));
+    // It writes once more before it is gone.
+    until("the first clean-up", || async { !cluster.exists("/out").await }).await;
+    cluster.put(&format!("{}/piece-1", map.work_output), b"late").await;
+    tracker.heartbeat(vec![killed(&map.attempt)]).await;
+    until("the second clean-up", || async { !cluster.exists("/out").await }).await;
+    client.kill(kill).await.unwrap();
+    let (code, _) =
+        refusal(client.kill(pb::KillRequest { request_id: vec![8; 16], job: "job_9".into() }).await);
+    assert_eq!(code, tonic::Code::NotFound);
+    let trackers = client.trackers(pb::TrackersRequest {}).await.unwrap().into_inner().trackers;
+    assert_eq!((trackers[0].maps_running, trackers[0].state.as_str()), (0, "live"));
+    let last = cluster.history("job_1").await.pop().unwrap();
+    assert_eq!(last["fact"]["attempt-killed"]["attempt"], map.attempt);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_shows_changes_and_the_end_at_once() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    let mut client = cluster.client().await;
+    client.submit(submission("/in", "", 0)).await.unwrap();
+    let map = tracker.launch().await;
+    let mut watch = client.watch(pb::JobRequest { job: "job_1".into() }).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().state, "running");
+    tracker.heartbeat(vec![running(&map.attempt, 0.5)]).await;
+    let half = soon("the change", watch.message()).await.unwrap().unwrap();
+    assert!((half.maps.unwrap().progress - 0.5).abs() < 0.01);
+    let began = Instant::now();
+    // Many changes in no time come as few messages.
+    for step in 0..200 {
+        tracker.heartbeat(vec![running(&map.attempt, 0.5 + f64::from(step) / 1000.0)]).await;
+    }
+    tracker.heartbeat(vec![succeeded(&map.attempt, pb::TaskResult::default())]).await;
+    let ended = Instant::now();
+    let mut messages = 0;
+    while let Some(status) = soon("the end", watch.message()).await.unwrap() {
+        messages += 1;
+        if status.state == "succeeded" {
+            assert!(watch.message().await.unwrap().is_none());
+            break;
+        }
+    }
+    let late = ended.elapsed();
+    assert!(late < Duration::from_millis(90), "the end came {late:?} late");
+    let most = 3 + began.elapsed().as_millis() / 100;
+    assert!(messages <= most, "{messages} messages, {most} at the most");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_heartbeat_changes_nothing() {
+    let cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    cluster.client().await.submit(submission("/in", "", 1)).await.unwrap();
+    let map = tracker.launch().await;
+    let report = vec![succeeded(&map.attempt, pb::TaskResult::default())];
+    tracker.heartbeat(report.clone()).await;
+    let reduce = tracker.launch().await;
+    tracker.repeat(report.clone()).await;
+    tracker.repeat(report).await;
+    assert_eq!(tracker.launches_waiting(), 0);
+    let status = cluster.status("job_1").await;
+    assert_eq!((status.maps.unwrap().done, status.reduces.unwrap().running), (1, 1));
+    tracker.heartbeat(vec![succeeded(&reduce.attempt, pb::TaskResult::default())]).await;
+    until("the end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_stream_makes_a_tracker_suspect_at_once() {
+    let cluster = Cluster::start().await;
+    let tracker = cluster.tracker("node1").await;
+    let state = || async {
+        let request = pb::TrackersRequest {};
+        cluster.client().await.trackers(request).await.unwrap().into_inner().trackers[0].state.clone()
+    };
+    assert_eq!(state().await, "live");
+    drop(tracker);
+    until("suspicion", || async { state().await == "suspect" }).await;
+    let mut tracker = cluster.tracker("node1").await;
+    assert_eq!(state().await, "live");
+    // An older stream's end says nothing of a newer one.
+    let newer = cluster.tracker("node1").await;
+    tracker.heartbeat_into_the_void().await;
+    drop(tracker);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(state().await, "live");
+    drop(newer);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trackers_that_speak_another_protocol_or_nonsense_are_refused() {
+    let cluster = Cluster::start().await;
+    let mut other = registration("node1");
+    other.protocol = 99;
+    let mut nameless = registration("node1");
+    nameless.name.clear();
+    let mut wild = registration("node1");
+    wild.outputs = vec!["job_x".into()];
+    for (register, words) in [(other, "protocol 99"), (nameless, "tracker name"), (wild, "\"job_x\"")] {
+        let mut tracker = cluster.try_attach(register).await;
+        let Some(pb::to_tracker::Kind::Refused(why)) = tracker.next().await else { panic!("taken in") };
+        assert!(why.contains(words), "{why}");
+        assert_eq!(tracker.next().await, None);
+    }
+    let trackers = cluster.client().await.trackers(pb::TrackersRequest {}).await.unwrap().into_inner();
+    assert!(trackers.trackers.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_jobtracker_rests() {
+    let cluster = Cluster::start().await;
+    let mut tracker = cluster.tracker("node1").await;
+    tracker.heartbeat(Vec::new()).await;
+    let ticks = cluster.handled();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let handled = cluster.handled() - ticks;
+    assert!((1..=4).contains(&handled), "{handled} events in 2.5 s without any cause");
+}
+
+/// `cargo test -p fermata-jobtracker -- --ignored --nocapture empty_tasks` prints the rate.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn empty_tasks_a_second() {
+    let cluster = Cluster::start().await;
+    let tasks = 10_000;
+    cluster.put("/in/a", &vec![b'x'; tasks * 64]).await;
+    let began = Instant::now();
+    let mut request = submission("/in", "", 0);
+    request.conf.insert("split.size".into(), "64B".into());
+    cluster.client().await.submit(request).await.unwrap();
+    println!("submit: {:?}", began.elapsed());
+    let began = Instant::now();
+    let mut trackers = Vec::new();
+    for name in ["node1", "node2", "node3", "node4"] {
+        let mut tracker = cluster.tracker(name).await;
+        trackers.push(tokio::spawn(async move {
+            loop {
+                let mut done = Vec::new();
+                for launch in tracker.launches().await {
+                    done.push(succeeded(&launch.attempt, pb::TaskResult::default()));
+                }
+                if done.is_empty() {
+                    return;
+                }
+                tracker.heartbeat(done).await;
+            }
+        }));
+    }
+    for tracker in trackers {
+        tracker.await.unwrap();
+    }
+    let took = began.elapsed();
+    until("the end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+    println!("{tasks} empty tasks in {took:?}: {:.0} a second", tasks as f64 / took.as_secs_f64());
+}

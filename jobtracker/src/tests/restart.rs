@@ -1,0 +1,100 @@
+//! The JobTracker dies and comes back; trackers and clients find it as it was.
+
+use super::cluster::*;
+use proto::mr as pb;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_goes_on_over_a_restart() {
+    let mut cluster = Cluster::start().await;
+    cluster.put("/in/a", &vec![b'x'; 150 << 10]).await;
+    let mut tracker = cluster.tracker("node1").await;
+    let request = submission("/in", "/out", 1);
+    cluster.client().await.submit(request.clone()).await.unwrap();
+    let (first, second) = (tracker.launch().await, tracker.launch().await);
+    let third = tracker.launch().await;
+    tracker.succeed(&cluster, &first, b"").await;
+    tracker.heartbeat(vec![running(&second.attempt, 0.3)]).await;
+    cluster.kill_jobtracker();
+    cluster.start_jobtracker();
+    assert_eq!(cluster.client().await.submit(request).await.unwrap().into_inner().job, "job_1");
+    // It has lost the third in the meantime, and goes on with the second.
+    let register = pb::RegisterTracker {
+        attempts: vec![running(&second.attempt, 0.6)],
+        outputs: vec![first.attempt.clone()],
+        ..registration("node1")
+    };
+    let mut tracker = cluster.attach(register).await;
+    tracker.heartbeat(Vec::new()).await;
+    let again = async |tracker: &mut Tracker| loop {
+        let task = tracker.launch().await;
+        if task.attempt.contains(".m") {
+            return task;
+        }
+    };
+    let third_again = again(&mut tracker).await;
+    assert_eq!(third_again.attempt, third.attempt.trim_end_matches('0').to_owned() + "1");
+    tracker.heartbeat(vec![succeeded(&second.attempt, pb::TaskResult::default())]).await;
+    tracker.heartbeat(vec![succeeded(&third_again.attempt, pb::TaskResult::default())]).await;
+    let status = cluster.status("job_1").await;
+    assert_eq!(status.maps.as_ref().unwrap().done, 3);
+    assert_eq!(status.maps.unwrap().killed_attempts, 1);
+    let reduce = pb::TaskSpec {
+        attempt: "job_1.r0.0".into(),
+        work_output: "/out/_temporary/job_1/job_1.r0.0".into(),
+        ..Default::default()
+    };
+    // The reduce was launched before or after the restart; its number says which.
+    let tasks = cluster.client().await.tasks(pb::TasksRequest { job: "job_1".into() }).await.unwrap();
+    let attempts = tasks.into_inner().tasks.pop().unwrap().attempts;
+    let attempt = attempts.last().unwrap().attempt.clone();
+    let reduce =
+        pb::TaskSpec { work_output: reduce.work_output.replace("job_1.r0.0", &attempt), attempt, ..reduce };
+    tracker.succeed(&cluster, &reduce, b"done\n").await;
+    until("the end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+    assert_eq!(cluster.length("/out/part-r-00000").await, 5);
+    let history = cluster.history("job_1").await;
+    let launches = history.iter().filter(|line| !line["fact"]["attempt-launched"].is_null());
+    let ends = ["attempt-succeeded", "attempt-killed", "attempt-failed"];
+    let ended = history.iter().filter(|line| ends.iter().any(|end| !line["fact"][*end].is_null()));
+    assert_eq!(launches.count(), ended.count(), "{history:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_under_way_is_finished_by_the_next_start() {
+    let mut cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
+    let map = tracker.launch().await;
+    // Nobody can change anything: the commit has to wait.
+    cluster.put(&format!("{}/piece-0", map.work_output), b"piece").await;
+    cluster.dfs.set_safemode(true).await.unwrap();
+    let pieces = vec![format!("{}/piece-0", map.work_output)];
+    let result = pb::TaskResult { pieces, ..Default::default() };
+    tracker.heartbeat(vec![succeeded(&map.attempt, result)]).await;
+    assert_eq!(cluster.status("job_1").await.state, "committing");
+    cluster.kill_jobtracker();
+    cluster.start_jobtracker();
+    assert_eq!(cluster.status("job_1").await.state, "committing");
+    cluster.dfs.set_safemode(false).await.unwrap();
+    until("the commit", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+    assert_eq!(cluster.length("/out/part-m-00000").await, 5);
+    assert!(!cluster.exists("/out/_temporary").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_jobtracker_is_shut_out() {
+    let cluster = Cluster::start().await;
+    let scope = format!("jobtracker-{}", cluster.cluster_id());
+    let fenced = || async { cluster.dfs.fence(&scope, 1).await.is_ok() };
+    until("the fence", fenced).await;
+    cluster.dfs.fence(&scope, 2).await.unwrap();
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
+    let map = tracker.launch().await;
+    tracker.heartbeat(vec![succeeded(&map.attempt, pb::TaskResult::default())]).await;
+    let why = soon("its end", cluster.failed()).await;
+    assert!(why.contains("another JobTracker has taken over"), "{why}");
+    assert!(!cluster.exists("/out/_SUCCESS").await);
+}

@@ -1,0 +1,250 @@
+//! From the wire.
+
+use crate::{
+    error::Refusal,
+    link::TRACKER_PROTOCOL,
+    spec::{self, Program},
+    submit::Submission,
+};
+use mrcore::{
+    PerPhase,
+    event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    task::{AttemptResult, Progress, Stage},
+};
+use proto::mr as pb;
+use tonic::metadata::MetadataMap;
+
+/// The metadata key that carries the caller's user name.
+const USER_KEY: &str = "fermata-user";
+const NAME_BYTES_MAX: usize = 256;
+const CONF_BYTES_MAX: usize = 1 << 20;
+const LIST_MAX: usize = 100_000;
+/// Of an attempt's error this much is kept: its end, where the cause is.
+const ERROR_BYTES_MAX: usize = 16 << 10;
+const SLOTS_MAX: u32 = 10_000;
+const COUNTERS_MAX: usize = 10_000;
+
+fn short(what: &str, text: String) -> Result<String, Refusal> {
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || text.chars().any(char::is_control) {
+        let message = format!("{what} must have 1 to {NAME_BYTES_MAX} bytes and no control character");
+        return Err(Refusal::invalid(message));
+    }
+    Ok(text)
+}
+
+fn or_else(text: String, default: &str) -> String {
+    if text.is_empty() { default.to_owned() } else { text }
+}
+
+fn user(metadata: &MetadataMap) -> Result<String, Refusal> {
+    let Some(user) = metadata.get(USER_KEY) else { return Ok("anonymous".into()) };
+    let user = user.to_str().map_err(|_| Refusal::invalid("user name is not plain text"))?;
+    short("user name", user.to_owned())
+}
+
+fn request_id(bytes: &[u8]) -> Result<RequestId, Refusal> {
+    let id = <[u8; 16]>::try_from(bytes)
+        .map_err(|_| Refusal::invalid(format!("request_id has {} bytes: it must have 16", bytes.len())))?;
+    Ok(RequestId(u128::from_be_bytes(id)))
+}
+
+/// A job's id, as people write it.
+pub(crate) fn job_id(text: &str) -> Result<JobId, Refusal> {
+    text.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))
+}
+
+/// What to stop: the request, the job, and who asks.
+pub(crate) fn kill(request: tonic::Request<pb::KillRequest>) -> Result<(RequestId, JobId, String), Refusal> {
+    let by = user(request.metadata())?;
+    let pb::KillRequest { request_id: id, job } = request.into_inner();
+    Ok((request_id(&id)?, job_id(&job)?, by))
+}
+
+/// What to run.
+pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
+    let user = user(request.metadata())?;
+    let message = request.into_inner();
+    let pb::Program { kind, files } = message.program.unwrap_or_default();
+    let program = match kind {
+        Some(pb::program::Kind::Builtin(name)) => Program::Builtin(short("program name", name)?),
+        Some(pb::program::Kind::Executable(path)) => Program::Executable(path),
+        None => return Err(Refusal::invalid("job has no program: name a built-in one or an executable")),
+    };
+    let default_name = match &program {
+        Program::Builtin(name) => name.clone(),
+        Program::Executable(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
+    };
+    if message.inputs.len() > LIST_MAX || files.len() > LIST_MAX {
+        return Err(Refusal::invalid(format!("job names more than {LIST_MAX} inputs or side files")));
+    }
+    let conf_bytes: usize = message.conf.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if conf_bytes > CONF_BYTES_MAX {
+        return Err(Refusal::invalid(format!("settings have {conf_bytes} bytes: at most {CONF_BYTES_MAX}")));
+    }
+    if let Some(key) = message.conf.keys().find(|key| key.is_empty() || key.chars().any(char::is_control)) {
+        return Err(Refusal::invalid(format!("setting {key:?}: a name has no control character")));
+    }
+    Ok(Submission {
+        request: request_id(&message.request_id)?,
+        name: short("job name", or_else(message.name, &default_name))?,
+        user,
+        queue: short("queue", or_else(message.queue, "default"))?,
+        priority: spec::priority(&or_else(message.priority, "normal")).map_err(Refusal::invalid)?,
+        program,
+        files,
+        inputs: message.inputs,
+        output: message.output,
+        reduces: message.reduces,
+        conf: message.conf.into_iter().collect(),
+    })
+}
+
+/// What a tracker says.
+pub(crate) enum TrackerWord {
+    /// Who it is, what it runs and has.
+    Registration(Registration),
+    /// Its regular word.
+    Heartbeat(Heartbeat),
+}
+
+/// A tracker's word; `from` is who it said it is. The error is for the tracker, and final.
+pub(crate) fn tracker_word(
+    message: pb::FromTracker,
+    from: Option<(TrackerId, Incarnation)>,
+) -> Result<TrackerWord, String> {
+    match message.kind {
+        Some(pb::from_tracker::Kind::Register(message)) => {
+            registration(message).map(TrackerWord::Registration)
+        }
+        Some(pb::from_tracker::Kind::Heartbeat(message)) => {
+            let from = from.ok_or("a tracker's first word must be its registration")?;
+            heartbeat(message, from).map(TrackerWord::Heartbeat)
+        }
+        None => Err("empty message: run the same build on JobTracker and TaskTrackers".into()),
+    }
+}
+
+fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
+    let pb::RegisterTracker { version, protocol, map_slots, reduce_slots, .. } = message;
+    if protocol != TRACKER_PROTOCOL {
+        let ours = env!("CARGO_PKG_VERSION");
+        return Err(format!(
+            "TaskTracker version {version} speaks protocol {protocol}, JobTracker version {ours} speaks \
+             {TRACKER_PROTOCOL}: run the same build on both"
+        ));
+    }
+    if map_slots > SLOTS_MAX || reduce_slots > SLOTS_MAX {
+        return Err(format!("{map_slots} map and {reduce_slots} reduce slots: at most {SLOTS_MAX} of each"));
+    }
+    let name = |what: &str, text: String| short(what, text).map_err(|error| error.to_string());
+    Ok(Registration {
+        name: name("tracker name", message.name)?,
+        incarnation: Incarnation(message.incarnation),
+        host: name("host name", message.host)?,
+        rack: name("rack", message.rack)?,
+        shuffle_addr: name("shuffle address", message.shuffle_addr)?,
+        logs_addr: name("address of logs", message.logs_addr)?,
+        slots: PerPhase { map: map_slots, reduce: reduce_slots },
+        attempts: message.attempts.into_iter().map(report).collect::<Result<_, _>>()?,
+        outputs: message.outputs.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
+    })
+}
+
+fn heartbeat(
+    message: pb::Heartbeat,
+    (tracker, incarnation): (TrackerId, Incarnation),
+) -> Result<Heartbeat, String> {
+    let pb::Heartbeat { seq, acked, attempts, fetch_failures } = message;
+    if seq == 0 {
+        return Err("heartbeat 0: they count from 1".into());
+    }
+    let failure = |failure: pb::FetchFailure| -> Result<FetchFailure, String> {
+        Ok(FetchFailure { reduce: attempt(&failure.reduce)?, map: attempt(&failure.map)? })
+    };
+    Ok(Heartbeat {
+        tracker,
+        incarnation,
+        seq,
+        acked,
+        attempts: attempts.into_iter().map(report).collect::<Result<_, _>>()?,
+        fetch_failures: fetch_failures.into_iter().map(failure).collect::<Result<_, _>>()?,
+    })
+}
+
+fn attempt(text: &str) -> Result<AttemptId, String> {
+    text.parse().map_err(|error: mrcore::ids::IdError| error.to_string())
+}
+
+fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
+    use pb::attempt_report::Status;
+    let id = attempt(&message.attempt)?;
+    let status = match message.status {
+        Some(Status::Running(message)) => AttemptStatus::Running(progress(&message)?),
+        Some(Status::Succeeded(message)) => AttemptStatus::Succeeded(result(id, message)?),
+        Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
+        Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
+        None => return Err(format!("report of {id} without a status")),
+    };
+    Ok(AttemptReport { attempt: id, status })
+}
+
+fn progress(message: &pb::Progress) -> Result<Progress, String> {
+    let stage = match message.stage.as_str() {
+        "" | "map" => Stage::Map,
+        "shuffle" => Stage::Shuffle,
+        "merge" => Stage::Merge,
+        "reduce" => Stage::Reduce,
+        other => return Err(format!("{other:?} is not a stage: map, shuffle, merge or reduce")),
+    };
+    // A progress that is no number is no progress.
+    let done = if message.done.is_finite() { message.done.clamp(0.0, 1.0) as f32 } else { 0.0 };
+    Ok(Progress { done, stage, bytes_in: message.bytes_in, bytes_out: message.bytes_out })
+}
+
+fn result(id: AttemptId, message: pb::TaskResult) -> Result<AttemptResult, String> {
+    let pb::TaskResult { counters, pieces, bytes_out } = message;
+    if counters.len() > COUNTERS_MAX || pieces.len() > LIST_MAX {
+        return Err(format!("{id} reports more than {COUNTERS_MAX} counters or {LIST_MAX} pieces"));
+    }
+    let mut counters: Vec<(String, u64)> = counters.into_iter().collect();
+    counters.sort_unstable();
+    Ok(AttemptResult { counters, pieces, bytes_out })
+}
+
+fn tail(text: String) -> String {
+    if text.len() <= ERROR_BYTES_MAX {
+        return text;
+    }
+    let mut start = text.len() - ERROR_BYTES_MAX;
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    format!("...{}", &text[start..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_error_keeps_its_end() {
+        let text = "é".repeat(ERROR_BYTES_MAX) + "the cause";
+        let kept = tail(text);
+        assert!(kept.len() <= ERROR_BYTES_MAX + 3 && kept.ends_with("the cause"));
+    }
+
+    #[test]
+    fn another_protocol_is_refused_naming_both() {
+        let register = pb::RegisterTracker { version: "9.9".into(), protocol: 7, ..Default::default() };
+        let message = pb::FromTracker { kind: Some(pb::from_tracker::Kind::Register(register)) };
+        let why = tracker_word(message, None).err().unwrap();
+        assert!(why.contains("9.9 speaks protocol 7") && why.contains("speaks 1"), "{why}");
+    }
+
+    #[test]
+    fn a_progress_that_is_no_number_is_none() {
+        let wild = |done| progress(&pb::Progress { done, ..Default::default() }).unwrap().done;
+        assert!(wild(f64::NAN) == 0.0 && wild(f64::INFINITY) == 0.0 && wild(-3.0) == 0.0 && wild(7.0) == 1.0);
+    }
+}

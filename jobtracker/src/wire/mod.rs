@@ -1,0 +1,11 @@
+//! The door: messages become the daemon's own types here, checked, and the other way round. Nowhere else does the
+//! daemon know what messages look like, and nothing malformed gets further in than this.
+
+mod inbound;
+mod orders;
+mod status;
+
+pub(crate) use inbound::{TrackerWord, job_id, kill, submission, tracker_word};
+pub(crate) use orders::{orders, refused, register_again, registered};
+pub(crate) use proto::mr::{FromTracker, ToTracker};
+pub(crate) use status::{job_status, task_statuses, tracker_infos};

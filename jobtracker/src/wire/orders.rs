@@ -1,0 +1,149 @@
+//! To trackers.
+
+use crate::{
+    output::work_folder,
+    spec::{self, Program},
+};
+use mrcore::{
+    Cluster, Phase,
+    event::{Numbered, Order},
+    ids::{AttemptId, TrackerId},
+    job::{JobSpec, MapEvent},
+};
+use proto::mr as pb;
+use std::time::Duration;
+
+/// Orders go in messages of about this size, so that none exceeds what a receiver takes.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+fn message(kind: pb::to_tracker::Kind) -> pb::ToTracker {
+    pb::ToTracker { kind: Some(kind) }
+}
+
+/// Welcome.
+pub(crate) fn registered(tracker: TrackerId, epoch: u64, heartbeat: Duration) -> pb::ToTracker {
+    let heartbeat_ms = heartbeat.as_millis() as u64;
+    message(pb::to_tracker::Kind::Registered(pb::Registered { tracker: tracker.0, epoch, heartbeat_ms }))
+}
+
+/// Go away, and why.
+pub(crate) fn refused(why: String) -> pb::ToTracker {
+    message(pb::to_tracker::Kind::Refused(why))
+}
+
+/// Who are you?
+pub(crate) fn register_again() -> pb::ToTracker {
+    message(pb::to_tracker::Kind::RegisterAgain(pb::RegisterAgain {}))
+}
+
+/// Orders, filled in with what the tracker needs to carry them out. The last message answers the heartbeat.
+pub(crate) fn orders(
+    cluster: &Cluster,
+    namenode: &str,
+    answer: Option<u64>,
+    orders: &[Numbered],
+) -> Vec<pb::ToTracker> {
+    let mut messages = Vec::new();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for (number, order) in orders {
+        let Some(kind) = fill_in(cluster, namenode, order) else { continue };
+        let order = pb::Order { number: *number, kind: Some(kind) };
+        bytes += size(&order);
+        batch.push(order);
+        if bytes >= MESSAGE_BYTES {
+            messages.push(pb::Orders { answers: 0, orders: std::mem::take(&mut batch) });
+            bytes = 0;
+        }
+    }
+    if !batch.is_empty() || answer.is_some() {
+        messages.push(pb::Orders { answers: answer.unwrap_or(0), orders: batch });
+    }
+    messages.into_iter().map(|orders| message(pb::to_tracker::Kind::Orders(orders))).collect()
+}
+
+fn size(order: &pb::Order) -> usize {
+    match &order.kind {
+        Some(pb::order::Kind::MapEvents(news)) => news.events.len() * 96,
+        Some(pb::order::Kind::Launch(launch)) => {
+            let conf = launch.task.iter().flat_map(|task| &task.conf);
+            512 + conf.map(|(key, value)| key.len() + value.len() + 8).sum::<usize>()
+        }
+        _ => 256,
+    }
+}
+
+/// None for an order about a job that is no longer known: there is nothing to do about it.
+fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order::Kind> {
+    Some(match order {
+        Order::Launch(attempt) => {
+            pb::order::Kind::Launch(pb::Launch { task: Some(task_spec(cluster, namenode, *attempt)?) })
+        }
+        Order::Stop { attempt, why } => {
+            pb::order::Kind::Stop(pb::Stop { attempt: attempt.to_string(), why: why.clone() })
+        }
+        Order::MapEvents { job, first, events } => pb::order::Kind::MapEvents(pb::MapEvents {
+            job: job.to_string(),
+            first: *first as u64,
+            events: events.iter().map(|event| map_event(cluster, *event)).collect(),
+        }),
+        Order::Clean(job) => pb::order::Kind::Clean(job.to_string()),
+    })
+}
+
+fn task_spec(cluster: &Cluster, namenode: &str, attempt: AttemptId) -> Option<pb::TaskSpec> {
+    let job = cluster.job(attempt.job())?;
+    let index = attempt.task.index;
+    let input = match attempt.phase() {
+        Phase::Map => {
+            let split = job.spec.splits.get(index as usize)?;
+            let task = job.task(attempt.task)?;
+            let whole =
+                spec::settings(&job.spec).any(|(key, value)| key == "input.format" && value == "whole");
+            pb::task_spec::Input::Split(pb::Split {
+                source: split.source.clone(),
+                start: task.start,
+                end: task.end,
+                whole,
+            })
+        }
+        Phase::Reduce => {
+            pb::task_spec::Input::Partition(pb::Partition { index, maps: job.tasks.map.len() as u32 })
+        }
+    };
+    Some(pb::TaskSpec {
+        attempt: attempt.to_string(),
+        job_name: job.spec.name.clone(),
+        user: job.spec.user.clone(),
+        program: Some(program(&job.spec)),
+        conf: spec::settings(&job.spec).map(|(key, value)| (key.clone(), value.clone())).collect(),
+        input: Some(input),
+        reduces: job.spec.reduces,
+        work_output: work_folder(job, attempt),
+        namenode: namenode.to_owned(),
+        shuffle_token: spec::token(&job.spec),
+    })
+}
+
+fn program(spec: &JobSpec) -> pb::Program {
+    let kind = match Program::of(spec) {
+        Program::Builtin(name) => pb::program::Kind::Builtin(name),
+        Program::Executable(path) => pb::program::Kind::Executable(path),
+    };
+    pb::Program { kind: Some(kind), files: spec::files(spec) }
+}
+
+fn map_event(cluster: &Cluster, event: MapEvent) -> pb::MapEvent {
+    let kind = match event {
+        MapEvent::Available(attempt, on) => {
+            let at = cluster.tracker(on);
+            pb::map_event::Kind::Available(pb::MapAvailable {
+                attempt: attempt.to_string(),
+                tracker: at.map_or_else(String::new, |tracker| tracker.name.clone()),
+                shuffle_addr: at.map_or_else(String::new, |tracker| tracker.shuffle_addr.clone()),
+                local_path: String::new(),
+            })
+        }
+        MapEvent::Withdrawn(attempt) => pb::map_event::Kind::Withdrawn(attempt.to_string()),
+    };
+    pb::MapEvent { kind: Some(kind) }
+}

@@ -1,0 +1,176 @@
+//! To clients: jobs, tasks and trackers as they stand.
+
+use crate::spec::{self, Program};
+use mrcore::{
+    Cluster, Phase, Time,
+    job::{Job, JobOutcome, JobState},
+    plan::Locality,
+    task::{Attempt, AttemptState, Stage, Task},
+    tracker::TrackerState,
+};
+use proto::mr as pb;
+
+fn ms(at: Time) -> u64 {
+    at.0 / 1000
+}
+
+fn ms_or_0(at: Option<Time>) -> u64 {
+    at.map_or(0, ms)
+}
+
+/// A job; its counters only if they are wanted, for they take adding up.
+pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
+    let (state, why) = match &job.state {
+        JobState::Running => ("running", ""),
+        JobState::Committing => ("committing", ""),
+        JobState::Ended(JobOutcome::Succeeded) => ("succeeded", ""),
+        JobState::Ended(JobOutcome::Failed(why)) => ("failed", why.as_str()),
+        JobState::Ended(JobOutcome::Killed(why)) => ("killed", why.as_str()),
+    };
+    let counters = if with_counters { job.counters() } else { std::collections::BTreeMap::new() };
+    let (local_maps, rack_maps) = near_maps(cluster, job);
+    pb::JobStatus {
+        job: job.id.to_string(),
+        name: job.spec.name.clone(),
+        user: job.spec.user.clone(),
+        queue: job.spec.queue.clone(),
+        priority: spec::priority_name(job.spec.priority).into(),
+        program: match Program::of(&job.spec) {
+            Program::Builtin(name) => name,
+            Program::Executable(path) => path,
+        },
+        state: state.into(),
+        why: why.into(),
+        submitted_ms: ms(job.submitted),
+        started_ms: ms_or_0(job.first_launch),
+        ended_ms: ms_or_0(job.ended),
+        maps: Some(phase_status(job, Phase::Map)),
+        reduces: Some(phase_status(job, Phase::Reduce)),
+        counters: counters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        output: job.spec.output.clone(),
+        inputs: spec::inputs(&job.spec),
+        local_maps,
+        rack_maps,
+    }
+}
+
+/// The attempt that counts, or that may yet.
+fn current(task: &Task) -> Option<&Attempt> {
+    task.winner().or_else(|| task.live().next())
+}
+
+fn near_maps(cluster: &Cluster, job: &Job) -> (u64, u64) {
+    let (mut local, mut rack) = (0, 0);
+    for task in &job.tasks.map {
+        let on = current(task).and_then(|attempt| cluster.tracker(attempt.tracker));
+        match on.map(|tracker| cluster.locality(task, tracker)) {
+            Some(Locality::NodeLocal) => local += 1,
+            Some(Locality::RackLocal) => rack += 1,
+            Some(Locality::OffRack) | None => {}
+        }
+    }
+    (local, rack)
+}
+
+fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
+    let tasks = &job.tasks[phase];
+    let count = |state: AttemptState| {
+        let attempts = tasks.iter().flat_map(|task| &task.attempts);
+        attempts.filter(|attempt| attempt.state == state).count() as u32
+    };
+    let done = |task: &Task| {
+        let furthest = task.live().map(|attempt| f64::from(attempt.progress.done)).fold(0.0, f64::max);
+        if task.is_done() { 1.0 } else { furthest }
+    };
+    let progress =
+        if tasks.is_empty() { 1.0 } else { tasks.iter().map(done).sum::<f64>() / tasks.len() as f64 };
+    pb::PhaseStatus {
+        total: tasks.len() as u32,
+        pending: job.pending[phase].len() as u32,
+        running: tasks.iter().filter(|task| !task.is_done() && task.live().next().is_some()).count() as u32,
+        done: job.succeeded[phase],
+        failed_attempts: count(AttemptState::Failed),
+        killed_attempts: count(AttemptState::Killed),
+        progress,
+    }
+}
+
+/// A job's tasks, maps first.
+pub(crate) fn task_statuses(cluster: &Cluster, job: &Job) -> Vec<pb::TaskStatus> {
+    let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
+    tasks.map(|task| task_status(cluster, job, task)).collect()
+}
+
+fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
+    let state = match (task.is_done(), task.live().next()) {
+        (true, _) => "done",
+        (false, Some(_)) => "running",
+        (false, None) => "waiting",
+    };
+    let split = job.spec.splits.get(task.id.index as usize).filter(|_| task.id.phase == Phase::Map);
+    pb::TaskStatus {
+        task: task.id.to_string(),
+        state: state.into(),
+        source: split.map_or_else(String::new, |split| split.source.clone()),
+        start: task.start,
+        end: task.end,
+        attempts: task.attempts.iter().map(|attempt| attempt_info(cluster, task, attempt)).collect(),
+    }
+}
+
+fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::AttemptInfo {
+    let on = cluster.tracker(attempt.tracker);
+    let near = on.filter(|_| task.id.phase == Phase::Map).map(|tracker| cluster.locality(task, tracker));
+    let counters = attempt.result.iter().flat_map(|result| &result.counters);
+    pb::AttemptInfo {
+        attempt: attempt.id.to_string(),
+        tracker: on.map_or_else(String::new, |tracker| tracker.name.clone()),
+        logs_addr: on.map_or_else(String::new, |tracker| tracker.logs_addr.clone()),
+        state: match attempt.state {
+            AttemptState::Launching => "launching",
+            AttemptState::Running => "running",
+            AttemptState::Stopping => "stopping",
+            AttemptState::Succeeded => "succeeded",
+            AttemptState::Failed => "failed",
+            AttemptState::Killed => "killed",
+        }
+        .into(),
+        progress: f64::from(attempt.progress.done),
+        stage: match attempt.progress.stage {
+            Stage::Map => "map",
+            Stage::Shuffle => "shuffle",
+            Stage::Merge => "merge",
+            Stage::Reduce => "reduce",
+        }
+        .into(),
+        launched_ms: ms(attempt.launched),
+        ended_ms: ms_or_0(attempt.ended),
+        speculative: attempt.speculative,
+        locality: near.map_or_else(String::new, |near| near.to_string()),
+        why: attempt.why.to_string(),
+        error: attempt.error.clone().unwrap_or_default(),
+        counters: counters.cloned().collect(),
+    }
+}
+
+/// Every tracker.
+pub(crate) fn tracker_infos(cluster: &Cluster, now: Time) -> Vec<pb::TrackerInfo> {
+    let info = |tracker: &mrcore::tracker::Tracker| pb::TrackerInfo {
+        name: tracker.name.clone(),
+        host: cluster.host_name(tracker.host).to_owned(),
+        rack: cluster.rack_name(tracker.rack).to_owned(),
+        state: match tracker.state {
+            TrackerState::Live => "live",
+            TrackerState::Suspect => "suspect",
+            TrackerState::Awaited => "awaited",
+            TrackerState::Lost => "lost",
+        }
+        .into(),
+        map_slots: tracker.slots.map,
+        reduce_slots: tracker.slots.reduce,
+        maps_running: tracker.running.map.len() as u32,
+        reduces_running: tracker.running.reduce.len() as u32,
+        last_heard_ms_ago: now.since(tracker.last_heard).0 / 1000,
+    };
+    cluster.trackers().map(info).collect()
+}
