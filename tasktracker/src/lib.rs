@@ -252,7 +252,7 @@ async fn serve_logs(listener: TcpListener, disks: Arc<Disks>) {
     let server = tonic::transport::Server::builder()
         .add_service(health_service)
         .add_service(TrackerLogsServer::new(logs::Logs(disks)))
-        .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener));
+        .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true)));
     if let Err(error) = server.await {
         tracing::error!(%error, "logs are not served any more");
     }

@@ -18,42 +18,44 @@ use tonic::{Request, Response, Status, Streaming};
 type Out = mpsc::UnboundedSender<Result<ToTracker, Status>>;
 
 #[derive(Default)]
-pub struct Heard {
+pub(crate) struct Heard {
     out: Option<Out>,
     waiting: Vec<Order>,
     number: u64,
+    /// The interval that registrations are answered with; 50 ms if 0.
+    pub(crate) heartbeat_ms: u64,
     /// Do not answer heartbeats.
-    pub mute: bool,
+    pub(crate) mute: bool,
     /// Answer registrations with these words.
-    pub refusal: Option<String>,
-    pub registrations: Vec<RegisterTracker>,
-    pub heartbeats: Vec<Heartbeat>,
-    pub running: BTreeMap<String, Progress>,
+    pub(crate) refusal: Option<String>,
+    pub(crate) registrations: Vec<RegisterTracker>,
+    pub(crate) heartbeats: Vec<Heartbeat>,
+    pub(crate) running: BTreeMap<String, Progress>,
     /// Every report of an end, in order.
-    pub ended: Vec<(String, Said)>,
+    pub(crate) ended: Vec<(String, Said)>,
 }
 
 #[derive(Clone, Default)]
-pub struct JobTracker {
+pub(crate) struct JobTracker {
     heard: Arc<Mutex<Heard>>,
     changed: Arc<Notify>,
 }
 
 impl JobTracker {
     /// Serves; returns its address too.
-    pub async fn start() -> (Self, String) {
+    pub(crate) async fn start() -> (Self, String) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         let jobtracker = Self::default();
         let service = TrackerLinkServer::new(jobtracker.clone());
-        let incoming = tonic::transport::server::TcpIncoming::from(listener);
+        let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = tonic::transport::Server::builder().add_service(service);
         tokio::spawn(server.serve_with_incoming(incoming));
         (jobtracker, addr)
     }
 
     /// Waits until `look` finds something in what was heard.
-    pub async fn until<T>(&self, what: &str, mut look: impl FnMut(&mut Heard) -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&mut Heard) -> Option<T>) -> T {
         let wait = async {
             loop {
                 let changed = self.changed.notified();
@@ -70,7 +72,7 @@ impl JobTracker {
     }
 
     /// How an attempt ended.
-    pub async fn end_of(&self, attempt: &str) -> Said {
+    pub(crate) async fn end_of(&self, attempt: &str) -> Said {
         let find = |heard: &mut Heard| {
             let found = heard.ended.iter().find(|(id, _)| id == attempt);
             found.map(|(_, said)| said.clone())
@@ -79,7 +81,7 @@ impl JobTracker {
     }
 
     /// The words of one that failed.
-    pub async fn failure_of(&self, attempt: &str) -> String {
+    pub(crate) async fn failure_of(&self, attempt: &str) -> String {
         match self.end_of(attempt).await {
             Said::Failed(words) => words,
             other => panic!("{attempt} did not fail: {other:?}"),
@@ -87,7 +89,7 @@ impl JobTracker {
     }
 
     /// Waits until an attempt has reported progress.
-    pub async fn progress_of(&self, attempt: &str) {
+    pub(crate) async fn progress_of(&self, attempt: &str) {
         let come = |heard: &mut Heard| {
             heard.running.get(attempt).filter(|progress| (progress.done - 0.5).abs() < 1e-9).map(drop)
         };
@@ -95,7 +97,7 @@ impl JobTracker {
     }
 
     /// Gives an order, together with all that have not been taken yet.
-    pub fn order(&self, kind: order::Kind) {
+    pub(crate) fn order(&self, kind: order::Kind) {
         let mut heard = self.heard.lock().unwrap();
         heard.number += 1;
         let order = Order { number: heard.number, kind: Some(kind) };
@@ -105,7 +107,7 @@ impl JobTracker {
         heard.tell(0);
     }
 
-    pub fn with<T>(&self, act: impl FnOnce(&mut Heard) -> T) -> T {
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Heard) -> T) -> T {
         act(&mut self.heard.lock().unwrap())
     }
 
@@ -117,11 +119,10 @@ impl JobTracker {
                 (heard.number, heard.waiting) = (0, Vec::new());
                 heard.reported(register.attempts.clone());
                 heard.registrations.push(register);
+                let heartbeat_ms = if heard.heartbeat_ms == 0 { 50 } else { heard.heartbeat_ms };
                 let kind = match heard.refusal.clone() {
                     Some(words) => to_tracker::Kind::Refused(words),
-                    None => {
-                        to_tracker::Kind::Registered(Registered { tracker: 0, epoch: 1, heartbeat_ms: 50 })
-                    }
+                    None => to_tracker::Kind::Registered(Registered { tracker: 0, epoch: 1, heartbeat_ms }),
                 };
                 out.send(Ok(ToTracker { kind: Some(kind) })).ok();
             }
@@ -159,7 +160,7 @@ impl Heard {
     }
 
     /// Breaks the line.
-    pub fn hang_up(&mut self) {
+    pub(crate) fn hang_up(&mut self) {
         if let Some(out) = self.out.take() {
             out.send(Err(Status::unavailable("broken on purpose"))).ok();
         }
