@@ -322,7 +322,9 @@ impl<'a> Talk<'a> {
         self.limit = None;
         self.send(to_task::Kind::Start(start));
         for message in std::mem::take(&mut self.waiting) {
-            self.to_task.as_ref().map(|to_task| to_task.send(message));
+            if let Some(to_task) = &self.to_task {
+                to_task.send(message).ok();
+            }
         }
         self.tell(Event::Started(self.attempt)).await;
     }
@@ -335,7 +337,7 @@ impl<'a> Talk<'a> {
             Some(from_task::Kind::Unfetched(map)) => match map.parse() {
                 Ok(map) => self.tell(Event::Unfetched { reduce: self.attempt, map }).await,
                 Err(error) => {
-                    tracing::warn!(attempt = %self.attempt, %error, "an unfetched output of no map")
+                    tracing::warn!(attempt = %self.attempt, %error, "an unfetched output of no map");
                 }
             },
             Some(word @ (from_task::Kind::Done(_) | from_task::Kind::Failed(_))) => {

@@ -179,7 +179,7 @@ impl Disks {
         let share = |disk: usize| {
             let Disk { root, load, .. } = &self.all[disk];
             // Equal disks must count as equal although their room changes a little all the time.
-            (self.room)(root).unwrap_or(0) / (load.load(Ordering::Relaxed) + 1) >> 26
+            ((self.room)(root).unwrap_or(0) / (load.load(Ordering::Relaxed) + 1)) >> 26
         };
         let order = (0..count).map(|step| (turn + step) % count).filter(|disk| self.usable(*disk));
         let best = order.rev().max_by_key(|disk| share(*disk));

@@ -47,7 +47,7 @@ impl Driver {
                 }
             };
             let event = tokio::select! {
-                Some(event) = events.recv() => self.of_child(event),
+                Some(event) = events.recv() => Some(self.of_child(event)),
                 Some(news) = news.recv() => self.of_link(news),
                 () = patience => Some(Event::Tick),
                 else => return,
@@ -61,12 +61,12 @@ impl Driver {
         }
     }
 
-    fn of_child(&mut self, event: Event) -> Option<Event> {
+    fn of_child(&mut self, event: Event) -> Event {
         if let Event::Ended(attempt, ending) = &event {
             self.children.remove(attempt);
             tracing::debug!(%attempt, ?ending, "ended");
         }
-        Some(event)
+        event
     }
 
     fn of_link(&mut self, news: News) -> Option<Event> {

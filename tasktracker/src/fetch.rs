@@ -129,7 +129,7 @@ async fn get(client: &Client, path: &str, folder: &Path) -> Result<(String, Path
     let from = DfsPath::parse(path).map_err(|why| FetchError::Path { path: path.into(), why })?;
     fs::create_dir_all(folder).map_err(local(folder))?;
     let to = folder.join(from.name());
-    let options = GetOptions { overwrite: true, ..GetOptions::default() };
+    let options = GetOptions { overwrite: true };
     client.get(&from, &to, options, &()).await.map_err(dfs_error(path))?;
     Ok((from.name().into(), to))
 }

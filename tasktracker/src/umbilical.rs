@@ -83,10 +83,11 @@ pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
             continue;
         };
         let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-        match pid.and_then(|pid| spawner.claim(pid)) {
-            Some(say) => drop(tokio::spawn(talk(stream, say))),
-            None => tracing::warn!(?pid, "a stranger at the umbilical: hung up"),
-        }
+        let Some(say) = pid.and_then(|pid| spawner.claim(pid)) else {
+            tracing::warn!(?pid, "a stranger at the umbilical: hung up");
+            continue;
+        };
+        tokio::spawn(talk(stream, say));
     }
 }
 

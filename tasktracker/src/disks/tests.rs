@@ -14,9 +14,9 @@ fn files(root: &Path) -> Vec<String> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path)
+                folders.push(path);
             } else {
-                found.push(path.strip_prefix(root).unwrap().display().to_string())
+                found.push(path.strip_prefix(root).unwrap().display().to_string());
             }
         }
     }

@@ -50,7 +50,7 @@ async fn a_process_killed_from_outside_says_so() {
     world.launch("job_1.m0.0", "fork:hang");
     let grandchild = world.grandchild("job_1.m0.0").await;
     let (_, child) = state_of(grandchild).unwrap();
-    let pid = rustix::process::Pid::from_raw(child as i32).unwrap();
+    let pid = rustix::process::Pid::from_raw(child.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let failure = world.jobtracker.failure_of("job_1.m0.0").await;
     assert_eq!(failure, "killed by signal 9 (out of memory?)");

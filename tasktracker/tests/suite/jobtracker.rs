@@ -65,10 +65,10 @@ impl JobTracker {
                 changed.await;
             }
         };
-        match tokio::time::timeout(Duration::from_secs(40), wait).await {
-            Ok(found) => found,
-            Err(_) => panic!("waited in vain for {what}; ended: {:?}", self.heard.lock().unwrap().ended),
-        }
+        let found = tokio::time::timeout(Duration::from_secs(40), wait).await.ok();
+        found.unwrap_or_else(|| {
+            panic!("waited in vain for {what}; ended: {:?}", self.with(|heard| heard.ended.clone()))
+        })
     }
 
     /// How an attempt ended.

@@ -67,7 +67,7 @@ impl World {
         self.dir.path().join("one")
     }
 
-    /// Launches an attempt that does what `fake` says (see examples/fake_task.rs).
+    /// Launches an attempt that does what `fake` says (see `examples/fake_task.rs`).
     fn launch(&self, attempt: &str, fake: &str) {
         self.launch_spec(spec(attempt, fake));
     }
@@ -90,22 +90,19 @@ impl World {
 
     /// The number of the process that `fork` left behind.
     async fn grandchild(&self, attempt: &str) -> u32 {
-        let mut pid = None;
         until("the grandchild's number", || async {
             let log = self.log(attempt, false, 0).await.unwrap_or_default();
             log.lines().find_map(|line| line.strip_prefix("grandchild ")?.parse().ok())
         })
         .await
-        .clone_into(&mut pid);
-        pid.unwrap()
     }
 }
 
 /// Looks again and again until there is something to see.
-async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> Option<T> {
+async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     for _ in 0..4000 {
         if let Some(found) = look().await {
-            return Some(found);
+            return found;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
