@@ -1,0 +1,308 @@
+//! The agent's promises, one by one.
+
+use super::*;
+use proto::mr::{MapAvailable, map_event};
+
+struct World {
+    agent: Agent,
+    now: Instant,
+}
+
+fn attempt(text: &str) -> Attempt {
+    text.parse().unwrap()
+}
+
+fn spec(text: &str) -> Box<TaskSpec> {
+    Box::new(TaskSpec { attempt: text.into(), ..TaskSpec::default() })
+}
+
+fn launch(text: &str) -> Order {
+    Order::Launch(attempt(text), spec(text))
+}
+
+fn done() -> Ending {
+    Ending::Succeeded { result: TaskResult::default(), output: true }
+}
+
+fn event(map: &str) -> MapEvent {
+    let map = MapAvailable { attempt: map.into(), ..MapAvailable::default() };
+    MapEvent { kind: Some(map_event::Kind::Available(map)) }
+}
+
+impl World {
+    fn new() -> Self {
+        let agent = Agent::new(Slots { map: 2, reduce: 1 }, BTreeSet::new());
+        Self { agent, now: Instant::now() }
+    }
+
+    /// Connected, registered, its first heartbeat answered.
+    fn online() -> Self {
+        let mut world = Self::new();
+        world.on(Event::Connected);
+        world.register();
+        world
+    }
+
+    fn register(&mut self) {
+        let first = self.on(Event::Registered { heartbeat: INTERVAL });
+        assert!(matches!(&first[..], [Action::Beat(Heartbeat { seq: 1, .. })]), "{first:?}");
+        assert_eq!(self.orders(1, vec![]), []);
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Action> {
+        let mut out = Vec::new();
+        self.agent.handle(self.now, event, &mut out);
+        out
+    }
+
+    fn orders(&mut self, answers: u64, orders: Vec<(u64, Order)>) -> Vec<Action> {
+        self.on(Event::Orders { answers, orders })
+    }
+
+    fn after(&mut self, time: Duration) -> Vec<Action> {
+        self.now += time;
+        self.on(Event::Tick)
+    }
+
+    fn beat_after(&mut self, time: Duration) -> Heartbeat {
+        match self.after(time).pop() {
+            Some(Action::Beat(heartbeat)) => heartbeat,
+            other => panic!("no heartbeat but {other:?}"),
+        }
+    }
+}
+
+fn told(heartbeat: &Heartbeat) -> Vec<String> {
+    heartbeat.attempts.iter().map(|report| format!("{} {}", report.attempt, word(&report.status))).collect()
+}
+
+fn word(status: &Status) -> &'static str {
+    match status {
+        Status::Running(_) => "running",
+        Status::Ended(Ending::Succeeded { .. }) => "succeeded",
+        Status::Ended(Ending::Failed(_)) => "failed",
+        Status::Ended(Ending::Killed(_)) => "killed",
+    }
+}
+
+#[test]
+fn an_order_is_taken_once() {
+    let mut world = World::online();
+    let first = vec![(1, launch("job_1.m0.0"))];
+    assert_eq!(world.orders(0, first.clone()), [Action::Start(attempt("job_1.m0.0"), spec("job_1.m0.0"))]);
+    assert_eq!(world.orders(0, first.clone()), []);
+    let ended = Event::Ended(attempt("job_1.m0.0"), done());
+    assert_eq!(world.on(ended), []);
+    // Also when it is over, and told, and the order still comes.
+    assert_eq!(world.orders(0, first.clone()), []);
+    assert_eq!(world.beat_after(GAP).acked, 1);
+    world.orders(2, first.clone());
+    assert_eq!(world.orders(0, vec![first[0].clone(), (2, launch("job_1.m1.0"))]).len(), 1);
+    assert_eq!(world.beat_after(INTERVAL).acked, 2);
+}
+
+#[test]
+fn what_ended_is_told_at_once_and_until_it_is_answered() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, launch("job_1.m1.0"))]);
+    world.on(Event::Ended(attempt("job_1.m0.0"), done()));
+    assert_eq!(world.agent.next_deadline(), Some(world.now + GAP));
+    let sent = world.beat_after(GAP);
+    assert_eq!(told(&sent), ["job_1.m1.0 running", "job_1.m0.0 succeeded"]);
+    // Not answered: the very same again, while later news wait for their turn.
+    world.on(Event::Ended(attempt("job_1.m1.0"), Ending::Failed("boom".into())));
+    assert_eq!(world.beat_after(INTERVAL), sent);
+    assert_eq!(world.beat_after(INTERVAL), sent);
+    // An answer to another heartbeat is none to this.
+    assert_eq!(world.orders(sent.seq - 1, vec![]), []);
+    assert_eq!(world.beat_after(INTERVAL), sent);
+    world.orders(sent.seq, vec![]);
+    let next = world.beat_after(GAP);
+    assert_eq!(next.seq, sent.seq + 1);
+    assert_eq!(told(&next), ["job_1.m1.0 failed"]);
+    world.orders(next.seq, vec![]);
+    assert_eq!(told(&world.beat_after(INTERVAL)), [""; 0]);
+}
+
+#[test]
+fn news_that_come_together_share_a_heartbeat() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, launch("job_1.m1.0"))]);
+    assert_eq!(world.on(Event::Started(attempt("job_1.m0.0"))), []);
+    assert_eq!(world.after(GAP / 2), []);
+    assert_eq!(world.on(Event::Started(attempt("job_1.m1.0"))), []);
+    let sent = world.beat_after(GAP / 2);
+    assert_eq!(told(&sent), ["job_1.m0.0 running", "job_1.m1.0 running"]);
+    // A start while one is on its way goes with the next, at once after the answer.
+    world.on(Event::Started(attempt("job_1.m1.0")));
+    world.orders(sent.seq, vec![]);
+    world.beat_after(GAP);
+}
+
+#[test]
+fn only_the_latest_progress_is_told() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    for part in [0.1, 0.2, 0.3] {
+        let progress = Progress { done: part, ..Progress::default() };
+        assert_eq!(world.on(Event::Progressed(attempt("job_1.m0.0"), progress)), []);
+    }
+    let sent = world.beat_after(INTERVAL);
+    let [Report { status: Status::Running(progress), .. }] = &sent.attempts[..] else { panic!("{sent:?}") };
+    assert!((progress.done - 0.3).abs() < 1e-9);
+}
+
+#[test]
+fn after_a_broken_line_everything_is_told_again() {
+    let mut world = World::online();
+    world.orders(0, vec![(5, launch("job_1.m0.0")), (6, launch("job_1.m1.0")), (7, launch("job_1.r0.0"))]);
+    world.on(Event::Ended(attempt("job_1.m0.0"), done()));
+    world.beat_after(GAP);
+    world.on(Event::Unfetched { reduce: attempt("job_1.r0.0"), map: attempt("job_1.m9.0") });
+    assert_eq!(world.on(Event::Disconnected), []);
+    assert_eq!(world.agent.next_deadline(), None);
+    // Life goes on meanwhile.
+    world.on(Event::Ended(attempt("job_1.m1.0"), Ending::Failed("boom".into())));
+    assert_eq!(world.after(INTERVAL * 100), []);
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, outputs }] = &again[..] else { panic!("{again:?}") };
+    let words: Vec<&str> = attempts.iter().map(|report| word(&report.status)).collect();
+    assert_eq!(words, ["running", "succeeded", "failed"]);
+    assert_eq!(outputs[..], [attempt("job_1.m0.0")]);
+    // Lost too: the next says the same.
+    world.on(Event::Disconnected);
+    assert_eq!(world.on(Event::Connected), again);
+    let first = world.on(Event::Registered { heartbeat: INTERVAL });
+    let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
+    // Numbers begin anew, what was registered is not told twice, and the rest is not forgotten.
+    assert_eq!((first.seq, first.acked), (1, 0));
+    assert_eq!(told(first), ["job_1.r0.0 running"]);
+    assert_eq!(first.fetch_failures, [(attempt("job_1.r0.0"), attempt("job_1.m9.0"))]);
+    let taken = world.orders(1, vec![(1, Order::Stop(attempt("job_1.r0.0"), "why".into()))]);
+    assert_eq!(taken, [Action::Kill(attempt("job_1.r0.0"), "why".into())]);
+}
+
+#[test]
+fn what_ends_between_registration_and_its_answer_is_told_after() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    assert!(matches!(&world.on(Event::RegisterAgain)[..], [Action::Register { .. }]));
+    world.on(Event::Ended(attempt("job_1.m0.0"), done()));
+    // Orders of before are void until the answer.
+    assert_eq!(world.orders(0, vec![(2, launch("job_1.m1.0"))]), []);
+    let first = world.on(Event::Registered { heartbeat: INTERVAL });
+    let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(told(first), ["job_1.m0.0 succeeded"]);
+}
+
+#[test]
+fn a_stop_is_a_kill_and_is_reported_as_one() {
+    let mut world = World::online();
+    let id = attempt("job_1.m0.0");
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    assert_eq!(
+        world.orders(0, vec![(2, Order::Stop(id, "enough".into())), (3, Order::Stop(id, "again".into()))]),
+        [Action::Kill(id, "enough".into())]
+    );
+    world.on(Event::Ended(id, Ending::Failed("killed by signal 9".into())));
+    let sent = world.beat_after(GAP);
+    assert_eq!(
+        sent.attempts,
+        [Report { attempt: id, status: Status::Ended(Ending::Killed("enough".into())) }]
+    );
+    // A stop for one that is told of already says nothing new; one for a stranger is answered.
+    assert_eq!(world.orders(0, vec![(4, Order::Stop(id, "late".into()))]), []);
+    world.orders(sent.seq, vec![(5, Order::Stop(attempt("job_9.m0.0"), "who".into()))]);
+    assert_eq!(told(&world.beat_after(GAP)), ["job_9.m0.0 killed"]);
+}
+
+#[test]
+fn one_that_was_done_before_the_kill_is_done() {
+    let mut world = World::online();
+    let id = attempt("job_1.m0.0");
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::Stop(id, "enough".into()))]);
+    world.on(Event::Ended(id, done()));
+    assert_eq!(told(&world.beat_after(GAP)), ["job_1.m0.0 succeeded"]);
+}
+
+#[test]
+fn no_more_run_than_there_are_slots() {
+    let mut world = World::online();
+    let ids = ["job_1.m0.0", "job_1.m1.0", "job_1.m2.0", "job_1.r0.0", "job_1.r1.0"];
+    let orders = ids.iter().enumerate().map(|(at, id)| (at as u64 + 1, launch(id))).collect();
+    let started = world.orders(0, orders);
+    let ids: Vec<Attempt> =
+        started.iter().map(|action| if let Action::Start(id, _) = action { *id } else { panic!() }).collect();
+    assert_eq!(ids, [attempt("job_1.m0.0"), attempt("job_1.m1.0"), attempt("job_1.r0.0")]);
+    let sent = world.beat_after(GAP);
+    assert_eq!(told(&sent)[3..], ["job_1.m2.0 killed", "job_1.r1.0 killed"]);
+}
+
+#[test]
+fn map_events_reach_each_reduce_once_and_in_order() {
+    let mut world = World::new();
+    world.agent.slots.reduce = 2;
+    world.on(Event::Connected);
+    world.register();
+    let news = |reduce: &str, first, maps: &[&str]| Action::News {
+        reduce: attempt(reduce),
+        first,
+        events: maps.iter().map(|map| event(map)).collect(),
+    };
+    world.orders(0, vec![(1, launch("job_1.r0.0"))]);
+    let heard = world.orders(0, vec![(2, Order::MapEvents(Job(1), 0, vec![event("a"), event("b")]))]);
+    assert_eq!(heard, [news("job_1.r0.0", 0, &["a", "b"])]);
+    // A second reduce gets what came before it.
+    let heard = world.orders(0, vec![(3, launch("job_1.r1.0"))]);
+    assert_eq!(heard[1..], [news("job_1.r1.0", 0, &["a", "b"])]);
+    // An overlap, as after a registration, is cut; a gap is not guessed at; other jobs do not matter.
+    let both = world.orders(0, vec![(4, Order::MapEvents(Job(1), 1, vec![event("b"), event("c")]))]);
+    assert_eq!(both, [news("job_1.r0.0", 2, &["c"]), news("job_1.r1.0", 2, &["c"])]);
+    assert_eq!(world.orders(0, vec![(5, Order::MapEvents(Job(1), 7, vec![event("x")]))]), []);
+    assert_eq!(world.orders(0, vec![(6, Order::MapEvents(Job(2), 0, vec![event("x")]))]), []);
+}
+
+#[test]
+fn a_job_is_cleaned_after_its_last_process() {
+    let mut world = World::online();
+    let id = attempt("job_1.m0.0");
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, launch("job_1.m1.0")), (3, launch("job_1.r0.0"))]);
+    world.on(Event::Ended(attempt("job_1.m1.0"), done()));
+    assert_eq!(world.agent.outputs.len(), 1);
+    let kills = world.orders(0, vec![(4, Order::Clean(Job(1)))]);
+    assert_eq!(kills.len(), 2, "{kills:?}");
+    assert_eq!(world.agent.outputs.len(), 0);
+    // Nothing of it begins any more.
+    assert_eq!(world.orders(0, vec![(5, launch("job_1.m2.0"))]), []);
+    assert_eq!(world.on(Event::Ended(id, done())), []);
+    let last = world.on(Event::Ended(attempt("job_1.r0.0"), Ending::Killed("killed".into())));
+    assert_eq!(last, [Action::Clean(Job(1))]);
+    assert_eq!(world.agent.outputs.len(), 0);
+    assert_eq!(world.orders(0, vec![(6, Order::Clean(Job(7)))]), [Action::Clean(Job(7))]);
+}
+
+#[test]
+fn a_refusal_is_the_end() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    let end = world.on(Event::Refused("another has your name".into()));
+    let words = "another has your name".to_string();
+    assert_eq!(end, [Action::Kill(attempt("job_1.m0.0"), words.clone()), Action::Exit(words)]);
+    assert_eq!(world.agent.next_deadline(), None);
+}
+
+#[test]
+fn outputs_of_an_earlier_start_are_registered() {
+    let held = attempt("job_1.m0.0");
+    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, BTreeSet::from([held]));
+    let mut out = Vec::new();
+    agent.handle(Instant::now(), Event::Connected, &mut out);
+    assert_eq!(out, [Action::Register { attempts: vec![], outputs: vec![held] }]);
+}
+
+#[test]
+fn an_order_that_makes_no_sense_is_taken_too() {
+    let mut world = World::online();
+    assert_eq!(world.orders(0, vec![(1, Order::Unknown)]), []);
+    assert_eq!(world.beat_after(INTERVAL).acked, 1);
+}

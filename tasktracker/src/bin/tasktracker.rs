@@ -1,0 +1,81 @@
+//! The `tasktracker` daemon: flags over `fermata.toml`, then `fermata_tasktracker::run`.
+
+use clap::Parser;
+use daemon::lifecycle::DaemonArgs;
+use std::{path::PathBuf, process::ExitCode};
+
+/// Runs tasks of Fermata's jobs on this machine
+#[derive(Debug, Parser)]
+#[command(name = "tasktracker", version, max_term_width = 100)]
+struct Args {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// The node's name, unique in the cluster [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// The rack it stands in
+    #[arg(long, value_name = "RACK")]
+    rack: Option<String>,
+    /// Address to serve map output on; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Folder for map output, spills and logs, best one a disk; repeat for several
+    #[arg(long = "dir", value_name = "FOLDER")]
+    dirs: Vec<PathBuf>,
+    /// Where the JobTracker is
+    #[arg(long, value_name = "HOST:PORT")]
+    jobtracker: Option<String>,
+    /// Maps at a time
+    #[arg(long, value_name = "N")]
+    map_slots: Option<u32>,
+    /// Reduces at a time
+    #[arg(long, value_name = "N")]
+    reduce_slots: Option<u32>,
+    /// Idle task processes kept warm
+    #[arg(long, value_name = "N")]
+    warm_tasks: Option<u32>,
+    /// The program that runs built-in jobs [default: mrtask beside this program]
+    #[arg(long, value_name = "FILE")]
+    mrtask: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
+    let config = match daemon.load(|config| args.lay_over(config)) {
+        Ok(Some(config)) => config,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => return daemon::lifecycle::exit("tasktracker", Err(error)),
+    };
+    daemon::logging::init(daemon.log_format);
+    // Small messages are all that runs here; tasks are processes, and map output leaves on threads of its own.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime
+            .block_on(fermata_tasktracker::run(&config, &daemon, mrtask.as_deref()))
+            .map_err(anyhow::Error::from),
+        Err(error) => Err(anyhow::Error::from(error).context("cannot start the runtime")),
+    };
+    daemon::lifecycle::exit("tasktracker", result)
+}
+
+impl Args {
+    fn lay_over(self, config: &mut daemon::config::Config) {
+        fn set<T>(to: &mut T, flag: Option<T>) {
+            if let Some(value) = flag {
+                *to = value;
+            }
+        }
+        set(&mut config.cluster.jobtracker, self.jobtracker);
+        let tracker = &mut config.tasktracker;
+        set(&mut tracker.node, self.node);
+        set(&mut tracker.rack, self.rack);
+        set(&mut tracker.listen, self.listen);
+        set(&mut tracker.map_slots, self.map_slots);
+        set(&mut tracker.reduce_slots, self.reduce_slots);
+        set(&mut tracker.warm_tasks, self.warm_tasks);
+        if !self.dirs.is_empty() {
+            tracker.dirs = self.dirs;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The body around the agent: brings it what happens, and does what it says. Waits for nothing else: whatever
+//! takes time runs in tasks of its own.
+
+use crate::{
+    agent::{Action, Agent, Event},
+    child::{Command, Nursery},
+    error::TrackerError,
+    ids::{Attempt, Job},
+    link::News,
+    wire::{self, Identity},
+};
+use proto::mr::{FromTracker, MapEvent, map_event};
+use std::{collections::HashMap, sync::Arc, time::Instant};
+use tokio::sync::{mpsc, watch};
+
+/// The loop's belongings.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    /// The mind.
+    pub(crate) agent: Agent,
+    /// Who we are.
+    pub(crate) who: Identity,
+    /// Where the JobTracker is, for messages.
+    pub(crate) jobtracker: String,
+    /// Runs attempts.
+    pub(crate) nursery: Arc<Nursery>,
+    /// Set at the first registration.
+    pub(crate) ready: watch::Sender<bool>,
+    /// What ends the tracker.
+    pub(crate) alarm: mpsc::UnboundedSender<TrackerError>,
+    /// The way to each attempt.
+    pub(crate) children: HashMap<Attempt, mpsc::UnboundedSender<Command>>,
+    /// The way to the JobTracker, while there is one.
+    pub(crate) out: Option<mpsc::Sender<FromTracker>>,
+}
+
+impl Driver {
+    /// Runs until dropped.
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut news: mpsc::Receiver<News>) {
+        let mut actions = Vec::new();
+        loop {
+            let deadline = self.agent.next_deadline();
+            let patience = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! {
+                Some(event) = events.recv() => Some(self.of_child(event)),
+                Some(news) = news.recv() => self.of_link(news),
+                () = patience => Some(Event::Tick),
+                else => return,
+            };
+            if let Some(event) = event {
+                self.agent.handle(Instant::now(), event, &mut actions);
+            }
+            for action in actions.drain(..) {
+                self.act(action);
+            }
+        }
+    }
+
+    fn of_child(&mut self, event: Event) -> Event {
+        if let Event::Ended(attempt, ending) = &event {
+            self.children.remove(attempt);
+            tracing::debug!(%attempt, ?ending, "ended");
+        }
+        event
+    }
+
+    fn of_link(&mut self, news: News) -> Option<Event> {
+        match news {
+            News::Up(out) => {
+                self.out = Some(out);
+                Some(Event::Connected)
+            }
+            News::Down => {
+                self.out = None;
+                Some(Event::Disconnected)
+            }
+            News::Said(message) => {
+                let event = wire::event(message);
+                match &event {
+                    Some(Event::Registered { .. }) => {
+                        tracing::info!(jobtracker = self.jobtracker, "registered");
+                        self.ready.send_replace(true);
+                    }
+                    Some(Event::RegisterAgain) => tracing::info!("asked to register again"),
+                    Some(_) => {}
+                    None => tracing::warn!("a message that this build does not know: ignored"),
+                }
+                event
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Start(attempt, spec) => {
+                tracing::debug!(%attempt, "starting");
+                let child = self.nursery.start(attempt, spec);
+                self.children.insert(attempt, child);
+            }
+            Action::Kill(attempt, why) => {
+                tracing::debug!(%attempt, why, "stopping");
+                self.command(attempt, Command::Kill(why));
+            }
+            Action::News { reduce, first, events } => {
+                let events = events.into_iter().map(|event| self.localised(event)).collect();
+                self.command(reduce, Command::News(first, events));
+            }
+            Action::Clean(job) => self.clean(job),
+            Action::Register { attempts, outputs } => {
+                self.send(wire::register(&self.who, attempts, outputs));
+            }
+            Action::Beat(heartbeat) => self.send(wire::heartbeat(heartbeat)),
+            Action::Exit(words) => {
+                let jobtracker = self.jobtracker.clone();
+                self.alarm.send(TrackerError::Refused { jobtracker, words }).ok();
+            }
+        }
+    }
+
+    fn command(&self, attempt: Attempt, command: Command) {
+        if let Some(child) = self.children.get(&attempt) {
+            // Fails when it is ending already.
+            child.send(command).ok();
+        }
+    }
+
+    /// A message that finds no room is lost, as on any line: the agent says it again.
+    fn send(&self, message: FromTracker) {
+        if let Some(out) = &self.out
+            && out.try_send(message).is_err()
+        {
+            tracing::debug!("the line to the jobtracker is full or broken");
+        }
+    }
+
+    /// With the path of the file, if it is here.
+    fn localised(&self, mut event: MapEvent) -> MapEvent {
+        if let Some(map_event::Kind::Available(map)) = &mut event.kind
+            && map.tracker == self.who.name
+            && let Ok(attempt) = map.attempt.parse()
+            && let Some(path) = self.nursery.held.output(attempt)
+        {
+            map.local_path = path.to_string_lossy().into_owned();
+        }
+        event
+    }
+
+    fn clean(&self, job: Job) {
+        let nursery = self.nursery.clone();
+        nursery.held.forget(job);
+        nursery.fetcher.forget(job);
+        tokio::task::spawn_blocking(move || nursery.disks.clean(job));
+    }
+}

@@ -1,0 +1,120 @@
+//! The line to the JobTracker: one stream for as long as it holds, then another.
+//!
+//! Carries messages and knows nothing of them. Pauses between tries grow, with jitter, so that a thousand
+//! trackers do not come back in one instant.
+
+use crate::error::TrackerError;
+use proto::mr::{FromTracker, ToTracker, tracker_link_client::TrackerLinkClient};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::{Request, metadata::MetadataValue, transport::Endpoint};
+
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// Messages on their way out; the agent has at most a few.
+const AHEAD: usize = 16;
+/// The map events of a large job come in one message.
+const MESSAGE_BYTES_MAX: usize = 256 << 20;
+
+/// What happens on the line.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// It is up; this is the way out. A registration must come first.
+    Up(mpsc::Sender<FromTracker>),
+    /// A message.
+    Said(ToTracker),
+    /// It is down.
+    Down,
+}
+
+/// The line.
+#[derive(Debug)]
+pub(crate) struct Link {
+    endpoint: Endpoint,
+    jobtracker: String,
+    news: mpsc::Sender<News>,
+}
+
+impl Link {
+    /// Nothing is sent before `run`.
+    pub(crate) fn new(jobtracker: &str, news: mpsc::Sender<News>) -> Result<Self, TrackerError> {
+        let malformed = || TrackerError::JobTracker(jobtracker.into());
+        if jobtracker.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(malformed());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{jobtracker}"))
+            .map_err(|_| malformed())?
+            .connect_timeout(Duration::from_secs(2))
+            .http2_keep_alive_interval(Duration::from_secs(5))
+            .keep_alive_timeout(Duration::from_secs(5))
+            .keep_alive_while_idle(true)
+            .tcp_nodelay(true);
+        Ok(Self { endpoint, jobtracker: jobtracker.into(), news })
+    }
+
+    /// Runs until nobody listens any more.
+    pub(crate) async fn run(self) {
+        let mut pause = RETRY_FIRST;
+        while !self.news.is_closed() {
+            match self.attach().await {
+                Ok(heard) => {
+                    if heard {
+                        pause = RETRY_FIRST;
+                    }
+                    tracing::info!(jobtracker = self.jobtracker, "the line to the jobtracker ended");
+                }
+                Err(why) => tracing::warn!(jobtracker = self.jobtracker, why, "no line to the jobtracker"),
+            }
+            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// One stream, from its beginning to its end; whether anything was heard on it.
+    async fn attach(&self) -> Result<bool, String> {
+        let channel = self.endpoint.connect().await.map_err(|error| root_cause(&error))?;
+        let (out, outgoing) = mpsc::channel(AHEAD);
+        // The registration must be on its way before the JobTracker answers the call.
+        self.news.send(News::Up(out)).await.map_err(|_| "nobody listens".to_string())?;
+        let mut request = Request::new(ReceiverStream::new(outgoing));
+        request.metadata_mut().insert("fermata-user", MetadataValue::from_static("tasktracker"));
+        let mut client = TrackerLinkClient::new(channel)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let end = self.listen(client.attach(request).await).await;
+        self.news.send(News::Down).await.ok();
+        end
+    }
+
+    async fn listen(
+        &self,
+        answer: Result<tonic::Response<tonic::Streaming<ToTracker>>, tonic::Status>,
+    ) -> Result<bool, String> {
+        let mut incoming = answer.map_err(|status| status.message().to_string())?.into_inner();
+        let mut heard = false;
+        while let Some(message) = incoming.next().await {
+            match message {
+                Ok(message) => {
+                    heard = true;
+                    if self.news.send(News::Said(message)).await.is_err() {
+                        break;
+                    }
+                }
+                Err(status) => {
+                    tracing::debug!(why = status.message(), "the stream broke");
+                    break;
+                }
+            }
+        }
+        Ok(heard)
+    }
+}
+
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}

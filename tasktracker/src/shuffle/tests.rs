@@ -1,0 +1,142 @@
+//! Fetches, good and bad, over a real connection.
+
+use super::*;
+use crate::{disks::Found, ids::Job, index::tests::write};
+use std::path::PathBuf;
+
+struct World {
+    dir: tempfile::TempDir,
+    stream: TcpStream,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl World {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let output = dir.path().join("m0.out");
+        write(&output, &[b"first partition", b"", b"third"]);
+        let found = Found {
+            outputs: [("job_1.m0.0".parse().unwrap(), output)].into(),
+            tokens: [(Job(1), b"secret".to_vec())].into(),
+        };
+        let shuffle = Arc::new(Shuffle::new(Arc::new(Held::new(found))));
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let addr = listener.local_addr().unwrap();
+        runtime.spawn(shuffle.accept(listener));
+        let stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Self { dir, stream, _runtime: runtime }
+    }
+
+    fn output(&self) -> PathBuf {
+        self.dir.path().join("m0.out")
+    }
+
+    fn send(&mut self, body: &[u8]) {
+        self.stream.write_all(&(body.len() as u32).to_le_bytes()).unwrap();
+        self.stream.write_all(body).unwrap();
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn text(&mut self, length: usize) -> String {
+        let mut text = vec![0; length];
+        self.stream.read_exact(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    fn answer(&mut self) -> Result<(Extent, String), (u8, String)> {
+        let [status] = self.bytes();
+        if status != 0 {
+            let length = u16::from_le_bytes(self.bytes());
+            return Err((status, self.text(usize::from(length))));
+        }
+        let [stored, raw, records] = [(); 3].map(|()| u64::from_le_bytes(self.bytes()));
+        let crc = u32::from_le_bytes(self.bytes());
+        Ok((Extent { offset: 0, stored, raw, records, crc }, self.text(stored as usize)))
+    }
+
+    fn fetch(
+        &mut self,
+        token: &[u8],
+        attempt: &str,
+        partition: u32,
+    ) -> Result<(Extent, String), (u8, String)> {
+        let mut body = Vec::from(MAGIC);
+        for text in [token, attempt.as_bytes()] {
+            body.push(text.len() as u8);
+            body.extend(text);
+        }
+        body.extend(partition.to_le_bytes());
+        self.send(&body);
+        self.answer()
+    }
+}
+
+#[test]
+fn partitions_come_one_after_the_other() {
+    let mut world = World::start();
+    for (partition, wanted) in [(2, "third"), (0, "first partition"), (1, ""), (2, "third")] {
+        let (extent, bytes) = world.fetch(b"secret", "job_1.m0.0", partition).unwrap();
+        assert_eq!(bytes, wanted);
+        assert_eq!(extent.crc, crc32c::crc32c(bytes.as_bytes()));
+        assert_eq!((extent.raw, extent.records), (2 * wanted.len() as u64, 3));
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_said_and_the_line_stays() {
+    let mut world = World::start();
+    let cases: [(&[u8], &str, u32, u8); 7] = [
+        (b"secreT", "job_1.m0.0", 0, 2),
+        (b"", "job_1.m0.0", 0, 2),
+        (b"secret", "job_2.m0.0", 0, 2),
+        (b"secret", "../../etc/passwd", 0, 2),
+        (b"secret", "job_1.m1.0", 0, 1),
+        (b"secret", "job_1.m0.0", 3, 1),
+        (b"secret", "job_1.m0.0", u32::MAX, 1),
+    ];
+    for (token, attempt, partition, status) in cases {
+        let refused = world.fetch(token, attempt, partition).unwrap_err();
+        assert_eq!(refused.0, status, "{attempt} {partition}: {}", refused.1);
+    }
+    world.send(b"GET / HTTP/1.1");
+    assert_eq!(world.answer().unwrap_err().0, 2);
+    world.send(b"FMS1\xff");
+    assert_eq!(world.answer().unwrap_err().0, 2);
+    world.send(b"");
+    assert_eq!(world.answer().unwrap_err().0, 2);
+    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 0).unwrap().1, "first partition");
+}
+
+#[test]
+fn a_damaged_index_and_a_short_file_are_seen() {
+    let mut world = World::start();
+    let path = index::path_of(&world.output());
+    let good = std::fs::read(&path).unwrap();
+    let mut bad = good.clone();
+    bad[20] ^= 1;
+    std::fs::write(&path, bad).unwrap();
+    let (status, words) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
+    assert_eq!(status, 3);
+    assert!(words.contains("checksum"), "{words}");
+    std::fs::write(&path, good).unwrap();
+    std::fs::write(world.output(), "short").unwrap();
+    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err().0, 3);
+    std::fs::remove_file(world.output()).unwrap();
+    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err().0, 1);
+}
+
+#[test]
+fn a_request_without_end_is_cut_off() {
+    let mut world = World::start();
+    world.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    assert_eq!(world.answer().unwrap_err().0, 2);
+    assert_eq!(world.stream.read(&mut [0]).unwrap(), 0);
+}

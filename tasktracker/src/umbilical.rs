@@ -1,0 +1,154 @@
+//! The Unix socket between the tracker and its task processes: frames of a u32 little-endian length and one
+//! message, 16 MiB at the most.
+//!
+//! A process is known by the number that the kernel gives for its end of the connection, so that nobody else can
+//! pose as it; it connects once. Whatever it sends, the worst is the end of its own attempt.
+
+use crate::process::{Said, Spawner};
+use prost::Message;
+use proto::mr::{FromTask, ToTask, from_task};
+use std::{
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::unix::{
+        fs::{DirBuilderExt, PermissionsExt},
+        net::UnixListener as StdListener,
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::mpsc,
+};
+
+/// The version of this talk.
+const PROTOCOL: u32 = 1;
+/// Longest message.
+pub(crate) const FRAME_BYTES_MAX: u32 = 16 << 20;
+/// A socket address holds 108 bytes; a little is left for the system.
+const PATH_BYTES_MAX: usize = 100;
+
+/// The listening socket; its file is removed with it.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// A folder made for it alone.
+    made: Option<PathBuf>,
+}
+
+impl Socket {
+    /// Binds in `folder`, or, if that path is too long, below the system's folder for temporary files. The lock
+    /// on `folder` must be held.
+    pub(crate) fn bind(folder: &Path) -> io::Result<(StdListener, Self)> {
+        let mut path = folder.join("umbilical.sock");
+        let mut made = None;
+        if path.as_os_str().len() > PATH_BYTES_MAX {
+            let private = std::env::temp_dir().join(format!("fermata-{}", uuid::Uuid::new_v4().simple()));
+            DirBuilder::new().mode(0o700).create(&private)?;
+            path = private.join("umbilical.sock");
+            made = Some(private);
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = StdListener::bind(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok((listener, Self { path, made }))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        fs::remove_file(&self.path).ok();
+        if let Some(made) = &self.made {
+            fs::remove_dir(made).ok();
+        }
+    }
+}
+
+/// Accepts connections until dropped.
+pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: some will come free.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        let Some(say) = pid.and_then(|pid| spawner.claim(pid)) else {
+            tracing::warn!(?pid, "a stranger at the umbilical: hung up");
+            continue;
+        };
+        tokio::spawn(talk(stream, say));
+    }
+}
+
+async fn talk(stream: UnixStream, say: mpsc::Sender<Said>) {
+    let (mut input, output) = stream.into_split();
+    let why = converse(&mut input, output, &say).await.err();
+    say.send(Said::Closed(why)).await.ok();
+}
+
+async fn converse(
+    input: &mut OwnedReadHalf,
+    output: OwnedWriteHalf,
+    say: &mpsc::Sender<Said>,
+) -> Result<(), String> {
+    let Some(first) = read(input).await? else { return Ok(()) };
+    match first.kind {
+        Some(from_task::Kind::Hello(hello)) if hello.protocol == PROTOCOL => {}
+        Some(from_task::Kind::Hello(hello)) => {
+            return Err(format!(
+                "it speaks protocol {} (mrlib {}), this tracker {PROTOCOL}: build it with this release",
+                hello.protocol, hello.version
+            ));
+        }
+        _ => return Err("it did not say hello first".into()),
+    }
+    let (to_task, orders) = mpsc::unbounded_channel();
+    if say.send(Said::Hello(to_task)).await.is_err() {
+        return Ok(());
+    }
+    // Ends when the owner drops its sender, or the process its end.
+    tokio::spawn(write_all(output, orders));
+    while let Some(message) = read(input).await? {
+        if say.send(Said::Message(message)).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// One message; none at the end, also at an abrupt one: how the process ended says more.
+async fn read(input: &mut OwnedReadHalf) -> Result<Option<FromTask>, String> {
+    let Ok(length) = input.read_u32_le().await else { return Ok(None) };
+    if length > FRAME_BYTES_MAX {
+        return Err(format!("it sent a message of {length} bytes, {FRAME_BYTES_MAX} are the most"));
+    }
+    let mut body = vec![0; length as usize];
+    if input.read_exact(&mut body).await.is_err() {
+        return Ok(None);
+    }
+    let message = FromTask::decode(&body[..]);
+    message.map(Some).map_err(|error| format!("it sent a message that makes no sense: {error}"))
+}
+
+async fn write_all(mut output: OwnedWriteHalf, mut orders: mpsc::UnboundedReceiver<ToTask>) {
+    while let Some(message) = orders.recv().await {
+        let mut frame = vec![0; 4];
+        message.encode(&mut frame).expect("a vector grows");
+        let length = (frame.len() - 4) as u32;
+        frame[..4].copy_from_slice(&length.to_le_bytes());
+        if output.write_all(&frame).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! From the wire's types to ours and back.
+
+use crate::{
+    agent::{Ending, Event, Heartbeat, Order, Report, Slots, Status},
+    ids::Attempt,
+};
+use proto::mr::{
+    self, AttemptReport, FetchFailure, FromTracker, RegisterTracker, ToTracker, attempt_report, from_tracker,
+    order, to_tracker,
+};
+use std::time::Duration;
+
+/// The version of the talk with the JobTracker.
+const PROTOCOL: u32 = 1;
+
+/// What the JobTracker is told of this tracker.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// Its name.
+    pub(crate) name: String,
+    /// This start of it.
+    pub(crate) incarnation: u64,
+    /// Its host, as its DataNode calls it.
+    pub(crate) host: String,
+    /// Its rack.
+    pub(crate) rack: String,
+    /// Where map output is fetched.
+    pub(crate) shuffle_addr: String,
+    /// Where logs are read.
+    pub(crate) logs_addr: String,
+    /// Attempts at a time.
+    pub(crate) slots: Slots,
+}
+
+/// A registration.
+pub(crate) fn register(who: &Identity, attempts: Vec<Report>, outputs: Vec<Attempt>) -> FromTracker {
+    let register = RegisterTracker {
+        name: who.name.clone(),
+        incarnation: who.incarnation,
+        host: who.host.clone(),
+        rack: who.rack.clone(),
+        shuffle_addr: who.shuffle_addr.clone(),
+        logs_addr: who.logs_addr.clone(),
+        map_slots: who.slots.map,
+        reduce_slots: who.slots.reduce,
+        attempts: attempts.into_iter().map(report).collect(),
+        outputs: outputs.iter().map(Attempt::to_string).collect(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        protocol: PROTOCOL,
+    };
+    FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
+}
+
+/// A heartbeat.
+pub(crate) fn heartbeat(heartbeat: Heartbeat) -> FromTracker {
+    let Heartbeat { seq, acked, attempts, fetch_failures } = heartbeat;
+    let failure =
+        |(reduce, map): (Attempt, Attempt)| FetchFailure { reduce: reduce.to_string(), map: map.to_string() };
+    let heartbeat = mr::Heartbeat {
+        seq,
+        acked,
+        attempts: attempts.into_iter().map(report).collect(),
+        fetch_failures: fetch_failures.into_iter().map(failure).collect(),
+    };
+    FromTracker { kind: Some(from_tracker::Kind::Heartbeat(heartbeat)) }
+}
+
+fn report(report: Report) -> AttemptReport {
+    let status = match report.status {
+        Status::Running(progress) => attempt_report::Status::Running(progress),
+        Status::Ended(Ending::Succeeded { result, .. }) => attempt_report::Status::Succeeded(result),
+        Status::Ended(Ending::Failed(error)) => attempt_report::Status::Failed(error),
+        Status::Ended(Ending::Killed(why)) => attempt_report::Status::Killed(why),
+    };
+    AttemptReport { attempt: report.attempt.to_string(), status: Some(status) }
+}
+
+/// What the JobTracker said; None if this build does not know it.
+pub(crate) fn event(message: ToTracker) -> Option<Event> {
+    Some(match message.kind? {
+        to_tracker::Kind::Registered(registered) => {
+            let ms = if registered.heartbeat_ms == 0 { 1000 } else { registered.heartbeat_ms };
+            Event::Registered { heartbeat: Duration::from_millis(ms) }
+        }
+        to_tracker::Kind::Refused(words) => Event::Refused(words),
+        to_tracker::Kind::RegisterAgain(_) => Event::RegisterAgain,
+        to_tracker::Kind::Orders(orders) => Event::Orders {
+            answers: orders.answers,
+            orders: orders.orders.into_iter().map(|order| (order.number, taken(order.kind))).collect(),
+        },
+    })
+}
+
+fn taken(kind: Option<order::Kind>) -> Order {
+    understood(kind).unwrap_or_else(|why| {
+        tracing::warn!(why, "an order that makes no sense: skipped");
+        Order::Unknown
+    })
+}
+
+fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
+    let of_attempt = |text: &str| text.parse::<Attempt>().map_err(|error| error.to_string());
+    Ok(match kind.ok_or("empty, or of a newer JobTracker")? {
+        order::Kind::Launch(launch) => {
+            let spec = launch.task.ok_or("a launch of nothing")?;
+            Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec))
+        }
+        order::Kind::Stop(stop) => Order::Stop(of_attempt(&stop.attempt)?, stop.why),
+        order::Kind::MapEvents(news) => {
+            Order::MapEvents(news.job.parse().map_err(|error| format!("{error}"))?, news.first, news.events)
+        }
+        order::Kind::Clean(job) => Order::Clean(job.parse().map_err(|error| format!("{error}"))?),
+    })
+}

@@ -1,0 +1,141 @@
+//! What attempts do, and what is said of them.
+
+use super::*;
+use proto::mr::{MapAvailable, MapEvent, MapEvents, Stop, attempt_report::Status as Said, map_event};
+
+fn stop(attempt: &str) -> order::Kind {
+    order::Kind::Stop(Stop { attempt: attempt.into(), why: "enough".into() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_starts_comes_further_and_is_done() {
+    let world = World::start().await;
+    world.launch("job_1.m0.0", "ok");
+    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.m0.0").await else { panic!("not done") };
+    assert_eq!(result.counters["RECORDS"], 3);
+    world.launch("job_1.m1.0", "hang");
+    world.jobtracker.progress_of("job_1.m1.0").await;
+    world.jobtracker.order(stop("job_1.m1.0"));
+    assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Said::Killed("enough".into()));
+    // Each order came several times, and was taken once.
+    assert_eq!(world.jobtracker.with(|heard| heard.ended.len()), 2);
+    assert_eq!(world.log("job_1.m0.0", false, 0).await.unwrap(), "this is job_1.m0.0\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_are_the_real_ones() {
+    let world = World::start().await;
+    let cases = [
+        ("job_1.m0.0", "exit:3", "exit code 3; stderr ends with:\nline 10 of trouble\n"),
+        ("job_1.m1.0", "crash", "killed by signal 6 (aborted); stderr ends with:\nabout to crash"),
+        ("job_1.m2.0", "failed:bad record at /in:7", "bad record at /in:7"),
+        ("job_1.m3.0", "silent", "exit code 0, but it did not say that it was done"),
+        ("job_1.m4.0", "close", "it closed its umbilical without a word"),
+    ];
+    for (attempt, fake, words) in cases {
+        world.launch(attempt, fake);
+        let failure = world.jobtracker.failure_of(attempt).await;
+        assert!(failure.starts_with(words), "{fake}: {failure}");
+        assert!(fake != "exit:3" || failure.ends_with("line 19 of trouble"), "{failure}");
+    }
+    assert!(world.log("job_1.m0.0", true, 10).await.unwrap().ends_with("trouble\n"));
+    let unknown = world.log("job_9.m0.0", true, 0).await.unwrap_err();
+    assert_eq!(unknown.code(), tonic::Code::NotFound);
+    assert_eq!(world.log("../x", true, 0).await.unwrap_err().code(), tonic::Code::InvalidArgument);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_killed_from_outside_says_so() {
+    let world = World::start().await;
+    world.launch("job_1.m0.0", "fork:hang");
+    let grandchild = world.grandchild("job_1.m0.0").await;
+    let (_, child) = state_of(grandchild).unwrap();
+    let pid = rustix::process::Pid::from_raw(child.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let failure = world.jobtracker.failure_of("job_1.m0.0").await;
+    assert_eq!(failure, "killed by signal 9 (out of memory?)");
+    until_true("the grandchild's death", || is_dead(grandchild)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_takes_grandchildren_too_and_so_does_the_end() {
+    let world = World::start().await;
+    world.launch("job_1.m0.0", "fork:hang");
+    let grandchild = world.grandchild("job_1.m0.0").await;
+    assert!(!is_dead(grandchild));
+    world.jobtracker.order(stop("job_1.m0.0"));
+    assert_eq!(world.jobtracker.end_of("job_1.m0.0").await, Said::Killed("enough".into()));
+    until_true("the grandchild's death", || is_dead(grandchild)).await;
+    world.launch("job_1.m1.0", "fork:ok");
+    assert!(matches!(world.jobtracker.end_of("job_1.m1.0").await, Said::Succeeded(_)));
+    let grandchild = world.grandchild("job_1.m1.0").await;
+    until_true("the grandchild's death", || is_dead(grandchild)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reduces_hear_of_maps_with_the_path_of_what_is_here() {
+    let world = World::start().await;
+    world.launch("job_1.m0.0", "ok");
+    world.jobtracker.end_of("job_1.m0.0").await;
+    world.launch("job_1.r0.0", "events:3");
+    let available = |attempt: &str, tracker: &str| {
+        let map =
+            MapAvailable { attempt: attempt.into(), tracker: tracker.into(), ..MapAvailable::default() };
+        MapEvent { kind: Some(map_event::Kind::Available(map)) }
+    };
+    let withdrawn = MapEvent { kind: Some(map_event::Kind::Withdrawn("job_1.m1.0".into())) };
+    let news = |first, events| order::Kind::MapEvents(MapEvents { job: "job_1".into(), first, events });
+    world.jobtracker.order(news(0, vec![available("job_1.m0.0", "here")]));
+    world.jobtracker.order(news(1, vec![available("job_1.m1.0", "there"), withdrawn]));
+    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
+    let path = std::fs::canonicalize(world.root()).unwrap().join("jobs/job_1/output/job_1.m0.0.out");
+    let local = format!("job_1.m0.0={}", path.display());
+    assert_eq!(result.pieces, [local.as_str(), "job_1.m1.0=", "-job_1.m1.0"]);
+    // Launched later, it hears the same.
+    world.launch("job_1.r1.0", "events:3");
+    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r1.0").await else { panic!("not done") };
+    assert_eq!(result.pieces.len(), 3);
+    world.launch("job_1.r2.0", "unfetched:job_1.m0.0");
+    let failure = world.jobtracker.until("a fetch failure", |heard| {
+        heard.heartbeats.iter().find_map(|heartbeat| heartbeat.fetch_failures.first().cloned())
+    });
+    let failure = failure.await;
+    assert_eq!((failure.reduce.as_str(), failure.map.as_str()), ("job_1.r2.0", "job_1.m0.0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_fetched_or_started_fails_with_the_reason() {
+    let world = World::with(|config| config.client.deadline = daemon::Period::millis(200)).await;
+    let mut spec = spec("job_1.m0.0", "ok");
+    spec.namenode = "127.0.0.1:1".into();
+    spec.program = Some(Program { kind: Some(program::Kind::Executable("/bin/job".into())), files: vec![] });
+    world.launch_spec(spec.clone());
+    let failure = world.jobtracker.failure_of("job_1.m0.0").await;
+    assert!(failure.contains("127.0.0.1:1"), "{failure}");
+    spec.attempt = "job_1.m1.0".into();
+    spec.program = None;
+    world.launch_spec(spec);
+    assert_eq!(world.jobtracker.failure_of("job_1.m1.0").await, "the task names no program");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_named_and_the_next_attempt_goes_elsewhere() {
+    let world = World::with(|config| {
+        let other = config.tasktracker.dirs[0].with_file_name("two");
+        config.tasktracker.dirs.push(other);
+        config.tasktracker.warm_tasks = 0;
+    })
+    .await;
+    let on = |name: &str, attempt: &str| world.dir.path().join(name).join("logs").join(attempt).exists();
+    world.launch("job_1.m0.0", "failed:No space left on device (os error 28)");
+    let failure = world.jobtracker.failure_of("job_1.m0.0").await;
+    let full = if on("one", "job_1.m0.0") { "one" } else { "two" };
+    let root = std::fs::canonicalize(world.dir.path().join(full)).unwrap();
+    assert!(failure.starts_with(&format!("no space on {}: ", root.display())), "{failure}");
+    for index in 1..5 {
+        let attempt = format!("job_1.m{index}.0");
+        world.launch(&attempt, "ok");
+        world.jobtracker.end_of(&attempt).await;
+        assert!(!on(full, &attempt), "{attempt} went to the full disk");
+    }
+}

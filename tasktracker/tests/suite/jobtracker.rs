@@ -1,0 +1,187 @@
+//! A JobTracker of the tests' own, over real gRPC: remembers what it hears, says what the test wants.
+
+use proto::mr::{
+    AttemptReport, FromTracker, Heartbeat, Order, Orders, Progress, RegisterTracker, Registered, ToTracker,
+    attempt_report::Status as Said,
+    from_tracker, order, to_tracker,
+    tracker_link_server::{TrackerLink, TrackerLinkServer},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+
+type Out = mpsc::UnboundedSender<Result<ToTracker, Status>>;
+
+#[derive(Default)]
+pub(crate) struct Heard {
+    out: Option<Out>,
+    waiting: Vec<Order>,
+    number: u64,
+    /// The interval that registrations are answered with; 50 ms if 0.
+    pub(crate) heartbeat_ms: u64,
+    /// Do not answer heartbeats.
+    pub(crate) mute: bool,
+    /// Answer registrations with these words.
+    pub(crate) refusal: Option<String>,
+    pub(crate) registrations: Vec<RegisterTracker>,
+    pub(crate) heartbeats: Vec<Heartbeat>,
+    pub(crate) running: BTreeMap<String, Progress>,
+    /// Every report of an end, in order.
+    pub(crate) ended: Vec<(String, Said)>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct JobTracker {
+    heard: Arc<Mutex<Heard>>,
+    changed: Arc<Notify>,
+}
+
+impl JobTracker {
+    /// Serves; returns its address too.
+    pub(crate) async fn start() -> (Self, String) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let jobtracker = Self::default();
+        let service = TrackerLinkServer::new(jobtracker.clone());
+        let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
+        let server = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming(incoming));
+        (jobtracker, addr)
+    }
+
+    /// Waits until `look` finds something in what was heard.
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&mut Heard) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if let Some(found) = look(&mut self.heard.lock().unwrap()) {
+                    return found;
+                }
+                changed.await;
+            }
+        };
+        let found = tokio::time::timeout(Duration::from_secs(40), wait).await.ok();
+        found.unwrap_or_else(|| {
+            panic!("waited in vain for {what}; ended: {:?}", self.with(|heard| heard.ended.clone()))
+        })
+    }
+
+    /// How an attempt ended.
+    pub(crate) async fn end_of(&self, attempt: &str) -> Said {
+        let find = |heard: &mut Heard| {
+            let found = heard.ended.iter().find(|(id, _)| id == attempt);
+            found.map(|(_, said)| said.clone())
+        };
+        self.until(&format!("the end of {attempt}"), find).await
+    }
+
+    /// The words of one that failed.
+    pub(crate) async fn failure_of(&self, attempt: &str) -> String {
+        match self.end_of(attempt).await {
+            Said::Failed(words) => words,
+            other => panic!("{attempt} did not fail: {other:?}"),
+        }
+    }
+
+    /// Waits until an attempt has reported progress.
+    pub(crate) async fn progress_of(&self, attempt: &str) {
+        let come = |heard: &mut Heard| {
+            heard.running.get(attempt).filter(|progress| (progress.done - 0.5).abs() < 1e-9).map(drop)
+        };
+        self.until(&format!("progress of {attempt}"), come).await;
+    }
+
+    /// Gives an order, together with all that have not been taken yet.
+    pub(crate) fn order(&self, kind: order::Kind) {
+        let mut heard = self.heard.lock().unwrap();
+        heard.number += 1;
+        let order = Order { number: heard.number, kind: Some(kind) };
+        heard.waiting.push(order);
+        // Twice: a repeat must do nothing.
+        heard.tell(0);
+        heard.tell(0);
+    }
+
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut Heard) -> T) -> T {
+        act(&mut self.heard.lock().unwrap())
+    }
+
+    fn take(&self, message: FromTracker, out: &Out) {
+        let mut heard = self.heard.lock().unwrap();
+        match message.kind.unwrap() {
+            from_tracker::Kind::Register(register) => {
+                heard.out = Some(out.clone());
+                (heard.number, heard.waiting) = (0, Vec::new());
+                heard.reported(register.attempts.clone());
+                heard.registrations.push(register);
+                let heartbeat_ms = if heard.heartbeat_ms == 0 { 50 } else { heard.heartbeat_ms };
+                let kind = match heard.refusal.clone() {
+                    Some(words) => to_tracker::Kind::Refused(words),
+                    None => to_tracker::Kind::Registered(Registered { tracker: 0, epoch: 1, heartbeat_ms }),
+                };
+                out.send(Ok(ToTracker { kind: Some(kind) })).ok();
+            }
+            from_tracker::Kind::Heartbeat(heartbeat) => {
+                let (seq, acked) = (heartbeat.seq, heartbeat.acked);
+                heard.waiting.retain(|order| order.number > acked);
+                if !heard.mute {
+                    heard.reported(heartbeat.attempts.clone());
+                    heard.tell(seq);
+                }
+                heard.heartbeats.push(heartbeat);
+            }
+        }
+        drop(heard);
+        self.changed.notify_waiters();
+    }
+}
+
+impl Heard {
+    fn tell(&self, answers: u64) {
+        let orders = Orders { answers, orders: self.waiting.clone() };
+        let message = ToTracker { kind: Some(to_tracker::Kind::Orders(orders)) };
+        if let Some(out) = &self.out {
+            out.send(Ok(message)).ok();
+        }
+    }
+
+    fn reported(&mut self, reports: Vec<AttemptReport>) {
+        for AttemptReport { attempt, status } in reports {
+            match status.unwrap() {
+                Said::Running(progress) => drop(self.running.insert(attempt, progress)),
+                ended => self.ended.push((attempt, ended)),
+            }
+        }
+    }
+
+    /// Breaks the line.
+    pub(crate) fn hang_up(&mut self) {
+        if let Some(out) = self.out.take() {
+            out.send(Err(Status::unavailable("broken on purpose"))).ok();
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl TrackerLink for JobTracker {
+    type AttachStream = UnboundedReceiverStream<Result<ToTracker, Status>>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<FromTracker>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let (out, stream) = mpsc::unbounded_channel();
+        let (jobtracker, mut incoming) = (self.clone(), request.into_inner());
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = incoming.next().await {
+                jobtracker.take(message, &out);
+            }
+        });
+        Ok(Response::new(UnboundedReceiverStream::new(stream)))
+    }
+}

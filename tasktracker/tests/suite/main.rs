@@ -1,0 +1,172 @@
+//! A real tracker with real processes, and a JobTracker that the test speaks for.
+
+mod attempts;
+mod jobtracker;
+mod tracker;
+
+use daemon::{Bytes, config::Config};
+use fermata_tasktracker::TaskTracker;
+use jobtracker::JobTracker;
+use proto::mr::{Launch, Partition, Program, Split, TaskSpec, order, program, task_spec};
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// One after the other: some count what this process has open.
+static ONE: Mutex<()> = Mutex::const_new(());
+
+struct World {
+    tracker: Option<TaskTracker>,
+    jobtracker: JobTracker,
+    config: Config,
+    dir: tempfile::TempDir,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl World {
+    async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let one = ONE.lock().await;
+        let dir = tempfile::tempdir().unwrap();
+        let (jobtracker, addr) = JobTracker::start().await;
+        let mut config = Config::default();
+        config.cluster.jobtracker = addr;
+        config.tasktracker.node = "here".into();
+        config.tasktracker.listen = "127.0.0.1:0".into();
+        config.tasktracker.dirs = vec![dir.path().join("one")];
+        config.tasktracker.reserve = Bytes(0);
+        config.tasktracker.map_slots = 4;
+        config.tasktracker.reduce_slots = 4;
+        change(&mut config);
+        let mut world = Self { tracker: None, jobtracker, config, dir, _one: one };
+        world.start_tracker().await;
+        world
+    }
+
+    async fn start_tracker(&mut self) {
+        let tracker = TaskTracker::start(&self.config, Some(&fake_task())).await.unwrap();
+        tracker.ready().await.unwrap();
+        self.tracker = Some(tracker);
+    }
+
+    async fn stop_tracker(&mut self) {
+        self.tracker.take().unwrap().stop().await;
+    }
+
+    fn tracker(&self) -> &TaskTracker {
+        self.tracker.as_ref().unwrap()
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("one")
+    }
+
+    /// Launches an attempt that does what `fake` says (see `examples/fake_task.rs`).
+    fn launch(&self, attempt: &str, fake: &str) {
+        self.launch_spec(spec(attempt, fake));
+    }
+
+    fn launch_spec(&self, spec: TaskSpec) {
+        self.jobtracker.order(order::Kind::Launch(Launch { task: Some(spec) }));
+    }
+
+    async fn log(&self, attempt: &str, stderr: bool, tail_bytes: u64) -> Result<String, tonic::Status> {
+        let at = format!("http://{}", self.tracker().logs_addr());
+        let mut client = proto::mr::tracker_logs_client::TrackerLogsClient::connect(at).await.unwrap();
+        let request = proto::mr::LogRequest { attempt: attempt.into(), stderr, tail_bytes };
+        let mut stream = client.log(request).await?.into_inner();
+        let mut text = Vec::new();
+        while let Some(chunk) = stream.message().await? {
+            text.extend(chunk.data);
+        }
+        Ok(String::from_utf8(text).unwrap())
+    }
+
+    /// The number of the process that `fork` left behind.
+    async fn grandchild(&self, attempt: &str) -> u32 {
+        until("the grandchild's number", || async {
+            let log = self.log(attempt, false, 0).await.unwrap_or_default();
+            log.lines().find_map(|line| line.strip_prefix("grandchild ")?.parse().ok())
+        })
+        .await
+    }
+}
+
+/// Looks again and again until there is something to see.
+async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    for _ in 0..4000 {
+        if let Some(found) = look().await {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited in vain for {what}");
+}
+
+async fn until_true(what: &str, look: impl Fn() -> bool) {
+    until(what, || async { look().then_some(()) }).await;
+}
+
+fn spec(attempt: &str, fake: &str) -> TaskSpec {
+    let map = attempt.contains(".m");
+    let split = Split { source: "/in".into(), start: 0, end: 10, whole: false };
+    TaskSpec {
+        attempt: attempt.into(),
+        job_name: "a test".into(),
+        user: "tester".into(),
+        program: Some(Program { kind: Some(program::Kind::Builtin("fake".into())), files: vec![] }),
+        conf: [("fake".to_string(), fake.to_string())].into(),
+        input: Some(if map {
+            task_spec::Input::Split(split)
+        } else {
+            task_spec::Input::Partition(Partition { index: 0, maps: 2 })
+        }),
+        reduces: 2,
+        shuffle_token: b"secret".to_vec(),
+        ..TaskSpec::default()
+    }
+}
+
+/// Built by `cargo test` together with the tests.
+fn fake_task() -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    let path = this.ancestors().nth(2).unwrap().join("examples/fake_task");
+    assert!(path.is_file(), "{} is missing: cargo build --examples", path.display());
+    path
+}
+
+/// The state letter of a process, if there is one: fields after the name, which ends with the last bracket.
+fn state_of(pid: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+fn is_dead(pid: u32) -> bool {
+    // Orphans are init's to reap, which is not always quick, nor always there.
+    state_of(pid).is_none_or(|(state, _)| state == 'Z' || state == 'X')
+}
+
+/// All files below a folder, by their path in it.
+fn files(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(path);
+            } else {
+                found.push(path.strip_prefix(root).unwrap().display().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}

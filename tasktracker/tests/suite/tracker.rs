@@ -1,0 +1,156 @@
+//! The tracker itself: restarts, broken lines, leaks, strangers.
+
+use super::*;
+use proto::mr::attempt_report::Status as Said;
+use std::io::Read;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_finds_outputs_and_a_clean_removes_them() {
+    let mut world = World::start().await;
+    world.launch("job_1.m0.0", "ok");
+    world.jobtracker.end_of("job_1.m0.0").await;
+    world.launch("job_1.m1.0", "hang");
+    world.jobtracker.progress_of("job_1.m1.0").await;
+    world.stop_tracker().await;
+    world.start_tracker().await;
+    let last = world.jobtracker.with(|heard| heard.registrations.last().cloned()).unwrap();
+    assert_eq!(last.outputs, ["job_1.m0.0"]);
+    assert!(last.attempts.is_empty(), "{last:?}");
+    let first = world.jobtracker.with(|heard| heard.registrations[0].clone());
+    assert!(last.incarnation > first.incarnation);
+    // And serves them, to who has the token.
+    let mut stream = std::net::TcpStream::connect(world.tracker().shuffle_addr()).unwrap();
+    let mut body = b"FMS1\x06secret\x0ajob_1.m0.0".to_vec();
+    body.extend(1u32.to_le_bytes());
+    std::io::Write::write_all(&mut stream, &[&(body.len() as u32).to_le_bytes()[..], &body].concat())
+        .unwrap();
+    let mut reply = [0; 1 + 3 * 8 + 4 + 11];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!((reply[0], &reply[29..]), (0, &b"partition 1"[..]));
+    world.jobtracker.order(order::Kind::Clean("job_1".into()));
+    let jobs = world.root().join("jobs");
+    until_true("an empty folder", || std::fs::read_dir(&jobs).unwrap().next().is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_is_repeated_until_it_is_answered() {
+    let world = World::start().await;
+    world.jobtracker.with(|heard| heard.mute = true);
+    world.launch("job_1.m0.0", "ok");
+    let has_end = |heartbeat: &proto::mr::Heartbeat| {
+        heartbeat.attempts.iter().any(|report| matches!(report.status, Some(Said::Succeeded(_))))
+    };
+    // The first that went unanswered hides the end behind it; answer once it has come several times.
+    let same = world.jobtracker.until("repeats", |heard| {
+        let last = heard.heartbeats.last()?;
+        let same = heard.heartbeats.iter().filter(|heartbeat| heartbeat.seq == last.seq).count();
+        (same >= 4).then_some(last.seq)
+    });
+    let seq = same.await;
+    world.jobtracker.with(|heard| heard.mute = false);
+    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Said::Succeeded(_)));
+    let told = world.jobtracker.with(|heard| {
+        assert!(heard.heartbeats.iter().any(|heartbeat| heartbeat.seq > seq || has_end(heartbeat)));
+        heard.ended.len()
+    });
+    assert_eq!(told, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_broken_line_it_registers_with_what_it_runs_and_has() {
+    let world = World::start().await;
+    world.launch("job_1.m0.0", "ok");
+    world.jobtracker.end_of("job_1.m0.0").await;
+    world.launch("job_1.m1.0", "hang");
+    world.jobtracker.progress_of("job_1.m1.0").await;
+    world.jobtracker.with(jobtracker::Heard::hang_up);
+    let again = world.jobtracker.until("a registration", |heard| heard.registrations.get(1).cloned()).await;
+    assert_eq!(again.outputs, ["job_1.m0.0"]);
+    let running: Vec<&str> = again.attempts.iter().map(|report| report.attempt.as_str()).collect();
+    assert_eq!(running, ["job_1.m1.0"]);
+    assert_eq!(again.incarnation, world.jobtracker.with(|heard| heard.registrations[0].incarnation));
+    // It still runs, and the JobTracker can stop it.
+    let stop = proto::mr::Stop { attempt: "job_1.m1.0".into(), why: "enough".into() };
+    world.jobtracker.order(order::Kind::Stop(stop));
+    assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Said::Killed("enough".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_ends_it_and_everything_that_runs() {
+    let world = World::start().await;
+    world.launch("job_1.m0.0", "fork:hang");
+    let grandchild = world.grandchild("job_1.m0.0").await;
+    world.jobtracker.with(|heard| {
+        heard.refusal = Some("another process has taken the name here".into());
+        heard.hang_up();
+    });
+    let error = world.tracker().failed().await.to_string();
+    assert!(error.contains("another process has taken the name here"), "{error}");
+    until_true("the grandchild's death", || is_dead(grandchild)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_at_the_umbilical_are_hung_up_on() {
+    let world = World::start().await;
+    let mut stream = std::os::unix::net::UnixStream::connect(world.root().join("umbilical.sock")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_leaves_no_process_and_no_socket() {
+    let mut world = World::with(|config| config.tasktracker.warm_tasks = 2).await;
+    until_true("a full pool", || world.tracker().idle() == 2).await;
+    world.launch("job_1.m0.0", "fork:hang");
+    let grandchild = world.grandchild("job_1.m0.0").await;
+    let (_, child) = state_of(grandchild).unwrap();
+    world.stop_tracker().await;
+    until_true("the child's death", || is_dead(child) && is_dead(grandchild)).await;
+    assert!(!world.root().join("umbilical.sock").exists());
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn zombies() -> usize {
+    let own = std::process::id();
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| state_of(*pid) == Some(('Z', own))).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_attempts_leave_nothing_behind() {
+    let world = World::with(|config| config.tasktracker.logs_kept = 5).await;
+    // Nothing below may wait for a tick.
+    world.jobtracker.with(|heard| {
+        heard.heartbeat_ms = 60_000;
+        heard.hang_up();
+    });
+    world.jobtracker.until("a registration", |heard| heard.registrations.get(1).map(drop)).await;
+    let mut before = 0;
+    let begin = std::time::Instant::now();
+    for index in 0..200 {
+        if index == 20 {
+            until_true("a full pool", || world.tracker().idle() == 1).await;
+            before = open_files();
+        }
+        let attempt = format!("job_1.m{index}.0");
+        world.launch(&attempt, if index % 10 == 9 { "exit:1" } else { "ok" });
+        world.jobtracker.end_of(&attempt).await;
+    }
+    println!("{:?} an attempt", begin.elapsed() / 200);
+    until_true("a full pool", || world.tracker().idle() == 1).await;
+    until_true("no more processes than the idle one", || world.tracker().processes() == 1).await;
+    until_true("no zombie", || zombies() == 0).await;
+    until_true("no file left open", || open_files() <= before + 2).await;
+    world.jobtracker.order(order::Kind::Clean("job_1".into()));
+    let jobs = world.root().join("jobs");
+    until_true("an empty folder", || std::fs::read_dir(&jobs).unwrap().next().is_none()).await;
+    let left = files(&world.root());
+    let logs = left.iter().filter(|name| name.starts_with("logs/")).count();
+    assert_eq!(logs, 2 * 5, "{left:?}");
+    // LOCK, the socket, and the idle process's stdout and stderr.
+    assert_eq!(left.len() - logs, 4, "{left:?}");
+}
