@@ -1,6 +1,6 @@
 //! Which cluster a command is for.
 
-use crate::cluster::ClusterState;
+use crate::{cluster::ClusterState, job::wire::JobTracker};
 use anyhow::{Context, Result, bail};
 use daemon::config::{ClientConfig, Config};
 use dfs::client::{Client, ClientOptions};
@@ -16,6 +16,9 @@ pub(crate) struct Target {
     /// Address of the namenode
     #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_NAMENODE")]
     namenode: Option<String>,
+    /// Address of the jobtracker
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER")]
+    jobtracker: Option<String>,
     /// Configuration file of the cluster
     #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG")]
     config: Option<PathBuf>,
@@ -25,6 +28,7 @@ pub(crate) struct Target {
 #[derive(Debug, PartialEq)]
 struct Found {
     namenode: String,
+    jobtracker: String,
     client: ClientConfig,
 }
 
@@ -41,32 +45,53 @@ impl Target {
         Ok(Client::connect(ClientOptions::new(found.namenode, found.client)).await?)
     }
 
+    /// Connects to the JobTracker of the cluster that is meant.
+    pub(crate) async fn jobtracker(&self) -> Result<JobTracker> {
+        self.jobtracker_as(None).await
+    }
+
+    /// The same, as another user.
+    pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
+        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        let addr = match &self.jobtracker {
+            Some(addr) => addr.clone(),
+            None => self.find(&cwd)?.jobtracker,
+        };
+        check_addr("jobtracker", &addr)?;
+        JobTracker::connect(&addr, user).await
+    }
+
     fn find(&self, cwd: &Path) -> Result<Found> {
         let file = self.config.clone().or_else(|| {
             let here = cwd.join("fermata.toml");
             here.is_file().then_some(here)
         });
         if let Some(namenode) = &self.namenode {
-            check_addr(namenode)?;
-            let client = Config::load(file.as_deref())?.client;
-            return Ok(Found { namenode: namenode.clone(), client });
+            check_addr("namenode", namenode)?;
+            let Config { cluster, client, .. } = Config::load(file.as_deref())?;
+            return Ok(Found { namenode: namenode.clone(), jobtracker: cluster.jobtracker, client });
         }
         if let Some(file) = file {
-            let config = Config::load(Some(&file))?;
-            return Ok(Found { namenode: config.cluster.namenode, client: config.client });
+            return Ok(Config::load(Some(&file))?.into());
         }
         let Some(folder) = nearest(cwd) else {
             bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
         };
-        let config = Config::load(Some(&folder.join("fermata.toml")))?;
-        Ok(Found { namenode: config.cluster.namenode, client: config.client })
+        Ok(Config::load(Some(&folder.join("fermata.toml")))?.into())
     }
 }
 
-fn check_addr(addr: &str) -> Result<()> {
+impl From<Config> for Found {
+    fn from(config: Config) -> Self {
+        let Config { cluster, client, .. } = config;
+        Self { namenode: cluster.namenode, jobtracker: cluster.jobtracker, client }
+    }
+}
+
+fn check_addr(what: &str, addr: &str) -> Result<()> {
     let parts = addr.rsplit_once(':');
     if parts.is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
-        bail!("namenode address {addr:?} is not host:port (a port is a number up to 65535)");
+        bail!("{what} address {addr:?} is not host:port (a port is a number up to 65535)");
     }
     Ok(())
 }
@@ -121,18 +146,18 @@ mod tests {
 
         with_file(root.path(), "named:3");
         let config = Some(root.path().join("fermata.toml"));
-        assert_eq!(found(&Target { config: config.clone(), namenode: None }, &deep), "named:3");
-        assert_eq!(found(&Target { config, namenode: Some("flag:4".into()) }, &deep), "flag:4");
+        assert_eq!(found(&Target { config: config.clone(), ..Target::default() }, &deep), "named:3");
+        assert_eq!(found(&Target { config, namenode: Some("flag:4".into()), ..Target::default() }, &deep), "flag:4");
     }
 
     #[test]
     fn bad_names_are_refused() {
         let root = tempfile::tempdir().unwrap();
         for addr in ["localhost", "localhost:70000", ":1", "x:y"] {
-            let target = Target { namenode: Some(addr.into()), config: None };
+            let target = Target { namenode: Some(addr.into()), ..Target::default() };
             assert!(target.find(root.path()).unwrap_err().to_string().contains("is not host:port"));
         }
-        let target = Target { namenode: None, config: Some(root.path().join("absent.toml")) };
+        let target = Target { config: Some(root.path().join("absent.toml")), ..Target::default() };
         assert!(target.find(root.path()).unwrap_err().to_string().starts_with("cannot read "));
     }
 }

@@ -7,6 +7,7 @@ mod bench;
 mod cluster;
 mod command;
 mod fs;
+mod job;
 mod locate;
 mod output;
 
@@ -47,7 +48,25 @@ enum Command {
     /// Work with files in the cluster
     #[command(subcommand, arg_required_else_help = true)]
     Fs(fs::FsCommand),
-    /// List the datanodes
+    /// Submit a job, and follow it
+    Submit(job::submit::Args),
+    /// List the jobs
+    Jobs(job::look::Jobs),
+    /// Show one job
+    Job(job::look::Show),
+    /// List a job's tasks and their attempts
+    Tasks(job::look::One),
+    /// Show a job's counters
+    Counters(job::look::One),
+    /// Show what an attempt of a task printed
+    Logs(job::look::Logs),
+    /// Stop a job
+    Kill(job::look::One),
+    /// Print a job's history, as JSON lines
+    History(job::look::One),
+    /// List the built-in programs
+    Programs(job::look::Programs),
+    /// List the nodes
     Nodes(command::nodes::Args),
     /// Empty a datanode so that it can be stopped
     Drain(command::drain::Args),
@@ -77,6 +96,15 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Down(args) => command::down::run(args),
         Command::Demo(args) => command::demo::run(args).await,
         Command::Fs(command) => fs::run(command, &cli.target).await,
+        Command::Submit(args) => job::submit::run(args, &cli.target).await,
+        Command::Jobs(args) => job::look::jobs(args, &cli.target).await,
+        Command::Job(args) => job::look::show(args, &cli.target).await,
+        Command::Tasks(args) => job::look::tasks(args, &cli.target).await,
+        Command::Counters(args) => job::look::counters(args, &cli.target).await,
+        Command::Logs(args) => job::look::logs(args, &cli.target).await,
+        Command::Kill(args) => job::look::kill(args, &cli.target).await,
+        Command::History(args) => job::look::history(args, &cli.target).await,
+        Command::Programs(args) => job::look::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
         Command::Chaos(command) => command::chaos::run(command).await,

@@ -63,7 +63,7 @@ fn rate(bytes: u64, time: Duration) -> f64 {
 pub(crate) async fn measure(folder: &Path, size: u64, write: bool, read: bool) -> Result<Vec<Figure>> {
     let source = folder.join("source");
     make_source(&source, size)?;
-    let launch = Launch::start(layout(folder, "bytes", 1)?, None).await?;
+    let launch = Launch::start_files(layout(folder, "bytes", 1)?, None).await?;
     let client = launch.client().await?;
     let mut figures = Vec::new();
     if write {

@@ -37,31 +37,44 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Starts everything and waits until every node is registered and safemode is over.
+    /// Starts the whole cluster; ready when every node takes blocks and tasks.
     pub(crate) async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
+        let mut launch = Self::start_files(layout, port).await?;
+        let first = launch.state.daemons.len();
+        launch.spawn(&Layout::jobtracker())?;
+        launch.state.jobtracker = launch.ready(first).await?;
+        launch.start_all(Kind::Tasktracker).await?;
+        Ok(launch)
+    }
+
+    /// Starts the file system alone: no jobs.
+    pub(crate) async fn start_files(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Self::start_namenode(layout, port).await?;
-        let addr = launch.state.namenode.clone();
-        for role in launch.layout.datanodes().collect::<Vec<_>>() {
-            launch.spawn(&role, &addr)?;
-        }
-        for at in 1..launch.state.daemons.len() {
-            launch.ready(at).await?;
-        }
+        launch.start_all(Kind::Datanode).await?;
         launch.registered().await?;
         Ok(launch)
+    }
+
+    /// Starts a daemon of this kind on every node and waits until all serve.
+    async fn start_all(&mut self, kind: Kind) -> Result<()> {
+        let first = self.state.daemons.len();
+        for role in self.layout.on_nodes(kind) {
+            self.spawn(&role)?;
+        }
+        for at in first..self.state.daemons.len() {
+            self.ready(at).await?;
+        }
+        Ok(())
     }
 
     /// Starts the namenode alone and waits until it serves.
     pub(crate) async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
         let port = port.filter(|port| *port != 0).map_or_else(free_port, Ok)?;
-        let listen = format!("127.0.0.1:{port}");
         layout.make()?;
-        layout.write_config(&listen)?;
+        layout.write_config(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{}", free_port()?))?;
         let mut launch = Self { layout, state: ClusterState::default(), children: vec![], keep: false };
-        launch.spawn(&Layout::namenode(), &listen)?;
-        let addr = launch.ready(0).await?;
-        launch.layout.write_config(&addr)?;
-        launch.state.namenode = addr;
+        launch.spawn(&Layout::namenode())?;
+        launch.state.namenode = launch.ready(0).await?;
         Ok(launch)
     }
 
@@ -121,7 +134,7 @@ impl Launch {
         self.children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
-    fn spawn(&mut self, role: &Role, namenode: &str) -> Result<()> {
+    fn spawn(&mut self, role: &Role) -> Result<()> {
         let layout = &self.layout;
         let mut daemon = Daemon {
             name: role.name.clone(),
@@ -133,7 +146,7 @@ impl Launch {
             log: layout.log(role),
             ready_file: layout.ready_file(role),
             program: program(role.kind)?,
-            args: layout.args(role, namenode),
+            args: layout.args(role),
         };
         self.children.push(run(&mut daemon)?);
         self.state.daemons.push(daemon);

@@ -23,6 +23,12 @@ pub(crate) struct Overrides {
     pub(crate) block_size: Option<Bytes>,
     /// A configuration to go by instead of the folder's own.
     pub(crate) config: Option<PathBuf>,
+    /// Maps at a time on each node.
+    pub(crate) map_slots: Option<u32>,
+    /// Reduces at a time on each node.
+    pub(crate) reduce_slots: Option<u32>,
+    /// The scheduling policy.
+    pub(crate) scheduler: Option<String>,
 }
 
 /// The shape of a cluster, kept beside its data.
@@ -54,8 +60,16 @@ pub(crate) struct Role {
     pub(crate) name: String,
     /// Which binary.
     pub(crate) kind: Kind,
-    /// Its rack; empty for the namenode.
+    /// Its rack; empty for the namenode and the jobtracker.
     pub(crate) rack: String,
+}
+
+impl Role {
+    /// Names its files: unlike its name, no two daemons share it.
+    fn label(&self) -> String {
+        let program = self.kind.program();
+        if self.name == program { self.name.clone() } else { format!("{}-{program}", self.name) }
+    }
 }
 
 const NODES: u32 = 3;
@@ -114,14 +128,22 @@ impl Layout {
         if let Some(size) = overrides.block_size {
             config.namenode.block_size = size;
         }
+        config.jobtracker.dir = folder.join("data/jobtracker");
+        let tasks = &mut config.tasktracker;
+        tasks.map_slots = overrides.map_slots.unwrap_or(tasks.map_slots);
+        tasks.reduce_slots = overrides.reduce_slots.unwrap_or(tasks.reduce_slots);
+        if let Some(scheduler) = &overrides.scheduler {
+            config.jobtracker.scheduler.clone_from(scheduler);
+        }
         config.check()?;
         let nodes_before = before.map(|shape| shape.nodes).filter(|before| *before > nodes);
         Ok(Self { folder, nodes, racks, config, nodes_before })
     }
 
-    /// Writes `fermata.toml`, with the namenode's address, for daemons and clients.
-    pub(crate) fn write_config(&mut self, namenode: &str) -> Result<()> {
+    /// Writes `fermata.toml`, with the masters' addresses, for daemons and clients.
+    pub(crate) fn write_config(&mut self, namenode: &str, jobtracker: &str) -> Result<()> {
         namenode.clone_into(&mut self.config.cluster.namenode);
+        jobtracker.clone_into(&mut self.config.cluster.jobtracker);
         let path = self.config_file();
         fs::write(&path, self.config.print()).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -136,46 +158,51 @@ impl Layout {
         Role { name: "namenode".into(), kind: Kind::Namenode, rack: String::new() }
     }
 
-    /// The datanodes, in order, dealt to the racks in turn.
-    pub(crate) fn datanodes(&self) -> impl Iterator<Item = Role> {
+    /// The jobtracker.
+    pub(crate) fn jobtracker() -> Role {
+        Role { name: "jobtracker".into(), kind: Kind::Jobtracker, rack: String::new() }
+    }
+
+    /// A daemon of this kind on every node, in order, dealt to the racks in turn.
+    pub(crate) fn on_nodes(&self, kind: Kind) -> impl Iterator<Item = Role> + use<> {
         let racks = self.racks;
         (0..self.nodes).map(move |at| Role {
             name: format!("node{}", at + 1),
-            kind: Kind::Datanode,
+            kind,
             rack: format!("rack{}", at % racks + 1),
         })
     }
 
     /// Where a daemon keeps its data.
     pub(crate) fn data_dir(&self, role: &Role) -> PathBuf {
-        self.folder.join("data").join(&role.name)
+        let part = if role.kind == Kind::Tasktracker { "tasks" } else { "data" };
+        self.folder.join(part).join(&role.name)
     }
 
     /// Its log.
     pub(crate) fn log(&self, role: &Role) -> PathBuf {
-        self.folder.join("logs").join(format!("{}.log", role.name))
+        self.folder.join("logs").join(format!("{}.log", role.label()))
     }
 
     /// Its ready file.
     pub(crate) fn ready_file(&self, role: &Role) -> PathBuf {
-        self.folder.join("run").join(format!("{}.ready", role.name))
+        self.folder.join("run").join(format!("{}.ready", role.label()))
     }
 
-    /// Its arguments; `namenode` is where that one listens.
-    pub(crate) fn args(&self, role: &Role, namenode: &str) -> Vec<String> {
+    /// Its arguments. The masters listen where the configuration says; everybody else finds them there.
+    pub(crate) fn args(&self, role: &Role) -> Vec<String> {
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         let mut args = vec!["--config".into(), path(self.config_file())];
         match role.kind {
-            Kind::Namenode => args.extend(["--listen".into(), namenode.into()]),
-            Kind::Datanode => args.extend([
+            Kind::Namenode => args.extend(["--listen".into(), self.config.cluster.namenode.clone()]),
+            Kind::Jobtracker => args.extend(["--listen".into(), self.config.cluster.jobtracker.clone()]),
+            Kind::Datanode | Kind::Tasktracker => args.extend([
                 "--node".into(),
                 role.name.clone(),
                 "--rack".into(),
                 role.rack.clone(),
                 "--listen".into(),
                 "127.0.0.1:0".into(),
-                "--namenode".into(),
-                namenode.into(),
             ]),
         }
         args.extend(["--dir".into(), path(self.data_dir(role))]);
@@ -228,19 +255,19 @@ mod tests {
     fn nodes_are_dealt_to_racks_and_get_their_arguments() {
         let overrides = Overrides { nodes: Some(3), racks: Some(2), ..Overrides::default() };
         let layout = plan(None, overrides).unwrap();
-        let nodes: Vec<Role> = layout.datanodes().collect();
+        let nodes: Vec<Role> = layout.on_nodes(Kind::Datanode).collect();
         let racks: Vec<&str> = nodes.iter().map(|role| role.rack.as_str()).collect();
         assert_eq!(racks, ["rack1", "rack2", "rack1"]);
-        let args = layout.args(&nodes[1], "127.0.0.1:9").join(" ");
         assert_eq!(
-            args,
+            layout.args(&nodes[1]).join(" "),
             "--config /x/.fermata/fermata.toml --node node2 --rack rack2 --listen 127.0.0.1:0 \
-             --namenode 127.0.0.1:9 --dir /x/.fermata/data/node2 --ready-file /x/.fermata/run/node2.ready"
+             --dir /x/.fermata/data/node2 --ready-file /x/.fermata/run/node2-datanode.ready"
         );
-        let args = layout.args(&Layout::namenode(), "127.0.0.1:9").join(" ");
+        let tracker = layout.on_nodes(Kind::Tasktracker).next().unwrap();
+        assert!(layout.args(&tracker).join(" ").contains("--dir /x/.fermata/tasks/node1"));
         assert_eq!(
-            args,
-            "--config /x/.fermata/fermata.toml --listen 127.0.0.1:9 --dir /x/.fermata/data/namenode \
+            layout.args(&Layout::namenode()).join(" "),
+            "--config /x/.fermata/fermata.toml --listen 127.0.0.1:9400 --dir /x/.fermata/data/namenode \
              --ready-file /x/.fermata/run/namenode.ready"
         );
     }

@@ -25,6 +25,10 @@ pub(crate) enum Kind {
     Namenode,
     /// Keeps the blocks.
     Datanode,
+    /// Schedules the jobs.
+    Jobtracker,
+    /// Runs the tasks.
+    Tasktracker,
 }
 
 impl Kind {
@@ -33,6 +37,8 @@ impl Kind {
         match self {
             Self::Namenode => "namenode",
             Self::Datanode => "datanode",
+            Self::Jobtracker => "jobtracker",
+            Self::Tasktracker => "tasktracker",
         }
     }
 }
@@ -81,9 +87,12 @@ impl Daemon {
 /// Everything that was started in one state folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct ClusterState {
-    /// Where clients go.
+    /// Where clients of the file system go.
     pub(crate) namenode: String,
-    /// The namenode first, then the nodes in order.
+    /// Where clients with jobs go; empty if there is no JobTracker.
+    #[serde(default)]
+    pub(crate) jobtracker: String,
+    /// The namenode first, then the datanodes in order, the jobtracker, the tasktrackers in order.
     pub(crate) daemons: Vec<Daemon>,
 }
 
@@ -132,7 +141,9 @@ impl ClusterState {
 
     /// The daemon called `name`; of several kinds on one node, the one of `kind`.
     pub(crate) fn find(&mut self, name: &str, kind: Option<Kind>) -> Result<&mut Daemon> {
-        let names: Vec<&str> = self.daemons.iter().map(|daemon| daemon.name.as_str()).collect();
+        let mut names: Vec<&str> = self.daemons.iter().map(|daemon| daemon.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
         let known = names.join(", ");
         let wanted =
             |daemon: &&mut Daemon| daemon.name == name && kind.is_none_or(|kind| daemon.kind == kind);
@@ -145,7 +156,13 @@ impl ClusterState {
     /// Ends every daemon, the nodes asked before the namenode, and says what became of each.
     pub(crate) fn stop_all(&self) -> Result<Vec<(&Daemon, Fate)>> {
         let mut daemons: Vec<&Daemon> = self.daemons.iter().collect();
-        daemons.sort_by_key(|daemon| daemon.kind == Kind::Namenode);
+        // Those that need others end before them.
+        daemons.sort_by_key(|daemon| match daemon.kind {
+            Kind::Tasktracker => 0,
+            Kind::Jobtracker => 1,
+            Kind::Datanode => 2,
+            Kind::Namenode => 3,
+        });
         let processes: Vec<_> =
             daemons.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
         let fates = end(&processes, PATIENCE).context("cannot end a daemon of this cluster")?;
@@ -188,6 +205,7 @@ mod tests {
         };
         ClusterState {
             namenode: "127.0.0.1:1".into(),
+            jobtracker: String::new(),
             daemons: vec![daemon("namenode", Kind::Namenode), daemon("node1", Kind::Datanode)],
         }
     }

@@ -29,11 +29,11 @@ pub(crate) enum ChaosCommand {
 /// Which daemon.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Name of a node, or `namenode`
+    /// Name of a node, `namenode` or `jobtracker`
     node: String,
-    /// Which of the node's daemons
-    #[arg(long, value_enum)]
-    daemon: Option<Kind>,
+    /// Which of the node's daemons [default: all]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    daemon: Vec<Kind>,
     /// Folder of the cluster [default: the nearest .fermata upwards]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -48,17 +48,38 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
     };
     let folder = state_folder(args.dir.as_deref())?;
     let mut state = ClusterState::require(&folder)?;
-    let daemon = state.find(&args.node, args.daemon)?;
-    if !daemon.signal(signal)? {
-        let name = &daemon.name;
+    let mut hit = 0;
+    for kind in kinds(&mut state, &args)? {
+        let daemon = state.find(&args.node, Some(kind))?;
+        if !daemon.signal(signal)? {
+            continue;
+        }
+        hit += 1;
+        if signal == Signal::KILL {
+            // Its port and its lock are free only when it is really gone.
+            end(&[(&daemon.identity, &daemon.args)], Duration::from_secs(10))?;
+        }
+        output::line(format!("{done} {} (pid {})", title(&daemon.name, kind), daemon.identity.pid))?;
+    }
+    if hit == 0 {
+        let name = &args.node;
         bail!("{name} is not running: start it with `mrctl chaos restart {name}`");
     }
-    if signal == Signal::KILL {
-        // Its port and its lock are free only when it is really gone.
-        end(&[(&daemon.identity, &daemon.args)], Duration::from_secs(10))?;
-    }
-    output::line(format!("{done} {} (pid {})", daemon.name, daemon.identity.pid))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The kinds of daemon that are meant: those named, or all that the node has.
+fn kinds(state: &mut ClusterState, args: &Args) -> Result<Vec<Kind>> {
+    if !args.daemon.is_empty() {
+        return Ok(args.daemon.clone());
+    }
+    state.find(&args.node, None)?;
+    Ok(state.daemons.iter().filter(|daemon| daemon.name == args.node).map(|daemon| daemon.kind).collect())
+}
+
+/// `namenode`, or `node1's datanode`.
+fn title(name: &str, kind: Kind) -> String {
+    if name == kind.program() { name.to_owned() } else { format!("{name}'s {}", kind.program()) }
 }
 
 async fn again(args: &Args) -> Result<ExitCode> {
@@ -66,11 +87,14 @@ async fn again(args: &Args) -> Result<ExitCode> {
     ClusterState::require(&folder)?;
     let _held = lock(&folder)?;
     let mut state = ClusterState::require(&folder)?;
-    let daemon = state.find(&args.node, args.daemon)?;
-    end(&[(&daemon.identity, &daemon.args)], Duration::from_secs(10))?;
-    let (name, kind) = (daemon.name.clone(), daemon.kind);
-    restart(&folder, &mut state, &name, kind).await?;
-    let daemon = state.find(&name, Some(kind))?;
-    output::line(format!("started {name} (pid {}) at {}", daemon.identity.pid, daemon.addr))?;
+    for kind in kinds(&mut state, args)? {
+        let daemon = state.find(&args.node, Some(kind))?;
+        end(&[(&daemon.identity, &daemon.args)], Duration::from_secs(10))?;
+        let name = daemon.name.clone();
+        restart(&folder, &mut state, &name, kind).await?;
+        let daemon = state.find(&name, Some(kind))?;
+        let title = title(&name, kind);
+        output::line(format!("started {title} (pid {}) at {}", daemon.identity.pid, daemon.addr))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

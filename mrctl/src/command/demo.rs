@@ -71,7 +71,7 @@ impl Steps {
 async fn show(folder: &Path) -> Result<()> {
     let mut steps = Steps { number: 0 };
     let since = Instant::now();
-    let mut launch = Launch::start(layout(folder)?, None).await?;
+    let mut launch = Launch::start_files(layout(folder)?, None).await?;
     let client = launch.client().await?;
     steps.done(since, format!("started a namenode and 3 datanodes at {}", launch.state.namenode))?;
 

@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duratio
 
 const WATCH: Duration = Duration::from_millis(500);
 
-/// Start a cluster on this machine: a namenode and several datanodes
+/// Start a cluster on this machine: the masters, and nodes that keep blocks and run tasks
 ///
 /// Started again in the same folder after `mrctl down`, it has the same files and the same shape.
 #[derive(Debug, clap::Args)]
@@ -39,6 +39,15 @@ pub(crate) struct Args {
     /// Port of the namenode [default: a free one]
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
+    /// Maps at a time on each node [default: 2]
+    #[arg(long, value_name = "N")]
+    map_slots: Option<u32>,
+    /// Reduces at a time on each node [default: 1]
+    #[arg(long, value_name = "N")]
+    reduce_slots: Option<u32>,
+    /// Scheduling policy [default: fifo]
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<String>,
     /// Return when the cluster is ready, and leave it running
     #[arg(long)]
     detach: bool,
@@ -52,6 +61,9 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         replication: args.replication,
         block_size: args.block_size,
         config,
+        map_slots: args.map_slots,
+        reduce_slots: args.reduce_slots,
+        scheduler: args.scheduler,
     };
     // Flags that make no sense are refused before anything is made.
     Layout::prepare(&args.dir, &overrides)?;
@@ -100,9 +112,10 @@ fn refuse_twice(folder: &std::path::Path) -> Result<()> {
 fn ready(launch: &Launch) -> String {
     let Launch { layout, state, .. } = launch;
     let racks = if layout.racks == 1 { String::new() } else { format!(" in {} racks", layout.racks) };
-    let nodes = if layout.nodes == 1 { "1 datanode".into() } else { format!("{} datanodes", layout.nodes) };
+    let nodes = if layout.nodes == 1 { "1 node".into() } else { format!("{} nodes", layout.nodes) };
     format!(
-        "ready: namenode at {}, {nodes}{racks}, replication {}, blocks of {}; folder {}",
+        "ready: jobtracker at {}, namenode at {}, {nodes}{racks}, replication {}, blocks of {}; folder {}",
+        state.jobtracker,
         state.namenode,
         layout.config.namenode.replication,
         layout.config.namenode.block_size,

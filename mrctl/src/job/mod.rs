@@ -1,0 +1,9 @@
+//! Jobs: submitting, following, looking at and stopping them.
+
+pub(crate) mod follow;
+pub(crate) mod look;
+pub(crate) mod model;
+mod sample;
+pub(crate) mod submit;
+mod tera;
+pub(crate) mod wire;

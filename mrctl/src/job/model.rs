@@ -1,0 +1,95 @@
+//! What `mrctl` knows of jobs, tasks and trackers; printed as it is with `--json`.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How far a phase of a job is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Phase {
+    pub(crate) total: u32,
+    pub(crate) pending: u32,
+    pub(crate) running: u32,
+    pub(crate) done: u32,
+    pub(crate) failed_attempts: u32,
+    pub(crate) killed_attempts: u32,
+    pub(crate) progress: f64,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Job {
+    pub(crate) job: String,
+    pub(crate) name: String,
+    pub(crate) user: String,
+    pub(crate) queue: String,
+    pub(crate) priority: String,
+    pub(crate) program: String,
+    pub(crate) state: String,
+    pub(crate) why: String,
+    pub(crate) submitted_ms: u64,
+    pub(crate) started_ms: u64,
+    pub(crate) ended_ms: u64,
+    pub(crate) maps: Phase,
+    pub(crate) reduces: Phase,
+    pub(crate) local_maps: u64,
+    pub(crate) rack_maps: u64,
+    pub(crate) inputs: Vec<String>,
+    pub(crate) output: String,
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+impl Job {
+    /// Whether nothing more will happen to it.
+    pub(crate) fn is_over(&self) -> bool {
+        !matches!(self.state.as_str(), "running" | "committing")
+    }
+
+    /// From its submission to its end.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.ended_ms.saturating_sub(self.submitted_ms) as f64 / 1000.0
+    }
+}
+
+/// A task and its tries.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Task {
+    pub(crate) task: String,
+    pub(crate) state: String,
+    pub(crate) source: String,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) attempts: Vec<Attempt>,
+}
+
+/// One try.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Attempt {
+    pub(crate) attempt: String,
+    pub(crate) tracker: String,
+    #[serde(skip)]
+    pub(crate) logs_addr: String,
+    pub(crate) state: String,
+    pub(crate) progress: f64,
+    pub(crate) stage: String,
+    pub(crate) launched_ms: u64,
+    pub(crate) ended_ms: u64,
+    pub(crate) speculative: bool,
+    pub(crate) locality: String,
+    pub(crate) why: String,
+    pub(crate) error: String,
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// A tracker.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Tracker {
+    pub(crate) name: String,
+    pub(crate) host: String,
+    pub(crate) rack: String,
+    pub(crate) state: String,
+    pub(crate) map_slots: u32,
+    pub(crate) reduce_slots: u32,
+    pub(crate) maps_running: u32,
+    pub(crate) reduces_running: u32,
+    pub(crate) last_heard_ms_ago: u64,
+}
