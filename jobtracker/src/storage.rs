@@ -152,7 +152,7 @@ pub(crate) fn read(
 /// Makes a snapshot of everything in the journal so far. Blocking, and meant for a thread of its own.
 pub(crate) fn snapshot(log: &Log) -> Result<(), StorageError> {
     let upto = log.rotate()?;
-    if upto == 0 || upto == log.snapshot_seq() {
+    if upto == 0 || log.bytes_since_snapshot() == 0 {
         return Ok(());
     }
     let mut entries = Vec::new();
