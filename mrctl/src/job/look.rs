@@ -64,7 +64,7 @@ pub(crate) struct Programs {
 }
 
 pub(crate) fn programs(args: &Programs) -> Result<ExitCode> {
-    let all: std::collections::BTreeMap<&str, &str> = mrlib::registry::all().collect();
+    let all: std::collections::BTreeMap<&str, &str> = mrlib::registry::builtins().map(|builtin| (builtin.name, builtin.about)).collect();
     if args.json {
         output::json(&all)?;
         return Ok(ExitCode::SUCCESS);

@@ -7,7 +7,7 @@ use dfs::{
     client::{Client, PutOptions, PutSource},
     path::DfsPath,
 };
-use serde::Deserialize;
+use mrlib::{registry, run::Description};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -82,14 +82,6 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), value.into()))
 }
 
-/// What a program says of itself.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-struct Description {
-    input: String,
-    total_order: bool,
-    reducer: bool,
-}
-
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
@@ -118,10 +110,13 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if args.program == "teragen" && submission.inputs.is_empty() {
         submission.inputs = super::tera::ranges(&mut stage, &submission.conf).await?;
     }
-    if description.total_order && submission.reduces > 1 {
-        let sample = super::sample::splits(&client, &submission, &args.program).await?;
-        submission.files.push(stage.put_bytes("_partition.keys", sample).await?);
-        submission.conf.insert("partition.file".into(), "_partition.keys".into());
+    if description.input == "whole" {
+        submission.conf.entry("input.format".into()).or_insert("whole".into());
+    }
+    if description.total_order && submission.reduces > 1 && !submission.conf.contains_key("total.order.splits") {
+        let keys = super::sample::splits(&client, &submission, &args.program).await?;
+        let path = stage.put_bytes("split-keys", keys).await?;
+        submission.conf.insert("total.order.splits".into(), path);
     }
     submission.conf.insert("staging".into(), stage.folder.to_string());
     let id = match tracker.submit(submission).await {
@@ -167,7 +162,7 @@ fn settings(args: &Args) -> Result<BTreeMap<String, String>> {
 }
 
 fn is_builtin(program: &str) -> bool {
-    mrlib::registry::find(program).is_some()
+    registry::find(program).is_some()
 }
 
 fn short_name(program: &str) -> String {
@@ -186,13 +181,14 @@ fn check_paths(submission: &Submission, program: &str) -> Result<()> {
 
 /// What the program reads and whether it reduces. Asking an executable also shows that it can be run here.
 fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
-    let text = if let Some(builtin) = mrlib::registry::find(program) {
+    if is_builtin(program) {
         let conf: mrlib::Conf = conf.clone().into_iter().collect();
-        mrlib::registry::describe(&(builtin.make)(&conf)?)
-    } else {
+        return Ok(Description::of(&registry::job(program, &conf)?));
+    }
+    let text = {
         let path = Path::new(program);
         if !program.contains('/') && !path.exists() {
-            let names: Vec<&str> = mrlib::registry::names().collect();
+            let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
             bail!("there is no program {program:?}: it is no file here, and the built-ins are {}", names.join(", "));
         }
         let asked = Command::new(std::path::absolute(path)?).arg("--describe").output();
