@@ -446,5 +446,5 @@ fn random_lives_hold_the_invariants_and_come_to_rest() {
         None => 0..number("FERMATA_SEEDS").unwrap_or(60),
     };
     let jobs: u32 = seeds.clone().map(play).sum();
-    assert!(jobs as u64 > 5 * (seeds.end - seeds.start), "{jobs} jobs: nothing much happened");
+    assert!(u64::from(jobs) > 5 * (seeds.end - seeds.start), "{jobs} jobs: nothing much happened");
 }

@@ -44,7 +44,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// `cluster_id` names the journal: epochs count its starts, so they fence its JobTrackers and no others.
+    /// `cluster_id` names the journal: epochs count its starts, so they fence its own processes only.
     pub(crate) fn new(options: ClientOptions, cluster_id: &str) -> Self {
         Self { options, scope: format!("jobtracker-{cluster_id}"), client: tokio::sync::Mutex::default() }
     }
@@ -80,7 +80,7 @@ fn is_passing(error: &ClientError) -> bool {
     matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
 }
 
-/// Shuts out older JobTrackers on this journal.
+/// Shuts out older processes on this journal.
 pub(crate) async fn fence(driver: Arc<Driver>) {
     let epoch = driver.peek(mrcore::Cluster::epoch);
     let mut pause = Pause::new();
@@ -132,7 +132,7 @@ async fn carry_out(driver: &Driver, commit: Commit) -> Result<(), ClientError> {
         match result {
             Ok(_) => return Ok(()),
             Err(error) if is_passing(&error) => {
-                tracing::warn!(%error, job = commit.commit_id, "commit waits")
+                tracing::warn!(%error, job = commit.commit_id, "commit waits");
             }
             Err(error) => return Err(error),
         }

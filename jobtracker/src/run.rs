@@ -75,8 +75,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens the folder, replays the journal, and serves.
-    pub async fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
+    /// Opens the folder, replays the journal, and serves. Called within a runtime.
+    pub fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
         let settings = config.jobtracker.clone();
         let mind = JobTracker::new(mind_config(&settings), schedulers::make(&settings.scheduler)?);
         let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
@@ -134,7 +134,7 @@ impl Drop for Daemon {
 /// Runs a JobTracker until it is told to stop or cannot go on.
 pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), JobTrackerError> {
     let started = Instant::now();
-    let mut daemon = Daemon::start(config, recovery).await?;
+    let mut daemon = Daemon::start(config, recovery)?;
     let addr = daemon.addr();
     args.write_ready(&addr.to_string())?;
     let seconds = started.elapsed().as_secs_f64();

@@ -5,7 +5,7 @@
 //! `fermata.`. Nobody can submit such a setting, and none is ever shown to a client or handed to a task.
 
 use mrcore::job::{JobSpec, Priority};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 /// Settings with this prefix are the JobTracker's own.
 pub(crate) const RESERVED: &str = "fermata.";
@@ -47,7 +47,10 @@ pub(crate) fn hide(conf: &mut BTreeMap<String, String>, inputs: &[String], files
     let list = |texts: &[String]| serde_json::to_string(texts).expect("a list of text");
     conf.insert(INPUTS.into(), list(inputs));
     conf.insert(FILES.into(), list(files));
-    let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut hex = String::with_capacity(2 * token.len());
+    for byte in token {
+        let _ = write!(hex, "{byte:02x}");
+    }
     conf.insert(TOKEN.into(), hex);
 }
 

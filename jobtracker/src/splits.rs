@@ -112,7 +112,7 @@ pub(crate) async fn cut(client: &Client, input: &Input, cutting: Cutting) -> Res
     let mut splits = Vec::new();
     for file in input.files.iter().filter(|file| file.length > 0) {
         let size = if cutting.size > 0 { cutting.size } else { file.block_size.max(1) };
-        let whole = cutting.whole || file.path.name().ends_with(".gz");
+        let whole = cutting.whole || file.path.name().strip_suffix(".gz").is_some();
         let size = if whole { file.length } else { size };
         if splits.len() as u64 + file.length / size > cutting.splits_max as u64 {
             return Err(Refusal::invalid(format!(
