@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         first.make().unwrap();
         first.config.namenode.block_size = Bytes::mib(8);
-        first.write_config("127.0.0.1:9").unwrap();
+        first.write_config("127.0.0.1:9", "127.0.0.1:10").unwrap();
         let second = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
         assert_eq!((second.nodes, second.racks), (4, 2));
         assert_eq!(second.config.namenode.block_size, Bytes::mib(8));

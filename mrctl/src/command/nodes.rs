@@ -1,11 +1,12 @@
-//! `mrctl nodes`: the datanodes.
+//! `mrctl nodes`: the nodes, what they store and what they run.
 
-use crate::{locate::Target, output};
+use crate::{job::model::Tracker, locate::Target, output};
 use anyhow::Result;
 use dfs::client::{NodeReport, NodeState};
+use serde::Serialize;
 use std::process::ExitCode;
 
-/// List the datanodes
+/// List the nodes: what they store, and what they run
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// As JSON
@@ -15,14 +16,62 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let report = target.connect().await?.report().await?;
+    // A file system without a JobTracker is whole too.
+    let trackers = match target.jobtracker().await {
+        Ok(tracker) => tracker.trackers().await?,
+        Err(_) => Vec::new(),
+    };
     if args.json {
-        output::json(&report.nodes)?;
+        output::json(&merged(&report.nodes, &trackers))?;
     } else if report.nodes.is_empty() {
         output::line("no datanode has registered yet")?;
     } else {
         print(&report.nodes)?;
+        print_trackers(&trackers)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A node as JSON: its datanode and, if there is one, its tracker.
+#[derive(Serialize)]
+struct Both<'a> {
+    node: &'a str,
+    #[serde(flatten)]
+    datanode: &'a NodeReport,
+    tracker: Option<&'a Tracker>,
+}
+
+fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Both<'a>> {
+    let mut all: Vec<Both<'_>> = nodes
+        .iter()
+        .map(|datanode| {
+            let node = datanode.address.node.as_str();
+            Both { node, datanode, tracker: trackers.iter().find(|tracker| tracker.name == node) }
+        })
+        .collect();
+    all.sort_by(|one, other| natural(one.node).cmp(&natural(other.node)));
+    all
+}
+
+fn print_trackers(trackers: &[Tracker]) -> Result<()> {
+    if trackers.is_empty() {
+        return Ok(());
+    }
+    output::line("")?;
+    let mut table = output::table(&["TRACKER", "RACK", "STATE", "MAPS", "REDUCES", "HEARD"], &[3, 4, 5]);
+    let mut trackers: Vec<&Tracker> = trackers.iter().collect();
+    trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
+    for tracker in trackers {
+        table.add_row([
+            tracker.name.clone(),
+            tracker.rack.clone(),
+            tracker.state.clone(),
+            format!("{}/{}", tracker.maps_running, tracker.map_slots),
+            format!("{}/{}", tracker.reduces_running, tracker.reduce_slots),
+            format!("{} ago", output::age(tracker.last_heard_ms_ago)),
+        ]);
+    }
+    output::print_table(&table)
 }
 
 /// A datanode's state as a word.
