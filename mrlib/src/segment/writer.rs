@@ -160,7 +160,7 @@ impl SegmentWriter {
 }
 
 impl Pack {
-    /// Puts `block` compressed at the end of `out`, if that saves an eighth. If it does not, the next blocks, first
+    /// Puts `block` compressed at the end of `out`, if that saves a quarter. If it does not, the next blocks, first
     /// one and then more and more, are not even tried: what random bytes cost is soon nothing.
     fn compress(&mut self, block: &[u8], out: &mut Vec<u8>) -> bool {
         if !self.wanted || block.len() > LONG_BYTES {
@@ -173,7 +173,7 @@ impl Pack {
         let start = out.len();
         out.resize(start + lz4_flex::block::get_maximum_output_size(block.len()), 0);
         let length = lz4_flex::block::compress_into(block, &mut out[start..]).unwrap_or(usize::MAX);
-        let pays = length < block.len() - block.len() / 8;
+        let pays = length < block.len() - block.len() / 4;
         out.truncate(if pays { start + length } else { start });
         self.skip = if pays { 0 } else { self.next_skip };
         self.next_skip = if pays { 1 } else { (self.next_skip * 2).min(SKIP_MAX) };
