@@ -86,7 +86,7 @@ async fn a_commit_under_way_is_finished_by_the_next_start() {
 async fn an_older_jobtracker_is_shut_out() {
     let cluster = Cluster::start().await;
     let scope = format!("jobtracker-{}", cluster.cluster_id());
-    let fenced = || async { cluster.dfs.fence(&scope, 1).await.is_ok() };
+    let fenced = || async { cluster.dfs.fence(&scope, 0).await.is_err() };
     until("the fence", fenced).await;
     cluster.dfs.fence(&scope, 2).await.unwrap();
     cluster.put("/in/a", b"a\n").await;
