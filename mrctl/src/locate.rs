@@ -147,7 +147,10 @@ mod tests {
         with_file(root.path(), "named:3");
         let config = Some(root.path().join("fermata.toml"));
         assert_eq!(found(&Target { config: config.clone(), ..Target::default() }, &deep), "named:3");
-        assert_eq!(found(&Target { config, namenode: Some("flag:4".into()), ..Target::default() }, &deep), "flag:4");
+        assert_eq!(
+            found(&Target { config, namenode: Some("flag:4".into()), ..Target::default() }, &deep),
+            "flag:4"
+        );
     }
 
     #[test]

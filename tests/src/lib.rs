@@ -56,7 +56,7 @@ pub fn sha256_of(path: &std::path::Path) -> String {
         }
         hasher.update(&buffer[..read]);
     }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hasher.finalize().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// Writes `bytes` bytes that do not compress and depend on `seed` alone.

@@ -35,15 +35,18 @@ impl Display {
         let bars = MultiProgress::new();
         let style = ProgressStyle::with_template("{prefix:7} {wide_bar} {pos:>3}%  {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = |name: &'static str| {
-            bars.add(ProgressBar::new(100).with_style(style.clone()).with_prefix(name))
-        };
+        let bar =
+            |name: &'static str| bars.add(ProgressBar::new(100).with_style(style.clone()).with_prefix(name));
         Self::Bars { maps: bar("maps"), reduces: bar("reduces") }
     }
 
     fn show(&mut self, job: &Job) {
         let words = |phase: &super::model::Phase| {
-            let failed = if phase.failed_attempts > 0 { format!(", {} failed", phase.failed_attempts) } else { String::new() };
+            let failed = if phase.failed_attempts > 0 {
+                format!(", {} failed", phase.failed_attempts)
+            } else {
+                String::new()
+            };
             format!("{}/{} done, {} running{failed}", phase.done, phase.total, phase.running)
         };
         match self {
@@ -73,11 +76,9 @@ impl Display {
 pub(crate) async fn follow(tracker: &JobTracker, id: &str, quiet: bool) -> Result<Option<Job>> {
     let mut display = Display::new(quiet);
     let mut stop = std::pin::pin!(crate::command::end_signal());
-    let over = loop {
-        tokio::select! {
-            over = to_the_end(tracker, id, &mut display) => break Some(over?),
-            () = &mut stop => break None,
-        }
+    let over = tokio::select! {
+        over = to_the_end(tracker, id, &mut display) => Some(over?),
+        () = &mut stop => None,
     };
     display.clear();
     Ok(over)
@@ -103,7 +104,11 @@ async fn to_the_end(tracker: &JobTracker, id: &str, display: &mut Display) -> Re
     }
 }
 
-async fn watch_on(mut watch: Watch, display: &mut Display, lost: &mut Option<Instant>) -> Result<Option<Job>> {
+async fn watch_on(
+    mut watch: Watch,
+    display: &mut Display,
+    lost: &mut Option<Instant>,
+) -> Result<Option<Job>> {
     while let Some(job) = watch.next().await? {
         *lost = None;
         display.show(&job);

@@ -1,5 +1,7 @@
 //! Looking at jobs: `jobs`, `job`, `tasks`, `counters`, `logs`, `kill`, `history`.
 
+#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+
 use super::{
     follow,
     model::{Attempt, Job, Task},
@@ -42,8 +44,10 @@ pub(crate) struct Show {
 
 /// Show what an attempt of a task printed
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl logs job_7.m3.0\n  mrctl logs job_7.m3          its newest attempt\n  \
-    mrctl logs --stdout --tail 2KiB job_7.r0.1")]
+#[command(
+    after_help = "Examples:\n  mrctl logs job_7.m3.0\n  mrctl logs job_7.m3          its newest attempt\n  \
+    mrctl logs --stdout --tail 2KiB job_7.r0.1"
+)]
 pub(crate) struct Logs {
     /// An attempt (job_7.m3.0) or a task (job_7.m3: its newest attempt)
     attempt: String,
@@ -64,7 +68,8 @@ pub(crate) struct Programs {
 }
 
 pub(crate) fn programs(args: &Programs) -> Result<ExitCode> {
-    let all: std::collections::BTreeMap<&str, &str> = mrlib::registry::builtins().map(|builtin| (builtin.name, builtin.about)).collect();
+    let all: std::collections::BTreeMap<&str, &str> =
+        mrlib::registry::builtins().map(|builtin| (builtin.name, builtin.about)).collect();
     if args.json {
         output::json(&all)?;
         return Ok(ExitCode::SUCCESS);
@@ -241,7 +246,8 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
     };
     let tail = args.tail.map_or(0, |tail| tail.0);
     let mut out = std::io::stdout().lock();
-    wire::log(&attempt.logs_addr, &attempt.attempt, !args.stdout, tail, |bytes| Ok(out.write_all(bytes)?)).await?;
+    wire::log(&attempt.logs_addr, &attempt.attempt, !args.stdout, tail, |bytes| Ok(out.write_all(bytes)?))
+        .await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,8 +15,9 @@ const KEYS_MAX: usize = 200_000;
 /// The contents of a file of split keys for this job. Empty input gives empty ranges.
 pub(super) async fn splits(client: &Client, submission: &Submission, program: &str) -> Result<Vec<u8>> {
     let conf: Conf = submission.conf.clone().into_iter().collect();
-    let job = registry::job(program, &conf)
-        .context("a program of your own that sorts as a whole brings its split keys: --conf total.order.splits=PATH")?;
+    let job = registry::job(program, &conf).context(
+        "a program of your own that sorts as a whole brings its split keys: --conf total.order.splits=PATH",
+    )?;
     let mut files: Vec<FileStatus> = Vec::new();
     for input in &submission.inputs {
         for found in client.glob(input).await? {

@@ -113,7 +113,10 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if description.input == "whole" {
         submission.conf.entry("input.format".into()).or_insert("whole".into());
     }
-    if description.total_order && submission.reduces > 1 && !submission.conf.contains_key("total.order.splits") {
+    if description.total_order
+        && submission.reduces > 1
+        && !submission.conf.contains_key("total.order.splits")
+    {
         let keys = super::sample::splits(&client, &submission, &args.program).await?;
         let path = stage.put_bytes("split-keys", keys).await?;
         submission.conf.insert("total.order.splits".into(), path);
@@ -135,7 +138,9 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let Some(job) = follow::follow(&tracker, &id, args.json).await? else {
-        eprintln!("mrctl: {id} goes on; come back with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`");
+        eprintln!(
+            "mrctl: {id} goes on; come back with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
+        );
         return Ok(ExitCode::SUCCESS);
     };
     if args.json {
@@ -148,8 +153,11 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 
 fn settings(args: &Args) -> Result<BTreeMap<String, String>> {
     let mut conf: BTreeMap<String, String> = args.conf.iter().cloned().collect();
-    let streams =
-        [("stream.mapper", &args.mapper), ("stream.combiner", &args.combiner), ("stream.reducer", &args.reducer)];
+    let streams = [
+        ("stream.mapper", &args.mapper),
+        ("stream.combiner", &args.combiner),
+        ("stream.reducer", &args.reducer),
+    ];
     if args.program == "streaming" {
         ensure!(args.mapper.is_some(), "streaming needs --mapper CMD");
     }
@@ -166,12 +174,17 @@ fn is_builtin(program: &str) -> bool {
 }
 
 fn short_name(program: &str) -> String {
-    Path::new(program).file_name().map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
+    Path::new(program)
+        .file_name()
+        .map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Refused here, before anything is uploaded. The JobTracker checks what only it can see.
 fn check_paths(submission: &Submission, program: &str) -> Result<()> {
-    ensure!(!submission.inputs.is_empty() || program == "teragen", "name something to read with --input PATH");
+    ensure!(
+        !submission.inputs.is_empty() || program == "teragen",
+        "name something to read with --input PATH"
+    );
     for path in submission.inputs.iter().chain(Some(&submission.output).filter(|path| !path.is_empty())) {
         let plain: String = path.chars().filter(|c| !"*?[]{},".contains(*c)).collect();
         DfsPath::parse(if plain.is_empty() { path } else { &plain })?;
@@ -189,10 +202,15 @@ fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Descriptio
         let path = Path::new(program);
         if !program.contains('/') && !path.exists() {
             let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
-            bail!("there is no program {program:?}: it is no file here, and the built-ins are {}", names.join(", "));
+            bail!(
+                "there is no program {program:?}: it is no file here, and the built-ins are {}",
+                names.join(", ")
+            );
         }
         let asked = Command::new(std::path::absolute(path)?).arg("--describe").output();
-        let asked = asked.with_context(|| format!("cannot run {program}: is it executable, and built for this machine?"))?;
+        let asked = asked.with_context(|| {
+            format!("cannot run {program}: is it executable, and built for this machine?")
+        })?;
         ensure!(
             asked.status.success(),
             "{program} does not answer --describe: is it built on mrlib? (scripts and other programs go through `streaming`)"
@@ -220,7 +238,8 @@ impl<'a> Stage<'a> {
         let name = file.file_name().with_context(|| format!("{} is not a file", file.display()))?;
         let to = self.folder.join(&name.to_string_lossy())?;
         let source = PutSource::File(file.to_owned());
-        let put = self.client.put(source, &to, PutOptions { make_parents: true, ..PutOptions::default() }, &());
+        let put =
+            self.client.put(source, &to, PutOptions { make_parents: true, ..PutOptions::default() }, &());
         put.await.with_context(|| format!("cannot upload {}", file.display()))?;
         Ok(to.to_string())
     }

@@ -3,9 +3,7 @@
 use super::model::{Attempt, Job, Phase, Task, Tracker};
 use anyhow::{Context, Result, anyhow, bail};
 use dfs::client::ClientOptions;
-use proto::mr::{
-    self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient,
-};
+use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
 use std::{collections::BTreeMap, time::Duration};
 use tonic::{
     Code, Request, Status, Streaming,
@@ -52,7 +50,8 @@ async fn channel(addr: &str, what: &str) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{addr}"))
         .with_context(|| format!("{what} address {addr:?} is not host:port"))?;
     let connecting = endpoint.connect_timeout(CONNECT_WITHIN).tcp_nodelay(true).connect().await;
-    connecting.map_err(|_| anyhow!("cannot reach the {what} at {addr}: is it running? start one with `mrctl up`"))
+    connecting
+        .map_err(|_| anyhow!("cannot reach the {what} at {addr}: is it running? start one with `mrctl up`"))
 }
 
 /// A refusal is shown in the server's own words.
@@ -71,7 +70,8 @@ impl JobTracker {
         let client = JobTrackerClient::new(channel(addr, "JobTracker").await?);
         let own = || ClientOptions::new("", daemon::config::ClientConfig::default()).user;
         let user = user.map_or_else(own, str::to_owned);
-        let user = user.parse().map_err(|_| anyhow!("user name {user:?} is not plain text: set FERMATA_USER"))?;
+        let user =
+            user.parse().map_err(|_| anyhow!("user name {user:?} is not plain text: set FERMATA_USER"))?;
         Ok(Self { client, addr: addr.into(), user })
     }
 
@@ -153,7 +153,8 @@ impl JobTracker {
     /// Hands each piece of a job's history to `sink`.
     pub(crate) async fn history(&self, id: &str, mut sink: impl FnMut(&str) -> Result<()>) -> Result<()> {
         let message = pb::JobRequest { job: id.into() };
-        let mut chunks = self.client.clone().history(self.request(message)).await.map_err(refusal)?.into_inner();
+        let mut chunks =
+            self.client.clone().history(self.request(message)).await.map_err(refusal)?.into_inner();
         while let Some(chunk) = chunks.message().await.map_err(refusal)? {
             sink(&chunk.lines)?;
         }
@@ -171,7 +172,8 @@ pub(crate) async fn log(
 ) -> Result<()> {
     let mut client = TrackerLogsClient::new(channel(addr, "TaskTracker").await?);
     let message = pb::LogRequest { attempt: attempt.into(), stderr, tail_bytes };
-    let mut chunks = client.log(message).await.map_err(|status| anyhow!("{}", status.message()))?.into_inner();
+    let mut chunks =
+        client.log(message).await.map_err(|status| anyhow!("{}", status.message()))?.into_inner();
     while let Some(chunk) = chunks.message().await.map_err(|status| anyhow!("{}", status.message()))? {
         sink(&chunk.data)?;
     }

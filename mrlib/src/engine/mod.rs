@@ -13,7 +13,7 @@ mod tests;
 pub use map::{MapTask, run_map};
 pub use meter::Meter;
 pub use reduce::{Identity, ReduceTask, run_reduce};
-pub use sample::sample_keys;
+pub use sample::{OpenInput, sample_keys};
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
 

@@ -15,6 +15,9 @@ const PLACE_BYTES: u64 = 64 << 10;
 /// Places that are looked at.
 const PLACES: u64 = 64;
 
+/// Opens an input file by its path.
+pub type OpenInput<'a> = dyn FnMut(&str) -> Result<Box<dyn ByteSource>, TaskError> + 'a;
+
 /// Keys that the job's mapper puts out for records at places spread evenly over its input `files` (path and length),
 /// about `keys` of them. `open` opens an input file. Goes with [`crate::partition::encode_splits`].
 pub fn sample_keys(
@@ -22,7 +25,7 @@ pub fn sample_keys(
     conf: &Conf,
     files: &[(String, u64)],
     keys: usize,
-    open: &mut dyn FnMut(&str) -> Result<Box<dyn ByteSource>, TaskError>,
+    open: &mut OpenInput<'_>,
 ) -> Result<Vec<Vec<u8>>, TaskError> {
     let settings = Settings::new(job, conf)?;
     let total: u64 = files.iter().map(|file| file.1).sum();

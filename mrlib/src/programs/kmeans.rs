@@ -61,7 +61,9 @@ impl Mapper for Assign {
 /// A number of points and the sum of their coordinates.
 fn encode(points: u64, sums: &[f64]) -> Vec<u8> {
     let mut bytes = points.to_le_bytes().to_vec();
-    sums.iter().for_each(|sum| bytes.extend_from_slice(&sum.to_le_bytes()));
+    for sum in sums {
+        bytes.extend_from_slice(&sum.to_le_bytes());
+    }
     bytes
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Each is a function from settings to a [`crate::Job`], written with nothing but the public API.
 
+#![allow(clippy::unnecessary_wraps, reason = "all programs are made through one signature")]
+
 mod documents;
 mod gensort;
 mod kmeans;

@@ -38,7 +38,7 @@ async fn work(client: Client, worker: usize, stop: &AtomicBool) -> Vec<(usize, D
         let at = DfsPath::parse(&format!("/w{worker}/{file}")).unwrap();
         let to = DfsPath::parse(&format!("/w{worker}/{file}.moved")).unwrap();
         let steps = [Did::Created, Did::Renamed, Did::Deleted];
-        for did in &steps[..1 + file % 3] {
+        for did in &steps[..=file % 3] {
             let result = match did {
                 Did::Created => match client.create(&at, CreateOptions::default()).await {
                     Ok(writer) => writer.close().await.map(|_| ()),
