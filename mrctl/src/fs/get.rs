@@ -138,9 +138,18 @@ fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, w
 
 /// Refuses what would overwrite, before the first byte moves.
 fn check(plan: &Plan, force: bool) -> Result<()> {
-    let taken = |copy: &&Copy| copy.to.exists();
-    if !force && let Some(copy) = plan.copies.iter().find(taken) {
-        bail!("{} exists: replace it with --force, or give another name", copy.to.display());
+    for copy in &plan.copies {
+        let Ok(there) = fs::metadata(&copy.to) else { continue };
+        let to = copy.to.display();
+        if there.is_dir() {
+            bail!("{to} is a folder: give the file another name");
+        }
+        if !there.is_file() {
+            bail!("{to} is not a regular file: write to - (standard output) and redirect that");
+        }
+        if !force {
+            bail!("{to} exists: replace it with --force, or give another name");
+        }
     }
     Ok(())
 }
@@ -242,8 +251,12 @@ mod tests {
         let to = folder.path().join("x");
         fs::write(&to, "").unwrap();
         let copies = vec![Copy { from: DfsPath::parse("/x").unwrap(), to, length: 1 }];
-        let plan = Plan { folders: vec![], copies };
+        let mut plan = Plan { folders: vec![], copies };
         assert!(check(&plan, false).is_err());
         check(&plan, true).unwrap();
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        plan.copies[0].to = socket;
+        assert!(check(&plan, true).unwrap_err().to_string().contains("is not a regular file"));
     }
 }
