@@ -2,7 +2,8 @@
 //! that it appears whole or not at all; a put that is killed leaves a hidden file that goes with its lease.
 //!
 //! Blocks of a regular file are written at the same time, allocated in order. The file is read by `pread`, not
-//! mapped: a file that shrinks under a mapping would kill the process.
+//! mapped: a file that shrinks under a mapping would kill the process. One that says it has no length (as those in
+//! /proc do) is read as a stream; one that changes its length while it is read is refused.
 //!
 //! When a block loses all its nodes, it and the blocks allocated after it are abandoned and written again:
 //! the NameNode appends blocks, so a new one can only stand at the end.
@@ -97,7 +98,7 @@ fn local(path: &Path, reason: impl ToString) -> ClientError {
     ClientError::Local { path: path.to_owned(), reason: reason.to_string() }
 }
 
-/// The file, and its length if it is a regular one.
+/// The file, and its length if it is a regular one that says how long it is.
 async fn open_local(path: PathBuf) -> Result<(Arc<File>, Option<u64>)> {
     let open = move || {
         let file = File::open(&path).map_err(|error| local(&path, error))?;
@@ -105,7 +106,7 @@ async fn open_local(path: PathBuf) -> Result<(Arc<File>, Option<u64>)> {
         if about.is_dir() {
             return Err(local(&path, "is a folder"));
         }
-        Ok((Arc::new(file), about.is_file().then_some(about.len())))
+        Ok((Arc::new(file), Some(about.len()).filter(|length| about.is_file() && *length > 0)))
     };
     tokio::task::spawn_blocking(open).await.expect("opening a file does not panic")
 }
@@ -138,6 +139,18 @@ struct LocalFile {
     path: PathBuf,
 }
 
+impl LocalFile {
+    /// Refuses a file that has grown meanwhile: what is there would be a part of it that looks whole.
+    fn unchanged(&self, length: u64) -> Result<()> {
+        let now = self.file.metadata().map_err(|error| local(&self.path, error))?.len();
+        if now > length {
+            let grown = format!("grew from {length} to {now} bytes while it was read: nothing was stored");
+            return Err(local(&self.path, format!("{grown}; pipe it in to take what is there")));
+        }
+        Ok(())
+    }
+}
+
 /// Gives the file up if the put is dropped on its way.
 struct Unfinished(Option<Box<OpenFile>>);
 
@@ -159,7 +172,7 @@ async fn put_file(
 ) -> Result<(FileStatus, Vec<NodeFault>)> {
     let mut unfinished = Unfinished(Some(Box::new(open)));
     let open = unfinished.0.as_mut().expect("put there a line above");
-    let result = match put_blocks(open, &from, length, progress).await {
+    let result = match put_blocks(open, &from, length, progress).await.and_then(|()| from.unchanged(length)) {
         Ok(()) => open.close(Some(to), overwrite).await,
         Err(error) => Err(error),
     };
@@ -325,5 +338,31 @@ impl Source for FileSource {
     fn acked(&mut self, bytes: u64) {
         // Nobody is listening when the put is over: fine.
         let _ = self.acks.send((self.index, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[tokio::test]
+    async fn a_file_without_a_length_is_a_stream() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(open_local(path.clone()).await.unwrap().1, None);
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(open_local(path).await.unwrap().1, Some(3));
+    }
+
+    #[test]
+    fn a_file_that_grew_is_told() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let from = LocalFile { file: Arc::new(file.reopen().unwrap()), path: file.path().to_owned() };
+        from.unchanged(0).unwrap();
+        file.write_all(b"more").unwrap();
+        let error = from.unchanged(0).unwrap_err().to_string();
+        assert!(error.contains("grew from 0 to 4 bytes"), "{error}");
     }
 }
