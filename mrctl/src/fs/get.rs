@@ -7,7 +7,10 @@ use super::{
     put::tell_faults,
     refuse_dir, tree,
 };
-use crate::output::{self, Meter};
+use crate::{
+    command::end_signal,
+    output::{self, Meter},
+};
 use anyhow::{Context, Result, bail};
 use dfs::{
     client::{Client, FileStatus, GetOptions, GetReport},
@@ -16,6 +19,7 @@ use dfs::{
 use std::{
     fs,
     path::{Path, PathBuf},
+    pin::pin,
     process::ExitCode,
     sync::Arc,
 };
@@ -164,6 +168,7 @@ async fn copy_all(
     let mut reports = Vec::new();
     let mut running = JoinSet::new();
     let mut left = copies.into_iter();
+    let mut stop = pin!(end_signal());
     loop {
         while running.len() < FILES_AT_ONCE
             && let Some(copy) = left.next()
@@ -173,7 +178,14 @@ async fn copy_all(
                 client.get(&copy.from, &copy.to, GetOptions { overwrite }, &*meter).await
             });
         }
-        match running.join_next().await {
+        let next = tokio::select! {
+            next = running.join_next() => next,
+            () = &mut stop => {
+                running.shutdown().await;
+                bail!("interrupted; unfinished files were removed");
+            }
+        };
+        match next {
             None => break,
             Some(done) => match done.context("a copy ended early")? {
                 Ok(report) => reports.push(report),

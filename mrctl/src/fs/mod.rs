@@ -23,7 +23,10 @@ use dfs::{
     error::Kind,
     path::DfsPath,
 };
-use std::{fmt::Display, io::Write, process::ExitCode};
+use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
+
+/// How long to wait for the cluster to forget what an unfinished command wrote.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// What to do with files.
 #[derive(Debug, clap::Subcommand)]
@@ -70,7 +73,14 @@ pub(crate) enum FsCommand {
 }
 
 pub(crate) async fn run(command: FsCommand, target: &Target) -> Result<ExitCode> {
-    let client = &target.connect().await?;
+    let client = target.connect().await?;
+    let result = dispatch(command, &client).await;
+    // What was given up on the way is removed before this process ends.
+    client.settle(SETTLE).await;
+    result
+}
+
+async fn dispatch(command: FsCommand, client: &Client) -> Result<ExitCode> {
     match command {
         FsCommand::Ls(args) => ls::run(args, client).await,
         FsCommand::Put(args) => put::run(args, client).await,

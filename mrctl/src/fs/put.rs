@@ -9,7 +9,10 @@ use super::{
     lookup,
     namespace::there,
 };
-use crate::output::{self, Meter};
+use crate::{
+    command::end_signal,
+    output::{self, Meter},
+};
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;
 use dfs::{
@@ -20,6 +23,7 @@ use std::{
     fs,
     os::fd::AsFd,
     path::{Path, PathBuf},
+    pin::pin,
     process::ExitCode,
     sync::Arc,
 };
@@ -34,7 +38,7 @@ const APPEND_BUFFER: usize = 1 << 20;
 
 /// Copy local files, folders or standard input in
 ///
-/// A file appears whole or not at all. Missing folders above it are made.
+/// A file appears whole or not at all (but see --append). Missing folders above it are made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl fs put data.csv /in/data.csv\n  \
@@ -51,7 +55,7 @@ pub(crate) struct Put {
     /// Replace files that are there
     #[arg(short, long)]
     force: bool,
-    /// Put the bytes at the end of a file that is there
+    /// Put the bytes at the end of a file that is there; interrupted, it keeps the whole blocks written so far
     #[arg(long, conflicts_with_all = ["force", "recursive", "replication", "block_size"])]
     append: bool,
     /// Replicas of each block
@@ -106,7 +110,11 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     };
     let meter = Arc::new(Meter::new(&label, total, args.quiet || args.json));
     if args.append {
-        return append(plan, client, &meter).await;
+        return tokio::select! {
+            result = append(plan, client, &meter) => result,
+            // The writer, dropped, gives up the block it is in; the rest stays.
+            () = end_signal() => bail!("interrupted; the file keeps the whole blocks written so far"),
+        };
     }
     let options = PutOptions {
         replication: args.replication,
@@ -206,6 +214,7 @@ async fn copy_all(
     let mut reports = Vec::new();
     let mut running = JoinSet::new();
     let mut left = copies.into_iter();
+    let mut stop = pin!(end_signal());
     loop {
         while running.len() < FILES_AT_ONCE
             && let Some(copy) = left.next()
@@ -219,7 +228,14 @@ async fn copy_all(
                 anyhow::Ok(client.put(source, &copy.to, options, &*meter).await?)
             });
         }
-        match running.join_next().await {
+        let next = tokio::select! {
+            next = running.join_next() => next,
+            () = &mut stop => {
+                running.shutdown().await;
+                bail!("interrupted; unfinished files were removed");
+            }
+        };
+        match next {
             None => break,
             Some(done) => match done.context("a copy ended early")? {
                 Ok(report) => reports.push(report),
@@ -256,7 +272,8 @@ async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> 
                 Err(error) => {
                     writer.abort().await?;
                     let from = copy.from.as_deref().unwrap_or(Path::new("standard input"));
-                    bail!("cannot read {}: {error}; {} is as it was", from.display(), copy.to);
+                    let (from, to) = (from.display(), &copy.to);
+                    bail!("cannot read {from}: {error}; {to} keeps the whole blocks written so far");
                 }
             };
             writer.write(&buffer[..read]).await?;
