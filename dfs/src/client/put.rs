@@ -38,6 +38,19 @@ impl Client {
     ) -> Result<PutReport> {
         self.check_target(to, options.overwrite).await?;
         let hidden = hidden_name(to)?;
+        let put = self.put_hidden(source, &hidden, to, options, progress).await;
+        let (status, faults) = put.map_err(|error| error.naming(&hidden, to))?;
+        Ok(PutReport { status, faults })
+    }
+
+    async fn put_hidden(
+        &self,
+        source: PutSource,
+        hidden: &DfsPath,
+        to: &DfsPath,
+        options: PutOptions,
+        progress: &dyn Progress,
+    ) -> Result<(FileStatus, Vec<NodeFault>)> {
         let overwrite = options.overwrite;
         let create = CreateOptions {
             replication: options.replication,
@@ -47,25 +60,24 @@ impl Client {
             on_abandon: OnAbandon::Delete,
             ..CreateOptions::default()
         };
-        let (status, faults) = match source {
+        match source {
             PutSource::Reader(reader) => {
-                let writer = self.create(&hidden, create).await?;
-                put_stream(writer, reader, to, overwrite, progress).await?
+                let writer = self.create(hidden, create).await?;
+                put_stream(writer, reader, to, overwrite, progress).await
             }
             PutSource::File(path) => match open_local(path.clone()).await? {
                 (file, Some(length)) => {
-                    let open = OpenFile::create(self, &hidden, create).await?;
-                    put_file(open, LocalFile { file, path }, length, to, overwrite, progress).await?
+                    let open = OpenFile::create(self, hidden, create).await?;
+                    put_file(open, LocalFile { file, path }, length, to, overwrite, progress).await
                 }
                 (file, None) => {
                     let file = Arc::into_inner(file).ok_or_else(|| local(&path, "is in use"))?;
                     let reader = Box::new(tokio::fs::File::from_std(file));
-                    let writer = self.create(&hidden, create).await?;
-                    put_stream(writer, reader, to, overwrite, progress).await?
+                    let writer = self.create(hidden, create).await?;
+                    put_stream(writer, reader, to, overwrite, progress).await
                 }
             },
-        };
-        Ok(PutReport { status, faults })
+        }
     }
 
     /// Better said before gigabytes are sent; the NameNode decides again at the end.
