@@ -3,7 +3,7 @@
 use crate::cluster::ClusterState;
 use anyhow::{Context, Result, bail};
 use daemon::config::{ClientConfig, Config};
-use dfs::client::{Client, ClientOptions};
+use dfs::client::{Client, ClientError, ClientOptions};
 use std::path::{Path, PathBuf};
 
 /// The folder that `mrctl up` makes when not told otherwise.
@@ -26,6 +26,10 @@ pub(crate) struct Target {
 struct Found {
     namenode: String,
     client: ClientConfig,
+    /// The folder of `mrctl up` that it was found by.
+    folder: Option<PathBuf>,
+    /// How other commands name that folder.
+    dir: String,
 }
 
 impl Target {
@@ -38,7 +42,11 @@ impl Target {
     pub(crate) async fn connect(&self) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         let found = self.find(&cwd)?;
-        Ok(Client::connect(ClientOptions::new(found.namenode, found.client)).await?)
+        let options = ClientOptions::new(&found.namenode, found.client.clone());
+        match Client::connect(options).await {
+            Err(error @ ClientError::Unreachable { .. }) => bail!("{error}; {}", advice(&found)),
+            other => Ok(other?),
+        }
     }
 
     fn find(&self, cwd: &Path) -> Result<Found> {
@@ -49,17 +57,29 @@ impl Target {
         if let Some(namenode) = &self.namenode {
             check_addr(namenode)?;
             let client = Config::load(file.as_deref())?.client;
-            return Ok(Found { namenode: namenode.clone(), client });
+            return Ok(Found { namenode: namenode.clone(), client, folder: None, dir: String::new() });
         }
         if let Some(file) = file {
             let config = Config::load(Some(&file))?;
-            return Ok(Found { namenode: config.cluster.namenode, client: config.client });
+            let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
+            let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
+            return Ok(Found {
+                namenode: config.cluster.namenode,
+                client: config.client,
+                folder: folder.map(Path::to_owned),
+                dir: dir_flag(folder),
+            });
         }
         let Some(folder) = nearest(cwd) else {
             bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
         };
         let config = Config::load(Some(&folder.join("fermata.toml")))?;
-        Ok(Found { namenode: config.cluster.namenode, client: config.client })
+        Ok(Found {
+            namenode: config.cluster.namenode,
+            client: config.client,
+            folder: Some(folder),
+            dir: String::new(),
+        })
     }
 }
 
@@ -69,6 +89,27 @@ fn check_addr(addr: &str) -> Result<()> {
         bail!("namenode address {addr:?} is not host:port (a port is a number up to 65535)");
     }
     Ok(())
+}
+
+/// How a command line names `folder`: not at all if it is the one that is found anyhow.
+pub(crate) fn dir_flag(folder: Option<&Path>) -> String {
+    match folder {
+        Some(folder) if folder != Path::new(FOLDER) => format!(" --dir {}", folder.display()),
+        _ => String::new(),
+    }
+}
+
+/// What to do about a namenode that does not answer.
+fn advice(found: &Found) -> String {
+    let local = found.folder.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
+    let Some(namenode) = local.and_then(|mut state| state.find("namenode", None).ok().cloned()) else {
+        return "is it running? start one here with `mrctl up`, or name another with --namenode".into();
+    };
+    if namenode.is_running() {
+        let (pid, log) = (namenode.identity.pid, namenode.log.display());
+        return format!("it runs (pid {pid}): see {log}");
+    }
+    format!("it has died: start it again with `mrctl chaos restart namenode{}`", found.dir)
 }
 
 /// The nearest state folder from `from` upwards that has a running cluster's file.

@@ -12,7 +12,6 @@ mod output;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use dfs::client::ClientError;
 use std::{io, process::ExitCode};
 
 const EXAMPLES: &str = "\
@@ -89,13 +88,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    let hint = match error.downcast_ref::<ClientError>() {
-        Some(ClientError::Unreachable { .. }) => {
-            "; is it running? start one here with `mrctl up`, or name another with --namenode"
-        }
-        _ => "",
-    };
-    eprintln!("mrctl: {error:#}{hint}");
+    eprintln!("mrctl: {error:#}");
     ExitCode::FAILURE
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{ClusterState, Kind, end, lock, restart},
-    locate::state_folder,
+    locate::{dir_flag, state_folder},
     output,
 };
 use anyhow::{Result, bail};
@@ -51,7 +51,8 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
     let daemon = state.find(&args.node, args.daemon)?;
     if !daemon.signal(signal)? {
         let name = &daemon.name;
-        bail!("{name} is not running: start it with `mrctl chaos restart {name}`");
+        let dir = dir_flag(args.dir.as_deref());
+        bail!("{name} is not running: start it with `mrctl chaos restart {name}{dir}`");
     }
     if signal == Signal::KILL {
         // Its port and its lock are free only when it is really gone.
