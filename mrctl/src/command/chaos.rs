@@ -6,6 +6,7 @@ use crate::{
     output,
 };
 use anyhow::{Result, bail};
+use daemon::config::Config;
 use rustix::process::Signal;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -59,6 +60,10 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
         end(&[(&daemon.identity, &daemon.args)], Duration::from_secs(10))?;
     }
     output::line(format!("{done} {} (pid {})", daemon.name, daemon.identity.pid))?;
+    if signal != Signal::CONT && daemon.kind == Kind::Datanode {
+        let limit = Config::load(Some(&folder.join("fermata.toml")))?.namenode.dead_after;
+        output::line(format!("the namenode calls it dead after {limit} of silence, then its blocks are copied"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -52,7 +52,8 @@ pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
     output::line("\nEverything is stopped and removed. To go on:")?;
     output::line("  mrctl up --detach               a cluster that stays, in ./.fermata")?;
     output::line("  mrctl fs put FILE /FILE         your own data")?;
-    output::line("  mrctl chaos kill node2          break it; `mrctl fs fsck --wait 60s` watches it heal")?;
+    output::line("  mrctl chaos kill node2          break it; noticed after ten seconds, then")?;
+    output::line("  mrctl fs fsck --wait 60s        watches it heal")?;
     Ok(ExitCode::SUCCESS)
 }
 
