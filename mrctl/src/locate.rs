@@ -17,7 +17,7 @@ pub(crate) struct Target {
     #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_NAMENODE")]
     namenode: Option<String>,
     /// Configuration file of the cluster
-    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", value_parser = path())]
     config: Option<PathBuf>,
 }
 
@@ -35,7 +35,7 @@ struct Found {
 impl Target {
     /// The configuration file, if one was named.
     pub(crate) fn config_file(&self) -> Option<PathBuf> {
-        self.config.clone()
+        self.config.clone().filter(|file| !file.as_os_str().is_empty())
     }
 
     /// Connects to the cluster that is meant.
@@ -50,11 +50,12 @@ impl Target {
     }
 
     fn find(&self, cwd: &Path) -> Result<Found> {
-        let file = self.config.clone().or_else(|| {
+        let file = self.config_file().or_else(|| {
             let here = cwd.join("fermata.toml");
             here.is_file().then_some(here)
         });
-        if let Some(namenode) = &self.namenode {
+        // A variable that is set to nothing is as good as none.
+        if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr(namenode)?;
             let client = Config::load(file.as_deref())?.client;
             return Ok(Found { namenode: namenode.clone(), client, folder: None, dir: String::new() });
@@ -81,6 +82,11 @@ impl Target {
             dir: String::new(),
         })
     }
+}
+
+/// Any path, the empty one too: clap's own would refuse a variable that is set to nothing.
+fn path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    clap::builder::TypedValueParser::map(clap::builder::OsStringValueParser::new(), PathBuf::from)
 }
 
 fn check_addr(addr: &str) -> Result<()> {
@@ -173,6 +179,8 @@ mod tests {
             let target = Target { namenode: Some(addr.into()), config: None };
             assert!(target.find(root.path()).unwrap_err().to_string().contains("is not host:port"));
         }
+        let empty = Target { namenode: Some(String::new()), config: Some(PathBuf::new()) };
+        assert!(empty.find(root.path()).unwrap_err().to_string().starts_with("no cluster found"));
         let target = Target { namenode: None, config: Some(root.path().join("absent.toml")) };
         assert!(target.find(root.path()).unwrap_err().to_string().starts_with("cannot read "));
     }

@@ -88,7 +88,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("mrctl: {error:#}");
+    eprintln!("mrctl: {}", output::chain(error));
     ExitCode::FAILURE
 }
 
@@ -138,6 +138,8 @@ mod tests {
             "fs stat --json /a",
             "fs du -s -h /a",
             "fs setrep 3 -r --wait /a",
+            "fs setrep 3 --wait 5s /a",
+            "fs setrep 3 /a --wait",
             "fs fsck --wait 60s --json",
             "fs report --json",
             "fs quota /a --files 10 --space none",

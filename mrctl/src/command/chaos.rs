@@ -62,7 +62,9 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
     output::line(format!("{done} {} (pid {})", daemon.name, daemon.identity.pid))?;
     if signal != Signal::CONT && daemon.kind == Kind::Datanode {
         let limit = Config::load(Some(&folder.join("fermata.toml")))?.namenode.dead_after;
-        output::line(format!("the namenode calls it dead after {limit} of silence, then its blocks are copied"))?;
+        output::line(format!(
+            "the namenode calls it dead after {limit} of silence, then its blocks are copied"
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ mod usage;
 
 pub(crate) use check::await_health;
 
-use crate::locate::Target;
+use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use dfs::{
     client::{Client, ClientError, FileReader, FileStatus},
@@ -116,7 +116,7 @@ impl Outcome {
         if error.downcast_ref().is_some_and(closed) {
             return Err(error);
         }
-        eprintln!("mrctl: {error:#}");
+        eprintln!("mrctl: {}", output::chain(&error));
         self.failed = true;
         Ok(())
     }

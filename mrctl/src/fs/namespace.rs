@@ -150,6 +150,7 @@ pub(crate) async fn concat(args: Concat, client: &Client) -> Result<ExitCode> {
         bail!("nothing to put at the end of {target}: name other files");
     }
     let status = client.concat(&target, &sources).await?;
-    output::line(format!("{target}: {} in {} blocks", output::human(status.length), status.blocks))?;
+    let blocks = output::count(status.blocks.into(), "block");
+    output::line(format!("{target}: {} in {blocks}", output::human(status.length)))?;
     Ok(ExitCode::SUCCESS)
 }
