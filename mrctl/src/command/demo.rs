@@ -33,6 +33,7 @@ const WORDS: [&str; 16] = [
 
 /// Show what Fermata does in less than a minute, and leave nothing behind
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl demo")]
 pub(crate) struct Args {}
 
 pub(crate) async fn run(_args: Args) -> Result<ExitCode> {

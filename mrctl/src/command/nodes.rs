@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 /// List the datanodes
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --json")]
 pub(crate) struct Args {
     /// As JSON
     #[arg(long)]

@@ -52,6 +52,7 @@ fn wait(text: &str) -> Result<Wait, String> {
 
 /// Set permission bits
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs chmod 600 /private\n  mrctl fs chmod -R 755 /shared")]
 pub(crate) struct Chmod {
     /// Octal, such as 644
     #[arg(value_name = "MODE", value_parser = mode)]
@@ -66,6 +67,7 @@ pub(crate) struct Chmod {
 
 /// Set owner and group
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs chown ada /in\n  mrctl fs chown -R ada:staff /in")]
 pub(crate) struct Chown {
     /// OWNER, OWNER:GROUP or :GROUP
     #[arg(value_name = "OWNER[:GROUP]", value_parser = ownership)]

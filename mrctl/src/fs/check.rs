@@ -37,6 +37,9 @@ pub(crate) struct Fsck {
 ///
 /// In safemode nothing can be changed. It ends by itself when enough blocks have been reported.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl fs safemode\n  mrctl fs safemode wait --timeout 2m\n  mrctl fs safemode off"
+)]
 pub(crate) struct Safemode {
     /// What to do
     #[arg(value_enum, default_value = "get")]
@@ -215,10 +218,7 @@ mod tests {
     fn copies_are_promised_only_where_they_can_be_made() {
         assert_eq!(outlook_text(3, 0, [3, 5].into_iter()), "the cluster is making them");
         assert_eq!(outlook_text(1, 2, [2].into_iter()), "the cluster is making them");
-        assert_eq!(
-            outlook_text(1, 0, [2, 3].into_iter()),
-            "3 are wanted, live datanodes: 1; start more"
-        );
+        assert_eq!(outlook_text(1, 0, [2, 3].into_iter()), "3 are wanted, live datanodes: 1; start more");
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(crate) struct Get {
     /// Replace local files that are there
     #[arg(short, long)]
     force: bool,
-    /// No progress bar
+    /// No progress bar and no closing line
     #[arg(short, long)]
     quiet: bool,
     /// As JSON: one array of what was copied
@@ -115,6 +115,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     let total = plan.copies.iter().map(|copy| copy.length).sum();
     let meter = Arc::new(Meter::new(&label, Some(total), args.quiet || args.json));
     let reports = copy_all(plan.copies, client, args.force, &meter, &mut outcome).await?;
+    meter.tell();
     drop(meter);
     tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
     if args.json {

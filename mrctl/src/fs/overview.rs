@@ -27,6 +27,7 @@ pub(crate) struct Stat {
 
 /// Show the state of the whole file system
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs report\n  mrctl fs report --json")]
 pub(crate) struct Report {
     /// As JSON
     #[arg(long)]

@@ -19,9 +19,10 @@ use dfs::{
     client::{Client, NodeFault, PutOptions, PutReport, PutSource},
     path::DfsPath,
 };
+use rustix::fs::OFlags;
 use std::{
     fs,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     pin::pin,
     process::ExitCode,
@@ -64,7 +65,7 @@ pub(crate) struct Put {
     /// Block size
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
-    /// No progress bar
+    /// No progress bar and no closing line
     #[arg(short, long)]
     quiet: bool,
     /// As JSON: one array of the files as they are now
@@ -124,6 +125,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
         mode: None,
     };
     let (reports, outcome) = copy_all(plan.copies, client, &options, &meter).await?;
+    meter.tell();
     drop(meter);
     tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
     if args.json {
@@ -250,7 +252,23 @@ async fn copy_all(
 /// Standard input as a file of its own: no lines, no small buffer.
 fn standard_input() -> Result<tokio::fs::File> {
     let owned = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
+    if is_stand_in(&owned) {
+        bail!("standard input is closed: pipe something in, or `< /dev/null` for an empty file");
+    }
     Ok(tokio::fs::File::from_std(owned.into()))
+}
+
+/// Whether it is what Rust opens at its start in place of a closed descriptor: /dev/null, also to write, which
+/// no shell's `<` does.
+fn is_stand_in(file: &OwnedFd) -> bool {
+    let writable = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR));
+    let null = || {
+        rustix::fs::stat("/dev/null").is_ok_and(|null| {
+            rustix::fs::fstat(file)
+                .is_ok_and(|about| about.st_rdev == null.st_rdev && about.st_mode == null.st_mode)
+        })
+    };
+    writable && null()
 }
 
 async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> {
@@ -340,6 +358,15 @@ mod tests {
         let exact = plan(&texts, &path("/in"), Dest::Exact, false).unwrap();
         assert_eq!(exact.copies, [Copy { from: None, to: path("/in"), length: None }]);
         assert!(plan(&texts, &path("/in"), Dest::Into, false).is_err());
+    }
+
+    #[test]
+    fn a_closed_input_is_told_from_an_empty_one() {
+        let open =
+            |write| OwnedFd::from(fs::File::options().read(true).write(write).open("/dev/null").unwrap());
+        assert!(is_stand_in(&open(true)));
+        assert!(!is_stand_in(&open(false)));
+        assert!(!is_stand_in(&OwnedFd::from(tempfile::tempfile().unwrap())));
     }
 
     #[test]
