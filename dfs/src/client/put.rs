@@ -3,7 +3,8 @@
 //!
 //! Blocks of a regular file are written at the same time, allocated in order. The file is read by `pread`, not
 //! mapped: a file that shrinks under a mapping would kill the process. One that says it has no length (as those in
-//! /proc do) is read as a stream; one that changes its length while it is read is refused.
+//! /proc do) is read as a stream. One that becomes shorter while it is read is refused; one that grows is put as long
+//! as it was.
 //!
 //! When a block loses all its nodes, it and the blocks allocated after it are abandoned and written again:
 //! the NameNode appends blocks, so a new one can only stand at the end.
@@ -151,18 +152,6 @@ struct LocalFile {
     path: PathBuf,
 }
 
-impl LocalFile {
-    /// Refuses a file that has grown meanwhile: what is there would be a part of it that looks whole.
-    fn unchanged(&self, length: u64) -> Result<()> {
-        let now = self.file.metadata().map_err(|error| local(&self.path, error))?.len();
-        if now > length {
-            let grown = format!("grew from {length} to {now} bytes while it was read: nothing was stored");
-            return Err(local(&self.path, format!("{grown}; pipe it in to take what is there")));
-        }
-        Ok(())
-    }
-}
-
 /// Gives the file up if the put is dropped on its way.
 struct Unfinished(Option<Box<OpenFile>>);
 
@@ -184,7 +173,7 @@ async fn put_file(
 ) -> Result<(FileStatus, Vec<NodeFault>)> {
     let mut unfinished = Unfinished(Some(Box::new(open)));
     let open = unfinished.0.as_mut().expect("put there a line above");
-    let result = match put_blocks(open, &from, length, progress).await.and_then(|()| from.unchanged(length)) {
+    let result = match put_blocks(open, &from, length, progress).await {
         Ok(()) => open.close(Some(to), overwrite).await,
         Err(error) => Err(error),
     };
@@ -356,7 +345,6 @@ impl Source for FileSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     #[tokio::test]
     async fn a_file_without_a_length_is_a_stream() {
@@ -366,15 +354,5 @@ mod tests {
         assert_eq!(open_local(path.clone()).await.unwrap().1, None);
         std::fs::write(&path, "abc").unwrap();
         assert_eq!(open_local(path).await.unwrap().1, Some(3));
-    }
-
-    #[test]
-    fn a_file_that_grew_is_told() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        let from = LocalFile { file: Arc::new(file.reopen().unwrap()), path: file.path().to_owned() };
-        from.unchanged(0).unwrap();
-        file.write_all(b"more").unwrap();
-        let error = from.unchanged(0).unwrap_err().to_string();
-        assert!(error.contains("grew from 0 to 4 bytes"), "{error}");
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;
 use dfs::{
-    client::{Client, NodeFault, PutOptions, PutReport, PutSource},
+    client::{Client, FileStatus, NodeFault, PutOptions, PutReport, PutSource},
     path::DfsPath,
 };
 use rustix::fs::OFlags;
@@ -223,11 +223,13 @@ async fn copy_all(
         {
             let (client, options, meter) = (client.clone(), options.clone(), Arc::clone(meter));
             running.spawn(async move {
+                let from = copy.from.clone();
                 let source = match copy.from {
                     Some(path) => PutSource::File(path),
                     None => PutSource::Reader(Box::new(standard_input()?)),
                 };
-                anyhow::Ok(client.put(source, &copy.to, options, &*meter).await?)
+                let report = client.put(source, &copy.to, options, &*meter).await?;
+                anyhow::Ok((from, report))
             });
         }
         let next = tokio::select! {
@@ -240,13 +242,26 @@ async fn copy_all(
         match next {
             None => break,
             Some(done) => match done.context("a copy ended early")? {
-                Ok(report) => reports.push(report),
+                Ok((from, report)) => {
+                    if let Some(note) = from.and_then(|from| growth(&from, &report.status)) {
+                        eprintln!("mrctl: note: {note}");
+                    }
+                    reports.push(report);
+                }
                 Err(error) => outcome.note(error)?,
             },
         }
     }
     reports.sort_by(|one, other| one.status.path.cmp(&other.status.path));
     Ok((reports, outcome))
+}
+
+/// What to say of a local file that has become longer than what was taken of it.
+fn growth(from: &Path, stored: &FileStatus) -> Option<String> {
+    let now = fs::metadata(from).ok()?.len();
+    let FileStatus { path, length, .. } = stored;
+    let from = from.display();
+    (now > *length).then(|| format!("{from} grew while it was copied: {path} has its first {length} bytes"))
 }
 
 /// Standard input as a file of its own: no lines, no small buffer.
