@@ -5,8 +5,9 @@ use dfs::client::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{io::IsTerminal, time::Duration};
 
-/// What took less needs no closing line.
+/// What took less than this and is smaller than that needs no closing line.
 const TOLD_FROM: Duration = Duration::from_secs(1);
+const TOLD_FROM_BYTES: u64 = 64 << 20;
 
 /// How far a transfer is. Cleared when dropped.
 pub(crate) struct Meter(ProgressBar);
@@ -35,10 +36,11 @@ impl Meter {
         Self(bar)
     }
 
-    /// A closing line, if somebody watched and had to wait: how much, how long, how fast.
+    /// A closing line, if somebody watched and it was much: how much, how long, how fast.
     pub(crate) fn tell(&self) {
         let took = self.0.elapsed();
-        if self.0.is_hidden() || took < TOLD_FROM {
+        let small = took < TOLD_FROM && self.0.position() < TOLD_FROM_BYTES;
+        if self.0.is_hidden() || small {
             return;
         }
         self.0.suspend(|| eprintln!("{}", summary(&self.0.message(), self.0.position(), took)));
