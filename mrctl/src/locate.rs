@@ -3,7 +3,7 @@
 use crate::{cluster::ClusterState, job::wire::JobTracker};
 use anyhow::{Context, Result, bail};
 use daemon::config::{ClientConfig, Config};
-use dfs::client::{Client, ClientOptions};
+use dfs::client::{Client, ClientError, ClientOptions};
 use std::path::{Path, PathBuf};
 
 /// The folder that `mrctl up` makes when not told otherwise.
@@ -20,7 +20,7 @@ pub(crate) struct Target {
     #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER")]
     jobtracker: Option<String>,
     /// Configuration file of the cluster
-    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", value_parser = path())]
     config: Option<PathBuf>,
 }
 
@@ -30,19 +30,27 @@ struct Found {
     namenode: String,
     jobtracker: String,
     client: ClientConfig,
+    /// The folder of `mrctl up` that it was found by.
+    folder: Option<PathBuf>,
+    /// How other commands name that folder.
+    dir: String,
 }
 
 impl Target {
     /// The configuration file, if one was named.
     pub(crate) fn config_file(&self) -> Option<PathBuf> {
-        self.config.clone()
+        self.config.clone().filter(|file| !file.as_os_str().is_empty())
     }
 
     /// Connects to the cluster that is meant.
     pub(crate) async fn connect(&self) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         let found = self.find(&cwd)?;
-        Ok(Client::connect(ClientOptions::new(found.namenode, found.client)).await?)
+        let options = ClientOptions::new(&found.namenode, found.client.clone());
+        match Client::connect(options).await {
+            Err(error @ ClientError::Unreachable { .. }) => bail!("{error}; {}", advice(&found)),
+            other => Ok(other?),
+        }
     }
 
     /// Connects to the JobTracker of the cluster that is meant.
@@ -53,7 +61,7 @@ impl Target {
     /// The same, as another user.
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
-        let addr = match &self.jobtracker {
+        let addr = match self.jobtracker.as_ref().filter(|addr| !addr.is_empty()) {
             Some(addr) => addr.clone(),
             None => self.find(&cwd)?.jobtracker,
         };
@@ -62,30 +70,41 @@ impl Target {
     }
 
     fn find(&self, cwd: &Path) -> Result<Found> {
-        let file = self.config.clone().or_else(|| {
+        let file = self.config_file().or_else(|| {
             let here = cwd.join("fermata.toml");
             here.is_file().then_some(here)
         });
-        if let Some(namenode) = &self.namenode {
+        // A variable that is set to nothing is as good as none.
+        if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr("namenode", namenode)?;
-            let Config { cluster, client, .. } = Config::load(file.as_deref())?;
-            return Ok(Found { namenode: namenode.clone(), jobtracker: cluster.jobtracker, client });
+            let mut found = Found::new(Config::load(file.as_deref())?, None, String::new());
+            found.namenode.clone_from(namenode);
+            return Ok(found);
         }
         if let Some(file) = file {
-            return Ok(Config::load(Some(&file))?.into());
+            let config = Config::load(Some(&file))?;
+            let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
+            let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
+            return Ok(Found::new(config, folder.map(Path::to_owned), dir_flag(folder)));
         }
         let Some(folder) = nearest(cwd) else {
             bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
         };
-        Ok(Config::load(Some(&folder.join("fermata.toml")))?.into())
+        let config = Config::load(Some(&folder.join("fermata.toml")))?;
+        Ok(Found::new(config, Some(folder), String::new()))
     }
 }
 
-impl From<Config> for Found {
-    fn from(config: Config) -> Self {
+impl Found {
+    fn new(config: Config, folder: Option<PathBuf>, dir: String) -> Self {
         let Config { cluster, client, .. } = config;
-        Self { namenode: cluster.namenode, jobtracker: cluster.jobtracker, client }
+        Self { namenode: cluster.namenode, jobtracker: cluster.jobtracker, client, folder, dir }
     }
+}
+
+/// Any path, the empty one too: clap's own would refuse a variable that is set to nothing.
+fn path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+    clap::builder::TypedValueParser::map(clap::builder::OsStringValueParser::new(), PathBuf::from)
 }
 
 fn check_addr(what: &str, addr: &str) -> Result<()> {
@@ -94,6 +113,27 @@ fn check_addr(what: &str, addr: &str) -> Result<()> {
         bail!("{what} address {addr:?} is not host:port (a port is a number up to 65535)");
     }
     Ok(())
+}
+
+/// How a command line names `folder`: not at all if it is the one that is found anyhow.
+pub(crate) fn dir_flag(folder: Option<&Path>) -> String {
+    match folder {
+        Some(folder) if folder != Path::new(FOLDER) => format!(" --dir {}", folder.display()),
+        _ => String::new(),
+    }
+}
+
+/// What to do about a namenode that does not answer.
+fn advice(found: &Found) -> String {
+    let local = found.folder.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
+    let Some(namenode) = local.and_then(|mut state| state.find("namenode", None).ok().cloned()) else {
+        return "is it running? start one here with `mrctl up`, or name another with --namenode".into();
+    };
+    if namenode.is_running() {
+        let (pid, log) = (namenode.identity.pid, namenode.log.display());
+        return format!("it runs (pid {pid}): see {log}");
+    }
+    format!("it has died: start it again with `mrctl chaos restart namenode{}`", found.dir)
 }
 
 /// The nearest state folder from `from` upwards that has a running cluster's file.
@@ -160,6 +200,9 @@ mod tests {
             let target = Target { namenode: Some(addr.into()), ..Target::default() };
             assert!(target.find(root.path()).unwrap_err().to_string().contains("is not host:port"));
         }
+        let (nothing, nowhere) = (Some(String::new()), Some(PathBuf::new()));
+        let empty = Target { namenode: nothing.clone(), jobtracker: nothing, config: nowhere };
+        assert!(empty.find(root.path()).unwrap_err().to_string().starts_with("no cluster found"));
         let target = Target { config: Some(root.path().join("absent.toml")), ..Target::default() };
         assert!(target.find(root.path()).unwrap_err().to_string().starts_with("cannot read "));
     }

@@ -13,7 +13,6 @@ mod output;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use dfs::client::ClientError;
 use std::{io, process::ExitCode};
 
 const EXAMPLES: &str = "\
@@ -117,13 +116,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    let hint = match error.downcast_ref::<ClientError>() {
-        Some(ClientError::Unreachable { .. }) => {
-            "; is it running? start one here with `mrctl up`, or name another with --namenode"
-        }
-        _ => "",
-    };
-    eprintln!("mrctl: {error:#}{hint}");
+    eprintln!("mrctl: {}", output::chain(error));
     ExitCode::FAILURE
 }
 
@@ -173,6 +166,8 @@ mod tests {
             "fs stat --json /a",
             "fs du -s -h /a",
             "fs setrep 3 -r --wait /a",
+            "fs setrep 3 --wait 5s /a",
+            "fs setrep 3 /a --wait",
             "fs fsck --wait 60s --json",
             "fs report --json",
             "fs quota /a --files 10 --space none",

@@ -115,8 +115,41 @@ impl ClientError {
         }
     }
 
+    /// The same with `to` named where `hidden` was: people know nothing of the name a file has on its way.
+    #[must_use]
+    pub(super) fn naming(self, hidden: &DfsPath, to: &DfsPath) -> Self {
+        let text = |text: String| text.replace(hidden.name(), to.name());
+        let path = |path: DfsPath| if path == *hidden { to.clone() } else { path };
+        match self {
+            Self::Refused(Error { kind, message }) => Self::Refused(Error::new(kind, text(message))),
+            Self::Deadline { what, seconds, last, kind } => {
+                Self::Deadline { what: text(what), seconds, last: text(last), kind }
+            }
+            Self::BadReply { what, reason } => Self::BadReply { what: text(what), reason: text(reason) },
+            Self::Write { path: at, block, node, reason } => {
+                Self::Write { path: path(at), block, node, reason: text(reason) }
+            }
+            Self::WriterFailed { path: at } => Self::WriterFailed { path: path(at) },
+            other => other,
+        }
+    }
+
     /// Whether it is a refusal of `kind`.
     pub fn is(&self, kind: Kind) -> bool {
         self.kind() == Some(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_name_is_not_told() {
+        let [hidden, to] = ["/a/.b.put-1", "/a/b"].map(|path| DfsPath::parse(path).unwrap());
+        let refused = ClientError::Refused(Error::new(Kind::NoNodes, "no room for /a/.b.put-1"));
+        assert_eq!(refused.naming(&hidden, &to).to_string(), "no room for /a/b");
+        let failed = ClientError::WriterFailed { path: hidden.clone() };
+        assert!(failed.naming(&hidden, &to).to_string().starts_with("cannot write /a/b:"));
     }
 }

@@ -3,7 +3,7 @@
 use super::call::What;
 use super::{Client, Inner};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 #[derive(Default)]
@@ -17,6 +17,17 @@ pub(super) struct Leases {
 impl Leases {
     pub(super) fn is_idle(&self) -> bool {
         self.open == 0 && self.renewing.is_none()
+    }
+}
+
+impl Client {
+    /// Waits, at most `limit`, until this client has no file open to write: those given up are gone by then.
+    /// For programs about to end; what is still open then goes when its lease ends.
+    pub async fn settle(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        while self.inner.leases.lock().open > 0 && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 //! that it appears whole or not at all; a put that is killed leaves a hidden file that goes with its lease.
 //!
 //! Blocks of a regular file are written at the same time, allocated in order. The file is read by `pread`, not
-//! mapped: a file that shrinks under a mapping would kill the process.
+//! mapped: a file that shrinks under a mapping would kill the process. One that says it has no length (as those in
+//! /proc do) is read as a stream. One that becomes shorter while it is read is refused; one that grows is put as long
+//! as it was.
 //!
 //! When a block loses all its nodes, it and the blocks allocated after it are abandoned and written again:
 //! the NameNode appends blocks, so a new one can only stand at the end.
@@ -37,6 +39,19 @@ impl Client {
     ) -> Result<PutReport> {
         self.check_target(to, options.overwrite).await?;
         let hidden = hidden_name(to)?;
+        let put = self.put_hidden(source, &hidden, to, options, progress).await;
+        let (status, faults) = put.map_err(|error| error.naming(&hidden, to))?;
+        Ok(PutReport { status, faults })
+    }
+
+    async fn put_hidden(
+        &self,
+        source: PutSource,
+        hidden: &DfsPath,
+        to: &DfsPath,
+        options: PutOptions,
+        progress: &dyn Progress,
+    ) -> Result<(FileStatus, Vec<NodeFault>)> {
         let overwrite = options.overwrite;
         let create = CreateOptions {
             replication: options.replication,
@@ -46,25 +61,24 @@ impl Client {
             on_abandon: OnAbandon::Delete,
             ..CreateOptions::default()
         };
-        let (status, faults) = match source {
+        match source {
             PutSource::Reader(reader) => {
-                let writer = self.create(&hidden, create).await?;
-                put_stream(writer, reader, to, overwrite, progress).await?
+                let writer = self.create(hidden, create).await?;
+                put_stream(writer, reader, to, overwrite, progress).await
             }
             PutSource::File(path) => match open_local(path.clone()).await? {
                 (file, Some(length)) => {
-                    let open = OpenFile::create(self, &hidden, create).await?;
-                    put_file(open, LocalFile { file, path }, length, to, overwrite, progress).await?
+                    let open = OpenFile::create(self, hidden, create).await?;
+                    put_file(open, LocalFile { file, path }, length, to, overwrite, progress).await
                 }
                 (file, None) => {
                     let file = Arc::into_inner(file).ok_or_else(|| local(&path, "is in use"))?;
                     let reader = Box::new(tokio::fs::File::from_std(file));
-                    let writer = self.create(&hidden, create).await?;
-                    put_stream(writer, reader, to, overwrite, progress).await?
+                    let writer = self.create(hidden, create).await?;
+                    put_stream(writer, reader, to, overwrite, progress).await
                 }
             },
-        };
-        Ok(PutReport { status, faults })
+        }
     }
 
     /// Better said before gigabytes are sent; the NameNode decides again at the end.
@@ -97,7 +111,7 @@ fn local(path: &Path, reason: impl ToString) -> ClientError {
     ClientError::Local { path: path.to_owned(), reason: reason.to_string() }
 }
 
-/// The file, and its length if it is a regular one.
+/// The file, and its length if it is a regular one that says how long it is.
 async fn open_local(path: PathBuf) -> Result<(Arc<File>, Option<u64>)> {
     let open = move || {
         let file = File::open(&path).map_err(|error| local(&path, error))?;
@@ -105,7 +119,7 @@ async fn open_local(path: PathBuf) -> Result<(Arc<File>, Option<u64>)> {
         if about.is_dir() {
             return Err(local(&path, "is a folder"));
         }
-        Ok((Arc::new(file), about.is_file().then_some(about.len())))
+        Ok((Arc::new(file), Some(about.len()).filter(|length| about.is_file() && *length > 0)))
     };
     tokio::task::spawn_blocking(open).await.expect("opening a file does not panic")
 }
@@ -325,5 +339,20 @@ impl Source for FileSource {
     fn acked(&mut self, bytes: u64) {
         // Nobody is listening when the put is over: fine.
         let _ = self.acks.send((self.index, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_without_a_length_is_a_stream() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(open_local(path.clone()).await.unwrap().1, None);
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(open_local(path).await.unwrap().1, Some(3));
     }
 }

@@ -190,7 +190,7 @@ impl Drop for Launch {
             return;
         }
         if let Err(error) = self.stop() {
-            eprintln!("mrctl: {error:#}; `mrctl down` tries again");
+            eprintln!("mrctl: {}; `mrctl down` tries again", crate::output::chain(&error));
         }
     }
 }

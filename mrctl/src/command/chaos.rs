@@ -2,10 +2,11 @@
 
 use crate::{
     cluster::{ClusterState, Kind, end, lock, restart},
-    locate::state_folder,
+    locate::{dir_flag, state_folder},
     output,
 };
 use anyhow::{Result, bail};
+use daemon::config::Config;
 use rustix::process::Signal;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -48,22 +49,28 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
     };
     let folder = state_folder(args.dir.as_deref())?;
     let mut state = ClusterState::require(&folder)?;
-    let mut hit = 0;
+    let mut hit = Vec::new();
     for kind in kinds(&mut state, &args)? {
         let daemon = state.find(&args.node, Some(kind))?;
         if !daemon.signal(signal)? {
             continue;
         }
-        hit += 1;
+        hit.push(kind);
         if signal == Signal::KILL {
             // Its port and its lock are free only when it is really gone.
             end(&[(&daemon.identity, &daemon.args)], Duration::from_secs(10))?;
         }
         output::line(format!("{done} {} (pid {})", title(&daemon.name, kind), daemon.identity.pid))?;
     }
-    if hit == 0 {
-        let name = &args.node;
-        bail!("{name} is not running: start it with `mrctl chaos restart {name}`");
+    if hit.is_empty() {
+        let (name, dir) = (&args.node, dir_flag(args.dir.as_deref()));
+        bail!("{name} is not running: start it with `mrctl chaos restart {name}{dir}`");
+    }
+    if signal != Signal::CONT && hit.contains(&Kind::Datanode) {
+        let limit = Config::load(Some(&folder.join("fermata.toml")))?.namenode.dead_after;
+        output::line(format!(
+            "the namenode calls it dead after {limit} of silence, then its blocks are copied"
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,16 @@
-//! `mrctl demo`: put data in, kill a node, read every byte back, watch the cluster heal. Its folder and its
+//! `mrctl demo`: put a text in, count its words, kill a node, read every byte back, watch it heal. Its folder and its
 //! processes are gone when it ends, however it ends short of SIGKILL.
 
 use crate::{
-    cluster::{Launch, Layout, Overrides},
+    cluster::{Kind, Launch, Layout, Overrides},
     fs::await_health,
+    job::{
+        follow::follow,
+        wire::{JobTracker, Submission},
+    },
     output::{self, Meter},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use daemon::{Bytes, Period};
 use dfs::{
     client::{Client, Health, NodeState, PutOptions, PutSource},
@@ -16,6 +20,7 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{BufWriter, Write},
     path::Path,
@@ -33,6 +38,7 @@ const WORDS: [&str; 16] = [
 
 /// Show what Fermata does in less than a minute, and leave nothing behind
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl demo")]
 pub(crate) struct Args {}
 
 pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
@@ -52,7 +58,9 @@ pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
     output::line("\nEverything is stopped and removed. To go on:")?;
     output::line("  mrctl up --detach               a cluster that stays, in ./.fermata")?;
     output::line("  mrctl fs put FILE /FILE         your own data")?;
-    output::line("  mrctl chaos kill node2          break it; `mrctl fs fsck --wait 60s` watches it heal")?;
+    output::line("  mrctl submit wordcount --input /FILE --output /counts")?;
+    output::line("  mrctl chaos kill node2          break it; noticed after ten seconds, then")?;
+    output::line("  mrctl fs fsck --wait 60s        watches it heal")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -71,9 +79,9 @@ impl Steps {
 async fn show(folder: &Path) -> Result<()> {
     let mut steps = Steps { number: 0 };
     let since = Instant::now();
-    let mut launch = Launch::start_files(layout(folder)?, None).await?;
+    let mut launch = Launch::start(layout(folder)?, None).await?;
     let client = launch.client().await?;
-    steps.done(since, format!("started a namenode and 3 datanodes at {}", launch.state.namenode))?;
+    steps.done(since, "started a cluster of 3 nodes: each stores blocks and runs tasks")?;
 
     let since = Instant::now();
     let local = folder.join("corpus.txt");
@@ -90,11 +98,13 @@ async fn show(folder: &Path) -> Result<()> {
     steps.done(since, format!("put it as {blocks} blocks, each on 2 nodes, {rate:.0} MB/s"))?;
     output::line(format!("   replicas: {}", spread(&client).await?))?;
 
+    count_words(&launch, &client, &mut steps).await?;
+
     let since = Instant::now();
     let killed = since;
-    let victim = launch.state.find(VICTIM, None)?;
+    let victim = launch.state.find(VICTIM, Some(Kind::Datanode))?;
     ensure!(victim.signal(Signal::KILL)?, "{VICTIM} died before the demo could kill it");
-    steps.done(since, format!("killed {VICTIM} (pid {}) with SIGKILL", victim.identity.pid))?;
+    steps.done(since, format!("killed {VICTIM}'s datanode (pid {}) with SIGKILL", victim.identity.pid))?;
 
     let since = Instant::now();
     let after = hash(&client, &path).await?;
@@ -110,6 +120,50 @@ async fn show(folder: &Path) -> Result<()> {
     let since = Instant::now();
     launch.stop()?;
     steps.done(since, "stopped everything")
+}
+
+/// Runs wordcount over the text: what ran where, and the ten most frequent words.
+async fn count_words(launch: &Launch, client: &Client, steps: &mut Steps) -> Result<()> {
+    let since = Instant::now();
+    let tracker = JobTracker::connect(&launch.state.jobtracker, None).await?;
+    let submission = Submission {
+        name: "wordcount".into(),
+        builtin: Some("wordcount".into()),
+        inputs: vec!["/corpus.txt".into()],
+        output: "/counts".into(),
+        reduces: 2,
+        ..Submission::default()
+    };
+    let id = tracker.submit(submission).await?;
+    let Some(job) = follow(&tracker, &id, false).await? else { bail!("interrupted") };
+    ensure!(job.state == "succeeded", "{id} {}: {}", job.state, job.why);
+    let (maps, reduces) = (job.maps.total, job.reduces.total);
+    let local = job.local_maps;
+    steps.done(
+        since,
+        format!("counted its words: {maps} maps ({local} beside their input), {reduces} reduces"),
+    )?;
+    let mut ran: BTreeMap<String, u32> = BTreeMap::new();
+    for attempt in tracker.tasks(&id).await?.into_iter().flat_map(|task| task.attempts) {
+        *ran.entry(attempt.tracker).or_default() += 1;
+    }
+    let ran: Vec<String> = ran.iter().map(|(node, tasks)| format!("{node} {tasks}")).collect();
+    output::line(format!("   tasks: {}", ran.join(", ")))?;
+    let mut counts = Vec::new();
+    for part in client.glob("/counts/part-*").await? {
+        let mut reader = client.open(&part.path).await?;
+        let mut bytes = Vec::new();
+        while let Some(more) = reader.next().await? {
+            bytes.extend_from_slice(&more);
+        }
+        counts.extend(String::from_utf8_lossy(&bytes).lines().filter_map(|line| {
+            let (word, count) = line.split_once('\t')?;
+            Some((count.parse::<u64>().ok()?, word.to_owned()))
+        }));
+    }
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let top: Vec<String> = counts.iter().take(10).map(|(count, word)| format!("{word} {count}")).collect();
+    output::line(format!("   most frequent: {}", top.join(", ")))
 }
 
 /// A cluster that notices a death within two seconds instead of ten.

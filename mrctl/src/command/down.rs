@@ -16,6 +16,7 @@ use std::{
 ///
 /// Each daemon gets ten seconds to end by itself. The data stays, unless --purge.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl down\n  mrctl down --purge             and remove its data")]
 pub(crate) struct Args {
     /// Folder of the cluster [default: the nearest .fermata upwards]
     #[arg(long, value_name = "DIR")]

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 /// List the nodes: what they store, and what they run
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --json")]
 pub(crate) struct Args {
     /// As JSON
     #[arg(long)]
@@ -116,7 +117,7 @@ fn natural(name: &str) -> (&str, u64, &str) {
 fn note(node: &NodeReport) -> String {
     let mut notes = Vec::new();
     if node.state == NodeState::Draining {
-        notes.push(format!("{} blocks left", node.blocks_left_to_drain));
+        notes.push(format!("{} left", output::count(node.blocks_left_to_drain, "block")));
     }
     if node.failed_volumes > 0 {
         let all = node.volumes + node.failed_volumes;

@@ -2,7 +2,7 @@
 
 use crate::{
     cluster::{ClusterState, Launch, Layout, Overrides, lock},
-    locate::FOLDER,
+    locate::{FOLDER, dir_flag},
     output,
 };
 use anyhow::{Result, bail};
@@ -87,12 +87,17 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         launch.keep();
     }
     output::line(ready(&launch))?;
+    let dir = dir_flag(Some(&args.dir));
+    if !dir.is_empty() {
+        let file = args.dir.join("fermata.toml");
+        output::line(format!("use it with: mrctl --config {}, or FERMATA_CONFIG", file.display()))?;
+    }
     if args.detach {
-        output::line("stop it with: mrctl down")?;
+        output::line(format!("stop it with: mrctl down{dir}"))?;
         return Ok(ExitCode::SUCCESS);
     }
     output::line("running in the foreground; Ctrl-C stops it")?;
-    watch(&mut launch, stop).await
+    watch(&mut launch, stop, &dir).await
 }
 
 fn refuse_twice(folder: &std::path::Path) -> Result<()> {
@@ -103,9 +108,10 @@ fn refuse_twice(folder: &std::path::Path) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "a cluster already runs in {}: {}; stop it with `mrctl down`, or give this one another --dir",
+        "a cluster already runs in {}: {}; stop it with `mrctl down{}`, or give this one another --dir",
         folder.display(),
-        running.join(", ")
+        running.join(", "),
+        dir_flag(Some(folder))
     )
 }
 
@@ -125,7 +131,11 @@ fn ready(launch: &Launch) -> String {
 
 /// Stays until told to stop, or until `mrctl down` has stopped the cluster from elsewhere. Says which daemons
 /// die meanwhile; starting them again is the user's (or a chaos test's) decision.
-async fn watch(launch: &mut Launch, mut stop: impl Future<Output = ()> + Unpin) -> Result<ExitCode> {
+async fn watch(
+    launch: &mut Launch,
+    mut stop: impl Future<Output = ()> + Unpin,
+    dir: &str,
+) -> Result<ExitCode> {
     let folder = launch.layout.folder.clone();
     let mut dead = BTreeSet::new();
     loop {
@@ -145,7 +155,7 @@ async fn watch(launch: &mut Launch, mut stop: impl Future<Output = ()> + Unpin) 
             } else if dead.insert(daemon.name.clone()) {
                 let (name, log) = (&daemon.name, daemon.log.display());
                 eprintln!(
-                    "mrctl: {name} has died; see {log}, start it again with `mrctl chaos restart {name}`"
+                    "mrctl: {name} has died; see {log}, start it again with `mrctl chaos restart {name}{dir}`"
                 );
             }
         }

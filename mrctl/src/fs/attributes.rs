@@ -1,6 +1,11 @@
 //! `mrctl fs setrep`, `chmod`, `chown`.
 
-use super::{Outcome, check::await_health, expand_all, refuse_dir, tree};
+use super::{
+    Outcome,
+    check::{await_health, lacking},
+    expand_all, refuse_dir, tree,
+};
+use crate::output;
 use anyhow::{Result, bail};
 use daemon::Period;
 use dfs::client::{Attributes, Client, FileStatus, Health};
@@ -10,24 +15,44 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl fs setrep 3 /important\n  \
-    mrctl fs setrep 1 -r --wait /scratch")]
+    mrctl fs setrep 1 -r --wait 60s /scratch")]
 pub(crate) struct Setrep {
     /// Replicas
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     replication: u32,
     /// Files, folders or patterns
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required_unless_present = "wait")]
     paths: Vec<String>,
     /// All files below folders
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// Wait until the replicas are there, ten minutes at the most or as long as said
-    #[arg(short, long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10m")]
-    wait: Option<Period>,
+    /// Wait so long for the replicas to be there [default if no time is given: 10m]
+    #[arg(short, long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10m", value_parser = wait)]
+    wait: Option<Wait>,
+}
+
+/// The word after `--wait`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wait {
+    /// How long.
+    For(Period),
+    /// No time but the next path: those begin with /, which no time does.
+    Path(String),
+}
+
+/// What `--wait` means without a time.
+const WAIT: Period = Period::secs(600);
+
+fn wait(text: &str) -> Result<Wait, String> {
+    if text.starts_with('/') {
+        return Ok(Wait::Path(text.to_owned()));
+    }
+    text.parse().map(Wait::For).map_err(|error| format!("{error}"))
 }
 
 /// Set permission bits
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs chmod 600 /private\n  mrctl fs chmod -R 755 /shared")]
 pub(crate) struct Chmod {
     /// Octal, such as 644
     #[arg(value_name = "MODE", value_parser = mode)]
@@ -42,6 +67,7 @@ pub(crate) struct Chmod {
 
 /// Set owner and group
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs chown ada /in\n  mrctl fs chown -R ada:staff /in")]
 pub(crate) struct Chown {
     /// OWNER, OWNER:GROUP or :GROUP
     #[arg(value_name = "OWNER[:GROUP]", value_parser = ownership)]
@@ -79,7 +105,18 @@ fn ownership(text: &str) -> Result<Ownership, String> {
 
 pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
-    let roots = expand_all(client, &args.paths, &mut outcome).await?;
+    let (mut paths, wait) = (args.paths, args.wait);
+    let wait = wait.map(|wait| match wait {
+        Wait::For(time) => time,
+        Wait::Path(path) => {
+            paths.push(path);
+            WAIT
+        }
+    });
+    if paths.is_empty() {
+        bail!("setrep needs a path");
+    }
+    let roots = expand_all(client, &paths, &mut outcome).await?;
     for root in &roots {
         let set = async {
             if !args.recursive {
@@ -94,12 +131,13 @@ pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
             outcome.note(error)?;
         }
     }
-    if let Some(wait) = args.wait {
+    if let Some(wait) = wait {
         for root in &roots {
             let fsck = await_health(client, &root.path, wait.0).await?;
             if fsck.status != Health::Healthy {
-                let (path, files) = (&root.path, fsck.problems.len());
-                bail!("{path}: {files} files have too few replicas after {wait}; the copying goes on");
+                let (path, files) = (&root.path, lacking(&fsck).len() as u64);
+                let files = output::count(files, "file");
+                bail!("{path}: {files} with too few replicas after {wait}; the copying goes on");
             }
         }
     }
@@ -150,6 +188,13 @@ mod tests {
         for text in ["rwx", "888", "1777", ""] {
             assert!(mode(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_wait_may_go_without_a_time() {
+        assert_eq!(wait("5s"), Ok(Wait::For(Period::secs(5))));
+        assert_eq!(wait("/a"), Ok(Wait::Path("/a".into())));
+        assert!(wait("soon").is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::output;
 use anyhow::Result;
 use daemon::Period;
 use dfs::{
-    client::{self, Client, Health, SafemodeStatus},
+    client::{self, Client, FsckFile, Health, NodeState, SafemodeStatus},
     path::DfsPath,
 };
 use std::{
@@ -37,6 +37,9 @@ pub(crate) struct Fsck {
 ///
 /// In safemode nothing can be changed. It ends by itself when enough blocks have been reported.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl fs safemode\n  mrctl fs safemode wait --timeout 2m\n  mrctl fs safemode off"
+)]
 pub(crate) struct Safemode {
     /// What to do
     #[arg(value_enum, default_value = "get")]
@@ -83,7 +86,9 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&fsck)?;
     } else {
-        show(&path, &fsck)?;
+        let short =
+            if fsck.status == Health::Degraded { outlook(client, &fsck).await? } else { String::new() };
+        show(&path, &fsck, &short)?;
     }
     Ok(if fsck.status == Health::Healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -109,12 +114,36 @@ fn word(health: Health) -> &'static str {
     }
 }
 
-fn show(path: &DfsPath, fsck: &client::Fsck) -> Result<()> {
-    if !fsck.problems.is_empty() {
+/// The files that lack something. Replicas too many are none: the cluster takes them away in its own time.
+pub(super) fn lacking(fsck: &client::Fsck) -> Vec<&FsckFile> {
+    fsck.problems.iter().filter(|file| file.status != Health::Healthy).collect()
+}
+
+/// What becomes of blocks with too few replicas.
+async fn outlook(client: &Client, fsck: &client::Fsck) -> Result<String> {
+    let report = client.report().await?;
+    let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
+    let blocks = lacking(fsck).into_iter().flat_map(|file| &file.blocks);
+    let wanted = blocks.filter(|block| block.status != Health::Healthy).map(|block| block.wanted);
+    Ok(outlook_text(live, report.copies_pending, wanted))
+}
+
+fn outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u32> + Clone) -> String {
+    let possible = |wanted: u32| wanted as usize <= live;
+    if pending > 0 || wanted.clone().any(possible) {
+        return "the cluster is making them".into();
+    }
+    let most = wanted.max().unwrap_or(0);
+    format!("{most} are wanted, live datanodes: {live}; start more")
+}
+
+fn show(path: &DfsPath, fsck: &client::Fsck, outlook: &str) -> Result<()> {
+    let problems = lacking(fsck);
+    if !problems.is_empty() {
         let header = ["FILE", "STATE", "BLOCK", "LENGTH", "GOOD", "WANTED", "DAMAGED", "DRAINING"];
         let mut table = output::table(&header, &[3, 4, 5, 6, 7]);
-        for file in &fsck.problems {
-            for block in &file.blocks {
+        for file in &problems {
+            for block in file.blocks.iter().filter(|block| block.status != Health::Healthy) {
                 table.add_row([
                     file.path.to_string(),
                     word(block.status).into(),
@@ -130,17 +159,20 @@ fn show(path: &DfsPath, fsck: &client::Fsck) -> Result<()> {
         output::print_table(&table)?;
     }
     let meaning = match fsck.status {
-        Health::Healthy => "every block has its replicas",
-        Health::Degraded => "every block can be read, some have too few replicas; the cluster is making them",
-        Health::Corrupt => "at least one block has no good replica: bring back a node that has one",
+        Health::Healthy => "every block has its replicas".into(),
+        Health::Degraded => format!("every block can be read, some have too few replicas; {outlook}"),
+        Health::Corrupt => "at least one block has no good replica: bring back a node that has one".into(),
+    };
+    let problems = match problems.len() as u64 {
+        0 => String::new(),
+        files => format!("; {} with problems", output::count(files, "file")),
     };
     output::line(format!(
-        "{path} is {}: {meaning} ({} files, {} blocks, {}; {} files with problems)",
+        "{path} is {}: {meaning} ({}, {}, {}{problems})",
         word(fsck.status),
-        fsck.files,
-        fsck.blocks,
+        output::count(fsck.files, "file"),
+        output::count(fsck.blocks, "block"),
         output::human(fsck.bytes),
-        fsck.problems.len()
     ))
 }
 
@@ -154,15 +186,17 @@ pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode
     if args.json {
         output::json(&status)?;
     } else if status.on {
-        let SafemodeStatus { reason, blocks_seen, blocks_needed, .. } = &status;
-        output::line(format!(
-            "safemode is on: {reason}; {blocks_seen} of {blocks_needed} needed blocks seen"
-        ))?;
+        output::line(format!("safemode is on: {}", reason(&status)))?;
     } else {
         output::line("safemode is off")?;
     }
     let failed = args.action == Action::Wait && status.on;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Why, without the words that every message about it begins with.
+pub(super) fn reason(status: &SafemodeStatus) -> &str {
+    status.reason.strip_prefix("safemode is on: ").unwrap_or(&status.reason)
 }
 
 async fn await_end(client: &Client, timeout: Duration) -> Result<SafemodeStatus> {
@@ -173,5 +207,29 @@ async fn await_end(client: &Client, timeout: Duration) -> Result<SafemodeStatus>
             return Ok(status);
         }
         tokio::time::sleep(POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_promised_only_where_they_can_be_made() {
+        assert_eq!(outlook_text(3, 0, [3, 5].into_iter()), "the cluster is making them");
+        assert_eq!(outlook_text(1, 2, [2].into_iter()), "the cluster is making them");
+        assert_eq!(outlook_text(1, 0, [2, 3].into_iter()), "3 are wanted, live datanodes: 1; start more");
+    }
+
+    #[test]
+    fn a_reason_is_told_once() {
+        let status = |reason: &str| SafemodeStatus {
+            on: true,
+            reason: reason.into(),
+            blocks_seen: 0,
+            blocks_needed: 1,
+        };
+        assert_eq!(reason(&status("safemode is on: 0 of 1 blocks")), "0 of 1 blocks");
+        assert_eq!(reason(&status("other words")), "other words");
     }
 }

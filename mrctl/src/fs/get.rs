@@ -7,7 +7,10 @@ use super::{
     put::tell_faults,
     refuse_dir, tree,
 };
-use crate::output::{self, Meter};
+use crate::{
+    command::end_signal,
+    output::{self, Meter},
+};
 use anyhow::{Context, Result, bail};
 use dfs::{
     client::{Client, FileStatus, GetOptions, GetReport},
@@ -16,6 +19,7 @@ use dfs::{
 use std::{
     fs,
     path::{Path, PathBuf},
+    pin::pin,
     process::ExitCode,
     sync::Arc,
 };
@@ -42,7 +46,7 @@ pub(crate) struct Get {
     /// Replace local files that are there
     #[arg(short, long)]
     force: bool,
-    /// No progress bar
+    /// No progress bar and no closing line
     #[arg(short, long)]
     quiet: bool,
     /// As JSON: one array of what was copied
@@ -111,6 +115,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     let total = plan.copies.iter().map(|copy| copy.length).sum();
     let meter = Arc::new(Meter::new(&label, Some(total), args.quiet || args.json));
     let reports = copy_all(plan.copies, client, args.force, &meter, &mut outcome).await?;
+    meter.tell();
     drop(meter);
     tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
     if args.json {
@@ -138,9 +143,18 @@ fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, w
 
 /// Refuses what would overwrite, before the first byte moves.
 fn check(plan: &Plan, force: bool) -> Result<()> {
-    let taken = |copy: &&Copy| copy.to.exists();
-    if !force && let Some(copy) = plan.copies.iter().find(taken) {
-        bail!("{} exists: replace it with --force, or give another name", copy.to.display());
+    for copy in &plan.copies {
+        let Ok(there) = fs::metadata(&copy.to) else { continue };
+        let to = copy.to.display();
+        if there.is_dir() {
+            bail!("{to} is a folder: give the file another name");
+        }
+        if !there.is_file() {
+            bail!("{to} is not a regular file: write to - (standard output) and redirect that");
+        }
+        if !force {
+            bail!("{to} exists: replace it with --force, or give another name");
+        }
     }
     Ok(())
 }
@@ -155,6 +169,7 @@ async fn copy_all(
     let mut reports = Vec::new();
     let mut running = JoinSet::new();
     let mut left = copies.into_iter();
+    let mut stop = pin!(end_signal());
     loop {
         while running.len() < FILES_AT_ONCE
             && let Some(copy) = left.next()
@@ -164,7 +179,14 @@ async fn copy_all(
                 client.get(&copy.from, &copy.to, GetOptions { overwrite }, &*meter).await
             });
         }
-        match running.join_next().await {
+        let next = tokio::select! {
+            next = running.join_next() => next,
+            () = &mut stop => {
+                running.shutdown().await;
+                bail!("interrupted; unfinished files were removed");
+            }
+        };
+        match next {
             None => break,
             Some(done) => match done.context("a copy ended early")? {
                 Ok(report) => reports.push(report),
@@ -242,8 +264,12 @@ mod tests {
         let to = folder.path().join("x");
         fs::write(&to, "").unwrap();
         let copies = vec![Copy { from: DfsPath::parse("/x").unwrap(), to, length: 1 }];
-        let plan = Plan { folders: vec![], copies };
+        let mut plan = Plan { folders: vec![], copies };
         assert!(check(&plan, false).is_err());
         check(&plan, true).unwrap();
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        plan.copies[0].to = socket;
+        assert!(check(&plan, true).unwrap_err().to_string().contains("is not a regular file"));
     }
 }

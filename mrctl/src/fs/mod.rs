@@ -16,14 +16,17 @@ mod usage;
 
 pub(crate) use check::await_health;
 
-use crate::locate::Target;
+use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use dfs::{
     client::{Client, ClientError, FileReader, FileStatus},
     error::Kind,
     path::DfsPath,
 };
-use std::{fmt::Display, io::Write, process::ExitCode};
+use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
+
+/// How long to wait for the cluster to forget what an unfinished command wrote.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// What to do with files.
 #[derive(Debug, clap::Subcommand)]
@@ -70,7 +73,14 @@ pub(crate) enum FsCommand {
 }
 
 pub(crate) async fn run(command: FsCommand, target: &Target) -> Result<ExitCode> {
-    let client = &target.connect().await?;
+    let client = target.connect().await?;
+    let result = dispatch(command, &client).await;
+    // What was given up on the way is removed before this process ends.
+    client.settle(SETTLE).await;
+    result
+}
+
+async fn dispatch(command: FsCommand, client: &Client) -> Result<ExitCode> {
     match command {
         FsCommand::Ls(args) => ls::run(args, client).await,
         FsCommand::Put(args) => put::run(args, client).await,
@@ -106,7 +116,7 @@ impl Outcome {
         if error.downcast_ref().is_some_and(closed) {
             return Err(error);
         }
-        eprintln!("mrctl: {error:#}");
+        eprintln!("mrctl: {}", output::chain(&error));
         self.failed = true;
         Ok(())
     }

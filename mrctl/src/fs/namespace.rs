@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 /// Make folders
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs mkdir /in\n  mrctl fs mkdir -p /in/2026/11")]
 pub(crate) struct Mkdir {
     /// Folders
     #[arg(value_name = "PATH", required = true)]
@@ -55,6 +56,7 @@ pub(crate) struct Mv {
 ///
 /// The sources become part of the target, after what it has, and cease to exist.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs concat /out/all '/out/part-*'")]
 pub(crate) struct Concat {
     /// File that grows
     target: String,
@@ -150,6 +152,7 @@ pub(crate) async fn concat(args: Concat, client: &Client) -> Result<ExitCode> {
         bail!("nothing to put at the end of {target}: name other files");
     }
     let status = client.concat(&target, &sources).await?;
-    output::line(format!("{target}: {} in {} blocks", output::human(status.length), status.blocks))?;
+    let blocks = output::count(status.blocks.into(), "block");
+    output::line(format!("{target}: {} in {blocks}", output::human(status.length)))?;
     Ok(ExitCode::SUCCESS)
 }

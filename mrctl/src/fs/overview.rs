@@ -1,6 +1,6 @@
 //! `mrctl fs stat` and `report`.
 
-use super::{Outcome, expand_all};
+use super::{Outcome, check::reason, expand_all};
 use crate::{command::nodes, output};
 use anyhow::Result;
 use comfy_table::Table;
@@ -27,6 +27,7 @@ pub(crate) struct Stat {
 
 /// Show the state of the whole file system
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs report\n  mrctl fs report --json")]
 pub(crate) struct Report {
     /// As JSON
     #[arg(long)]
@@ -129,10 +130,10 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     row("cluster", format!("{} (version {})", report.cluster_id, report.version));
     row("started", format!("{} UTC", output::time(report.started_ms)));
     let safemode = &report.safemode;
-    let seen = format!("{} of {} needed blocks seen", safemode.blocks_seen, safemode.blocks_needed);
-    row("safemode", if safemode.on { format!("ON: {}; {seen}", safemode.reason) } else { "off".into() });
-    row("files", format!("{} in {} folders, {} open", report.files, report.dirs, report.open_files));
-    row("bytes", format!("{} in {} blocks", output::human(report.bytes), report.blocks));
+    row("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() });
+    let folders = output::count(report.dirs, "folder");
+    row("files", format!("{} in {folders}, {} open", report.files, report.open_files));
+    row("bytes", format!("{} in {}", output::human(report.bytes), output::count(report.blocks, "block")));
     row(
         "disks",
         format!(
@@ -145,16 +146,20 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     row(
         "replicas",
         format!(
-            "{} blocks under-replicated, {} over-replicated, {} missing",
-            report.under_replicated, report.over_replicated, report.missing
+            "{} under-replicated, {} over-replicated, {} missing",
+            output::count(report.under_replicated, "block"),
+            report.over_replicated,
+            report.missing
         ),
     );
     row("copies", format!("{} pending, {} done", report.copies_pending, report.copies_done_total));
     row(
         "damage",
         format!(
-            "{} replicas damaged now, {} found, {} replaced",
-            report.corrupt_replicas, report.corrupt_found_total, report.corrupt_replaced_total
+            "{} damaged now, {} found, {} replaced",
+            output::count(report.corrupt_replicas, "replica"),
+            report.corrupt_found_total,
+            report.corrupt_replaced_total
         ),
     );
     output::print_table(&table)?;

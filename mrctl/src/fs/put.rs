@@ -9,17 +9,22 @@ use super::{
     lookup,
     namespace::there,
 };
-use crate::output::{self, Meter};
+use crate::{
+    command::end_signal,
+    output::{self, Meter},
+};
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;
 use dfs::{
-    client::{Client, NodeFault, PutOptions, PutReport, PutSource},
+    client::{Client, FileStatus, NodeFault, PutOptions, PutReport, PutSource},
     path::DfsPath,
 };
+use rustix::fs::OFlags;
 use std::{
     fs,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
+    pin::pin,
     process::ExitCode,
     sync::Arc,
 };
@@ -34,7 +39,7 @@ const APPEND_BUFFER: usize = 1 << 20;
 
 /// Copy local files, folders or standard input in
 ///
-/// A file appears whole or not at all. Missing folders above it are made.
+/// A file appears whole or not at all (but see --append). Missing folders above it are made.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl fs put data.csv /in/data.csv\n  \
@@ -51,7 +56,7 @@ pub(crate) struct Put {
     /// Replace files that are there
     #[arg(short, long)]
     force: bool,
-    /// Put the bytes at the end of a file that is there
+    /// Put the bytes at the end of a file that is there; interrupted, it keeps the whole blocks written so far
     #[arg(long, conflicts_with_all = ["force", "recursive", "replication", "block_size"])]
     append: bool,
     /// Replicas of each block
@@ -60,7 +65,7 @@ pub(crate) struct Put {
     /// Block size
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
-    /// No progress bar
+    /// No progress bar and no closing line
     #[arg(short, long)]
     quiet: bool,
     /// As JSON: one array of the files as they are now
@@ -106,7 +111,11 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     };
     let meter = Arc::new(Meter::new(&label, total, args.quiet || args.json));
     if args.append {
-        return append(plan, client, &meter).await;
+        return tokio::select! {
+            result = append(plan, client, &meter) => result,
+            // The writer, dropped, gives up the block it is in; the rest stays.
+            () = end_signal() => bail!("interrupted; the file keeps the whole blocks written so far"),
+        };
     }
     let options = PutOptions {
         replication: args.replication,
@@ -116,6 +125,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
         mode: None,
     };
     let (reports, outcome) = copy_all(plan.copies, client, &options, &meter).await?;
+    meter.tell();
     drop(meter);
     tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
     if args.json {
@@ -206,23 +216,38 @@ async fn copy_all(
     let mut reports = Vec::new();
     let mut running = JoinSet::new();
     let mut left = copies.into_iter();
+    let mut stop = pin!(end_signal());
     loop {
         while running.len() < FILES_AT_ONCE
             && let Some(copy) = left.next()
         {
             let (client, options, meter) = (client.clone(), options.clone(), Arc::clone(meter));
             running.spawn(async move {
+                let from = copy.from.clone();
                 let source = match copy.from {
                     Some(path) => PutSource::File(path),
                     None => PutSource::Reader(Box::new(standard_input()?)),
                 };
-                anyhow::Ok(client.put(source, &copy.to, options, &*meter).await?)
+                let report = client.put(source, &copy.to, options, &*meter).await?;
+                anyhow::Ok((from, report))
             });
         }
-        match running.join_next().await {
+        let next = tokio::select! {
+            next = running.join_next() => next,
+            () = &mut stop => {
+                running.shutdown().await;
+                bail!("interrupted; unfinished files were removed");
+            }
+        };
+        match next {
             None => break,
             Some(done) => match done.context("a copy ended early")? {
-                Ok(report) => reports.push(report),
+                Ok((from, report)) => {
+                    if let Some(note) = from.and_then(|from| growth(&from, &report.status)) {
+                        eprintln!("mrctl: note: {note}");
+                    }
+                    reports.push(report);
+                }
                 Err(error) => outcome.note(error)?,
             },
         }
@@ -231,10 +256,34 @@ async fn copy_all(
     Ok((reports, outcome))
 }
 
+/// What to say of a local file that has become longer than what was taken of it.
+fn growth(from: &Path, stored: &FileStatus) -> Option<String> {
+    let now = fs::metadata(from).ok()?.len();
+    let FileStatus { path, length, .. } = stored;
+    let from = from.display();
+    (now > *length).then(|| format!("{from} grew while it was copied: {path} has its first {length} bytes"))
+}
+
 /// Standard input as a file of its own: no lines, no small buffer.
 fn standard_input() -> Result<tokio::fs::File> {
     let owned = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
+    if is_stand_in(&owned) {
+        bail!("standard input is closed: pipe something in, or `< /dev/null` for an empty file");
+    }
     Ok(tokio::fs::File::from_std(owned.into()))
+}
+
+/// Whether it is what Rust opens at its start in place of a closed descriptor: /dev/null, also to write, which
+/// no shell's `<` does.
+fn is_stand_in(file: &OwnedFd) -> bool {
+    let writable = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR));
+    let null = || {
+        rustix::fs::stat("/dev/null").is_ok_and(|null| {
+            rustix::fs::fstat(file)
+                .is_ok_and(|about| about.st_rdev == null.st_rdev && about.st_mode == null.st_mode)
+        })
+    };
+    writable && null()
 }
 
 async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> {
@@ -256,7 +305,8 @@ async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> 
                 Err(error) => {
                     writer.abort().await?;
                     let from = copy.from.as_deref().unwrap_or(Path::new("standard input"));
-                    bail!("cannot read {}: {error}; {} is as it was", from.display(), copy.to);
+                    let (from, to) = (from.display(), &copy.to);
+                    bail!("cannot read {from}: {error}; {to} keeps the whole blocks written so far");
                 }
             };
             writer.write(&buffer[..read]).await?;
@@ -323,6 +373,15 @@ mod tests {
         let exact = plan(&texts, &path("/in"), Dest::Exact, false).unwrap();
         assert_eq!(exact.copies, [Copy { from: None, to: path("/in"), length: None }]);
         assert!(plan(&texts, &path("/in"), Dest::Into, false).is_err());
+    }
+
+    #[test]
+    fn a_closed_input_is_told_from_an_empty_one() {
+        let open =
+            |write| OwnedFd::from(fs::File::options().read(true).write(write).open("/dev/null").unwrap());
+        assert!(is_stand_in(&open(true)));
+        assert!(!is_stand_in(&open(false)));
+        assert!(!is_stand_in(&OwnedFd::from(tempfile::tempfile().unwrap())));
     }
 
     #[test]

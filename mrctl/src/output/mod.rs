@@ -5,7 +5,7 @@ mod progress;
 mod size;
 
 pub(crate) use progress::Meter;
-pub(crate) use size::{Sizes, age, human, millis, permissions, time};
+pub(crate) use size::{Sizes, age, count, human, millis, permissions, time};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
@@ -16,6 +16,19 @@ use std::io::Write;
 pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{text}")?;
     Ok(())
+}
+
+/// An error and what caused it, each text once: some messages name their cause themselves.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Prints a value as indented JSON.
@@ -54,5 +67,30 @@ pub(crate) fn align_right(table: &mut Table, columns: &[usize]) {
         if let Some(column) = table.column_mut(*at) {
             column.set_cell_alignment(CellAlignment::Right);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chain;
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error);
+        impl std::fmt::Display for Outer {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "cannot use x: {}", self.0)
+            }
+        }
+        impl std::error::Error for Outer {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let outer = Outer(std::io::Error::other("denied"));
+        let error = Err::<(), _>(outer).context("starting").unwrap_err();
+        assert_eq!(chain(&error), "starting: cannot use x: denied");
     }
 }

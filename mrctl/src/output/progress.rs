@@ -1,8 +1,13 @@
-//! A bar with rate and time left on a terminal, nothing anywhere else.
+//! A bar with rate and time left on a terminal, then a closing line; nothing anywhere else.
 
+use super::{human, millis};
 use dfs::client::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
+use std::{io::IsTerminal, time::Duration};
+
+/// What took less than this and is smaller than that needs no closing line.
+const TOLD_FROM: Duration = Duration::from_secs(1);
+const TOLD_FROM_BYTES: u64 = 64 << 20;
 
 /// How far a transfer is. Cleared when dropped.
 pub(crate) struct Meter(ProgressBar);
@@ -27,8 +32,18 @@ impl Meter {
         let style = ProgressStyle::with_template(template).expect("the templates are constant");
         bar.set_style(style);
         bar.set_message(label.to_owned());
-        bar.enable_steady_tick(std::time::Duration::from_millis(200));
+        bar.enable_steady_tick(Duration::from_millis(200));
         Self(bar)
+    }
+
+    /// A closing line, if somebody watched and it was much: how much, how long, how fast.
+    pub(crate) fn tell(&self) {
+        let took = self.0.elapsed();
+        let small = took < TOLD_FROM && self.0.position() < TOLD_FROM_BYTES;
+        if self.0.is_hidden() || small {
+            return;
+        }
+        self.0.suspend(|| eprintln!("{}", summary(&self.0.message(), self.0.position(), took)));
     }
 
     /// For a number of things that are to become none.
@@ -55,6 +70,11 @@ impl Meter {
     }
 }
 
+fn summary(label: &str, bytes: u64, took: Duration) -> String {
+    let rate = bytes as f64 / took.as_secs_f64().max(0.001);
+    format!("{label}: {} in {}, {}/s", human(bytes), millis(took), human(rate as u64))
+}
+
 impl Progress for Meter {
     fn advance(&self, bytes: u64) {
         self.0.inc(bytes);
@@ -64,5 +84,15 @@ impl Progress for Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_has_amount_time_and_rate() {
+        assert_eq!(summary("/x", 20 << 20, Duration::from_secs(2)), "/x: 20.0 MiB in 2.0 s, 10.0 MiB/s");
     }
 }

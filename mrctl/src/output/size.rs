@@ -39,6 +39,11 @@ pub(crate) fn human(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
+/// `1 file`, `2 files`: of things whose names take an s.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A duration since something happened, short: `0.4 s`, `12 s`, `3 min`.
 pub(crate) fn age(ms: u64) -> String {
     match ms {
@@ -92,6 +97,7 @@ mod tests {
         }
         assert_eq!(Sizes::Exact.of(1536), "1536");
         assert_eq!(Sizes::Human.of(1536), "1.50 KiB");
+        assert_eq!([0, 1, 2].map(|number| count(number, "file")), ["0 files", "1 file", "2 files"]);
     }
 
     #[test]

@@ -6,5 +6,7 @@ mod dfs_damage;
 mod dfs_namenode_restart;
 mod dfs_recovery;
 mod dfs_survival;
+mod jobs;
+mod jobs_faults;
 mod local_cluster;
 mod tidy;
