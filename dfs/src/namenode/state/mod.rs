@@ -2,7 +2,7 @@
 //!
 //! Two halves. The durable one is the [`Namespace`]; it changes only by records. The volatile one (nodes,
 //! replicas, repair, leases' deadlines, safemode) is learnt anew after a restart. An operation is planned
-//! read-only, then its record is applied, then the volatile half follows ([`State::follow`]).
+//! read-only, then its record is applied, then the volatile half follows (`State::follow`).
 //!
 //! Deliberately absent: clocks, I/O, randomness, threads. The driver passes time in, makes records durable
 //! before it lets answers out, and calls [`State::tick`] a few times a second.

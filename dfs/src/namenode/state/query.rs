@@ -93,7 +93,7 @@ impl State {
     }
 
     /// A file and the blocks that hold `offset..offset + length`, each with its nodes, nearest first. Of many
-    /// only the first [`LOCATE_BLOCKS_MAX`]: ask again from the end of the last.
+    /// only the first `LOCATE_BLOCKS_MAX`: ask again from the end of the last.
     pub fn locate(
         &self,
         path: &DfsPath,
