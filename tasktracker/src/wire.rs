@@ -47,6 +47,7 @@ pub(crate) fn register(who: &Identity, attempts: Vec<Report>, outputs: Vec<Attem
         outputs: outputs.iter().map(Attempt::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: PROTOCOL,
+        jobs: Vec::new(),
     };
     FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
 }

@@ -85,6 +85,7 @@ fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order
             job: job.to_string(),
             first: *first as u64,
             events: events.iter().map(|event| map_event(cluster, *event)).collect(),
+            maps: cluster.job(*job).map_or(0, |job| job.tasks.map.len() as u32),
         }),
         Order::Clean(job) => pb::order::Kind::Clean(job.to_string()),
     })
@@ -141,6 +142,8 @@ fn map_event(cluster: &Cluster, event: MapEvent) -> pb::MapEvent {
                 tracker: at.map_or_else(String::new, |tracker| tracker.name.clone()),
                 shuffle_addr: at.map_or_else(String::new, |tracker| tracker.shuffle_addr.clone()),
                 local_path: String::new(),
+                root: attempt.task.index,
+                start: cluster.task(attempt.task).map_or(0, |task| task.start),
             })
         }
         MapEvent::Withdrawn(attempt) => pb::map_event::Kind::Withdrawn(attempt.to_string()),
