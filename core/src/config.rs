@@ -29,6 +29,8 @@ pub struct Config {
     pub maps_max: u32,
     /// Finished jobs remembered; older ones live on in history alone.
     pub jobs_kept: usize,
+    /// Tasks of finished jobs remembered, over all of them.
+    pub tasks_kept: usize,
 }
 
 impl Default for Config {
@@ -46,6 +48,7 @@ impl Default for Config {
             reduces_max: 10_000,
             maps_max: 1_000_000,
             jobs_kept: 1000,
+            tasks_kept: 1_000_000,
         }
     }
 }

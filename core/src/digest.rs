@@ -1,7 +1,8 @@
 //! All that facts cover of a cluster, as text: two clusters that were told the same facts read the same.
 //!
-//! Names stand for numbers (of hosts and racks) that depend on the order of first sight, and an attempt that holds
-//! a slot is just that, for how far it is is no fact. Tests compare a live cluster with a replayed one.
+//! Names stand for numbers (of hosts and racks) that depend on the order of first sight. What is no fact is left
+//! out: how far an attempt that tries is, what a tracker says it has. Tests compare a live cluster with a replayed
+//! one.
 
 use crate::{
     cluster::Cluster,
@@ -16,12 +17,12 @@ use std::fmt::Write as _;
 pub fn digest(cluster: &Cluster) -> String {
     let mut out = format!("epoch {} next job {}\n", cluster.epoch, cluster.next_job);
     for phase in Phase::BOTH {
-        let _ = writeln!(out, "{phase} slots {} free {:?}", cluster.slots[phase], cluster.free[phase]);
+        let _ = writeln!(out, "{phase} slots {}", cluster.slots[phase]);
     }
     for tracker in cluster.trackers() {
         let _ = writeln!(
             out,
-            "{} {} {:?} {} {} {} {} {:?} {:?} {:?} {:?}",
+            "{} {} {:?} {} {} {} {} {:?} {:?} {:?}",
             tracker.id,
             tracker.name,
             tracker.incarnation,
@@ -31,8 +32,7 @@ pub fn digest(cluster: &Cluster) -> String {
             tracker.logs_addr,
             tracker.slots,
             tracker.state,
-            tracker.running,
-            tracker.outputs
+            tracker.running
         );
     }
     for job in cluster.jobs() {
@@ -46,8 +46,8 @@ fn describe_job(cluster: &Cluster, job: &Job, out: &mut String) {
     let by_request = cluster.by_request.get(&job.request);
     let _ = writeln!(out, "{} {:?} {active} {by_request:?} {:?}", job.id, job.state, job.spec);
     let _ = writeln!(out, " {} {:?} {:?} {:?}", job.submitted, job.first_launch, job.maps_done, job.ended);
-    let _ = writeln!(out, " {:?} {:?} {:?}", job.running, job.succeeded, job.failures);
-    let _ = writeln!(out, " {:?} {:?}", job.blacklist, job.map_events);
+    let _ = writeln!(out, " {:?} {:?} {:?} {:?}", job.running, job.succeeded, job.took, job.failures);
+    let _ = writeln!(out, " {:?} {:?} {:?}", job.counters, job.blacklist, job.map_events);
     for phase in Phase::BOTH {
         let _ = writeln!(out, " {phase}s wait: {:?}", job.pending[phase].iter().collect::<Vec<_>>());
         for task in &job.tasks[phase] {
@@ -57,15 +57,19 @@ fn describe_job(cluster: &Cluster, job: &Job, out: &mut String) {
 }
 
 fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
-    let waits_on = |host: &&HostId| job.pending[task.id.phase].on_host(**host).any(|at| at == task.id.index);
+    let pending = &job.pending[task.id.phase];
+    let waits_on = |host: &&HostId| pending.on_host(**host).any(|at| at == task.id.index);
     let mut hosts: Vec<(&str, bool)> =
         task.hosts.iter().map(|host| (cluster.host_name(*host), waits_on(&host))).collect();
     hosts.sort_unstable();
-    let Task { id, start, end, done_by, failures, .. } = task;
-    let _ = writeln!(out, "  {id} {start}..{end} {hosts:?} {done_by:?} {failures}");
+    let Task { id, root, start, end, done_by, failures, unfetched, shuns, .. } = task;
+    let _ = writeln!(
+        out,
+        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {shuns:?}"
+    );
     for attempt in &task.attempts {
         let Attempt { id, tracker, state, launched, ended, speculative, result, why, error, .. } = attempt;
-        let state = if state.holds_slot() { "live".to_owned() } else { format!("{state:?}") };
+        let state = if state.is_trying() { "trying".to_owned() } else { format!("{state:?}") };
         let _ = writeln!(
             out,
             "   {id} {tracker} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?}"

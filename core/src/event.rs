@@ -52,6 +52,8 @@ pub struct Registration {
     pub attempts: Vec<AttemptReport>,
     /// Maps whose output it has.
     pub outputs: Vec<AttemptId>,
+    /// Jobs that it keeps anything of.
+    pub jobs: Vec<JobId>,
 }
 
 /// A tracker's regular word. Sent again with the same `seq` until it is answered.
@@ -65,7 +67,7 @@ pub struct Heartbeat {
     pub seq: u64,
     /// The newest order that it has taken.
     pub acked: u64,
-    /// What its attempts do.
+    /// What its attempts do: every one that runs, and those that have ended since it was last answered.
     pub attempts: Vec<AttemptReport>,
     /// Map output that reduces here could not fetch.
     pub fetch_failures: Vec<FetchFailure>,
@@ -120,6 +122,8 @@ pub enum Order {
         job: JobId,
         /// The index of the first.
         first: usize,
+        /// How many maps the job has. A split adds one before its first half is announced.
+        maps: u32,
         /// The news.
         events: Vec<MapEvent>,
     },

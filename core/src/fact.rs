@@ -51,20 +51,23 @@ pub enum Fact {
     JobSubmitted { job: JobId, request: RequestId, spec: Arc<JobSpec> },
     /// All its tasks are done; its output is being moved into place.
     JobCommitting { job: JobId },
-    /// It is over; attempts of it that still run have been told to stop.
+    /// It is over; attempts of it that still ran were told to stop.
     JobEnded { job: JobId, outcome: JobOutcome },
     /// It is no longer remembered.
     JobForgotten { job: JobId },
     /// A tracker was told to run an attempt.
     AttemptLaunched { attempt: AttemptId, tracker: TrackerId, speculative: bool, why: Why },
-    /// It is done, and its result counts.
+    /// Told to stop; with `fault` for one of its own, and it will count as failed when it is gone.
+    AttemptRecalled { attempt: AttemptId, why: String, fault: bool },
+    /// It is done, and its result counts; other attempts of its task were told to stop.
     AttemptSucceeded { attempt: AttemptId, result: AttemptResult },
     /// Its own fault: uses the task's budget.
     AttemptFailed { attempt: AttemptId, error: String },
     /// Stopped or lost: uses no budget.
     AttemptKilled { attempt: AttemptId, why: String },
-    /// A map's output cannot be fetched any more; the map runs again if it is needed.
-    MapOutputLost { attempt: AttemptId, why: String },
+    /// A map's output is gone and the map runs again; `unfetched` if that is what reduces said, and its tracker
+    /// may be to blame.
+    MapOutputLost { attempt: AttemptId, why: String, unfetched: bool },
     /// A job will not use a tracker any more.
     TrackerBlacklisted { job: JobId, tracker: TrackerId },
 }

@@ -4,12 +4,12 @@
 use crate::{
     cluster::{Cluster, PendingTasks},
     ids::AttemptId,
-    job::{Job, JobState, MapEvent},
+    job::{Job, JobOutcome, JobState, MapEvent},
     phase::Phase,
-    task::AttemptState,
+    task::{AttemptState, Task},
     tracker::TrackerState,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The first thing that is wrong, in words.
 pub fn check(cluster: &Cluster) -> Result<(), String> {
@@ -30,7 +30,7 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
         for task in &job.tasks[phase] {
             let live: Vec<_> = task.live().collect();
             running.extend(live.iter().map(|attempt| attempt.id));
-            let waits = job.is_running() && !task.is_done() && live.is_empty();
+            let waits = job.is_running() && !task.is_done() && task.trying().next().is_none();
             if waits {
                 pending.insert(task.id.index, &task.hosts);
             }
@@ -49,7 +49,7 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
             })?;
             let within = job.is_over() || task.is_done() || task.failures < job.spec.attempts_max;
             ensure(within, || format!("{}: goes on after {} failures", task.id, task.failures))?;
-            let twins = live.iter().filter(|attempt| attempt.state != AttemptState::Stopping).count();
+            let twins = task.trying().count();
             ensure(twins <= 2, || format!("{}: {twins} attempts at once", task.id))?;
         }
         ensure(pending == job.pending[phase], || format!("{id}: the list of waiting {phase}s is wrong"))?;
@@ -58,12 +58,27 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
             format!("{id}: {done} {phase}s done, {} counted", job.succeeded[phase])
         })?;
     }
-    // 2: a job is only ever moved into place with every task done.
+    // 2: a job is only ever moved into place with every task done, and stays whole for ever.
     let whole = job.is_done(Phase::Map) && job.is_done(Phase::Reduce);
-    ensure(job.state != JobState::Committing || whole, || format!("{id}: commits with tasks undone"))?;
+    let moved = matches!(job.state, JobState::Committing | JobState::Ended(JobOutcome::Succeeded));
+    ensure(!moved || whole, || format!("{id}: {:?} with tasks undone", job.state))?;
+    check_sums(job)?;
     let active = cluster.active_jobs().any(|active| active.id == id);
     ensure(active == job.is_running(), || format!("{id}: running, but not in the list, or the reverse"))?;
     check_map_events(job)
+}
+
+/// Counters count each record once: the sums are those of the attempts whose results count.
+fn check_sums(job: &Job) -> Result<(), String> {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    let winners = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]).filter_map(Task::winner);
+    for (name, value) in winners.filter_map(|winner| winner.result.as_ref()).flat_map(|result| &result.counters) {
+        *sums.entry(name).or_default() += value;
+    }
+    let kept = job.counters.iter().filter(|(_, value)| **value > 0);
+    let kept: BTreeMap<&str, u64> = kept.map(|(name, value)| (name.as_str(), *value)).collect();
+    sums.retain(|_, value| *value > 0);
+    ensure(sums == kept, || format!("{}: counters {kept:?}, the results say {sums:?}", job.id))
 }
 
 /// What reducers were told adds up to the maps that are done.

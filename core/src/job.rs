@@ -5,7 +5,7 @@ use crate::{
     ids::{AttemptId, HostId, JobId, RequestId, TaskId, TrackerId},
     phase::{PerPhase, Phase},
     task::{Stage, Task},
-    time::Time,
+    time::{Span, Time},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -129,6 +129,10 @@ pub struct Job {
     pub running: PerPhase<BTreeSet<AttemptId>>,
     /// Tasks done.
     pub succeeded: PerPhase<u32>,
+    /// How long those took together.
+    pub took: PerPhase<Span>,
+    /// Sums over the attempts whose results count, so that each record is counted once.
+    pub counters: BTreeMap<String, u64>,
     /// Failures of its attempts by tracker.
     pub failures: BTreeMap<TrackerId, u32>,
     /// Trackers that it no longer uses.
@@ -153,7 +157,7 @@ impl Job {
     /// Whether some reduce still has to fetch map output. One that is past its shuffle has it all.
     pub fn needs_map_output(&self) -> bool {
         let has_it_all = |task: &Task| {
-            task.is_done() || task.live().any(|attempt| attempt.progress.stage > Stage::Shuffle)
+            task.is_done() || task.trying().any(|attempt| attempt.progress.stage > Stage::Shuffle)
         };
         self.is_running() && !self.tasks.reduce.iter().all(has_it_all)
     }
@@ -171,22 +175,20 @@ impl Job {
         self.succeeded[phase] as usize == self.tasks[phase].len()
     }
 
-    /// Whether enough maps are done for reduces to start.
-    pub fn reduces_may_start(&self) -> bool {
-        let wanted = (self.spec.slow_start * self.tasks.map.len() as f64).ceil();
-        f64::from(self.succeeded.map) >= wanted
+    /// How many maps must be done for reduces to start. Maps that come by a split count like any other.
+    pub fn maps_before_reduces(&self) -> u32 {
+        (self.spec.slow_start * self.tasks.map.len() as f64).ceil() as u32
     }
 
-    /// Sums over the attempts whose results count, so that each record is counted once.
-    pub fn counters(&self) -> BTreeMap<&str, u64> {
-        let mut sums = BTreeMap::new();
-        let winners = Phase::BOTH.into_iter().flat_map(|phase| &self.tasks[phase]).filter_map(Task::winner);
-        for (name, value) in
-            winners.filter_map(|attempt| attempt.result.as_ref()).flat_map(|result| &result.counters)
-        {
-            *sums.entry(name.as_str()).or_insert(0) += value;
-        }
-        sums
+    /// Whether enough maps are done for reduces to start.
+    pub fn reduces_may_start(&self) -> bool {
+        self.succeeded.map >= self.maps_before_reduces()
+    }
+
+    /// How long a task of a phase that is done took, on average.
+    pub fn mean_time(&self, phase: Phase) -> Option<Span> {
+        let done = u64::from(self.succeeded[phase]);
+        (done > 0).then(|| Span(self.took[phase].0 / done))
     }
 
     /// Hosts that hold input of maps that still wait.

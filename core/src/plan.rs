@@ -7,15 +7,19 @@
 use crate::{
     cluster::Cluster,
     config::Config,
-    ids::{JobId, RackId, TaskId, TrackerId},
+    ids::{JobId, TaskId, TrackerId},
     job::Job,
     phase::{PerPhase, Phase},
-    task::AttemptState,
+    task::{AttemptState, Task},
     time::Time,
-    tracker::TrackerState,
+    tracker::{Tracker, TrackerState},
 };
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, collections::BTreeMap, fmt};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 /// Why something was decided: the rule's name, and the numbers that it went by.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -81,6 +85,8 @@ pub enum Refused {
     NoSlot { tracker: TrackerId, phase: Phase },
     #[error("{job} does not use tracker {tracker} any more")]
     Blacklisted { job: JobId, tracker: TrackerId },
+    #[error("task {task} came to nothing on tracker {tracker}, and others can take it")]
+    Shunned { task: TaskId, tracker: TrackerId },
     #[error("tracker {0} runs an attempt of this task already")]
     SameTracker(TrackerId),
 }
@@ -109,12 +115,28 @@ pub struct Plan<'a> {
     now: Time,
     decisions: Vec<Decision>,
     taken: BTreeMap<TrackerId, PerPhase<u32>>,
-    given: BTreeMap<JobId, PerPhase<u32>>,
+    /// Slots that this round gave to each job, for tasks that waited and for duplicates.
+    given: BTreeMap<JobId, PerPhase<Given>>,
+    given_tasks: BTreeSet<TaskId>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Given {
+    waiting: u32,
+    duplicates: u32,
 }
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(cluster: &'a Cluster, config: &'a Config, now: Time) -> Self {
-        Self { cluster, config, now, decisions: Vec::new(), taken: BTreeMap::new(), given: BTreeMap::new() }
+        Self {
+            cluster,
+            config,
+            now,
+            decisions: Vec::new(),
+            taken: BTreeMap::new(),
+            given: BTreeMap::new(),
+            given_tasks: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn into_decisions(self) -> Vec<Decision> {
@@ -144,29 +166,66 @@ impl<'a> Plan<'a> {
 
     /// Slots that a job holds, with what this round gave it.
     pub fn held(&self, job: &Job, phase: Phase) -> u32 {
-        job.running[phase].len() as u32 + self.given.get(&job.id).map_or(0, |given| given[phase])
+        let given = self.given_to(job, phase);
+        job.running[phase].len() as u32 + given.waiting + given.duplicates
+    }
+
+    fn given_to(&self, job: &Job, phase: Phase) -> Given {
+        self.given.get(&job.id).map_or(Given::default(), |given| given[phase])
     }
 
     /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
     pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
-        let given = self.given.get(&job.id).map_or(0, |given| given[phase]);
-        Self::may_start(job, phase) && job.pending[phase].len() > given as usize
+        Self::may_start(job, phase) && job.pending[phase].len() > self.given_to(job, phase).waiting as usize
     }
 
     fn may_start(job: &Job, phase: Phase) -> bool {
         job.is_running() && (phase == Phase::Map || job.reduces_may_start())
     }
 
-    /// Whether a job would use a tracker at all.
+    /// Whether a job would use a tracker at all. A job that has turned away more of the live trackers than it may
+    /// (for others have gone since) uses them all again, rather than wait for ever.
     pub fn may_use(&self, job: &Job, tracker: TrackerId) -> bool {
-        !job.blacklist.contains(&tracker)
+        if !job.blacklist.contains(&tracker) {
+            return true;
+        }
+        let live = self.cluster.trackers().filter(|tracker| tracker.state == TrackerState::Live);
+        let (mut all, mut turned_away) = (0_usize, 0_usize);
+        for tracker in live {
+            all += 1;
+            turned_away += usize::from(job.blacklist.contains(&tracker.id));
+        }
+        turned_away as f64 > all as f64 * self.config.blacklist_share
     }
 
-    fn is_given(&self, task: TaskId) -> bool {
-        self.given.get(&task.job).is_some_and(|given| given[task.phase] > 0)
-            && self.decisions.iter().any(|decision| match decision {
-                Decision::Assign { task: given, .. } => *given == task,
-            })
+    /// Whether a task has come to nothing on a tracker, or has an attempt there that will not end, while some
+    /// other tracker could take it.
+    fn is_shunned(&self, job: &Job, task: &Task, on: TrackerId) -> bool {
+        let shuns = |tracker: TrackerId| {
+            task.shuns.contains(&tracker) || task.live().any(|attempt| attempt.tracker == tracker)
+        };
+        let could = |tracker: &Tracker| {
+            tracker.state == TrackerState::Live
+                && tracker.slots[task.id.phase] > 0
+                && !shuns(tracker.id)
+                && self.may_use(job, tracker.id)
+        };
+        shuns(on) && self.cluster.trackers().any(could)
+    }
+
+    /// The first of some waiting tasks that this round has not given away and that may run on a tracker.
+    fn first_of(
+        &self,
+        job: &Job,
+        phase: Phase,
+        on: TrackerId,
+        indexes: impl Iterator<Item = u32>,
+    ) -> Option<TaskId> {
+        let mut ids = indexes.map(|index| TaskId { job: job.id, phase, index });
+        ids.find(|id| {
+            !self.given_tasks.contains(id)
+                && job.task(*id).is_some_and(|task| !self.is_shunned(job, task, on))
+        })
     }
 
     /// A job's waiting map whose input is nearest to a tracker, no farther than `limit`.
@@ -176,29 +235,26 @@ impl<'a> Plan<'a> {
         }
         let at = self.cluster.tracker(tracker)?;
         let pending = &job.pending.map;
-        let id = |index| TaskId { job: job.id, phase: Phase::Map, index };
-        if let Some(task) = pending.on_host(at.host).map(id).find(|task| !self.is_given(*task)) {
+        if let Some(task) = self.first_of(job, Phase::Map, tracker, pending.on_host(at.host)) {
             return Some((task, Locality::NodeLocal));
         }
         if limit >= Locality::RackLocal
-            && let Some(task) = self.in_rack(job, at.rack)
+            && let Some(task) = self.in_rack(job, at)
         {
             return Some((task, Locality::RackLocal));
         }
         if limit < Locality::OffRack {
             return None;
         }
-        pending.iter().map(id).find(|task| !self.is_given(*task)).map(|task| (task, Locality::OffRack))
+        let task = self.first_of(job, Phase::Map, tracker, pending.iter())?;
+        Some((task, Locality::OffRack))
     }
 
     /// Walks whichever is shorter: the hosts of the rack, or the hosts that the job wants.
-    fn in_rack(&self, job: &Job, rack: RackId) -> Option<TaskId> {
-        let hosts = self.cluster.hosts_in(rack)?;
+    fn in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
+        let hosts = self.cluster.hosts_in(at.rack)?;
         let pending = &job.pending.map;
-        let on = |host| {
-            let ids = pending.on_host(host).map(|index| TaskId { job: job.id, phase: Phase::Map, index });
-            ids.into_iter().find(|task| !self.is_given(*task))
-        };
+        let on = |host| self.first_of(job, Phase::Map, at.id, pending.on_host(host));
         if pending.host_count() < hosts.len() {
             pending.hosts().filter(|host| hosts.contains(host)).find_map(on)
         } else {
@@ -211,8 +267,7 @@ impl<'a> Plan<'a> {
         if !self.has_pending(job, Phase::Reduce) || !self.may_use(job, tracker) {
             return None;
         }
-        let ids = job.pending.reduce.iter().map(|index| TaskId { job: job.id, phase: Phase::Reduce, index });
-        ids.into_iter().find(|task| !self.is_given(*task))
+        self.first_of(job, Phase::Reduce, tracker, job.pending.reduce.iter())
     }
 
     /// A straggler of a job that may be duplicated on a tracker.
@@ -233,7 +288,13 @@ impl<'a> Plan<'a> {
     pub fn assign(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
         let speculative = self.check(task, on)?;
         self.taken.entry(on).or_default()[task.phase] += 1;
-        self.given.entry(task.job).or_default()[task.phase] += 1;
+        let given = &mut self.given.entry(task.job).or_default()[task.phase];
+        if speculative {
+            given.duplicates += 1;
+        } else {
+            given.waiting += 1;
+        }
+        self.given_tasks.insert(task);
         self.decisions.push(Decision::Assign { task, on, speculative, why });
         Ok(())
     }
@@ -250,14 +311,14 @@ impl<'a> Plan<'a> {
         if self.free(on, id.phase) == 0 {
             return Err(Refused::NoSlot { tracker: on, phase: id.phase });
         }
-        if self.is_given(id) {
+        if self.given_tasks.contains(&id) {
             return Err(Refused::NotPending(id));
         }
         if job.pending[id.phase].contains(id.index) {
-            return if Self::may_start(job, id.phase) {
-                Ok(false)
-            } else {
-                Err(Refused::SlowStart { job: id.job })
+            return match Self::may_start(job, id.phase) {
+                false => Err(Refused::SlowStart { job: id.job }),
+                true if self.is_shunned(job, task, on) => Err(Refused::Shunned { task: id, tracker: on }),
+                true => Ok(false),
             };
         }
         if task.live().any(|attempt| attempt.tracker == on) {
@@ -265,18 +326,17 @@ impl<'a> Plan<'a> {
         }
         let may_duplicate = job.spec.speculation
             && job.stragglers[id.phase].contains(&id.index)
-            && task.live().count() == 1
-            && task.live().all(|attempt| attempt.state == AttemptState::Running)
+            && !task.shuns.contains(&on)
+            && task.trying().count() == 1
+            && task.trying().all(|attempt| attempt.state == AttemptState::Running)
             && self.duplicates(job, id.phase) < self.duplicates_max(job, id.phase);
         if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
     }
 
     fn duplicates(&self, job: &Job, phase: Phase) -> usize {
         let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
-        let now = self.decisions.iter().filter(|decision| match decision {
-            Decision::Assign { task, speculative, .. } => *speculative && task.job == job.id,
-        });
-        running.filter(|attempt| attempt.speculative).count() + now.count()
+        let now = self.given_to(job, phase).duplicates as usize;
+        running.filter(|attempt| attempt.speculative).count() + now
     }
 
     fn duplicates_max(&self, job: &Job, phase: Phase) -> usize {

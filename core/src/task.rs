@@ -1,8 +1,8 @@
 //! Tasks and their attempts.
 //!
 //! An attempt holds its slot from the moment it is decided until its tracker says that the process is gone, or
-//! the tracker is lost. A task waits exactly when it is not done, has no attempt that holds a slot, and its job
-//! runs.
+//! the tracker is lost. It is *trying* until it is told to stop. A task waits exactly when it is not done, has no
+//! attempt that tries, and its job runs: one that will not die must not keep its task from running elsewhere.
 
 use crate::{
     ids::{AttemptId, HostId, TaskId, TrackerId},
@@ -10,12 +10,15 @@ use crate::{
     time::Time,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     /// Its name.
     pub id: TaskId,
+    /// The split, as submitted, that a map's range is a part of. Of no meaning for a reduce.
+    pub root: u32,
     /// First byte of a map's range; 0 for a reduce.
     pub start: u64,
     /// One past its last byte.
@@ -28,6 +31,10 @@ pub struct Task {
     pub done_by: Option<u32>,
     /// Attempts that failed: these use up the budget.
     pub failures: u32,
+    /// How often a map's output could not be fetched.
+    pub unfetched: u32,
+    /// Trackers where it failed, or where its output could not be fetched: others are tried first.
+    pub shuns: BTreeSet<TrackerId>,
 }
 
 /// Where an attempt stands.
@@ -52,6 +59,11 @@ impl AttemptState {
     /// Whether it holds a slot.
     pub fn holds_slot(self) -> bool {
         matches!(self, Self::Launching | Self::Running | Self::Stopping)
+    }
+
+    /// Whether it may still bring a result that is wanted.
+    pub fn is_trying(self) -> bool {
+        matches!(self, Self::Launching | Self::Running)
     }
 }
 
@@ -81,6 +93,8 @@ pub struct Progress {
     pub bytes_in: u64,
     /// Output bytes written so far.
     pub bytes_out: u64,
+    /// Counts up while its work goes on, also where nothing else shows it: waiting for maps, sorting, merging.
+    pub beat: u64,
 }
 
 /// One try at a task.
@@ -94,13 +108,13 @@ pub struct Attempt {
     pub state: AttemptState,
     /// When it was decided.
     pub launched: Time,
-    /// When its tracker last said that it had come further.
+    /// When its tracker last said that it had come further, or was at work.
     pub advanced: Time,
     /// When it ended.
     pub ended: Option<Time>,
-    /// When its tracker last said that it runs, or was told to stop it. Not durable.
+    /// When its tracker last said that it runs, or was told to stop it. What trackers say is not durable.
     pub heard: Time,
-    /// Why it was told to stop, if that was its own fault: it counts as failed once it is gone. Not durable.
+    /// Why it was told to stop, if that was its own fault: it counts as failed once it is gone.
     pub blame: Option<String>,
     /// Why it was placed where it was.
     pub why: Why,
@@ -130,6 +144,11 @@ impl Task {
     /// Attempts that hold a slot.
     pub fn live(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.holds_slot())
+    }
+
+    /// Attempts that may still bring a result that is wanted.
+    pub fn trying(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter().filter(|attempt| attempt.state.is_trying())
     }
 
     /// Whether its result is there.

@@ -43,8 +43,11 @@ pub struct Tracker {
     pub state: TrackerState,
     /// Attempts that hold its slots.
     pub running: PerPhase<BTreeSet<AttemptId>>,
-    /// Attempts of maps whose output it serves.
+    /// Attempts of maps whose output it serves, as facts and its own last registration say.
     pub outputs: BTreeSet<AttemptId>,
+    /// Attempts that it says it runs and that the JobTracker gave up: their processes are there until it says
+    /// otherwise, and so are the slots they take. Not durable.
+    pub strangers: PerPhase<BTreeSet<AttemptId>>,
     /// When it was last heard of.
     pub last_heard: Time,
 }
@@ -55,6 +58,7 @@ impl Tracker {
         if self.state != TrackerState::Live {
             return 0;
         }
-        self.slots[phase].saturating_sub(self.running[phase].len() as u32)
+        let taken = self.running[phase].len() + self.strangers[phase].len();
+        self.slots[phase].saturating_sub(taken as u32)
     }
 }

@@ -1,8 +1,9 @@
 //! First in, first out: the most urgent job takes every slot it can use, then the next.
 //!
 //! Jobs go by priority, then by age. Each free map slot gets the first job's map whose input is nearest, wherever
-//! that is: no waiting for locality. Each free reduce slot gets the first job's next reduce. When nothing waits,
-//! a slot may duplicate a straggler.
+//! that is: no waiting for locality. Each free reduce slot gets the first job's next reduce, but not one that could
+//! only hold its slot: of a job whose maps wait behind those of a more urgent one. When nothing waits, a slot may
+//! duplicate a straggler.
 //! Deliberately absent: preemption, shares, users, queues.
 
 use mrcore::{
@@ -51,12 +52,18 @@ impl Fifo {
     fn fill_one(&self, phase: Phase, tracker: TrackerId, plan: &mut Plan<'_>) -> bool {
         let cluster = plan.cluster();
         let jobs = || self.line.iter().filter_map(|(_, id)| cluster.job(*id));
+        let mut maps_wait = false;
         let waiting = jobs().find_map(|job| match phase {
             Phase::Map => {
                 let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
                 Some((task, first_in_line(Some(near))))
             }
-            Phase::Reduce => Some((plan.next_reduce(job, tracker)?, first_in_line(None))),
+            Phase::Reduce => {
+                let held_up = maps_wait && plan.has_pending(job, Phase::Map);
+                maps_wait |= plan.has_pending(job, Phase::Map);
+                let task = if held_up { None } else { plan.next_reduce(job, tracker) };
+                Some((task?, first_in_line(None)))
+            }
         });
         let choice = waiting.or_else(|| {
             jobs().find_map(|job| Some((plan.next_straggler(job, phase, tracker)?, Why::rule("straggler"))))

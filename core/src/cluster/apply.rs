@@ -10,8 +10,8 @@ use crate::{
     job::{Job, JobOutcome, JobSpec, JobState, MapEvent},
     phase::{PerPhase, Phase},
     plan::Why,
-    task::{Attempt, AttemptResult, AttemptState, Progress, Task},
-    time::Time,
+    task::{Attempt, AttemptResult, AttemptState, Progress, Stage, Task},
+    time::{Span, Time},
     tracker::{Tracker, TrackerState},
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -45,6 +45,12 @@ impl Cluster {
             Fact::AttemptLaunched { attempt, tracker, speculative, why } => {
                 self.attempt_launched(at, *attempt, *tracker, *speculative, why)
             }
+            Fact::AttemptRecalled { attempt, why, fault } => {
+                if !self.attempt(*attempt).is_some_and(|attempt| attempt.state.is_trying()) {
+                    return misfit(format!("{attempt} does not try"));
+                }
+                self.recall(at, *attempt, fault.then_some(why))
+            }
             Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
             Fact::AttemptFailed { attempt, error } => self.attempt_failed(at, *attempt, error),
             Fact::AttemptKilled { attempt, why } => {
@@ -52,7 +58,7 @@ impl Cluster {
                 self.set_error(*attempt, why);
                 Ok(())
             }
-            Fact::MapOutputLost { attempt, .. } => self.map_output_lost(*attempt),
+            Fact::MapOutputLost { attempt, unfetched, .. } => self.map_output_lost(*attempt, *unfetched),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
                 Ok(())
@@ -121,6 +127,7 @@ impl Cluster {
                 there.remove(id);
             }
         }
+        let moved = before.as_ref().is_some_and(|before| before.shuffle_addr != *shuffle_addr);
         let (running, outputs) = before.map_or_else(
             || (PerPhase::default(), BTreeSet::new()),
             |before| (before.running, before.outputs),
@@ -137,8 +144,12 @@ impl Cluster {
             state: TrackerState::Live,
             running,
             outputs,
+            strangers: PerPhase::default(),
             last_heard: at,
         };
+        if moved {
+            self.announce_again(&tracker);
+        }
         self.trackers.insert(*id, tracker);
         self.by_name.insert(name.clone(), *id);
         if let Some(before) = self.rack_of.insert(host, rack)
@@ -155,6 +166,15 @@ impl Cluster {
         Ok(())
     }
 
+    /// A tracker serves what it has at another address: reducers that know the old one are told the new.
+    fn announce_again(&mut self, tracker: &Tracker) {
+        for attempt in &tracker.outputs {
+            if let Some(job) = self.jobs.get_mut(&attempt.job()).filter(|job| job.is_running()) {
+                job.map_events.push(MapEvent::Available(*attempt, tracker.id));
+            }
+        }
+    }
+
     fn job_submitted(
         &mut self,
         at: Time,
@@ -167,18 +187,25 @@ impl Cluster {
         }
         let new_task = |phase, index, start, end, hosts| Task {
             id: TaskId { job: id, phase, index },
+            root: index,
             start,
             end,
             hosts,
             attempts: Vec::new(),
             done_by: None,
             failures: 0,
+            unfetched: 0,
+            shuns: BTreeSet::new(),
         };
         let mut maps = Vec::with_capacity(spec.splits.len());
         for (index, split) in spec.splits.iter().enumerate() {
-            let hosts: BTreeSet<HostId> =
-                split.hosts.iter().map(|host| HostId(self.hosts.number(host))).collect();
-            let hosts = hosts.into_iter().collect();
+            let mut hosts: Vec<HostId> = Vec::with_capacity(split.hosts.len());
+            for host in &split.hosts {
+                let host = HostId(self.hosts.number(host));
+                if !hosts.contains(&host) {
+                    hosts.push(host);
+                }
+            }
             maps.push(new_task(Phase::Map, index as u32, split.start, split.end, hosts));
         }
         let reduces =
@@ -196,6 +223,8 @@ impl Cluster {
             pending: PerPhase::default(),
             running: PerPhase::default(),
             succeeded: PerPhase::default(),
+            took: PerPhase::default(),
+            counters: std::collections::BTreeMap::new(),
             failures: std::collections::BTreeMap::new(),
             blacklist: BTreeSet::new(),
             map_events: Vec::new(),
@@ -227,6 +256,12 @@ impl Cluster {
         self.set_job_state(id, JobState::Ended(outcome.clone()))?;
         let job = self.job_mut(id)?;
         job.ended = Some(at);
+        let live: Vec<AttemptId> =
+            Phase::BOTH.into_iter().flat_map(|phase| job.running[phase].iter().copied()).collect();
+        for attempt in live {
+            self.recall(at, attempt, None)?;
+        }
+        let job = self.job_mut(id)?;
         let outputs: Vec<(TrackerId, AttemptId)> = job
             .tasks
             .map
@@ -257,12 +292,17 @@ impl Cluster {
         speculative: bool,
         why: &Why,
     ) -> Result<(), Misfit> {
-        let Some(tracker) = self.trackers.get_mut(&on) else { return misfit(format!("{on} is not known")) };
-        tracker.running[id.phase()].insert(id);
+        if !self.trackers.contains_key(&on) {
+            return misfit(format!("{on} is not known"));
+        }
         let task = self.task_mut(id.task)?;
         if task.attempts.len() != id.number as usize {
             return misfit(format!("{id} is not the next attempt"));
         }
+        let stage = match id.phase() {
+            Phase::Map => Stage::Map,
+            Phase::Reduce => Stage::Shuffle,
+        };
         task.attempts.push(Attempt {
             id,
             tracker: on,
@@ -274,16 +314,29 @@ impl Cluster {
             blame: None,
             why: why.clone(),
             error: None,
-            progress: Progress::default(),
+            progress: Progress { stage, ..Progress::default() },
             speculative,
             result: None,
         });
         let job = self.job_mut(id.job())?;
         job.running[id.phase()].insert(id);
         job.first_launch.get_or_insert(at);
+        if let Some(tracker) = self.trackers.get_mut(&on) {
+            tracker.running[id.phase()].insert(id);
+        }
         self.settle(id.task)?;
         self.refresh_free(on);
         Ok(())
+    }
+
+    /// An attempt is to stop: it keeps its slot until it is gone, but its task need not wait for that.
+    fn recall(&mut self, at: Time, id: AttemptId, blame: Option<&String>) -> Result<(), Misfit> {
+        if let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_trying()) {
+            attempt.state = AttemptState::Stopping;
+            attempt.heard = at;
+            attempt.blame = blame.cloned();
+        }
+        self.settle(id.task)
     }
 
     /// An attempt ends and its slot is free.
@@ -313,9 +366,16 @@ impl Cluster {
         let attempt = &mut task.attempts[id.number as usize];
         attempt.result = Some(result.clone());
         attempt.progress.done = 1.0;
-        let on = attempt.tracker;
+        let twins: Vec<AttemptId> = task.trying().map(|attempt| attempt.id).collect();
+        let attempt = &task.attempts[id.number as usize];
+        let (on, took) = (attempt.tracker, at.since(attempt.launched));
         let job = self.job_mut(id.job())?;
         job.succeeded[id.phase()] += 1;
+        job.took[id.phase()].0 += took.0;
+        for (name, value) in &result.counters {
+            let sum = job.counters.entry(name.clone()).or_default();
+            *sum = sum.wrapping_add(*value);
+        }
         if id.phase() == Phase::Map {
             if job.is_done(Phase::Map) {
                 job.maps_done = Some(at);
@@ -326,6 +386,9 @@ impl Cluster {
                     tracker.outputs.insert(id);
                 }
             }
+        }
+        for twin in twins {
+            self.recall(at, twin, None)?;
         }
         self.settle(id.task)
     }
@@ -342,21 +405,36 @@ impl Cluster {
         let task = self.task_mut(id.task)?;
         task.failures += 1;
         let on = task.attempts[id.number as usize].tracker;
+        task.shuns.insert(on);
         *self.job_mut(id.job())?.failures.entry(on).or_default() += 1;
         Ok(())
     }
 
-    fn map_output_lost(&mut self, id: AttemptId) -> Result<(), Misfit> {
+    fn map_output_lost(&mut self, id: AttemptId, unfetched: bool) -> Result<(), Misfit> {
         let task = self.task_mut(id.task)?;
-        if task.done_by != Some(id.number) {
+        if id.phase() != Phase::Map || task.done_by != Some(id.number) {
             return misfit(format!("{id} has no output"));
         }
         task.done_by = None;
         let attempt = &mut task.attempts[id.number as usize];
-        attempt.result = None;
+        let result = attempt.result.take().unwrap_or_default();
         let on = attempt.tracker;
+        let took = attempt.ended.map_or(Span(0), |ended| ended.since(attempt.launched));
+        if unfetched {
+            task.unfetched += 1;
+            task.shuns.insert(on);
+        }
         let job = self.job_mut(id.job())?;
+        if unfetched {
+            *job.failures.entry(on).or_default() += 1;
+        }
         job.succeeded.map -= 1;
+        job.took.map.0 -= took.0;
+        for (name, value) in &result.counters {
+            if let Some(sum) = job.counters.get_mut(name) {
+                *sum = sum.wrapping_sub(*value);
+            }
+        }
         job.maps_done = None;
         job.map_events.push(MapEvent::Withdrawn(id));
         if let Some(tracker) = self.trackers.get_mut(&on) {
@@ -365,13 +443,13 @@ impl Cluster {
         self.settle(id.task)
     }
 
-    /// A task waits exactly when its job runs, it is not done, and no attempt of it holds a slot.
+    /// A task waits exactly when its job runs, it is not done, and no attempt of it tries.
     fn settle(&mut self, id: TaskId) -> Result<(), Misfit> {
         let job = self.job_mut(id.job)?;
         let Some(task) = job.tasks[id.phase].get(id.index as usize) else {
             return misfit(format!("{id} is not known"));
         };
-        if job.state == JobState::Running && !task.is_done() && task.live().next().is_none() {
+        if job.state == JobState::Running && !task.is_done() && task.trying().next().is_none() {
             job.pending[id.phase].insert(id.index, &task.hosts);
         } else {
             job.pending[id.phase].remove(id.index, &task.hosts);

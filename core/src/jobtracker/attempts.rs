@@ -11,11 +11,14 @@ use crate::{
     time::Time,
     tracker::TrackerState,
 };
+use std::collections::BTreeSet;
 
 /// One reduce alone is believed after this many failures to fetch the same output.
 const FETCHES_BY_ONE: u32 = 3;
 /// This many reduces together are believed at once.
 const FETCHERS: usize = 2;
+/// One reduce alone that says so of this many trackers has a broken network of its own.
+const ACCUSED_BY_ONE: usize = 2;
 
 impl JobTracker {
     pub(super) fn report(
@@ -28,11 +31,7 @@ impl JobTracker {
         let AttemptReport { attempt: id, status } = report;
         let known = self.cluster.attempt(id).filter(|attempt| attempt.tracker == from);
         if known.is_none_or(|attempt| !attempt.state.holds_slot()) {
-            // Given up on, or never heard of: whatever it says has no effect, and it must not run.
-            if !Self::is_final(&status) {
-                self.order(from, Order::Stop { attempt: id, why: "the JobTracker gave it up".into() });
-            }
-            return;
+            return self.stranger(from, id, Self::is_final(&status));
         }
         match status {
             AttemptStatus::Running(progress) => self.progressed(now, id, progress),
@@ -47,11 +46,29 @@ impl JobTracker {
         }
     }
 
+    /// An attempt that was given up or never heard of: whatever it says has no effect, it must not run, and while it
+    /// does it takes up a slot.
+    fn stranger(&mut self, from: TrackerId, id: AttemptId, is_gone: bool) {
+        let Some(tracker) = self.cluster.trackers.get_mut(&from) else { return };
+        let there = &mut tracker.strangers[id.phase()];
+        if is_gone {
+            there.remove(&id);
+        } else if there.insert(id) {
+            self.order(from, Order::Stop { attempt: id, why: "the JobTracker gave it up".into() });
+        }
+        self.cluster.refresh_free(from);
+    }
+
+    /// Each word of a tracker names everything that runs there: a stranger that it no longer names is gone.
+    pub(super) fn forget_strangers(&mut self, from: TrackerId, running: &BTreeSet<AttemptId>) {
+        let Some(tracker) = self.cluster.trackers.get_mut(&from) else { return };
+        for phase in Phase::BOTH {
+            tracker.strangers[phase].retain(|attempt| running.contains(attempt));
+        }
+        self.cluster.refresh_free(from);
+    }
+
     fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress) {
-        let wanted = self
-            .cluster
-            .job(id.job())
-            .is_some_and(|job| job.is_running() && job.task(id.task).is_some_and(|task| !task.is_done()));
         let Some(attempt) = self.cluster.attempt_mut(id) else { return };
         attempt.heard = now;
         if attempt.state == AttemptState::Launching {
@@ -61,8 +78,17 @@ impl JobTracker {
             attempt.progress = progress;
             attempt.advanced = now;
         }
-        if !wanted {
-            self.stop(now, id, "it is not needed any more");
+    }
+
+    /// A tracker that has registered anew does not know of what it was told to stop before.
+    pub(super) fn stop_again(&mut self, from: TrackerId) {
+        let Some(tracker) = self.cluster.tracker(from) else { return };
+        let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
+        let is_stopping = |id: &AttemptId| {
+            self.cluster.attempt(*id).is_some_and(|attempt| attempt.state == AttemptState::Stopping)
+        };
+        for attempt in running.filter(is_stopping).collect::<Vec<_>>() {
+            self.order_stop(attempt, "it is not needed any more");
         }
     }
 
@@ -73,29 +99,31 @@ impl JobTracker {
         if job.and_then(|job| job.task(id.task)).is_none_or(crate::task::Task::is_done) {
             return self.killed(now, id, "it was done after another attempt, or after its job", out);
         }
+        self.sole_witness.remove(&id);
+        let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::trying);
+        let twins: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         self.record(now, Fact::AttemptSucceeded { attempt: id, result }, out);
-        let task = self.cluster.task(id.task).expect("it was just recorded");
-        let twins: Vec<AttemptId> = task.live().map(|attempt| attempt.id).collect();
         for twin in twins {
-            self.stop(now, twin, "another attempt was first");
+            self.order_stop(twin, "another attempt was first");
         }
         self.advance(now, id.job(), out);
     }
 
     pub(super) fn failed(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         let Some(attempt) = self.cluster.attempt(id) else { return };
-        let error = match &attempt.blame {
-            Some(blame) => blame.clone(),
-            None if attempt.state == AttemptState::Stopping => return self.killed(now, id, &error, out),
-            None => error,
-        };
+        let error = attempt.blame.clone().unwrap_or(error);
+        let unwanted = attempt.state == AttemptState::Stopping && attempt.blame.is_none();
+        // Once its task is done by another, how an attempt ends is nobody's business.
+        if unwanted || self.cluster.task(id.task).is_some_and(crate::task::Task::is_done) {
+            return self.killed(now, id, &error, out);
+        }
         self.record(now, Fact::AttemptFailed { attempt: id, error: error.clone() }, out);
         let (failures, tracker) = {
             let task = self.cluster.task(id.task).expect("it was just recorded");
             (task.failures, task.attempts[id.number as usize].tracker)
         };
         let Some(job) = self.cluster.job(id.job()).filter(|job| job.is_running()) else { return };
-        if failures >= job.spec.attempts_max && job.task(id.task).is_some_and(|task| !task.is_done()) {
+        if failures >= job.spec.attempts_max {
             let why = format!("{} failed {failures} times, the last time with: {error}", id.task);
             return self.end(now, id.job(), JobOutcome::Failed(why), out);
         }
@@ -110,6 +138,7 @@ impl JobTracker {
 
     fn reduce_ended(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
         if id.phase() == Phase::Reduce {
+            self.sole_witness.remove(&id);
             self.require_outputs(now, id.job(), out);
         }
     }
@@ -119,31 +148,86 @@ impl JobTracker {
     fn consider_blacklist(&mut self, now: Time, id: JobId, tracker: TrackerId, out: &mut Vec<Effect>) {
         let Some(job) = self.cluster.job(id) else { return };
         let failures = job.failures.get(&tracker).copied().unwrap_or(0);
-        let live = self.cluster.trackers().filter(|tracker| tracker.state != TrackerState::Lost).count();
-        let most = (live as f64 * self.config.blacklist_share).floor() as usize;
+        let here = |id: &TrackerId| self.cluster.tracker(*id).is_some_and(|at| at.state != TrackerState::Lost);
+        let all = self.cluster.trackers().filter(|tracker| here(&tracker.id)).count();
+        let most = (all as f64 * self.config.blacklist_share).floor() as usize;
+        let turned_away = job.blacklist.iter().filter(|id| here(id)).count();
         let wanted = failures >= self.config.blacklist_after && !job.blacklist.contains(&tracker);
-        if wanted && job.blacklist.len() < most {
+        if wanted && turned_away < most {
             self.record(now, Fact::TrackerBlacklisted { job: id, tracker }, out);
         }
     }
 
     /// A reduce says that it cannot fetch a map's output. One may be mistaken or have a broken network of its own;
     /// two, or one that says so again and again, are believed, and so is anyone about a tracker that is suspect.
-    pub(super) fn fetch_failed(&mut self, now: Time, failure: FetchFailure, out: &mut Vec<Effect>) {
+    pub(super) fn fetch_failed(
+        &mut self,
+        now: Time,
+        from: TrackerId,
+        failure: FetchFailure,
+        out: &mut Vec<Effect>,
+    ) {
         let FetchFailure { reduce, map } = failure;
-        let Some(task) = self.cluster.task(map.task) else { return };
-        let running = self.cluster.attempt(reduce).is_some_and(|attempt| attempt.state.holds_slot());
-        if task.done_by != Some(map.number) || !running {
-            return;
-        }
-        let on = task.attempts[map.number as usize].tracker;
-        let doubtful = self.cluster.tracker(on).is_none_or(|tracker| tracker.state != TrackerState::Live);
+        let Some(on) = self.accused(from, failure) else { return };
+        let state = self.cluster.tracker(on).map(|tracker| tracker.state);
+        let doubtful = matches!(state, None | Some(TrackerState::Suspect | TrackerState::Lost));
         let counts = self.fetch_failures.entry(map).or_default();
         *counts.entry(reduce).or_default() += 1;
-        if doubtful || counts.len() >= FETCHERS || counts[&reduce] >= FETCHES_BY_ONE {
-            self.fetch_failures.remove(&map);
-            let why = format!("{reduce} could not fetch it");
-            self.record(now, Fact::MapOutputLost { attempt: map, why }, out);
+        let together = doubtful || counts.len() >= FETCHERS;
+        if !together {
+            if counts[&reduce] < FETCHES_BY_ONE {
+                return;
+            }
+            let accused = self.sole_witness.entry(reduce).or_default();
+            accused.insert(on);
+            if accused.len() >= ACCUSED_BY_ONE {
+                let why = format!("it alone could not fetch map output from {} trackers", accused.len());
+                return self.blame(now, reduce, why, out);
+            }
         }
+        self.fetch_failures.remove(&map);
+        self.output_unfetched(now, reduce, map, on, out);
+    }
+
+    /// The tracker that a failure to fetch accuses, if the word is to be heard: it comes from where the reduce
+    /// runs, is about a map of its own running job, and about output that still counts.
+    fn accused(&self, from: TrackerId, FetchFailure { reduce, map }: FetchFailure) -> Option<TrackerId> {
+        let job = self.cluster.job(map.job()).filter(|job| job.is_running())?;
+        let reducer = self.cluster.attempt(reduce)?;
+        let fits = reduce.job() == map.job()
+            && (reduce.phase(), map.phase()) == (Phase::Reduce, Phase::Map)
+            && reducer.tracker == from
+            && reducer.state.is_trying();
+        let winner = job.task(map.task)?.winner()?;
+        (fits && winner.id == map).then_some(winner.tracker)
+    }
+
+    /// The map runs again, elsewhere if that is possible. One that never can be fetched ends its job.
+    fn output_unfetched(
+        &mut self,
+        now: Time,
+        reduce: AttemptId,
+        map: AttemptId,
+        on: TrackerId,
+        out: &mut Vec<Effect>,
+    ) {
+        let why = format!("{reduce} could not fetch it");
+        self.record(now, Fact::MapOutputLost { attempt: map, why, unfetched: true }, out);
+        let Some(job) = self.cluster.job(map.job()) else { return };
+        let times = job.task(map.task).map_or(0, |task| task.unfetched);
+        if times >= job.spec.attempts_max {
+            let name = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
+            let task = map.task;
+            let why =
+                format!("the output of {task} could not be fetched {times} times, the last time from {name}");
+            return self.end(now, map.job(), JobOutcome::Failed(why), out);
+        }
+        self.consider_blacklist(now, map.job(), on, out);
+    }
+
+    /// Tells an attempt to stop for a fault of its own: it counts as failed once it is gone.
+    pub(super) fn blame(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
+        self.record(now, Fact::AttemptRecalled { attempt: id, why: error.clone(), fault: true }, out);
+        self.order_stop(id, &error);
     }
 }

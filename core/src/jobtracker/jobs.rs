@@ -5,9 +5,8 @@ use crate::{
     event::{Effect, Order, Reply},
     fact::Fact,
     ids::{AttemptId, JobId, RequestId, TrackerId},
-    job::{JobOutcome, JobSpec, JobState},
+    job::{Job, JobOutcome, JobSpec, JobState},
     phase::Phase,
-    task::AttemptState,
     time::Time,
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -111,9 +110,10 @@ impl JobTracker {
     pub(super) fn end(&mut self, now: Time, id: JobId, outcome: JobOutcome, out: &mut Vec<Effect>) {
         let discard = outcome != JobOutcome::Succeeded;
         let why = format!("{id} {outcome}");
+        let trying = self.trying(id);
         self.record(now, Fact::JobEnded { job: id, outcome }, out);
-        for attempt in self.live_attempts(id) {
-            self.stop(now, attempt, &why);
+        for attempt in trying {
+            self.order_stop(attempt, &why);
         }
         if discard {
             out.push(Effect::DiscardOutput { job: id });
@@ -122,14 +122,16 @@ impl JobTracker {
             self.order(tracker, Order::Clean(id));
         }
         self.fetch_failures.retain(|map, _| map.job() != id);
+        self.sole_witness.retain(|reduce, _| reduce.job() != id);
         self.outboxes.values_mut().for_each(|outbox| {
             outbox.map_events.remove(&id);
         });
     }
 
-    pub(super) fn live_attempts(&self, id: JobId) -> Vec<AttemptId> {
+    fn trying(&self, id: JobId) -> Vec<AttemptId> {
         let Some(job) = self.cluster.job(id) else { return Vec::new() };
-        Phase::BOTH.into_iter().flat_map(|phase| job.running[phase].iter().copied()).collect()
+        let running = Phase::BOTH.into_iter().flat_map(|phase| job.running[phase].iter().copied());
+        running.filter(|id| self.cluster.attempt(*id).is_some_and(|at| at.state.is_trying())).collect()
     }
 
     fn trackers_used(&self, id: JobId) -> BTreeSet<TrackerId> {
@@ -138,13 +140,9 @@ impl JobTracker {
         tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker).collect()
     }
 
-    /// Tells a tracker to stop an attempt, once. Its slot is free when the tracker says so.
-    pub(super) fn stop(&mut self, now: Time, id: AttemptId, why: &str) {
-        let Some(attempt) = self.cluster.attempt_mut(id) else { return };
-        if matches!(attempt.state, AttemptState::Launching | AttemptState::Running) {
-            attempt.state = AttemptState::Stopping;
-            attempt.heard = now;
-            let tracker = attempt.tracker;
+    /// Tells a tracker to stop an attempt that was recalled. Its slot is free when the tracker says so.
+    pub(super) fn order_stop(&mut self, id: AttemptId, why: &str) {
+        if let Some(tracker) = self.cluster.attempt(id).map(|attempt| attempt.tracker) {
             self.order(tracker, Order::Stop { attempt: id, why: why.to_owned() });
         }
     }
@@ -160,15 +158,22 @@ impl JobTracker {
         }
     }
 
-    /// Remembers only so many finished jobs. One whose attempts still stop is kept until they have.
+    /// Remembers only so many finished jobs, and so many tasks of theirs. One whose attempts still stop is kept until
+    /// they have.
     fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let over = self.cluster.jobs().filter(|job| job.is_over());
-        let idle =
-            |job: &&crate::job::Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
-        let over: Vec<JobId> = over.filter(idle).map(|job| job.id).collect();
-        let surplus = over.len().saturating_sub(self.config.jobs_kept);
-        for job in over.into_iter().take(surplus) {
+        let is_idle = |job: &&Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
+        let over = self.cluster.jobs().filter(|job| job.is_over()).filter(is_idle);
+        let over: Vec<(JobId, usize)> =
+            over.map(|job| (job.id, job.tasks.map.len() + job.tasks.reduce.len())).collect();
+        let mut jobs = over.len();
+        let mut tasks: usize = over.iter().map(|(_, tasks)| tasks).sum();
+        for (job, its) in over {
+            // The newest is kept however large it is: somebody is about to ask for it.
+            if jobs <= 1 || (jobs <= self.config.jobs_kept && tasks <= self.config.tasks_kept) {
+                break;
+            }
             self.record(now, Fact::JobForgotten { job }, out);
+            (jobs, tasks) = (jobs - 1, tasks - its);
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::{
     event::{Effect, Event, Numbered, Order, Reply},
     fact::{Entry, Fact},
     ids::{AttemptId, JobId, RequestId, TrackerId},
+    phase::Phase,
     scheduler::Scheduler,
     time::{Span, Time},
 };
@@ -39,8 +40,6 @@ struct Outbox {
     seq: u64,
     next: u64,
     waiting: VecDeque<Numbered>,
-    /// Orders since the tracker was last told.
-    fresh: bool,
     /// How many of each job's map events it has been sent.
     map_events: BTreeMap<JobId, usize>,
 }
@@ -52,8 +51,12 @@ pub struct JobTracker {
     cluster: Cluster,
     scheduler: Box<dyn Scheduler>,
     outboxes: BTreeMap<TrackerId, Outbox>,
+    /// Trackers with orders that they have not been told.
+    untold: BTreeSet<TrackerId>,
     /// Reduces that could not fetch a map's output, and how often.
     fetch_failures: BTreeMap<AttemptId, BTreeMap<AttemptId, u32>>,
+    /// Trackers whose outputs were given up on the word of one reduce alone.
+    sole_witness: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
     /// Something came up that a tracker with a free slot could take at once.
     work_arrived: bool,
     /// Jobs whose reducers have news.
@@ -71,7 +74,9 @@ impl JobTracker {
             cluster: Cluster::default(),
             scheduler,
             outboxes: BTreeMap::new(),
+            untold: BTreeSet::new(),
             fetch_failures: BTreeMap::new(),
+            sole_witness: BTreeMap::new(),
             work_arrived: false,
             news_for: BTreeSet::new(),
             next_offer: TrackerId(0),
@@ -133,9 +138,7 @@ impl JobTracker {
             self.offer_free_slots(now, out);
         }
         self.spread_news();
-        let fresh: Vec<TrackerId> =
-            self.outboxes.iter().filter(|(_, outbox)| outbox.fresh).map(|(id, _)| *id).collect();
-        for tracker in fresh {
+        while let Some(tracker) = self.untold.first().copied() {
             self.tell(tracker, None, out);
         }
     }
@@ -145,7 +148,10 @@ impl JobTracker {
         self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
         self.scheduler.observe(now, &fact, &self.cluster);
         match &fact {
-            Fact::JobSubmitted { .. } | Fact::AttemptFailed { .. } | Fact::AttemptKilled { .. } => {
+            Fact::JobSubmitted { .. }
+            | Fact::AttemptRecalled { .. }
+            | Fact::AttemptFailed { .. }
+            | Fact::AttemptKilled { .. } => {
                 self.work_arrived = true;
             }
             Fact::MapOutputLost { attempt, .. } => {
@@ -153,8 +159,11 @@ impl JobTracker {
                 self.news_for.insert(attempt.job());
             }
             Fact::AttemptSucceeded { attempt, .. } => {
-                // A map done may be the one that lets the reduces start.
-                self.work_arrived = true;
+                // Its own slot is offered with the heartbeat that tells of it; but it may be the map that lets
+                // reduces start on slots that have been free all along.
+                let job = self.cluster.job(attempt.job());
+                self.work_arrived |= attempt.phase() == Phase::Map
+                    && job.is_some_and(|job| job.succeeded.map == job.maps_before_reduces());
                 self.news_for.insert(attempt.job());
             }
             _ => {}
@@ -170,12 +179,12 @@ impl JobTracker {
         let outbox = self.outboxes.entry(tracker).or_default();
         outbox.next += 1;
         outbox.waiting.push_back((outbox.next, order));
-        outbox.fresh = true;
+        self.untold.insert(tracker);
     }
 
     fn tell(&mut self, tracker: TrackerId, answer: Option<u64>, out: &mut Vec<Effect>) {
         let outbox = self.outboxes.entry(tracker).or_default();
-        outbox.fresh = false;
+        self.untold.remove(&tracker);
         out.push(Effect::Tell { tracker, answer, orders: outbox.waiting.iter().cloned().collect() });
     }
 }

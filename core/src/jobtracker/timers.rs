@@ -10,7 +10,7 @@ use crate::{
     ids::{AttemptId, JobId, TrackerId},
     phase::Phase,
     scheduler::Cause,
-    task::{Attempt, AttemptState},
+    task::{Attempt, AttemptState, Stage},
     time::{Span, Time},
     tracker::TrackerState,
 };
@@ -26,7 +26,7 @@ impl JobTracker {
     }
 
     fn check_trackers(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let silent = |limit: Span, states: &[TrackerState]| -> Vec<TrackerId> {
+        let silent = |limit: Span, states: &[TrackerState]| -> BTreeSet<TrackerId> {
             let trackers = self.cluster.trackers().filter(|tracker| states.contains(&tracker.state));
             trackers
                 .filter(|tracker| now.since(tracker.last_heard) >= limit)
@@ -61,7 +61,9 @@ impl JobTracker {
                 AttemptState::Launching if now.since(attempt.launched) >= launch_timeout => {
                     late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
                 }
-                AttemptState::Running if now.since(attempt.advanced) >= task_timeout => {
+                AttemptState::Running
+                    if now.since(attempt.advanced) >= task_timeout && !self.waits_for_maps(attempt) =>
+                {
                     late.push((attempt.id, format!("it has not come further for {task_timeout}")));
                 }
                 // Told to stop, and a tracker that is well has not mentioned it since: it never knew it.
@@ -70,14 +72,17 @@ impl JobTracker {
             }
         }
         for (id, error) in late {
-            if let Some(attempt) = self.cluster.attempt_mut(id) {
-                attempt.blame = Some(error.clone());
-            }
-            self.stop(now, id, &error);
+            self.blame(now, id, error, out);
         }
         for id in gone {
             self.failed(now, id, "its tracker has not mentioned it since it was told to stop".into(), out);
         }
+    }
+
+    /// A reduce that has fetched all there is can only wait for the rest.
+    fn waits_for_maps(&self, attempt: &Attempt) -> bool {
+        attempt.progress.stage == Stage::Shuffle
+            && self.cluster.job(attempt.id.job()).is_some_and(|job| !job.is_done(Phase::Map))
     }
 
     /// A straggler has run much longer than the mean of its kind took, and is not nearly done.
@@ -97,13 +102,7 @@ impl JobTracker {
 
     fn stragglers(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
-        let took = job.tasks[phase].iter().filter_map(crate::task::Task::winner);
-        let took: Vec<f64> =
-            took.filter_map(|attempt| Some(attempt.ended?.since(attempt.launched).as_secs_f64())).collect();
-        if took.is_empty() {
-            return BTreeSet::new();
-        }
-        let mean = took.iter().sum::<f64>() / took.len() as f64;
+        let Some(mean) = job.mean_time(phase).map(Span::as_secs_f64) else { return BTreeSet::new() };
         let is_slow = |attempt: &Attempt| {
             let run = now.since(attempt.launched);
             let run_s = run.as_secs_f64();
@@ -116,7 +115,7 @@ impl JobTracker {
         };
         let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
         let alone =
-            |attempt: &&Attempt| job.task(attempt.id.task).is_some_and(|task| task.live().count() == 1);
+            |attempt: &&Attempt| job.task(attempt.id.task).is_some_and(|task| task.trying().count() == 1);
         running
             .filter(|attempt| is_slow(attempt))
             .filter(alone)

@@ -9,14 +9,17 @@ use crate::{
     event::{AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
     fact::Fact,
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    job::Job,
     phase::Phase,
     time::Time,
-    tracker::TrackerState,
+    tracker::{Tracker, TrackerState},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most map events in one order, so that it fits into a message.
 const NEWS_MAX: usize = 4096;
+/// A job with more running reduces than this hears of its maps by heartbeat.
+const NEWS_AT_ONCE: usize = 64;
 
 impl JobTracker {
     pub(super) fn register(
@@ -33,7 +36,8 @@ impl JobTracker {
             let why = format!("another process has taken the name {} since this one began", new.name);
             return Self::reply(request, Reply::Refused(why), out);
         }
-        let id = known.map_or(TrackerId(self.cluster.trackers.len() as u32), |(id, _)| id);
+        let next = self.cluster.trackers.keys().next_back().map_or(0, |last| last.0 + 1);
+        let id = known.map_or(TrackerId(next), |(id, _)| id);
         let reported: BTreeSet<AttemptId> = new.attempts.iter().map(|report| report.attempt).collect();
         self.give_up_attempts(now, id, &reported, "its tracker no longer knows it", out);
         self.record(
@@ -54,10 +58,17 @@ impl JobTracker {
         self.outboxes.insert(id, super::Outbox::default());
         let outputs: BTreeSet<AttemptId> = new.outputs.into_iter().collect();
         self.give_up_outputs(now, id, &outputs, "its tracker no longer has it", out);
-        self.clean_strangers(id, reported.iter().chain(&outputs).map(|attempt| attempt.job()).collect());
+        if let Some(tracker) = self.cluster.trackers.get_mut(&id) {
+            // What is gone and not needed now may be needed later: then it must be known to be gone.
+            tracker.outputs.retain(|attempt| outputs.contains(attempt));
+        }
+        let mut jobs: BTreeSet<JobId> = new.jobs.into_iter().collect();
+        jobs.extend(reported.iter().chain(&outputs).map(|attempt| attempt.job()));
+        self.clean_strangers(id, jobs);
         for report in new.attempts {
             self.report(now, id, report, out);
         }
+        self.stop_again(id);
         Self::reply(request, Reply::Registered { tracker: id, epoch: self.cluster.epoch() }, out);
         self.work_arrived = true;
         for job in self.cluster.active.clone() {
@@ -68,7 +79,7 @@ impl JobTracker {
     /// What a tracker has of jobs that are over or unknown can go.
     fn clean_strangers(&mut self, tracker: TrackerId, jobs: BTreeSet<JobId>) {
         for job in jobs {
-            if self.cluster.job(job).is_none_or(crate::job::Job::is_over) {
+            if self.cluster.job(job).is_none_or(Job::is_over) {
                 self.order(tracker, Order::Clean(job));
             }
         }
@@ -95,15 +106,19 @@ impl JobTracker {
         // A repeat gets the same answer and changes nothing.
         if seq > outbox.seq {
             outbox.seq = seq;
+            let running = attempts.iter().filter(|report| !Self::is_final(&report.status));
+            let running: BTreeSet<AttemptId> = running.map(|report| report.attempt).collect();
             for report in attempts {
                 self.report(now, id, report, out);
             }
+            self.forget_strangers(id, &running);
             for failure in fetch_failures {
-                self.fetch_failed(now, failure, out);
+                self.fetch_failed(now, id, failure, out);
             }
             self.offer(now, id, out);
         }
         self.spread_news();
+        self.news_for_reduces_on(id);
         self.tell(id, Some(seq), out);
     }
 
@@ -157,12 +172,16 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
+        let mut needed: BTreeMap<JobId, bool> = BTreeMap::new();
+        let mut is_needed = |attempt: &&AttemptId| {
+            let job = attempt.job();
+            let look = || self.cluster.job(job).is_some_and(Job::needs_map_output);
+            *needed.entry(job).or_insert_with(look)
+        };
         let gone = tracker.outputs.iter().filter(|attempt| !except.contains(attempt));
-        let needed = gone
-            .filter(|attempt| self.cluster.job(attempt.job()).is_some_and(crate::job::Job::needs_map_output));
-        let lost: Vec<AttemptId> = needed.copied().collect();
+        let lost: Vec<AttemptId> = gone.filter(|attempt| is_needed(attempt)).copied().collect();
         for attempt in lost {
-            self.record(now, Fact::MapOutputLost { attempt, why: why.into() }, out);
+            self.record(now, Fact::MapOutputLost { attempt, why: why.into(), unfetched: false }, out);
         }
     }
 
@@ -172,32 +191,52 @@ impl JobTracker {
         let winners = job.tasks.map.iter().filter_map(crate::task::Task::winner);
         let lost = winners.filter(|attempt| {
             let tracker = self.cluster.tracker(attempt.tracker);
-            tracker.is_none_or(|tracker| tracker.state == TrackerState::Lost)
+            let has = |tracker: &Tracker| {
+                tracker.state != TrackerState::Lost && tracker.outputs.contains(&attempt.id)
+            };
+            !tracker.is_some_and(has)
         });
         let lost: Vec<AttemptId> = lost.map(|attempt| attempt.id).collect();
         for attempt in lost {
-            let why = "its tracker was lost, and it is needed again".into();
-            self.record(now, Fact::MapOutputLost { attempt, why }, out);
+            let why = "its tracker has lost it, and it is needed again".into();
+            self.record(now, Fact::MapOutputLost { attempt, why, unfetched: false }, out);
         }
     }
 
-    /// Sends what is new in a job's map events to the trackers that run its reduces.
+    /// Sends what is new in a job's map events to the trackers that run its reduces. With many of them that would be
+    /// much work for each map: they get it with their next heartbeat, unless it is what they all wait for.
     pub(super) fn spread_news(&mut self) {
         for id in std::mem::take(&mut self.news_for) {
             let Some(job) = self.cluster.job(id) else { continue };
+            if job.running.reduce.len() > NEWS_AT_ONCE && !job.is_done(Phase::Map) {
+                continue;
+            }
             let reduces = job.running.reduce.iter().filter_map(|attempt| self.cluster.attempt(*attempt));
             let trackers: BTreeSet<TrackerId> = reduces.map(|attempt| attempt.tracker).collect();
-            let known = job.map_events.len();
             for tracker in trackers {
-                let outbox = self.outboxes.entry(tracker).or_default();
-                let first = *outbox.map_events.get(&id).unwrap_or(&0);
-                outbox.map_events.insert(id, known);
-                for first in (first..known).step_by(NEWS_MAX) {
-                    let next = known.min(first + NEWS_MAX);
-                    let events = self.cluster.jobs[&id].map_events[first..next].to_vec();
-                    self.order(tracker, Order::MapEvents { job: id, first, events });
-                }
+                self.send_news(tracker, id);
             }
+        }
+    }
+
+    fn news_for_reduces_on(&mut self, id: TrackerId) {
+        let reduces = self.cluster.tracker(id).into_iter().flat_map(|tracker| &tracker.running.reduce);
+        let jobs: BTreeSet<JobId> = reduces.map(|attempt| attempt.job()).collect();
+        for job in jobs {
+            self.send_news(id, job);
+        }
+    }
+
+    /// Whatever a tracker does not know yet of a job's map events.
+    fn send_news(&mut self, tracker: TrackerId, id: JobId) {
+        let Some(job) = self.cluster.job(id) else { return };
+        let (known, maps) = (job.map_events.len(), job.tasks.map.len() as u32);
+        let outbox = self.outboxes.entry(tracker).or_default();
+        let first = outbox.map_events.insert(id, known).unwrap_or(0);
+        for first in (first..known).step_by(NEWS_MAX) {
+            let next = known.min(first + NEWS_MAX);
+            let events = self.cluster.jobs[&id].map_events[first..next].to_vec();
+            self.order(tracker, Order::MapEvents { job: id, first, maps, events });
         }
     }
 

@@ -119,6 +119,10 @@ impl Player<'_> {
                 let (tracker, incarnation) = self.named(words.whom()?)?;
                 Ok(self.send(Event::Disconnection { tracker, incarnation }))
             }
+            "show" => {
+                self.shows_news = words.whom()? == "news";
+                Ok(Vec::new())
+            }
             "tick" => Ok(self.send(Event::Tick)),
             "kill" => {
                 let (request, job) = (self.request(), job(words.whom()?)?);
@@ -177,6 +181,7 @@ impl Player<'_> {
                 slots,
                 attempts: Vec::new(),
                 outputs: Vec::new(),
+                jobs: Vec::new(),
             };
             let request = self.request();
             effects.extend(self.send(Event::Registration { request, tracker }));
@@ -258,11 +263,12 @@ impl Player<'_> {
             incarnation: Incarnation(words.number("incarnation", newest.0)?),
             host: cluster.host_name(before.host).to_owned(),
             rack: cluster.rack_name(before.rack).to_owned(),
-            shuffle_addr: before.shuffle_addr.clone(),
+            shuffle_addr: words.get("shuffle").unwrap_or(&before.shuffle_addr).to_owned(),
             logs_addr: before.logs_addr.clone(),
             slots: before.slots,
             attempts: reports(words)?,
             outputs: words.list("outputs").map(attempt).collect::<Result<_, _>>()?,
+            jobs: words.list("jobs").map(job).collect::<Result<_, _>>()?,
         };
         self.spoken.remove(&id.0);
         let request = self.request();

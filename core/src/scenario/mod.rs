@@ -22,7 +22,8 @@
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `attempts=`, `user=`, `queue=`, `priority=` |
 //! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE]`, `done=`, `failed=`, `killed=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |
-//! | `register TRACKER` | `at=`, `incarnation=`, `running=`, `outputs=` |
+//! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `jobs=` |
+//! | `show news` | from here on, what reducers are told of maps is shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
 
 mod command;
@@ -60,6 +61,8 @@ struct Player<'a> {
     /// Heartbeats sent by each tracker, and the newest order it has seen.
     spoken: BTreeMap<u32, (u64, u64)>,
     last_heartbeat: Option<Event>,
+    /// Whether news for reducers is shown.
+    shows_news: bool,
 }
 
 /// Plays a scenario and returns its text with what really happened below each `----`. `check` looks at the
@@ -80,6 +83,7 @@ pub fn run(
         requests: 0,
         spoken: BTreeMap::new(),
         last_heartbeat: None,
+        shows_news: false,
     };
     let mut out = String::new();
     let mut happened: Vec<String> = Vec::new();

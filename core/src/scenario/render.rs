@@ -5,6 +5,7 @@ use crate::{
     event::{Effect, Order, Reply},
     fact::Fact,
     ids::TrackerId,
+    job::MapEvent,
 };
 
 /// `job_1.m0.0` as `j1.m0.0`.
@@ -19,9 +20,6 @@ impl Player<'_> {
             match effect {
                 Effect::Append(entry) => lines.extend(self.fact(&entry.fact)),
                 Effect::Reply { reply, .. } => lines.extend(reply_line(reply)),
-                Effect::Tell { tracker, answer: None, orders } => {
-                    lines.extend(orders.iter().filter_map(|(_, order)| self.order(*tracker, order)));
-                }
                 Effect::Tell { tracker, orders, .. } => {
                     lines.extend(orders.iter().filter_map(|(_, order)| self.order(*tracker, order)));
                 }
@@ -55,20 +53,29 @@ impl Player<'_> {
                     if attempt.number > 0 { format!(" again={}", attempt.number) } else { String::new() };
                 format!("assign {} on {}{again}{twin} why={why}", short(attempt.task), self.name(*tracker))
             }
+            Fact::AttemptRecalled { attempt, why, .. } => format!("recalled {} ({why})", short(attempt)),
             Fact::AttemptSucceeded { attempt, .. } => format!("succeeded {}", short(attempt)),
             Fact::AttemptFailed { attempt, error } => format!("failed {} ({error})", short(attempt)),
             Fact::AttemptKilled { attempt, why } => format!("killed {} ({why})", short(attempt)),
-            Fact::MapOutputLost { attempt, why } => short(format!("output-lost {attempt} ({why})")),
+            Fact::MapOutputLost { attempt, why, .. } => short(format!("output-lost {attempt} ({why})")),
             Fact::TrackerBlacklisted { job, tracker } => {
                 format!("blacklisted {} for {}", self.name(*tracker), short(job))
             }
         })
     }
 
-    /// Launches show as facts, and map events are the same for everybody: neither is repeated here.
+    /// Launches show as facts, and map events only where they are asked for.
     fn order(&self, tracker: TrackerId, order: &Order) -> Option<String> {
         match order {
-            Order::Launch(_) | Order::MapEvents { .. } => None,
+            Order::Launch(_) => None,
+            Order::MapEvents { job, first, maps, events } => self.shows_news.then(|| {
+                let shown = events.iter().map(|event| match event {
+                    MapEvent::Available(attempt, on) => format!(" {}@{}", short(attempt), self.name(*on)),
+                    MapEvent::Withdrawn(attempt) => format!(" -{}", short(attempt)),
+                });
+                let shown: String = shown.collect();
+                format!("news {} to {} from={first} maps={maps}{shown}", short(job), self.name(tracker))
+            }),
             Order::Stop { attempt, .. } => Some(format!("stop {} on {}", short(attempt), self.name(tracker))),
             Order::Clean(job) => Some(format!("clean {} on {}", short(job), self.name(tracker))),
         }
