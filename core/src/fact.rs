@@ -68,6 +68,8 @@ pub enum Fact {
     /// A map's output is gone and the map runs again; `unfetched` if that is what reduces said, and its tracker
     /// may be to blame.
     MapOutputLost { attempt: AttemptId, why: String, unfetched: bool },
+    /// Its tracker serves a map's output at another address than reduces were told.
+    MapOutputMoved { attempt: AttemptId },
     /// A job will not use a tracker any more.
     TrackerBlacklisted { job: JobId, tracker: TrackerId },
 }

@@ -156,8 +156,16 @@ pub struct JobTrackerConfig {
     pub reduces_max: u32,
     /// Most maps a job may have.
     pub maps_max: u32,
+    /// Failures of one job on one tracker before the job leaves it alone.
+    pub blacklist_after: u32,
+    /// Part of the trackers that one job may leave alone.
+    pub blacklist_share: f64,
+    /// A task is not called a straggler before it has run this long.
+    pub straggler_after: Period,
     /// Finished jobs remembered; older ones live on in history alone.
     pub jobs_kept: usize,
+    /// Tasks of finished jobs remembered, over all of them.
+    pub tasks_kept: usize,
     /// Job histories kept on disk.
     pub histories_kept: usize,
     /// A snapshot of the journal is made when it has grown by this much.
@@ -211,7 +219,11 @@ impl Default for JobTrackerConfig {
             split_size: Bytes(0),
             reduces_max: 10_000,
             maps_max: 1_000_000,
+            blacklist_after: 3,
+            blacklist_share: 0.25,
+            straggler_after: Period::secs(15),
             jobs_kept: 1000,
+            tasks_kept: 1_000_000,
             histories_kept: 10_000,
             snapshot_bytes: Bytes::mib(64),
         }

@@ -59,6 +59,16 @@ pub async fn stop_signal() {
     tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
 }
 
+/// For a daemon with one state and one journal of it: a panic may leave the state half changed, and the task that it
+/// ends is not the only user of it.
+pub fn die_of_any_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        tell(info);
+        std::process::abort();
+    }));
+}
+
 /// Ends a daemon's `main`: an error is one line on standard error, and exit code 1.
 pub fn exit(name: &str, result: Result<(), impl std::fmt::Display>) -> ExitCode {
     match result {

@@ -20,9 +20,11 @@ pub(crate) fn job_of(fact: &Fact) -> Option<JobId> {
         | Fact::JobForgotten { job }
         | Fact::TrackerBlacklisted { job, .. } => Some(*job),
         Fact::AttemptLaunched { attempt, .. }
+        | Fact::AttemptRecalled { attempt, .. }
         | Fact::AttemptSucceeded { attempt, .. }
         | Fact::AttemptFailed { attempt, .. }
         | Fact::AttemptKilled { attempt, .. }
+        | Fact::MapOutputMoved { attempt }
         | Fact::MapOutputLost { attempt, .. } => Some(attempt.job()),
         Fact::JobTrackerStarted { .. }
         | Fact::TrackerJoined { .. }

@@ -10,7 +10,7 @@ use crate::{
     compact::job_of,
     error::Refusal,
     history::Scribe,
-    output::Files,
+    output::{self, Files},
     wire::{self, ToTracker},
 };
 use daemon::config::JobTrackerConfig;
@@ -345,11 +345,12 @@ impl Driver {
     /// A tracker introduces itself on a stream. Its number and this attachment's, or None if it was refused.
     pub(crate) fn attach(
         &self,
-        registration: Registration,
+        mut registration: Registration,
         sender: &mpsc::Sender<ToTracker>,
     ) -> Option<(TrackerId, u64)> {
         let request = RequestId(uuid::Uuid::new_v4().as_u128());
         let mut inner = self.inner.lock();
+        output::judge(inner.mind.cluster(), &mut registration.attempts);
         let event = Event::Registration { request, tracker: registration };
         let (reply, _) = self.act(&mut inner, event, Some(sender));
         let Some(Reply::Registered { tracker, .. }) = reply else { return None };
@@ -357,10 +358,11 @@ impl Driver {
     }
 
     /// A tracker's word, if this attachment is still its own; else false.
-    pub(crate) fn heartbeat(&self, generation: u64, heartbeat: Heartbeat) -> bool {
+    pub(crate) fn heartbeat(&self, generation: u64, mut heartbeat: Heartbeat) -> bool {
         let mut inner = self.inner.lock();
         let current = inner.links.get(&heartbeat.tracker).is_some_and(|link| link.generation == generation);
         if current {
+            output::judge(inner.mind.cluster(), &mut heartbeat.attempts);
             self.act(&mut inner, Event::Heartbeat(heartbeat), None);
         }
         current

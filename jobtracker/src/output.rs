@@ -10,11 +10,13 @@ use dfs::{
     path::{DfsPath, PathError},
 };
 use mrcore::{
-    Event, Phase,
+    Cluster, Event, Phase,
+    event::{AttemptReport, AttemptStatus},
     ids::{AttemptId, JobId},
     job::{Job, JobState},
+    task::Task,
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Folder below a job's output in which attempts write.
 const WORK: &str = "_temporary";
@@ -75,6 +77,19 @@ pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
     format!("{}/{WORK}/{}/{attempt}", job.spec.output, job.id)
 }
 
+/// An attempt that says it has written outside its own folder has failed: its pieces will be moved by name.
+pub(crate) fn judge(cluster: &Cluster, reports: &mut [AttemptReport]) {
+    for AttemptReport { attempt, status } in reports {
+        let AttemptStatus::Succeeded(result) = status else { continue };
+        let Some(job) = cluster.job(attempt.job()) else { continue };
+        let own = work_folder(job, *attempt) + "/";
+        let is_inside = |piece: &str| DfsPath::parse(piece).is_ok_and(|path| path.as_str().starts_with(&own));
+        if let Some(piece) = result.pieces.iter().find(|piece| !is_inside(piece)) {
+            *status = AttemptStatus::Failed(format!("reported output in {piece}, which is not its own"));
+        }
+    }
+}
+
 /// Whether asking again may help: the NameNode is away, not of another mind.
 fn is_passing(error: &ClientError) -> bool {
     matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
@@ -82,7 +97,8 @@ fn is_passing(error: &ClientError) -> bool {
 
 /// Shuts out older processes on this journal.
 pub(crate) async fn fence(driver: Arc<Driver>) {
-    let epoch = driver.peek(mrcore::Cluster::epoch);
+    // Not before it is durable: after a crash another process must not come by the same number.
+    let Ok(epoch) = driver.look(mrcore::Cluster::epoch).await else { return };
     let mut pause = Pause::new();
     loop {
         let fenced = match driver.files().client().await {
@@ -147,13 +163,19 @@ fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathErro
     }
     let output = DfsPath::parse(&job.spec.output)?;
     let phase = if job.spec.reduces > 0 { Phase::Reduce } else { Phase::Map };
-    let mut moves = Vec::with_capacity(job.tasks[phase].len() + 1);
-    for (index, task) in job.tasks[phase].iter().enumerate() {
+    // A map that was split is still one part: its ranges, in order.
+    let mut parts: BTreeMap<(u32, u64), &Task> = BTreeMap::new();
+    parts.extend(job.tasks[phase].iter().map(|task| ((task.root, task.start), task)));
+    let mut moves: Vec<CommitMove> = Vec::with_capacity(parts.len() + 1);
+    for ((root, _), task) in parts {
         let result = task.winner().and_then(|winner| winner.result.as_ref());
         let pieces = result.map_or(&[][..], |result| &result.pieces);
-        let pieces = pieces.iter().map(|piece| DfsPath::parse(piece)).collect::<Result<_, _>>()?;
-        let to = output.join(&format!("part-{}-{index:05}", phase.letter()))?;
-        moves.push(CommitMove { pieces, to });
+        let pieces: Vec<DfsPath> = pieces.iter().map(|piece| DfsPath::parse(piece)).collect::<Result<_, _>>()?;
+        let to = output.join(&format!("part-{}-{root:05}", phase.letter()))?;
+        match moves.last_mut().filter(|part| part.to == to) {
+            Some(part) => part.pieces.extend(pieces),
+            None => moves.push(CommitMove { pieces, to }),
+        }
     }
     moves.push(CommitMove { pieces: Vec::new(), to: output.join(SUCCESS)? });
     let deletes = vec![output.join(WORK)?];

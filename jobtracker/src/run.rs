@@ -204,7 +204,11 @@ pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
         task_timeout: span(settings.task_timeout),
         reduces_max: settings.reduces_max,
         maps_max: settings.maps_max,
+        blacklist_after: settings.blacklist_after,
+        blacklist_share: settings.blacklist_share,
+        straggler_after: span(settings.straggler_after),
         jobs_kept: settings.jobs_kept,
+        tasks_kept: settings.tasks_kept,
         ..mrcore::Config::default()
     }
 }

@@ -59,6 +59,7 @@ impl Cluster {
                 Ok(())
             }
             Fact::MapOutputLost { attempt, unfetched, .. } => self.map_output_lost(*attempt, *unfetched),
+            Fact::MapOutputMoved { attempt } => self.map_output_moved(*attempt),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
                 Ok(())
@@ -127,7 +128,6 @@ impl Cluster {
                 there.remove(id);
             }
         }
-        let moved = before.as_ref().is_some_and(|before| before.shuffle_addr != *shuffle_addr);
         let (running, outputs) = before.map_or_else(
             || (PerPhase::default(), BTreeSet::new()),
             |before| (before.running, before.outputs),
@@ -147,9 +147,6 @@ impl Cluster {
             strangers: PerPhase::default(),
             last_heard: at,
         };
-        if moved {
-            self.announce_again(&tracker);
-        }
         self.trackers.insert(*id, tracker);
         self.by_name.insert(name.clone(), *id);
         if let Some(before) = self.rack_of.insert(host, rack)
@@ -164,15 +161,6 @@ impl Cluster {
         }
         self.refresh_free(*id);
         Ok(())
-    }
-
-    /// A tracker serves what it has at another address: reducers that know the old one are told the new.
-    fn announce_again(&mut self, tracker: &Tracker) {
-        for attempt in &tracker.outputs {
-            if let Some(job) = self.jobs.get_mut(&attempt.job()).filter(|job| job.is_running()) {
-                job.map_events.push(MapEvent::Available(*attempt, tracker.id));
-            }
-        }
     }
 
     fn job_submitted(
@@ -441,6 +429,13 @@ impl Cluster {
             tracker.outputs.remove(&id);
         }
         self.settle(id.task)
+    }
+
+    fn map_output_moved(&mut self, id: AttemptId) -> Result<(), Misfit> {
+        let winner = self.task(id.task).and_then(Task::winner).filter(|winner| winner.id == id);
+        let Some(on) = winner.map(|winner| winner.tracker) else { return misfit(format!("{id} has no output")) };
+        self.job_mut(id.job())?.map_events.push(MapEvent::Available(id, on));
+        Ok(())
     }
 
     /// A task waits exactly when its job runs, it is not done, and no attempt of it tries.

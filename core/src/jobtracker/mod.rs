@@ -154,6 +154,9 @@ impl JobTracker {
             | Fact::AttemptKilled { .. } => {
                 self.work_arrived = true;
             }
+            Fact::MapOutputMoved { attempt } => {
+                self.news_for.insert(attempt.job());
+            }
             Fact::MapOutputLost { attempt, .. } => {
                 self.work_arrived = true;
                 self.news_for.insert(attempt.job());

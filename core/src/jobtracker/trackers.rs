@@ -38,6 +38,8 @@ impl JobTracker {
         }
         let next = self.cluster.trackers.keys().next_back().map_or(0, |last| last.0 + 1);
         let id = known.map_or(TrackerId(next), |(id, _)| id);
+        let before = known.and_then(|(id, _)| self.cluster.tracker(id));
+        let moved = before.is_some_and(|before| before.shuffle_addr != new.shuffle_addr);
         let reported: BTreeSet<AttemptId> = new.attempts.iter().map(|report| report.attempt).collect();
         self.give_up_attempts(now, id, &reported, "its tracker no longer knows it", out);
         self.record(
@@ -62,6 +64,9 @@ impl JobTracker {
             // What is gone and not needed now may be needed later: then it must be known to be gone.
             tracker.outputs.retain(|attempt| outputs.contains(attempt));
         }
+        if moved {
+            self.announce_again(now, id, out);
+        }
         let mut jobs: BTreeSet<JobId> = new.jobs.into_iter().collect();
         jobs.extend(reported.iter().chain(&outputs).map(|attempt| attempt.job()));
         self.clean_strangers(id, jobs);
@@ -73,6 +78,18 @@ impl JobTracker {
         self.work_arrived = true;
         for job in self.cluster.active.clone() {
             self.news_for.insert(job);
+        }
+    }
+
+    /// A tracker serves what it has at another address: reducers that know the old one are told the new.
+    fn announce_again(&mut self, now: Time, id: TrackerId, out: &mut Vec<Effect>) {
+        let outputs = self.cluster.tracker(id).into_iter().flat_map(|tracker| &tracker.outputs);
+        let counts = |attempt: &&AttemptId| {
+            let job = self.cluster.job(attempt.job()).filter(|job| job.is_running());
+            job.and_then(|job| job.task(attempt.task)?.winner()).is_some_and(|winner| winner.id == **attempt)
+        };
+        for attempt in outputs.filter(counts).copied().collect::<Vec<_>>() {
+            self.record(now, Fact::MapOutputMoved { attempt }, out);
         }
     }
 

@@ -58,6 +58,7 @@ impl Player<'_> {
             Fact::AttemptFailed { attempt, error } => format!("failed {} ({error})", short(attempt)),
             Fact::AttemptKilled { attempt, why } => format!("killed {} ({why})", short(attempt)),
             Fact::MapOutputLost { attempt, why, .. } => short(format!("output-lost {attempt} ({why})")),
+            Fact::MapOutputMoved { attempt } => format!("moved {}", short(attempt)),
             Fact::TrackerBlacklisted { job, tracker } => {
                 format!("blacklisted {} for {}", self.name(*tracker), short(job))
             }

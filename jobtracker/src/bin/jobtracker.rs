@@ -44,6 +44,7 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    daemon::lifecycle::die_of_any_panic();
     daemon::lifecycle::exit("jobtracker", start(&args))
 }
 

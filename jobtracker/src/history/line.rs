@@ -91,6 +91,11 @@ enum LineFact<'a> {
         speculative: bool,
         why: WhyLine<'a>,
     },
+    AttemptRecalled {
+        attempt: String,
+        why: &'a str,
+        fault: bool,
+    },
     AttemptSucceeded {
         attempt: String,
         bytes_out: u64,
@@ -108,6 +113,7 @@ enum LineFact<'a> {
     MapOutputLost {
         attempt: String,
         why: &'a str,
+        unfetched: bool,
     },
     TrackerBlacklisted {
         tracker: &'a str,
@@ -160,12 +166,17 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
             let (attempt, why) = (attempt.to_string(), WhyLine::of(why));
             LineFact::AttemptLaunched { attempt, tracker, host, speculative: *speculative, why }
         }
+        Fact::AttemptRecalled { attempt, why, fault } => {
+            LineFact::AttemptRecalled { attempt: attempt.to_string(), why, fault: *fault }
+        }
         Fact::AttemptSucceeded { attempt, result } => succeeded(attempt.to_string(), result),
         Fact::AttemptFailed { attempt, error } => {
             LineFact::AttemptFailed { attempt: attempt.to_string(), error }
         }
         Fact::AttemptKilled { attempt, why } => LineFact::AttemptKilled { attempt: attempt.to_string(), why },
-        Fact::MapOutputLost { attempt, why } => LineFact::MapOutputLost { attempt: attempt.to_string(), why },
+        Fact::MapOutputLost { attempt, why, unfetched } => {
+            LineFact::MapOutputLost { attempt: attempt.to_string(), why, unfetched: *unfetched }
+        }
         Fact::TrackerBlacklisted { tracker, .. } => {
             LineFact::TrackerBlacklisted { tracker: named(tracker).0 }
         }
@@ -174,6 +185,7 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         | Fact::TrackerSuspected { .. }
         | Fact::TrackerRecovered { .. }
         | Fact::TrackerLost { .. }
+        | Fact::MapOutputMoved { .. }
         | Fact::JobForgotten { .. } => return None,
     };
     Some(json(&Line { at_us, fact }))

@@ -39,6 +39,7 @@ fn registration(name: &str, incarnation: u64) -> Registration {
         slots: PerPhase { map: 2, reduce: 1 },
         attempts: Vec::new(),
         outputs: Vec::new(),
+        jobs: Vec::new(),
     }
 }
 

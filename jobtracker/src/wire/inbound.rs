@@ -7,7 +7,7 @@ use crate::{
     submit::Submission,
 };
 use mrcore::{
-    PerPhase,
+    PerPhase, Phase,
     event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     task::{AttemptResult, Progress, Stage},
@@ -24,6 +24,7 @@ const LIST_MAX: usize = 100_000;
 const ERROR_BYTES_MAX: usize = 16 << 10;
 const SLOTS_MAX: u32 = 10_000;
 const COUNTERS_MAX: usize = 10_000;
+const PIECES_MAX: usize = 10_000;
 
 fn short(what: &str, text: String) -> Result<String, Refusal> {
     if text.is_empty() || text.len() > NAME_BYTES_MAX || text.chars().any(char::is_control) {
@@ -148,6 +149,8 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
         slots: PerPhase { map: map_slots, reduce: reduce_slots },
         attempts: message.attempts.into_iter().map(report).collect::<Result<_, _>>()?,
         outputs: message.outputs.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
+        // What is not a job's name is no job of ours to clean away.
+        jobs: message.jobs.iter().filter_map(|text| text.parse().ok()).collect(),
     })
 }
 
@@ -180,8 +183,11 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
     use pb::attempt_report::Status;
     let id = attempt(&message.attempt)?;
     let status = match message.status {
-        Some(Status::Running(message)) => AttemptStatus::Running(progress(&message)),
-        Some(Status::Succeeded(message)) => AttemptStatus::Succeeded(result(id, message)?),
+        Some(Status::Running(message)) => AttemptStatus::Running(progress(id.phase(), &message)),
+        // A task says what it brings: if that cannot be, the fault is the attempt's and not its tracker's.
+        Some(Status::Succeeded(message)) => {
+            result(message).map_or_else(AttemptStatus::Failed, AttemptStatus::Succeeded)
+        }
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
         Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
         None => return Err(format!("report of {id} without a status")),
@@ -189,23 +195,29 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
     Ok(AttemptReport { attempt: id, status })
 }
 
-fn progress(message: &pb::Progress) -> Progress {
-    let stage = match message.stage.as_str() {
-        "shuffle" => Stage::Shuffle,
-        "merge" => Stage::Merge,
-        "reduce" => Stage::Reduce,
+fn progress(phase: Phase, message: &pb::Progress) -> Progress {
+    let stage = match (phase, message.stage.as_str()) {
         // A task says this in its own words (start, map, sort, ...): none of them is its tracker's fault.
-        _ => Stage::Map,
+        (Phase::Map, _) => Stage::Map,
+        (Phase::Reduce, "merge") => Stage::Merge,
+        (Phase::Reduce, "reduce") => Stage::Reduce,
+        (Phase::Reduce, _) => Stage::Shuffle,
     };
     // A progress that is no number is no progress.
     let done = if message.done.is_finite() { message.done.clamp(0.0, 1.0) as f32 } else { 0.0 };
-    Progress { done, stage, bytes_in: message.bytes_in, bytes_out: message.bytes_out }
+    Progress { done, stage, bytes_in: message.bytes_in, bytes_out: message.bytes_out, beat: message.beat }
 }
 
-fn result(id: AttemptId, message: pb::TaskResult) -> Result<AttemptResult, String> {
+fn result(message: pb::TaskResult) -> Result<AttemptResult, String> {
     let pb::TaskResult { counters, pieces, bytes_out } = message;
-    if counters.len() > COUNTERS_MAX || pieces.len() > LIST_MAX {
-        return Err(format!("{id} reports more than {COUNTERS_MAX} counters or {LIST_MAX} pieces"));
+    if counters.len() > COUNTERS_MAX {
+        return Err(format!("reported {} counters: at most {COUNTERS_MAX}", counters.len()));
+    }
+    if let Some(name) = counters.keys().find(|name| name.len() > NAME_BYTES_MAX) {
+        return Err(format!("reported a counter with a name of {} bytes", name.len()));
+    }
+    if pieces.len() > PIECES_MAX {
+        return Err(format!("reported {} output files: at most {PIECES_MAX}", pieces.len()));
     }
     let mut counters: Vec<(String, u64)> = counters.into_iter().collect();
     counters.sort_unstable();
@@ -244,8 +256,30 @@ mod tests {
 
     #[test]
     fn a_progress_that_is_no_number_is_none() {
-        let wild = |done| progress(&pb::Progress { done, ..Default::default() }).done;
+        let wild = |done| progress(Phase::Map, &pb::Progress { done, ..Default::default() }).done;
         let found = [f64::NAN, f64::INFINITY, -3.0, 7.0].map(|done| wild(done).to_bits());
         assert_eq!(found, [0.0, 0.0, 0.0, 1.0].map(f32::to_bits));
+    }
+
+    #[test]
+    fn what_a_task_says_too_much_of_is_its_own_fault() {
+        let counters = (0..=COUNTERS_MAX).map(|index| (index.to_string(), 1)).collect();
+        let too_many = pb::TaskResult { counters, ..Default::default() };
+        let long = pb::TaskResult { counters: [("n".repeat(9999), 1)].into(), ..Default::default() };
+        for result in [too_many, long] {
+            let status = Some(pb::attempt_report::Status::Succeeded(result));
+            let report = report(pb::AttemptReport { attempt: "job_1.m0.0".into(), status }).unwrap();
+            assert!(matches!(&report.status, AttemptStatus::Failed(why) if why.starts_with("reported")));
+        }
+    }
+
+    #[test]
+    fn a_reduce_is_never_at_a_maps_stage() {
+        let stage = |phase, text: &str| {
+            progress(phase, &pb::Progress { stage: text.into(), ..Default::default() }).stage
+        };
+        assert_eq!(stage(Phase::Reduce, "start"), Stage::Shuffle);
+        assert_eq!(stage(Phase::Reduce, "merge"), Stage::Merge);
+        assert_eq!(stage(Phase::Map, "sort"), Stage::Map);
     }
 }

@@ -81,11 +81,11 @@ fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order
         Order::Stop { attempt, why } => {
             pb::order::Kind::Stop(pb::Stop { attempt: attempt.to_string(), why: why.clone() })
         }
-        Order::MapEvents { job, first, events } => pb::order::Kind::MapEvents(pb::MapEvents {
+        Order::MapEvents { job, first, maps, events } => pb::order::Kind::MapEvents(pb::MapEvents {
             job: job.to_string(),
             first: *first as u64,
             events: events.iter().map(|event| map_event(cluster, *event)).collect(),
-            maps: cluster.job(*job).map_or(0, |job| job.tasks.map.len() as u32),
+            maps: *maps,
         }),
         Order::Clean(job) => pb::order::Kind::Clean(job.to_string()),
     })
@@ -96,8 +96,8 @@ fn task_spec(cluster: &Cluster, namenode: &str, attempt: AttemptId) -> Option<pb
     let index = attempt.task.index;
     let input = match attempt.phase() {
         Phase::Map => {
-            let split = job.spec.splits.get(index as usize)?;
             let task = job.task(attempt.task)?;
+            let split = job.spec.splits.get(task.root as usize)?;
             let whole =
                 spec::settings(&job.spec).any(|(key, value)| key == "input.format" && value == "whole");
             pb::task_spec::Input::Split(pb::Split {
@@ -136,14 +136,14 @@ fn program(spec: &JobSpec) -> pb::Program {
 fn map_event(cluster: &Cluster, event: MapEvent) -> pb::MapEvent {
     let kind = match event {
         MapEvent::Available(attempt, on) => {
-            let at = cluster.tracker(on);
+            let (at, task) = (cluster.tracker(on), cluster.task(attempt.task));
             pb::map_event::Kind::Available(pb::MapAvailable {
                 attempt: attempt.to_string(),
                 tracker: at.map_or_else(String::new, |tracker| tracker.name.clone()),
                 shuffle_addr: at.map_or_else(String::new, |tracker| tracker.shuffle_addr.clone()),
                 local_path: String::new(),
-                root: attempt.task.index,
-                start: cluster.task(attempt.task).map_or(0, |task| task.start),
+                root: task.map_or(0, |task| task.root),
+                start: task.map_or(0, |task| task.start),
             })
         }
         MapEvent::Withdrawn(attempt) => pb::map_event::Kind::Withdrawn(attempt.to_string()),

@@ -18,7 +18,7 @@ fn ms_or_0(at: Option<Time>) -> u64 {
     at.map_or(0, ms)
 }
 
-/// A job; its counters only if they are wanted, for they take adding up.
+/// A job; its counters only if they are wanted.
 pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
     let (state, why) = match &job.state {
         JobState::Running => ("running", ""),
@@ -27,7 +27,6 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> p
         JobState::Ended(JobOutcome::Failed(why)) => ("failed", why.as_str()),
         JobState::Ended(JobOutcome::Killed(why)) => ("killed", why.as_str()),
     };
-    let counters = if with_counters { job.counters() } else { std::collections::BTreeMap::new() };
     let (local_maps, rack_maps) = near_maps(cluster, job);
     pb::JobStatus {
         job: job.id.to_string(),
@@ -46,7 +45,7 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> p
         ended_ms: ms_or_0(job.ended),
         maps: Some(phase_status(job, Phase::Map)),
         reduces: Some(phase_status(job, Phase::Reduce)),
-        counters: counters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        counters: if with_counters { job.counters.clone().into_iter().collect() } else { Default::default() },
         output: job.spec.output.clone(),
         inputs: spec::inputs(&job.spec),
         local_maps,
@@ -56,7 +55,7 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> p
 
 /// The attempt that counts, or that may yet.
 fn current(task: &Task) -> Option<&Attempt> {
-    task.winner().or_else(|| task.live().next())
+    task.winner().or_else(|| task.trying().next())
 }
 
 fn near_maps(cluster: &Cluster, job: &Job) -> (u64, u64) {
@@ -79,7 +78,7 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
         attempts.filter(|attempt| attempt.state == state).count() as u32
     };
     let done = |task: &Task| {
-        let furthest = task.live().map(|attempt| f64::from(attempt.progress.done)).fold(0.0, f64::max);
+        let furthest = task.trying().map(|attempt| f64::from(attempt.progress.done)).fold(0.0, f64::max);
         if task.is_done() { 1.0 } else { furthest }
     };
     let progress =
@@ -87,7 +86,7 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
     pb::PhaseStatus {
         total: tasks.len() as u32,
         pending: job.pending[phase].len() as u32,
-        running: tasks.iter().filter(|task| !task.is_done() && task.live().next().is_some()).count() as u32,
+        running: tasks.iter().filter(|task| !task.is_done() && task.trying().next().is_some()).count() as u32,
         done: job.succeeded[phase],
         failed_attempts: count(AttemptState::Failed),
         killed_attempts: count(AttemptState::Killed),
@@ -102,12 +101,12 @@ pub(crate) fn task_statuses(cluster: &Cluster, job: &Job) -> Vec<pb::TaskStatus>
 }
 
 fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
-    let state = match (task.is_done(), task.live().next()) {
+    let state = match (task.is_done(), task.trying().next()) {
         (true, _) => "done",
         (false, Some(_)) => "running",
         (false, None) => "waiting",
     };
-    let split = job.spec.splits.get(task.id.index as usize).filter(|_| task.id.phase == Phase::Map);
+    let split = job.spec.splits.get(task.root as usize).filter(|_| task.id.phase == Phase::Map);
     pb::TaskStatus {
         task: task.id.to_string(),
         state: state.into(),
