@@ -41,17 +41,8 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    die_of_any_panic();
+    daemon::lifecycle::die_of_any_panic();
     daemon::lifecycle::exit("namenode", start(&args))
-}
-
-/// A panic may leave the state half changed, and the task that it ends is not the only user of it.
-fn die_of_any_panic() {
-    let tell = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        tell(info);
-        std::process::abort();
-    }));
 }
 
 fn start(args: &Args) -> anyhow::Result<()> {
