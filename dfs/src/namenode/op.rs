@@ -212,6 +212,8 @@ pub struct Heartbeat {
     pub bad: Vec<(BlockId, String)>,
     /// Replicas gone without a command.
     pub lost: Vec<BlockId>,
+    /// The node stops, and this is its last word.
+    pub leaving: bool,
 }
 
 /// What a DataNode is told in the answer to its heartbeat. Each may be repeated without harm.

@@ -213,7 +213,7 @@ impl State {
     }
 
     /// A dead node holds nothing.
-    fn bury(&mut self, ix: Ix) {
+    pub(super) fn bury(&mut self, ix: Ix) {
         self.void_orders(ix);
         let node = self.nodes.get_mut(ix);
         node.life = Life::Dead;
