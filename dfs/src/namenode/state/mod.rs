@@ -8,6 +8,7 @@
 //! before it lets answers out, and calls [`State::tick`] a few times a second.
 
 mod check;
+mod drain;
 mod heartbeat;
 mod leases;
 mod nodes;

@@ -133,10 +133,7 @@ fn a_node_that_says_goodbye_is_dead_at_once_and_its_blocks_are_copied() {
     bench.run_ms(2_000);
     assert_eq!(bench.state.report(bench.now).under_replicated, 0);
     // A goodbye on its way twice, or late, does no harm; a return is a new start.
-    assert_eq!(
-        bench.state.heartbeat(bench.now, uuid, incarnation, goodbye),
-        HeartbeatAnswer::RegisterAgain
-    );
+    assert_eq!(bench.state.heartbeat(bench.now, uuid, incarnation, goodbye), HeartbeatAnswer::RegisterAgain);
     bench.nodes[gone].up = true;
     bench.beat_all();
     assert_eq!(state_of(&bench, &name), NodeState::Live);
