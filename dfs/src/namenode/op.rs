@@ -83,6 +83,7 @@ pub enum Op {
         exclude_nodes: Vec<String>,
         writer_host: String,
         suggested_hosts: Vec<String>,
+        expected: u64,
     },
     AbandonBlock {
         file: FileId,

@@ -90,6 +90,7 @@ impl Bench {
             exclude_nodes: vec![],
             writer_host: String::new(),
             suggested_hosts: vec![],
+            expected: 0,
         });
         let Outcome::Block { block, nodes } = added else { panic!("{added:?}") };
         let commits = vec![BlockLength { block, length: 10 }];

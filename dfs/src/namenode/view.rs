@@ -82,7 +82,7 @@ pub struct Usage {
     pub dirs: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bytes times replication; a block being written counts with the whole block size.
+    /// Bytes times replication; a block counts once it is committed.
     pub space: u64,
     /// Limits, if any is set.
     pub quota: Option<Quota>,

@@ -130,6 +130,7 @@ mutations! {
         exclude_nodes: m.exclude_nodes,
         writer_host: m.writer_host,
         suggested_hosts: m.suggested_hosts,
+        expected: m.expected,
     };
     pb::AbandonBlockRequest: |m| Op::AbandonBlock {
         file: FileId(m.file_id),
