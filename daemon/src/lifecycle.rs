@@ -69,6 +69,13 @@ pub fn die_of_any_panic() {
     }));
 }
 
+/// Ends a daemon's `main` over a configuration that cannot be used: one line on standard error, and exit code 2 as for
+/// bad flags.
+pub fn exit_usage(name: &str, error: &ConfigError) -> ExitCode {
+    eprintln!("{name}: {error}");
+    ExitCode::from(2)
+}
+
 /// Ends a daemon's `main`: an error is one line on standard error, and exit code 1.
 pub fn exit(name: &str, result: Result<(), impl std::fmt::Display>) -> ExitCode {
     match result {

@@ -417,6 +417,8 @@ pub struct GetReport {
     pub to: PathBuf,
     /// Replicas that failed on the way, with the reason.
     pub faults: Vec<NodeFault>,
+    /// Where zeros stand for bytes of which no good replica was found; nothing unless that was asked for.
+    pub lost: Vec<super::Lost>,
 }
 
 /// A node that failed and was left out.

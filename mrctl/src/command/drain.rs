@@ -44,7 +44,7 @@ struct Drained<'a> {
     node: &'a str,
     #[serde(flatten)]
     status: &'a DrainStatus,
-    seconds: f64,
+    took_ms: u64,
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let node = &args.node;
     let done = args.cancel || status.state == NodeState::Drained;
     if args.json {
-        output::json(&Drained { node, status: &status, seconds: begun.elapsed().as_secs_f64() })?;
+        output::json(&Drained { node, status: &status, took_ms: begun.elapsed().as_millis() as u64 })?;
     } else if args.cancel {
         output::line(format!("{node} is in use again"))?;
     } else if done {
