@@ -369,6 +369,15 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let NameNodeConfig { replication, replication_max, block_size, block_size_min, .. } = self.namenode;
         let refuse = |key, value: String, why| Err(ConfigError::Value { key, value, why });
+        for (key, addr) in [
+            ("namenode.listen", &self.namenode.listen),
+            ("datanode.listen", &self.datanode.listen),
+            ("jobtracker.listen", &self.jobtracker.listen),
+        ] {
+            if !crate::listen::is_host_port(addr) {
+                return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
+            }
+        }
         if replication == 0 || replication > replication_max {
             return refuse(
                 "namenode.replication",

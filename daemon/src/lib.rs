@@ -9,5 +9,6 @@ pub mod listen;
 pub mod lock;
 pub mod logging;
 mod quantity;
+pub mod serve;
 
 pub use quantity::{Bytes, Period, QuantityError};

@@ -59,7 +59,7 @@ pub async fn stop_signal() {
     tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
 }
 
-/// For a daemon with one state and one journal of it: a panic may leave the state half changed, and the task that it
+/// From now on a panic in any thread ends the process: it may leave the state half changed, and the task that it
 /// ends is not the only user of it.
 pub fn die_of_any_panic() {
     let tell = std::panic::take_hook();
@@ -67,6 +67,13 @@ pub fn die_of_any_panic() {
         tell(info);
         std::process::abort();
     }));
+}
+
+/// Ends a daemon's `main` over a configuration that cannot be used: one line on standard error, and exit code 2 as for
+/// bad flags.
+pub fn exit_usage(name: &str, error: &ConfigError) -> ExitCode {
+    eprintln!("{name}: {error}");
+    ExitCode::from(2)
 }
 
 /// Ends a daemon's `main`: an error is one line on standard error, and exit code 1.
@@ -77,5 +84,29 @@ pub fn exit(name: &str, result: Result<(), impl std::fmt::Display>) -> ExitCode 
             eprintln!("{name}: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::process::ExitStatusExt, process::Command};
+
+    const VICTIM: &str = "FERMATA_TEST_VICTIM";
+
+    /// Runs this very test again in a process of its own, which panics in a thread that nobody joins.
+    #[test]
+    fn a_panic_in_any_thread_ends_the_process() {
+        if std::env::var_os(VICTIM).is_some() {
+            super::die_of_any_panic();
+            drop(std::thread::spawn(|| panic!("on purpose")));
+            std::thread::sleep(std::time::Duration::from_secs(30));
+            return;
+        }
+        let name = "lifecycle::tests::a_panic_in_any_thread_ends_the_process";
+        let own = std::env::current_exe().unwrap();
+        let victim = Command::new(own).args(["--exact", name, "--nocapture"]).env(VICTIM, "1").output();
+        let victim = victim.unwrap();
+        assert_eq!(victim.status.signal(), Some(6), "{victim:?}");
+        assert!(String::from_utf8_lossy(&victim.stderr).contains("on purpose"), "{victim:?}");
     }
 }

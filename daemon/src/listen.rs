@@ -25,10 +25,15 @@ pub enum ListenError {
     },
 }
 
+/// Whether `addr` has a host and a port.
+pub(crate) fn is_host_port(addr: &str) -> bool {
+    addr.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
 /// Binds `addr`, if it may be served on.
 pub fn bind(addr: &str, insecure: bool) -> Result<TcpListener, ListenError> {
     let bind = |source| ListenError::Bind { addr: addr.into(), source };
-    if addr.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+    if !is_host_port(addr) {
         return Err(ListenError::Malformed(addr.into()));
     }
     let resolved: Vec<SocketAddr> = addr.to_socket_addrs().map_err(bind)?.collect();

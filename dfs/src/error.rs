@@ -35,6 +35,8 @@ pub enum Kind {
     NotYetReplicated,
     /// Safemode; ask again.
     Safemode,
+    /// Safemode that only an operator ends; ask again when told to.
+    Held,
     /// An epoch older than the fence.
     Fenced,
     /// An operation that cannot be done on this object in this state.
@@ -53,7 +55,7 @@ pub struct Error {
     pub message: String,
 }
 
-const KINDS: [(Kind, &str, Code); 15] = [
+const KINDS: [(Kind, &str, Code); 16] = [
     (Kind::Invalid, "invalid", Code::InvalidArgument),
     (Kind::NotFound, "not-found", Code::NotFound),
     (Kind::Exists, "exists", Code::AlreadyExists),
@@ -66,6 +68,7 @@ const KINDS: [(Kind, &str, Code); 15] = [
     (Kind::NoNodes, "no-nodes", Code::ResourceExhausted),
     (Kind::NotYetReplicated, "not-yet-replicated", Code::Unavailable),
     (Kind::Safemode, "safemode", Code::Unavailable),
+    (Kind::Held, "held", Code::Unavailable),
     (Kind::Fenced, "fenced", Code::FailedPrecondition),
     (Kind::Refused, "refused", Code::FailedPrecondition),
     (Kind::Unavailable, "unavailable", Code::Unavailable),
@@ -79,7 +82,7 @@ impl Error {
 
     /// Whether asking again later may succeed.
     pub fn is_passing(&self) -> bool {
-        matches!(self.kind, Kind::NotYetReplicated | Kind::Safemode | Kind::Unavailable)
+        matches!(self.kind, Kind::NotYetReplicated | Kind::Safemode | Kind::Held | Kind::Unavailable)
     }
 }
 

@@ -16,7 +16,7 @@ use daemon::{
     lock::{FolderLock, LockError},
 };
 use dfs::client::ClientOptions;
-use journal::{Log, LogFailed, Recovery};
+use journal::{Log, LogFailed, Recovery, Snapshots};
 use mrcore::{Event, JobTracker, Span, Time};
 use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};
 use std::{
@@ -29,12 +29,12 @@ use std::{
 use tokio::task::JoinHandle;
 use tonic::transport::server::TcpIncoming;
 
-/// Streams a client may have open on one connection.
-const STREAMS_MAX: u32 = 1024;
 /// A tracker may report many attempts at once, but not without end.
 const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// How often the journal's size is looked at.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
+/// Bytes that a snapshot leaves free on the journal's disk.
+const SNAPSHOT_RESERVE: u64 = 64 << 20;
 
 /// Why a JobTracker ended.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +93,7 @@ impl Daemon {
         tasks.push(tokio::spawn(output::fence(driver.clone())));
         tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0)));
         let addr = listener.local_addr()?;
-        let incoming =
-            TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
+        let incoming = daemon::serve::incoming(listener)?;
         let server = tokio::spawn(serve(driver.clone(), histories, incoming));
         Ok(Self { addr, driver, server, tasks, _lock: lock })
     }
@@ -156,9 +155,7 @@ async fn serve(
     health.set_serving::<JobTrackerServer<ClientService>>().await;
     let link = TrackerLinkServer::new(LinkService { driver: driver.clone() })
         .max_decoding_message_size(TRACKER_MESSAGE_BYTES_MAX);
-    tonic::transport::Server::builder()
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+    daemon::serve::builder()
         .add_service(health_service)
         .add_service(JobTrackerServer::new(ClientService { driver, histories }))
         .add_service(link)
@@ -215,20 +212,10 @@ pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
 
 /// Has a snapshot made whenever the journal has grown by so much since the last.
 async fn keep_short(log: Arc<Log>, snapshot_bytes: u64) {
-    // After a failed attempt the next one waits for as much again, so that it does not spin.
-    let mut due = snapshot_bytes;
+    let mut snapshots = Snapshots::new(snapshot_bytes, SNAPSHOT_RESERVE);
     loop {
         tokio::time::sleep(SNAPSHOT_PERIOD).await;
-        let grown = log.bytes_since_snapshot();
-        if grown > due {
-            due = grown + snapshot_bytes;
-            let making = log.clone();
-            let made = tokio::task::spawn_blocking(move || storage::snapshot(&making)).await;
-            if let Ok(Err(error)) = made {
-                tracing::error!(%error, "no snapshot: the journal goes on and is kept whole");
-            }
-        } else if grown < snapshot_bytes {
-            due = snapshot_bytes;
-        }
+        let making = log.clone();
+        snapshots.look(&log, move || storage::snapshot(&making));
     }
 }

@@ -7,6 +7,8 @@
 //! - [`replay`]: streaming the newest snapshot and the records after it;
 //! - [`snapshot`]: writing a snapshot;
 //! - [`codec`]: values to bytes and back;
+//! - [`home`]: a daemon's folder around it, with `VERSION`;
+//! - [`keep`]: when snapshots are made;
 //! - [`disk`]: the folder operations the log needs, on real files;
 //! - [`crash`]: the same operations on an instrumented disk, for crash tests.
 //!
@@ -35,6 +37,8 @@ pub mod crash;
 pub mod disk;
 pub mod error;
 mod format;
+pub mod home;
+pub mod keep;
 pub mod log;
 mod repair;
 pub mod replay;
@@ -45,6 +49,8 @@ mod survey;
 mod writer;
 
 pub use error::{AppendError, LogError, LogFailed};
+pub use home::{Home, HomeError, Owner};
+pub use keep::Snapshots;
 pub use log::{Log, Opened, Recovery};
 pub use replay::{Item, Replay};
 pub use snapshot::SnapshotWriter;

@@ -1,9 +1,9 @@
 //! Which cluster a command is for.
 
-use crate::{cluster::ClusterState, job::wire::JobTracker};
+use crate::{cluster::ClusterState, job::wire::JobTracker, output::Usage};
 use anyhow::{Context, Result, bail};
 use daemon::config::{ClientConfig, Config};
-use dfs::client::{Client, ClientError, ClientOptions};
+use dfs::client::{Client, ClientError, ClientOptions, Listener};
 use std::path::{Path, PathBuf};
 
 /// The folder that `mrctl up` makes when not told otherwise.
@@ -37,6 +37,12 @@ struct Found {
 }
 
 impl Target {
+    /// The configuration file that a new cluster goes by: the one named, else `./fermata.toml`.
+    pub(crate) fn config_for_up(&self) -> Option<PathBuf> {
+        let here = PathBuf::from("fermata.toml");
+        self.config_file().or_else(|| here.is_file().then_some(here))
+    }
+
     /// The configuration file, if one was named.
     pub(crate) fn config_file(&self) -> Option<PathBuf> {
         self.config.clone().filter(|file| !file.as_os_str().is_empty())
@@ -46,7 +52,8 @@ impl Target {
     pub(crate) async fn connect(&self) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         let found = self.find(&cwd)?;
-        let options = ClientOptions::new(&found.namenode, found.client.clone());
+        let mut options = ClientOptions::new(&found.namenode, found.client.clone());
+        options.listener = Some(Listener::new(|line| eprintln!("mrctl: {line}")));
         match Client::connect(options).await {
             Err(error @ ClientError::Unreachable { .. }) => bail!("{error}; {}", advice(&found)),
             other => Ok(other?),
@@ -81,7 +88,10 @@ impl Target {
             found.namenode.clone_from(namenode);
             return Ok(found);
         }
-        if let Some(file) = file {
+        // A cluster that was started here has taken up the file beside it, with addresses of its own.
+        let here = cwd.join(FOLDER);
+        let started = self.config_file().is_none() && ClusterState::path(&here).is_file();
+        if let Some(file) = file.filter(|_| !started) {
             let config = Config::load(Some(&file))?;
             let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
             let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
@@ -110,7 +120,7 @@ fn path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
 fn check_addr(what: &str, addr: &str) -> Result<()> {
     let parts = addr.rsplit_once(':');
     if parts.is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
-        bail!("{what} address {addr:?} is not host:port (a port is a number up to 65535)");
+        bail!(Usage(format!("{what} address {addr:?} is not host:port (a port is a number up to 65535)")));
     }
     Ok(())
 }
@@ -183,6 +193,14 @@ mod tests {
 
         with_file(&deep, "here:2");
         assert_eq!(found(&none, &deep), "here:2");
+
+        // A cluster that runs here goes over the file beside it: `mrctl up` took its settings from there.
+        let local = deep.join(FOLDER);
+        with_file(&local, "local:5");
+        assert_eq!(found(&none, &deep), "here:2", "it does not run");
+        ClusterState::default().save(&local).unwrap();
+        assert_eq!(found(&none, &deep), "local:5");
+        fs::remove_dir_all(&local).unwrap();
 
         with_file(root.path(), "named:3");
         let config = Some(root.path().join("fermata.toml"));

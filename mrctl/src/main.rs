@@ -23,8 +23,10 @@ Examples:
   mrctl nodes                           see where the bytes are
   mrctl down                            stop everything; the data stays
 
-The cluster is found by --namenode, FERMATA_NAMENODE, --config, FERMATA_CONFIG, ./fermata.toml,
-or the nearest .fermata/ folder upwards that `mrctl up` left.";
+The cluster is found by --namenode, FERMATA_NAMENODE, --config, FERMATA_CONFIG, a cluster that runs in ./.fermata,
+./fermata.toml, or the nearest .fermata/ folder upwards with a running cluster.
+
+Exit codes: 0 done, 1 failed, 2 bad usage or a bad value.";
 
 /// Fermata: a MapReduce cluster in a handful of small programs
 #[derive(Debug, Parser)]
@@ -91,7 +93,7 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
-        Command::Up(args) => command::up::run(args, cli.target.config_file()).await,
+        Command::Up(args) => command::up::run(args, cli.target.config_for_up()).await,
         Command::Down(args) => command::down::run(args),
         Command::Demo(args) => command::demo::run(args).await,
         Command::Fs(command) => fs::run(command, &cli.target).await,
@@ -117,7 +119,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("mrctl: {}", output::chain(error));
-    ExitCode::FAILURE
+    ExitCode::from(output::exit_code(error))
 }
 
 #[cfg(test)]

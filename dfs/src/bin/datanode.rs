@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let config = match daemon.load(|config| args.lay_over(config)) {
         Ok(Some(config)) => config,
         Ok(None) => return ExitCode::SUCCESS,
-        Err(error) => return daemon::lifecycle::exit("datanode", Err(error)),
+        Err(error) => return daemon::lifecycle::exit_usage("datanode", &error),
     };
     daemon::logging::init(daemon.log_format);
     // The heartbeats are all that runs here; blocks move on threads of their own.

@@ -3,6 +3,7 @@
 //! Asking again is safe because every mutating request carries its id: the caller builds the request once, and
 //! each attempt sends the same.
 
+use super::wait::Wait;
 use super::{Client, ClientError};
 use crate::error::{Error, Kind, from_status};
 use crate::metadata::USER_KEY;
@@ -80,24 +81,26 @@ impl Client {
         // A call that hangs must leave time to ask again.
         let one = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
         let mut backoff = Backoff::new();
+        let namenode = format!("the NameNode at {}", self.inner.options.namenode);
+        let mut wait = Wait::until(end, self.inner.options.listener.as_ref());
+        let mut why = "it does not answer".to_owned();
         loop {
             let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             let mut attempt = Request::new(request.clone());
             attempt.metadata_mut().insert(USER_KEY, self.inner.user.clone());
-            let answer = tokio::time::timeout(one.min(left), send(self.inner.rpc.clone(), attempt)).await;
+            let asking = tokio::time::timeout(one.min(left), send(self.inner.rpc.clone(), attempt));
+            let answer = wait.during(&namenode, &why, asking).await;
             let failed = match answer {
                 Ok(Ok(reply)) => return Ok(reply.into_inner()),
                 Ok(Err(status)) => self.judge(&status),
-                Err(_) => {
-                    let reason = format!("the NameNode at {} does not answer", self.inner.options.namenode);
-                    Failed::Now { reason, kind: None }
-                }
+                Err(_) => Failed::Now { reason: format!("{namenode} does not answer"), kind: None },
             };
             match failed {
                 Failed::For(error) => return Err(error),
                 Failed::Now { reason: last, kind } => {
                     tracing::debug!(%what, last, "asking again");
-                    if !backoff.sleep_until(end).await {
+                    why = last.strip_prefix(&format!("{namenode} ")).unwrap_or(&last).to_owned();
+                    if !wait.during(&namenode, &why, backoff.sleep_until(end)).await {
                         let seconds = started.elapsed().as_secs_f64();
                         return Err(ClientError::Deadline { what: what.to_string(), seconds, last, kind });
                     }
@@ -106,16 +109,27 @@ impl Client {
         }
     }
 
+    /// Somebody sits and watches, and waiting would not help.
+    fn is_hopeless(&self, error: &Error) -> bool {
+        self.inner.options.listener.is_some() && error.kind == Kind::Held
+    }
+
     fn judge(&self, status: &Status) -> Failed {
         match from_status(status) {
-            Some(error) if error.is_passing() => {
+            Some(error) if error.is_passing() && !self.is_hopeless(&error) => {
                 return Failed::Now { reason: error.message, kind: Some(error.kind) };
             }
             Some(error) => return Failed::For(ClientError::Refused(error)),
             None => {}
         }
         // No kind: not the NameNode's own words but the transport's. Requests carry ids, so whatever may be
-        // a lost connection is asked again.
+        // a lost connection is asked again; one to something else than a NameNode does not get better.
+        let cause = cause_of(status);
+        match status.code() {
+            Code::Unimplemented => return self.stranger("it does not know what NameNodes are asked"),
+            _ if NOT_OURS.iter().any(|words| cause.contains(words)) => return self.stranger(&cause),
+            _ => {}
+        }
         match status.code() {
             Code::Unavailable
             | Code::Unknown
@@ -124,7 +138,7 @@ impl Client {
             | Code::Aborted
             | Code::DeadlineExceeded => {
                 let addr = &self.inner.options.namenode;
-                let reason = format!("cannot reach the NameNode at {addr}: {}", cause_of(status));
+                let reason = format!("cannot reach the NameNode at {addr}: {cause}");
                 Failed::Now { reason, kind: None }
             }
             code => {
@@ -134,6 +148,19 @@ impl Client {
         }
     }
 }
+
+impl Client {
+    fn stranger(&self, why: &str) -> Failed {
+        let addr = &self.inner.options.namenode;
+        let message =
+            format!("what answers at {addr} is not a Fermata NameNode ({why}): name another with --namenode");
+        Failed::For(ClientError::Refused(Error::new(Kind::Refused, message)))
+    }
+}
+
+/// What the transport says of a peer that does not speak its protocol.
+const NOT_OURS: [&str; 3] =
+    ["frame with invalid size", "unspecific protocol error", "invalid compression flag"];
 
 /// The innermost reason: "connection refused" rather than "transport error".
 pub(super) fn root_cause(error: &dyn std::error::Error) -> String {

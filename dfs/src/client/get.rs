@@ -2,7 +2,7 @@
 //! end, so that it appears whole or not at all. Only a regular file is ever replaced, and keeps its mode; of a
 //! link, what it leads to is replaced.
 
-use super::{Client, ClientError, GetOptions, GetReport, Progress, Result};
+use super::{Client, ClientError, FileReader, GetOptions, GetReport, Progress, Result};
 use crate::path::DfsPath;
 use bytes::Bytes;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -24,24 +24,46 @@ impl Client {
         options: GetOptions,
         progress: &dyn Progress,
     ) -> Result<GetReport> {
-        let target = Target::find(to, options.overwrite).map_err(|error| local(to, &error))?;
-        let mut reader = self.open(from).await?;
-        let (hidden, file) = Hidden::create(&target).map_err(|error| local(to, &error))?;
-        let (packets, receiver) = mpsc::channel(AHEAD);
-        let writing = tokio::task::spawn_blocking(move || write_all(file, receiver));
-        while let Some(bytes) = reader.next().await? {
-            let length = bytes.len() as u64;
-            if packets.send(bytes).await.is_err() {
-                break;
-            }
-            progress.advance(length);
-        }
-        drop(packets);
-        let written = writing.await.map_err(|_| local(to, &io::Error::other("the writing thread failed")))?;
-        written.and_then(|()| hidden.rename(&target.path, &options)).map_err(|error| local(to, &error))?;
-        let (status, faults) = reader.into_parts();
-        Ok(GetReport { status, to: to.to_owned(), faults })
+        let reader = self.open(from).await?;
+        get_from(reader, to, options, progress).await
     }
+
+    /// The same, with zeros where no good replica of a block is left; the report says where.
+    pub async fn get_skipping_lost(
+        &self,
+        from: &DfsPath,
+        to: &Path,
+        options: GetOptions,
+        progress: &dyn Progress,
+    ) -> Result<GetReport> {
+        let mut reader = self.open(from).await?;
+        reader.skip_lost();
+        get_from(reader, to, options, progress).await
+    }
+}
+
+async fn get_from(
+    mut reader: FileReader,
+    to: &Path,
+    options: GetOptions,
+    progress: &dyn Progress,
+) -> Result<GetReport> {
+    let target = Target::find(to, options.overwrite).map_err(|error| local(to, &error))?;
+    let (hidden, file) = Hidden::create(&target).map_err(|error| local(to, &error))?;
+    let (packets, receiver) = mpsc::channel(AHEAD);
+    let writing = tokio::task::spawn_blocking(move || write_all(file, receiver));
+    while let Some(bytes) = reader.next().await? {
+        let length = bytes.len() as u64;
+        if packets.send(bytes).await.is_err() {
+            break;
+        }
+        progress.advance(length);
+    }
+    drop(packets);
+    let written = writing.await.map_err(|_| local(to, &io::Error::other("the writing thread failed")))?;
+    written.and_then(|()| hidden.rename(&target.path, &options)).map_err(|error| local(to, &error))?;
+    let (status, faults, lost) = reader.into_parts();
+    Ok(GetReport { status, to: to.to_owned(), faults, lost })
 }
 
 fn local(path: &Path, error: &io::Error) -> ClientError {

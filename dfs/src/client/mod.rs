@@ -21,6 +21,7 @@ mod pipeline;
 mod put;
 mod reader;
 mod threads;
+mod wait;
 mod wire;
 mod writer;
 
@@ -30,7 +31,8 @@ mod tests;
 pub use error::ClientError;
 pub use local::LocalBlock;
 pub use model::*;
-pub use reader::FileReader;
+pub use reader::{FileReader, Lost};
+pub use wait::Listener;
 pub use writer::FileWriter;
 
 use crate::path::DfsPath;
@@ -57,6 +59,9 @@ pub struct ClientOptions {
     pub host: String,
     /// The `[client]` section.
     pub config: daemon::config::ClientConfig,
+    /// Told when an operation waits for more than a moment. Where there is one, what only an operator can end (a
+    /// safemode turned on by hand) is not waited for.
+    pub listener: Option<Listener>,
 }
 
 impl ClientOptions {
@@ -65,7 +70,7 @@ impl ClientOptions {
         let set = |key| std::env::var(key).ok().filter(|user| !user.is_empty());
         let user = set("FERMATA_USER").or_else(|| set("USER")).unwrap_or_else(account);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { namenode: namenode.into(), user, host, config }
+        Self { namenode: namenode.into(), user, host, config, listener: None }
     }
 }
 

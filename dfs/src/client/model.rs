@@ -311,12 +311,33 @@ pub struct SafemodeStatus {
 }
 
 /// How far a drain is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DrainStatus {
     /// The node's state.
     pub state: NodeState,
-    /// Blocks still to be copied.
+    /// Blocks that want more replicas on nodes that stay.
     pub blocks_left: u64,
+    /// All of them have as many as the nodes that stay can hold: it will not get further.
+    pub stuck: bool,
+    /// DataNodes that are neither dead nor draining.
+    pub staying: u32,
+    /// Some of the blocks left.
+    pub examples: Vec<DrainBlock>,
+}
+
+/// A block that keeps a node from being drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DrainBlock {
+    /// Which.
+    pub block: BlockId,
+    /// Of which file.
+    pub path: String,
+    /// Replicas wanted; 0 while it is being written.
+    pub wanted: u32,
+    /// Good replicas on nodes that stay.
+    pub have: u32,
+    /// Why there are no more.
+    pub why: String,
 }
 
 /// What becomes of a file whose writer disappears.
@@ -396,6 +417,8 @@ pub struct GetReport {
     pub to: PathBuf,
     /// Replicas that failed on the way, with the reason.
     pub faults: Vec<NodeFault>,
+    /// Where zeros stand for bytes of which no good replica was found; nothing unless that was asked for.
+    pub lost: Vec<super::Lost>,
 }
 
 /// A node that failed and was left out.

@@ -90,12 +90,12 @@ impl OpenFile {
         })
     }
 
-    /// Allocates the next block, telling of those written since.
-    pub(super) async fn add_block(&mut self) -> Result<LocatedBlock> {
+    /// Allocates the next block, telling of those written since. `expected` bytes will come, if that is known.
+    pub(super) async fn add_block(&mut self, expected: Option<u64>) -> Result<LocatedBlock> {
         let end = Instant::now() + self.client.inner.options.config.deadline.0;
         let mut backoff = Backoff::new();
         loop {
-            match self.add_block_once().await {
+            match self.add_block_once(expected.unwrap_or(0)).await {
                 // Every node is excluded: those that failed may have come back, and waiting beats giving up.
                 Err(error) if error.is(Kind::NoNodes) && !self.exclude.is_empty() => {
                     if !backoff.sleep_until(end).await {
@@ -108,7 +108,7 @@ impl OpenFile {
         }
     }
 
-    async fn add_block_once(&mut self) -> Result<LocatedBlock> {
+    async fn add_block_once(&mut self, expected: u64) -> Result<LocatedBlock> {
         let what = What("add a block to", self.path.as_str());
         let request = pb::AddBlockRequest {
             request_id: request_id(),
@@ -118,6 +118,7 @@ impl OpenFile {
             exclude_nodes: self.exclude.clone(),
             writer_host: self.client.inner.options.host.clone(),
             suggested_hosts: self.suggested_hosts.clone(),
+            expected,
         };
         let send = |mut rpc: super::call::Rpc, r| async move { rpc.add_block(r).await };
         let reply = self.client.call(what, request, send).await?;

@@ -68,6 +68,6 @@ impl Client {
         let what = What("drain", node);
         let request = pb::DrainRequest { request_id: request_id(), node: node.to_owned(), cancel };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.drain(r).await }).await?;
-        wire::drain_status(&reply).map_err(|reason| what.bad_reply(reason))
+        wire::drain_status(reply).map_err(|reason| what.bad_reply(reason))
     }
 }

@@ -288,9 +288,9 @@ async fn launch(
     index: usize,
     acks: mpsc::UnboundedSender<(usize, u64)>,
 ) -> Result<Flight> {
-    let target = open.add_block().await?;
     let start = index as u64 * open.block_size;
     let end = start.saturating_add(open.block_size).min(length);
+    let target = open.add_block(Some(end - start)).await?;
     let (client, hangup) = (open.client.clone(), Hangup::default());
     let buffers = client.inner.buffers.clone();
     let mut source = FileSource {

@@ -5,11 +5,13 @@
 
 use super::call::{Backoff, What};
 use super::fetch::{self, Failure, Part, Run};
+use super::wait::Wait;
 use super::{Client, ClientError, FileStatus, LocatedBlock, NodeAddress, NodeFault, Result};
 use crate::error::{Error, Kind};
 use crate::ids::BlockId;
 use crate::path::DfsPath;
 use bytes::Bytes;
+use serde::Serialize;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,24 @@ const LOCATE_BYTES: u64 = 1 << 30;
 const RUN_BLOCKS_MAX: usize = 16;
 /// A report of damage is worth this wait, not more.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
+
+/// How long a reader that may skip looks for a replica of a block.
+const LOST_AFTER: Duration = Duration::from_secs(3);
+/// Zeros handed out at a time in place of lost bytes.
+static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
+
+/// Bytes of which no good replica could be found; zeros were handed out in their place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// The block they were in.
+    pub block: BlockId,
+    /// Of the first one in the file.
+    pub offset: u64,
+    /// How many.
+    pub length: u64,
+    /// Every host tried, and why not.
+    pub why: String,
+}
 
 /// Reads one file.
 pub struct FileReader {
@@ -34,7 +54,7 @@ impl FileReader {
                 Error::new(Kind::IsDirectory, format!("{path} is a folder: name a file in it")).into()
             );
         }
-        let cursor = Cursor { at: 0, end: status.length, run: None };
+        let cursor = Cursor::new(0, status.length);
         let file = ReadFile {
             client: client.clone(),
             path: path.clone(),
@@ -44,8 +64,20 @@ impl FileReader {
             avoid: HashSet::new(),
             reported: HashSet::new(),
             faults: Vec::new(),
+            skip_lost: false,
+            lost: Vec::new(),
         };
         Ok(Self { file, cursor })
+    }
+
+    /// From now on a block without a good replica does not end the reading: zeros are handed out in its place.
+    pub fn skip_lost(&mut self) {
+        self.file.skip_lost = true;
+    }
+
+    /// What was skipped so far.
+    pub fn lost(&self) -> &[Lost] {
+        &self.file.lost
     }
 
     /// The file as it was at opening.
@@ -72,7 +104,7 @@ impl FileReader {
     pub fn seek(&mut self, offset: u64) {
         let at = offset.min(self.len());
         if at != self.cursor.at {
-            self.cursor = Cursor { at, end: self.len(), run: None };
+            self.cursor = Cursor::new(at, self.len());
         }
     }
 
@@ -84,7 +116,7 @@ impl FileReader {
     /// Fills `buffer` from `offset`; fewer bytes only at the end of the file.
     pub async fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let end = offset.saturating_add(buffer.len() as u64).min(self.len());
-        let mut cursor = Cursor { at: offset, end, run: None };
+        let mut cursor = Cursor::new(offset, end);
         let mut filled = 0;
         while let Some(bytes) = cursor.step(&mut self.file).await? {
             buffer[filled..filled + bytes.len()].copy_from_slice(&bytes);
@@ -98,8 +130,8 @@ impl FileReader {
         &self.file.faults
     }
 
-    pub(super) fn into_parts(self) -> (FileStatus, Vec<NodeFault>) {
-        (self.file.status, self.file.faults)
+    pub(super) fn into_parts(self) -> (FileStatus, Vec<NodeFault>, Vec<Lost>) {
+        (self.file.status, self.file.faults, self.file.lost)
     }
 }
 
@@ -108,18 +140,38 @@ struct Cursor {
     at: u64,
     end: u64,
     run: Option<Run>,
+    /// Zeros are handed out up to here.
+    hole_end: u64,
 }
 
 impl Cursor {
+    fn new(at: u64, end: u64) -> Self {
+        Self { at, end, run: None, hole_end: 0 }
+    }
+
+    fn zeros(&mut self) -> Option<Bytes> {
+        let left = self.hole_end.min(self.end).saturating_sub(self.at);
+        let some = left.min(ZEROS.len() as u64);
+        self.at += some;
+        (some > 0).then(|| Bytes::from_static(&ZEROS[..some as usize]))
+    }
+
     async fn step(&mut self, file: &mut ReadFile) -> Result<Option<Bytes>> {
         let mut fruitless = false;
         while self.at < self.end {
+            if let Some(zeros) = self.zeros() {
+                return Ok(Some(zeros));
+            }
             let run = match &mut self.run {
                 Some(run) => run,
-                none => {
-                    let parts = file.plan(self.at, self.end).await?;
-                    none.insert(fetch::start(&file.client, parts)?)
-                }
+                none => match file.plan(self.at, self.end).await {
+                    Ok(parts) => none.insert(fetch::start(&file.client, parts)?),
+                    Err(ClientError::Read { block, tried, .. }) if file.skip_lost => {
+                        self.hole_end = file.give_up(self.at, self.end, block, tried);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
             };
             match run.items.recv().await {
                 Some(Ok((offset, bytes))) => {
@@ -156,22 +208,24 @@ struct Trouble {
     this_round: HashSet<String>,
     out_since: Option<Instant>,
     backoff: Backoff,
+    wait: Option<Wait>,
 }
 
 impl Trouble {
     fn with(block: BlockId) -> Self {
         let (tried, this_round) = (Vec::new(), HashSet::new());
-        Self { block, tried, this_round, out_since: None, backoff: Backoff::new() }
+        Self { block, tried, this_round, out_since: None, backoff: Backoff::new(), wait: None }
     }
+}
 
-    fn tell(&self) -> String {
-        if self.tried.is_empty() {
-            return "no DataNode has reported one".into();
-        }
-        let one =
-            |(node, reason): &(NodeAddress, String)| format!("{} ({}): {reason}", node.node, node.data_addr);
-        self.tried.iter().map(one).collect::<Vec<_>>().join("; ")
+/// Who was tried, and what came of it.
+fn tell(tried: &[(NodeAddress, String)]) -> String {
+    if tried.is_empty() {
+        return "no live DataNode has one".into();
     }
+    let one =
+        |(node, reason): &(NodeAddress, String)| format!("{} ({}): {reason}", node.node, node.data_addr);
+    tried.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 struct ReadFile {
@@ -185,9 +239,21 @@ struct ReadFile {
     avoid: HashSet<String>,
     reported: HashSet<(BlockId, String)>,
     faults: Vec<NodeFault>,
+    /// Whether zeros stand in for lost blocks.
+    skip_lost: bool,
+    lost: Vec<Lost>,
 }
 
 impl ReadFile {
+    /// The rest of the block at `at`, as far as it was asked for, is lost; where that ends.
+    fn give_up(&mut self, at: u64, end: u64, block: BlockId, why: String) -> u64 {
+        let here = self.index_of(at).map(|index| &self.blocks[index]);
+        let hole_end = here.map_or(end, |block| (block.offset + block.length).min(end));
+        self.lost.push(Lost { block, offset: at, length: hole_end - at, why });
+        self.trouble = None;
+        hole_end
+    }
+
     /// What to fetch from whom to go on at `at`; never empty, and the first part holds `at`.
     async fn plan(&mut self, at: u64, end: u64) -> Result<Vec<Part>> {
         let mut index = match self.index_of(at) {
@@ -249,11 +315,16 @@ impl ReadFile {
         let index = self.index_of(at).unwrap_or(0);
         let block = self.blocks[index].block;
         let deadline = self.client.inner.options.config.deadline.0;
+        let deadline = if self.skip_lost { deadline.min(LOST_AFTER) } else { deadline };
         let fresh = self.trouble.take().filter(|trouble| trouble.block == block);
         let trouble = self.trouble.insert(fresh.unwrap_or_else(|| Trouble::with(block)));
         let since = *trouble.out_since.get_or_insert_with(Instant::now);
-        if !trouble.backoff.sleep_until(since + deadline).await {
-            let (path, tried) = (self.path.clone(), trouble.tell());
+        let listener = self.client.inner.options.listener.as_ref();
+        let wait = trouble.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
+        let what = format!("a good replica of {block} of {}, at byte {at}", self.path);
+        let why = tell(&trouble.tried);
+        if !wait.during(&what, &why, trouble.backoff.sleep_until(since + deadline)).await {
+            let (path, tried) = (self.path.clone(), why);
             return Err(ClientError::Read { path, offset: at, block, tried });
         }
         trouble.this_round.clear();
@@ -262,7 +333,7 @@ impl ReadFile {
 
     fn progress(&mut self) {
         if let Some(trouble) = &mut self.trouble {
-            trouble.out_since = None;
+            (trouble.out_since, trouble.wait) = (None, None);
         }
     }
 

@@ -3,8 +3,8 @@
 //! Invariant: a missing field, an unknown enum value or an absurd number is a reason in words, never a panic.
 
 use super::model::{
-    DrainStatus, FileStatus, Fsck, FsckBlock, FsckFile, Health, LocatedBlock, NodeAddress, NodeReport,
-    NodeState, Quota, Report, SafemodeStatus, Usage,
+    DrainBlock, DrainStatus, FileStatus, Fsck, FsckBlock, FsckFile, Health, LocatedBlock, NodeAddress,
+    NodeReport, NodeState, Quota, Report, SafemodeStatus, Usage,
 };
 use crate::ids::{BlockId, FileId};
 use crate::path::DfsPath;
@@ -110,8 +110,14 @@ fn node_state(state: i32) -> Wire<NodeState> {
     }
 }
 
-pub(super) fn drain_status(reply: &pb::DrainReply) -> Wire<DrainStatus> {
-    Ok(DrainStatus { state: node_state(reply.state)?, blocks_left: reply.blocks_left })
+pub(super) fn drain_status(reply: pb::DrainReply) -> Wire<DrainStatus> {
+    let pb::DrainReply { state, blocks_left, stuck, staying, examples } = reply;
+    let example = |block: pb::DrainBlock| {
+        let pb::DrainBlock { block_id, path, wanted, have, why } = block;
+        DrainBlock { block: BlockId(block_id), path, wanted, have, why }
+    };
+    let examples = examples.into_iter().map(example).collect();
+    Ok(DrainStatus { state: node_state(state)?, blocks_left, stuck, staying, examples })
 }
 
 fn node_report(node: pb::NodeReport) -> Wire<NodeReport> {

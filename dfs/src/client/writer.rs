@@ -255,7 +255,7 @@ async fn stream_block(mut open: Box<OpenFile>, source: StreamSource) -> (Box<Ope
 
 async fn stream_block_attempts(open: &mut OpenFile, mut source: StreamSource) -> Result<()> {
     let client = open.client.clone();
-    let mut target = open.add_block().await?;
+    let mut target = open.add_block(None).await?;
     let (timeouts, buffers) = (client.write_timeouts(), client.inner.buffers.clone());
     let mut writer = BlockWriter::new(&target, open.block_size, timeouts, Hangup::default(), buffers);
     for attempt in 1.. {
@@ -280,7 +280,7 @@ async fn stream_block_attempts(open: &mut OpenFile, mut source: StreamSource) ->
                     return Err(lost(open, target.block, fault));
                 }
                 open.abandon_from(target.block).await?;
-                target = open.add_block().await?;
+                target = open.add_block(None).await?;
                 writer.start_over(&target);
             }
         }

@@ -32,6 +32,8 @@ use tonic::{
 const REPORT_REPLICAS_MAX: usize = 50_000;
 /// News that come this close together share a heartbeat.
 const GAP: Duration = Duration::from_millis(5);
+/// How long a node that stops waits for its goodbye to be heard.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
@@ -58,20 +60,11 @@ impl Link {
         ready: watch::Sender<bool>,
         alarm: Alarm,
     ) -> Result<Self, DataNodeError> {
-        let malformed = || DataNodeError::NameNode(namenode.into());
-        if namenode.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-            return Err(malformed());
-        }
-        let channel = Endpoint::from_shared(format!("http://{namenode}"))
-            .map_err(|_| malformed())?
-            .connect_timeout(Duration::from_secs(2))
-            .timeout(Duration::from_secs(10))
-            .tcp_nodelay(true)
-            .connect_lazy();
+        let client = client_of(namenode, Duration::from_secs(2), Duration::from_secs(10))?;
         let incarnation = node.store.incarnation;
         Ok(Self {
             node,
-            client: BlockReportsClient::new(channel),
+            client,
             namenode: namenode.into(),
             address,
             incarnation,
@@ -273,6 +266,35 @@ impl Link {
             Trouble::Final(DataNodeError::Refused { namenode: self.namenode.clone(), message })
         }
     }
+}
+
+/// Tells the NameNode that this node stops, so that nobody waits for its silence to grow long. Best effort: it is
+/// missed soon enough. The link must have ended.
+pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
+    let Ok(mut client) = client_of(namenode, GOODBYE_WITHIN, GOODBYE_WITHIN) else { return };
+    let request = HeartbeatRequest {
+        uuid: uuid.into(),
+        incarnation: node.store.incarnation,
+        leaving: true,
+        ..HeartbeatRequest::default()
+    };
+    if let Err(status) = client.heartbeat(as_datanode(request)).await {
+        tracing::warn!(namenode, why = status.message(), "could not say goodbye");
+    }
+}
+
+fn client_of(
+    namenode: &str,
+    connect: Duration,
+    call: Duration,
+) -> Result<BlockReportsClient<Channel>, DataNodeError> {
+    let malformed = || DataNodeError::NameNode(namenode.into());
+    if namenode.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        return Err(malformed());
+    }
+    let endpoint = Endpoint::from_shared(format!("http://{namenode}")).map_err(|_| malformed())?;
+    let channel = endpoint.connect_timeout(connect).timeout(call).tcp_nodelay(true).connect_lazy();
+    Ok(BlockReportsClient::new(channel))
 }
 
 enum Trouble {

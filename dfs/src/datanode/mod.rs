@@ -68,6 +68,7 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 pub struct DataNode {
     node: Arc<Node>,
     address: DataNodeAddress,
+    namenode: String,
     ready: watch::Receiver<bool>,
     alarm: Mutex<mpsc::UnboundedReceiver<DataNodeError>>,
     tasks: Vec<JoinHandle<()>>,
@@ -113,7 +114,8 @@ impl DataNode {
             vec![tokio::spawn(server::accept_bulk(node.clone(), listener)), tokio::spawn(link.run())];
         tasks.extend(local.map(|local| tokio::spawn(server::accept_local(node.clone(), local))));
         tracing::info!(node = address.node, uuid = address.uuid, addr = address.data_addr, "serving blocks");
-        Ok(Self { node, address, ready: is_ready, alarm: Mutex::new(alarms), tasks })
+        let namenode = config.cluster.namenode.clone();
+        Ok(Self { node, address, namenode, ready: is_ready, alarm: Mutex::new(alarms), tasks })
     }
 
     /// Waits until the NameNode has taken the registration and the first full report.
@@ -149,9 +151,12 @@ impl DataNode {
         }
     }
 
-    /// Stops accepting, gives running transfers a moment, and ends.
+    /// Stops accepting, tells the NameNode, gives running transfers a moment, and ends.
     pub async fn stop(mut self) {
         self.end_tasks();
+        if *self.ready.borrow() {
+            link::goodbye(&self.node, &self.namenode, &self.address.uuid).await;
+        }
         let patience = Instant::now() + STOP_GRACE;
         while self.node.connections.busy() > 0 && Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(5)).await;

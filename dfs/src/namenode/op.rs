@@ -83,6 +83,7 @@ pub enum Op {
         exclude_nodes: Vec<String>,
         writer_host: String,
         suggested_hosts: Vec<String>,
+        expected: u64,
     },
     AbandonBlock {
         file: FileId,
@@ -212,6 +213,8 @@ pub struct Heartbeat {
     pub bad: Vec<(BlockId, String)>,
     /// Replicas gone without a command.
     pub lost: Vec<BlockId>,
+    /// The node stops, and this is its last word.
+    pub leaving: bool,
 }
 
 /// What a DataNode is told in the answer to its heartbeat. Each may be repeated without harm.

@@ -90,6 +90,7 @@ impl Bench {
             exclude_nodes: vec![],
             writer_host: String::new(),
             suggested_hosts: vec![],
+            expected: 0,
         });
         let Outcome::Block { block, nodes } = added else { panic!("{added:?}") };
         let commits = vec![BlockLength { block, length: 10 }];
@@ -163,4 +164,24 @@ fn a_recovery_that_was_interrupted_is_finished_by_the_next_start() {
     let bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
     assert!(bench.state.namespace().next_block() > block.0 + (1 << 31));
     assert!(!folder.path().join("RECOVERING").exists());
+}
+
+#[test]
+fn an_edit_log_that_vanished_is_refused_and_recover_gives_no_id_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    bench.register(1);
+    let (_, block) = bench.file("/f");
+    drop(bench);
+    fs::remove_dir_all(folder.path().join("edits")).unwrap();
+
+    let refused = Bench::open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
+    assert!(refused.contains("edits has no edit log in it") && refused.contains("--recover"), "{refused}");
+    let mut bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
+    assert!(bench.state.namespace().is_empty());
+    bench.register(1);
+    bench.report(1, &[block]);
+    let (_, new) = bench.file("/g");
+    assert!(new.0 > block.0 + (1 << 31), "{new} is far from what was lost");
+    assert!(bench.state.safemode().reason.contains("future_blocks 1"), "and the old block is kept");
 }

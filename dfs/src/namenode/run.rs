@@ -13,17 +13,9 @@ use daemon::{
     listen::ListenError,
     lock::{FolderLock, LockError},
 };
-use journal::{Log, LogFailed, Recovery};
+use journal::{LogFailed, Recovery, Snapshots};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-use tonic::transport::server::TcpIncoming;
-
-/// Streams a client may have open on one connection.
-const STREAMS_MAX: u32 = 1024;
+use std::{io, sync::Arc, time::Instant};
 
 /// Why a NameNode ended.
 #[derive(Debug, thiserror::Error)]
@@ -65,12 +57,10 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let driver = Arc::new(Driver::new(state, log, started, settings));
 
     let addr = listener.local_addr()?;
-    let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
+    let incoming = daemon::serve::incoming(listener)?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<NameNodeServer<ClientService>>().await;
-    let server = tonic::transport::Server::builder()
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+    let server = daemon::serve::builder()
         .add_service(health_service)
         .add_service(NameNodeServer::new(ClientService {
             driver: driver.clone(),
@@ -97,59 +87,16 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
 
 /// Ticks for ever, and has a snapshot made whenever the edits since the last have grown.
 async fn housekeeping(driver: &Arc<Driver>, settings: &NameNodeConfig) -> std::convert::Infallible {
-    let snapshot_bytes = settings.snapshot_bytes.0;
     let answers = settings.retry_cache;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut snapshot: Option<tokio::task::JoinHandle<()>> = None;
-    // After a failed attempt the next one waits for as many edits again, so that it does not spin.
-    let mut due = snapshot_bytes;
-    let mut room = SnapshotRoom { reserve: settings.disk_reserve.0, told: false };
+    let mut snapshots = Snapshots::new(settings.snapshot_bytes.0, settings.disk_reserve.0);
     loop {
         ticks.tick().await;
         if let Err(error) = driver.tick() {
             tracing::error!(%error, "tick");
         }
-        let grown = driver.log().bytes_since_snapshot();
-        let idle = snapshot.as_ref().is_none_or(tokio::task::JoinHandle::is_finished);
-        if idle && grown > due && room.is_there(driver.log()) {
-            due = grown + snapshot_bytes;
-            snapshot = Some(tokio::task::spawn_blocking({
-                let driver = driver.clone();
-                move || make_snapshot(&driver, answers)
-            }));
-        } else if grown < snapshot_bytes {
-            due = snapshot_bytes;
-        }
-    }
-}
-
-/// Snapshots wait while they could fill the disk that the log needs.
-struct SnapshotRoom {
-    reserve: u64,
-    /// It has been said that there is none.
-    told: bool,
-}
-
-impl SnapshotRoom {
-    fn is_there(&mut self, log: &Log) -> bool {
-        let shortage = match storage::room_for_snapshot(log, self.reserve) {
-            Ok(Ok(())) => None,
-            Ok(Err((needed, free))) => Some(format!("it needs {needed} bytes and {free} are free")),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(why) = &shortage
-            && !self.told
-        {
-            tracing::warn!(why, "no snapshot until there is room: the edit log goes on and is kept whole");
-        }
-        self.told = shortage.is_some();
-        shortage.is_none()
-    }
-}
-
-fn make_snapshot(driver: &Driver, answers: usize) {
-    if let Err(error) = storage::snapshot(driver.log(), &driver.cluster_id(), answers) {
-        tracing::error!(%error, "no snapshot: the edit log goes on and is kept whole");
+        let making = driver.clone();
+        snapshots.look(driver.log(), move || storage::snapshot(making.log(), &making.cluster_id(), answers));
     }
 }

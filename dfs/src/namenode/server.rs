@@ -204,11 +204,7 @@ impl NameNode for ClientService {
 
     async fn drain(&self, request: Request<pb::DrainRequest>) -> Answer<pb::DrainReply> {
         let node = request.get_ref().node.clone();
-        self.submit(request, |state, _| {
-            let (node_state, blocks_left) = state.drain_status(&node);
-            Ok(pb::DrainReply { state: wire::node_state(node_state).into(), blocks_left })
-        })
-        .await
+        self.submit(request, |state, _| Ok(wire::drain_status(state.drain_status(&node)))).await
     }
 }
 

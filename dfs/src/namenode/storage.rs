@@ -7,63 +7,18 @@ use super::{
     driver::now_since,
     namespace::{ApplyError, Edit, Namespace, Record, SnapshotLoader},
 };
-use journal::{
-    AppendError, Item, Log, LogError, LogFailed, Opened, Recovery, Replay, codec, disk::Disk, disk::RealDisk,
-};
-use serde::{Deserialize, Serialize};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Instant,
-};
+use journal::{AppendError, Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay, codec};
+use std::{path::Path, time::Instant};
 
-const LAYOUT: u32 = 1;
-const VERSION_FILE: &str = "VERSION";
-const EDITS_FOLDER: &str = "edits";
+const OWNER: Owner = Owner { name: "NameNode", log: "edit log", folder: "edits" };
 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The system would not.
-    #[error("cannot use {path}: {source}")]
-    Io {
-        /// What.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It holds something else.
-    #[error("folder {0} is not empty and not a NameNode's (it has no VERSION file): name an empty one")]
-    Foreign(PathBuf),
-    /// `VERSION` cannot be understood.
-    #[error("{path} is not readable: {why}")]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
-    /// Written by a newer Fermata.
-    #[error("{path} has layout {found}, this build knows {LAYOUT}: use the build that wrote it")]
-    Layout {
-        /// The file.
-        path: PathBuf,
-        /// Its layout.
-        found: u32,
-    },
-    /// The edit log is damaged.
-    #[error(
-        "edit log in {folder}: {source}; to go on without what cannot be read, start once with --recover \
-         (it says what it drops, and keeps the damaged file)"
-    )]
-    Damaged {
-        /// Where.
-        folder: PathBuf,
-        /// What, with file and offset.
-        source: LogError,
-    },
-    /// The edit log cannot be opened for another reason.
+    /// The folder, or the edit log in it.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// The edit log cannot be read.
     #[error("edit log: {0}")]
     Log(#[from] LogError),
     /// The log failed while it was in use.
@@ -82,20 +37,8 @@ pub enum StorageError {
     },
 }
 
-/// Written before `--recover` drops anything and removed when that is dealt with, so that a crash between the
-/// two is noticed by the next start.
-const RECOVERING_FILE: &str = "RECOVERING";
 /// How far ids jump when records were lost: further than the lost ones can have got.
 const IDS_SKIPPED: u64 = 1 << 32;
-/// Free room that a snapshot needs, as a multiple of what it is made from: it may be larger than both.
-const SNAPSHOT_ROOM: f64 = 1.5;
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Version {
-    layout: u32,
-    cluster_id: String,
-}
 
 /// A NameNode's folder, opened and read.
 pub(crate) struct Storage {
@@ -106,29 +49,13 @@ pub(crate) struct Storage {
 impl Storage {
     /// Opens the folder, making it ready if it is empty. The caller holds its lock.
     pub(crate) fn open(folder: &Path, recovery: Recovery, answers: usize) -> Result<Self, StorageError> {
-        let cluster_id = identity(folder)?;
-        let marker = folder.join(RECOVERING_FILE);
-        let io_error = |source| StorageError::Io { path: marker.clone(), source };
-        let interrupted = marker.try_exists().map_err(io_error)?;
-        if recovery == Recovery::DropDamaged {
-            write_durably(folder, RECOVERING_FILE, "").map_err(io_error)?;
-        }
-        let edits = folder.join(EDITS_FOLDER);
-        let disk =
-            RealDisk::open(&edits).map_err(|source| StorageError::Io { path: edits.clone(), source })?;
-        let opened = Self::open_log(Arc::new(disk), &cluster_id, recovery, answers);
-        let (mut storage, dropped) = opened.map_err(|error| match error {
-            StorageError::Log(source) if source.is_damage() => {
-                StorageError::Damaged { folder: edits, source }
-            }
-            error => error,
-        })?;
-        if dropped || interrupted {
+        let home = Home::open(OWNER, folder, recovery)?;
+        let namespace = load(home.replay, &home.cluster_id, answers)?;
+        let mut storage = Self { log: home.log, namespace };
+        if home.lost {
             storage.skip_ids()?;
         }
-        if marker.try_exists().map_err(io_error)? {
-            fs::remove_file(&marker).map_err(io_error)?;
-        }
+        home.recovering.done()?;
         Ok(storage)
     }
 
@@ -157,36 +84,18 @@ impl Storage {
         Ok(())
     }
 
-    /// Opens the log on any disk and replays it. Also tells whether records may have been dropped: then
+    /// For crash tests: opens the log on any disk and replays it. Also tells whether records may have been dropped: then
     /// [`Self::skip_ids`] is due.
+    #[cfg(test)]
     pub(crate) fn open_log(
-        disk: Arc<dyn Disk>,
+        disk: std::sync::Arc<dyn journal::disk::Disk>,
         cluster_id: &str,
         recovery: Recovery,
         answers: usize,
     ) -> Result<(Self, bool), StorageError> {
-        let Opened { log, replay, torn, dropped } = Log::open(disk, recovery)?;
-        if let Some(torn) = torn {
-            tracing::warn!(
-                file = torn.file,
-                offset = torn.offset,
-                bytes = torn.bytes,
-                "cut an unfinished write from the edit log; none of it had been acknowledged"
-            );
-        }
-        for part in &dropped {
-            tracing::error!(
-                file = part.file,
-                offset = part.offset,
-                bytes = part.bytes,
-                records_known = part.records_known,
-                kept_as = part.kept_as.as_deref().unwrap_or("-"),
-                why = part.why,
-                "dropped a damaged part of the edit log, as --recover asked"
-            );
-        }
-        let namespace = load(replay, cluster_id, answers)?;
-        Ok((Self { log, namespace }, !dropped.is_empty()))
+        let opened = journal::home::open_log(OWNER, disk, recovery)?;
+        let namespace = load(opened.replay, cluster_id, answers)?;
+        Ok((Self { log: opened.log, namespace }, !opened.dropped.is_empty()))
     }
 }
 
@@ -239,15 +148,6 @@ fn finish(
     Ok(namespace)
 }
 
-/// Whether a snapshot would leave the log's disk with at least `reserve` bytes; if not, what it needs and what
-/// there is.
-pub(crate) fn room_for_snapshot(log: &Log, reserve: u64) -> io::Result<Result<(), (u64, u64)>> {
-    let from = log.snapshot_bytes()? + log.bytes_since_snapshot();
-    let needed = (from as f64 * SNAPSHOT_ROOM) as u64 + reserve;
-    let free = log.free_bytes()?;
-    Ok(if free >= needed { Ok(()) } else { Err((needed, free)) })
-}
-
 /// Makes a snapshot of everything logged so far. Blocking, and meant for a thread of its own.
 pub(crate) fn snapshot(log: &Log, cluster_id: &str, answers: usize) -> Result<(), StorageError> {
     let upto = log.rotate()?;
@@ -263,44 +163,4 @@ pub(crate) fn snapshot(log: &Log, cluster_id: &str, answers: usize) -> Result<()
     log.snapshot_done(upto)?;
     tracing::info!(upto, bytes, "snapshot written");
     Ok(())
-}
-
-/// The cluster that the folder belongs to; a new one for an empty folder.
-fn identity(folder: &Path) -> Result<String, StorageError> {
-    let path = folder.join(VERSION_FILE);
-    let io_error = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| StorageError::Io { path, source }
-    };
-    match fs::read_to_string(&path) {
-        Ok(text) => {
-            let version: Version = toml::from_str(&text)
-                .map_err(|error| StorageError::Version { path: path.clone(), why: error.message().into() })?;
-            if version.layout > LAYOUT {
-                return Err(StorageError::Layout { path, found: version.layout });
-            }
-            Ok(version.cluster_id)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let entries = fs::read_dir(folder).map_err(io_error(folder))?.flatten();
-            let ours = ["LOCK", "VERSION.tmp"];
-            if entries.map(|entry| entry.file_name()).any(|name| !ours.iter().any(|own| name == *own)) {
-                return Err(StorageError::Foreign(folder.into()));
-            }
-            let version = Version { layout: LAYOUT, cluster_id: uuid::Uuid::new_v4().to_string() };
-            let text = toml::to_string(&version).expect("a plain table");
-            write_durably(folder, VERSION_FILE, &text).map_err(io_error(&path))?;
-            Ok(version.cluster_id)
-        }
-        Err(source) => Err(StorageError::Io { path, source }),
-    }
-}
-
-fn write_durably(folder: &Path, name: &str, text: &str) -> io::Result<()> {
-    let aside = folder.join(format!("{name}.tmp"));
-    let mut file = fs::File::create(&aside)?;
-    io::Write::write_all(&mut file, text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&aside, folder.join(name))?;
-    fs::File::open(folder)?.sync_all()
 }

@@ -82,7 +82,7 @@ pub struct Usage {
     pub dirs: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Bytes times replication; a block being written counts with the whole block size.
+    /// Bytes times replication; a block counts once it is committed.
     pub space: u64,
     /// Limits, if any is set.
     pub quota: Option<Quota>,
@@ -159,6 +159,36 @@ pub enum NodeState {
     Draining,
     /// Everything it has is elsewhere too.
     Drained,
+}
+
+/// How far a drain is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrainStatus {
+    /// The node's state.
+    pub state: NodeState,
+    /// Blocks that want more replicas on nodes that stay.
+    pub blocks_left: u64,
+    /// All of them have as many as the nodes that stay can hold: it will not get further.
+    pub stuck: bool,
+    /// DataNodes that are neither dead nor draining.
+    pub staying: u32,
+    /// Some of the blocks left.
+    pub examples: Vec<DrainBlock>,
+}
+
+/// A block that keeps a node from being drained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrainBlock {
+    /// Which.
+    pub block: BlockId,
+    /// Of which file.
+    pub path: DfsPath,
+    /// Replicas wanted; 0 while it is being written.
+    pub wanted: u32,
+    /// Good replicas on nodes that stay.
+    pub have: u32,
+    /// Why there are no more.
+    pub why: String,
 }
 
 /// One DataNode.

@@ -2,7 +2,8 @@
 //! reading what an earlier `mrctl up` left in the folder: data stays, so its shape stays unless told otherwise.
 
 use super::state::Kind;
-use anyhow::{Context, Result, ensure};
+use crate::output::Usage;
+use anyhow::{Context, Result};
 use daemon::{Bytes, config::Config};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -72,6 +73,10 @@ impl Role {
     }
 }
 
+fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(Usage(what()).into()) }
+}
+
 const NODES: u32 = 3;
 const NODES_MAX: u32 = 200;
 
@@ -109,18 +114,21 @@ impl Layout {
     ) -> Result<Self> {
         let nodes = overrides.nodes.or(before.map(|shape| shape.nodes)).unwrap_or(NODES);
         let racks = overrides.racks.or(before.map(|shape| shape.racks.min(nodes))).unwrap_or(1);
-        ensure!((1..=NODES_MAX).contains(&nodes), "--nodes {nodes}: must be from 1 to {NODES_MAX}");
-        ensure!(racks >= 1, "--racks 0: must be at least 1");
-        ensure!(racks <= nodes, "--racks {racks}: there are only {nodes} nodes to put in racks");
+        demand((1..=NODES_MAX).contains(&nodes), || {
+            format!("--nodes {nodes}: must be from 1 to {NODES_MAX}")
+        })?;
+        demand(racks >= 1, || "--racks 0: must be at least 1".into())?;
+        demand(racks <= nodes, || format!("--racks {racks}: there are only {nodes} nodes to put in racks"))?;
         config.namenode.dir = folder.join("data/namenode");
         config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
         config.namenode.replication = match overrides.replication {
             Some(replication) => {
-                ensure!(replication >= 1, "--replication 0: must be at least 1");
-                ensure!(
-                    replication <= nodes,
-                    "--replication {replication}: there are only {nodes} nodes; ask for fewer replicas or more --nodes"
-                );
+                demand(replication >= 1, || "--replication 0: must be at least 1".into())?;
+                demand(replication <= nodes, || {
+                    format!(
+                        "--replication {replication}: there are only {nodes} nodes; ask for fewer replicas or more --nodes"
+                    )
+                })?;
                 replication
             }
             None => config.namenode.replication.min(nodes),

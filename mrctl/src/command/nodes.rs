@@ -36,7 +36,6 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 /// A node as JSON: its datanode and, if there is one, its tracker.
 #[derive(Serialize)]
 struct Both<'a> {
-    node: &'a str,
     #[serde(flatten)]
     datanode: &'a NodeReport,
     tracker: Option<&'a Tracker>,
@@ -47,10 +46,11 @@ fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Both<'a>>
         .iter()
         .map(|datanode| {
             let node = datanode.address.node.as_str();
-            Both { node, datanode, tracker: trackers.iter().find(|tracker| tracker.name == node) }
+            Both { datanode, tracker: trackers.iter().find(|tracker| tracker.name == node) }
         })
         .collect();
-    all.sort_by(|one, other| natural(one.node).cmp(&natural(other.node)));
+    let name = |both: &Both<'a>| natural(both.datanode.address.node.as_str());
+    all.sort_by(|one, other| name(one).cmp(&name(other)));
     all
 }
 

@@ -13,7 +13,9 @@ const WATCH: Duration = Duration::from_millis(500);
 
 /// Start a cluster on this machine: the masters, and nodes that keep blocks and run tasks
 ///
-/// Started again in the same folder after `mrctl down`, it has the same files and the same shape.
+/// Started again in the same folder after `mrctl down`, it has the same files and the same shape. Settings come
+/// from --config, else from ./fermata.toml, else from the folder's own copy of those it had; flags go over them.
+/// Addresses and folders of the daemons are always its own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl up                                   in the foreground; Ctrl-C stops it\n  \
@@ -53,7 +55,7 @@ pub(crate) struct Args {
     detach: bool,
 }
 
-/// `config` is the global flag: settings for all daemons, under the flags.
+/// `config`: settings for all daemons, under the flags; the global flag's file, or the one in the current folder.
 pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode> {
     let overrides = Overrides {
         nodes: args.nodes,

@@ -161,7 +161,11 @@ fn show(path: &DfsPath, fsck: &client::Fsck, outlook: &str) -> Result<()> {
     let meaning = match fsck.status {
         Health::Healthy => "every block has its replicas".into(),
         Health::Degraded => format!("every block can be read, some have too few replicas; {outlook}"),
-        Health::Corrupt => "at least one block has no good replica: bring back a node that has one".into(),
+        Health::Corrupt => {
+            "at least one block has no good replica: bring back a node that has one; `mrctl fs \
+                             get --skip-lost` reads the rest of its file"
+                .into()
+        }
     };
     let problems = match problems.len() as u64 {
         0 => String::new(),

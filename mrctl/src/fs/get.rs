@@ -5,7 +5,7 @@ use super::{
     dest::{self, Dest, There},
     expand_all,
     put::tell_faults,
-    refuse_dir, tree,
+    refuse_dir, tell_lost, tree,
 };
 use crate::{
     command::end_signal,
@@ -46,6 +46,9 @@ pub(crate) struct Get {
     /// Replace local files that are there
     #[arg(short, long)]
     force: bool,
+    /// Fill blocks that are lost with zeros, say which, and end with exit code 1
+    #[arg(long)]
+    skip_lost: bool,
     /// No progress bar and no closing line
     #[arg(short, long)]
     quiet: bool,
@@ -60,6 +63,13 @@ struct Copy {
     from: DfsPath,
     to: PathBuf,
     length: u64,
+}
+
+/// How each is copied.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    overwrite: bool,
+    skip_lost: bool,
 }
 
 /// All that is to be copied.
@@ -83,7 +93,17 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     if local == "-" {
         for root in roots {
             refuse_dir(&root, "only files can go to standard output")?;
-            copy_out(&mut client.open(&root.path).await?).await?;
+            let mut reader = client.open(&root.path).await?;
+            if args.skip_lost {
+                reader.skip_lost();
+            }
+            let copied = copy_out(&mut reader).await;
+            if tell_lost(&root.path, reader.lost()) {
+                outcome.fail();
+            }
+            if let Err(error) = copied {
+                outcome.note(error)?;
+            }
         }
         return Ok(outcome.code());
     }
@@ -114,10 +134,16 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     };
     let total = plan.copies.iter().map(|copy| copy.length).sum();
     let meter = Arc::new(Meter::new(&label, Some(total), args.quiet || args.json));
-    let reports = copy_all(plan.copies, client, args.force, &meter, &mut outcome).await?;
+    let options = How { overwrite: args.force, skip_lost: args.skip_lost };
+    let reports = copy_all(plan.copies, client, options, &meter, &mut outcome).await?;
     meter.tell();
     drop(meter);
     tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
+    for report in &reports {
+        if tell_lost(&report.status.path, &report.lost) {
+            outcome.fail();
+        }
+    }
     if args.json {
         output::json(&reports)?;
     }
@@ -162,7 +188,7 @@ fn check(plan: &Plan, force: bool) -> Result<()> {
 async fn copy_all(
     copies: Vec<Copy>,
     client: &Client,
-    overwrite: bool,
+    how: How,
     meter: &Arc<Meter>,
     outcome: &mut Outcome,
 ) -> Result<Vec<GetReport>> {
@@ -176,7 +202,12 @@ async fn copy_all(
         {
             let (client, meter) = (client.clone(), Arc::clone(meter));
             running.spawn(async move {
-                client.get(&copy.from, &copy.to, GetOptions { overwrite }, &*meter).await
+                let options = GetOptions { overwrite: how.overwrite };
+                if how.skip_lost {
+                    client.get_skipping_lost(&copy.from, &copy.to, options, &*meter).await
+                } else {
+                    client.get(&copy.from, &copy.to, options, &*meter).await
+                }
             });
         }
         let next = tokio::select! {

@@ -19,7 +19,7 @@ pub(crate) use check::await_health;
 use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use dfs::{
-    client::{Client, ClientError, FileReader, FileStatus},
+    client::{Client, ClientError, FileReader, FileStatus, Lost},
     error::Kind,
     path::DfsPath,
 };
@@ -106,23 +106,29 @@ async fn dispatch(command: FsCommand, client: &Client) -> Result<ExitCode> {
 /// Whether a command over several paths did all of them.
 #[derive(Debug, Default)]
 struct Outcome {
-    failed: bool,
+    /// The highest exit code of what failed.
+    code: u8,
 }
 
 impl Outcome {
+    /// Something is not as it should be, and has been said.
+    fn fail(&mut self) {
+        self.code = self.code.max(1);
+    }
+
     /// Says what failed and goes on. A closed standard output ends the command instead.
     fn note(&mut self, error: anyhow::Error) -> Result<()> {
         let closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
         if error.downcast_ref().is_some_and(closed) {
             return Err(error);
         }
-        eprintln!("mrctl: {}", output::chain(&error));
-        self.failed = true;
+        eprintln!("mrctl: {}{}", output::chain(&error), read::advice(&error));
+        self.code = self.code.max(output::exit_code(&error));
         Ok(())
     }
 
     fn code(&self) -> ExitCode {
-        if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        ExitCode::from(self.code)
     }
 }
 
@@ -197,6 +203,16 @@ async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
         all.push(next);
     }
     Ok(all)
+}
+
+/// Says which bytes of a file are zeros for want of the right ones. Whether there are any.
+fn tell_lost(path: &DfsPath, lost: &[Lost]) -> bool {
+    for Lost { block, offset, length, why } in lost {
+        eprintln!(
+            "mrctl: {path}: {length} bytes from byte {offset} on are lost ({block}: {why}); zeros stand in for them"
+        );
+    }
+    !lost.is_empty()
 }
 
 /// The rest of a file, to standard output.

@@ -1,9 +1,9 @@
 //! `mrctl fs cat` and `tail`: verified bytes to standard output.
 
-use super::{Outcome, copy_out, expand, expand_all, refuse_dir};
+use super::{Outcome, copy_out, expand, expand_all, refuse_dir, tell_lost};
 use anyhow::{Result, bail};
 use daemon::Bytes;
-use dfs::client::{Client, FileReader};
+use dfs::client::{Client, ClientError, FileReader};
 use std::process::ExitCode;
 
 const LINES: u64 = 10;
@@ -16,6 +16,19 @@ pub(crate) struct Cat {
     /// Files or patterns
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
+    /// Print zeros for blocks that are lost, say which on standard error, and end with exit code 1
+    #[arg(long)]
+    skip_lost: bool,
+}
+
+/// What to do about an error of reading, to be put behind it.
+pub(super) fn advice(error: &anyhow::Error) -> &'static str {
+    match error.downcast_ref() {
+        Some(ClientError::Read { .. }) => {
+            "; to read the rest of the file, use `fs get` or `fs cat` with --skip-lost"
+        }
+        _ => "",
+    }
 }
 
 /// Print the end of a file
@@ -39,10 +52,17 @@ pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
     for status in expand_all(client, &args.paths, &mut outcome).await? {
         let copied = async {
             refuse_dir(&status, "only files can be printed")?;
-            copy_out(&mut client.open(&status.path).await?).await
+            let mut reader = client.open(&status.path).await?;
+            if args.skip_lost {
+                reader.skip_lost();
+            }
+            copy_out(&mut reader).await?;
+            Ok(tell_lost(&status.path, reader.lost()))
         };
-        if let Err(error) = copied.await {
-            outcome.note(error)?;
+        match copied.await {
+            Ok(true) => outcome.fail(),
+            Ok(false) => {}
+            Err(error) => outcome.note(error)?,
         }
     }
     Ok(outcome.code())

@@ -1,7 +1,7 @@
 //! `mrctl fs du` and `quota`.
 
 use super::{Outcome, expand_all};
-use crate::output::{self, Sizes};
+use crate::output::{self, Sizes, Usage};
 use anyhow::{Result, bail};
 use daemon::Bytes;
 use dfs::{
@@ -128,7 +128,7 @@ pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
     if args.files.is_some() || args.space.is_some() {
         let new = with_limits(usage.quota.unwrap_or_default(), args.files, args.space);
         if new.files == Some(0) {
-            bail!("--files 0: the folder itself counts; the least is 1");
+            bail!(Usage("--files 0: the folder itself counts; the least is 1".into()));
         }
         client.set_quota(&path, new).await?;
     }

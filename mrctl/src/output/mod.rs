@@ -9,6 +9,7 @@ pub(crate) use size::{Sizes, age, count, human, millis, permissions, time};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
+use dfs::{client::ClientError, error::Kind};
 use serde::Serialize;
 use std::io::Write;
 
@@ -29,6 +30,29 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// What was asked for makes no sense, whatever the cluster is like: exit code 2.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// The exit code for an error: 2 for bad usage and bad values, 1 for an operation that failed.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    let usage = error.chain().any(|cause| {
+        cause.is::<Usage>()
+            || cause.is::<dfs::path::PathError>()
+            || cause.is::<daemon::config::ConfigError>()
+            || cause.downcast_ref::<ClientError>().is_some_and(|error| error.is(Kind::Invalid))
+    });
+    if usage { 2 } else { 1 }
 }
 
 /// Prints a value as indented JSON.
@@ -72,8 +96,18 @@ pub(crate) fn align_right(table: &mut Table, columns: &[usize]) {
 
 #[cfg(test)]
 mod tests {
-    use super::chain;
+    use super::*;
     use anyhow::Context;
+
+    #[test]
+    fn bad_values_exit_with_2_and_failures_with_1() {
+        let refused = |kind| ClientError::Refused(dfs::error::Error::new(kind, "x"));
+        assert_eq!(exit_code(&Usage("x".into()).into()), 2);
+        assert_eq!(exit_code(&dfs::path::DfsPath::parse("relative").unwrap_err().into()), 2);
+        assert_eq!(exit_code(&anyhow::Error::from(refused(Kind::Invalid)).context("y")), 2);
+        assert_eq!(exit_code(&refused(Kind::NotFound).into()), 1);
+        assert_eq!(exit_code(&anyhow::anyhow!("x")), 1);
+    }
 
     #[test]
     fn a_cause_is_told_once() {

@@ -89,17 +89,17 @@ fn daemons_refuse_bad_configuration_with_file_and_line() {
             daemon(name, &[&["--config", config.to_str().unwrap()], args].concat())
         };
         let (code, line) = run("[namenode]\nlissten = \"x\"\n", &[]);
-        assert!(code == 1 && line.contains("fermata.toml:2") && line.contains("lissten"), "{name}: {line}");
+        assert!(code == 2 && line.contains("fermata.toml:2") && line.contains("lissten"), "{name}: {line}");
         let (code, line) = run("[namenode\n", &[]);
-        assert!(code == 1 && line.contains("fermata.toml:1"), "{name}: {line}");
+        assert!(code == 2 && line.contains("fermata.toml:1"), "{name}: {line}");
         let (code, line) = run("", &["--listen", "0.0.0.0:0"]);
         assert!(code == 1 && line.contains("--insecure"), "{name}: {line}");
         let (code, line) = run("", &["--listen", "127.0.0.1:70000"]);
-        assert!(code == 1 && line.contains("70000"), "{name}: {line}");
+        assert!(code == 2 && line.contains("70000"), "{name}: {line}");
         let (code, _) = daemon(name, &["--no-such-flag"]);
         assert_eq!(code, 2);
         let (code, line) = daemon(name, &["--config", "/no/such/file"]);
-        assert!(code == 1 && line.contains("/no/such/file"), "{name}: {line}");
+        assert!(code == 2 && line.contains("/no/such/file"), "{name}: {line}");
     }
 }
 

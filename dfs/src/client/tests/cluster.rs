@@ -341,7 +341,7 @@ impl NameNode for FakeNameNode {
 
     /// An enum value that nobody knows.
     async fn drain(&self, _: Request<pb::DrainRequest>) -> Reply<pb::DrainReply> {
-        Ok(Response::new(pb::DrainReply { state: 77, blocks_left: 0 }))
+        Ok(Response::new(pb::DrainReply { state: 77, ..pb::DrainReply::default() }))
     }
 
     async fn fsck(&self, request: Request<pb::FsckRequest>) -> Reply<pb::FsckReply> {

@@ -164,3 +164,14 @@ async fn a_command_in_a_lost_answer_is_carried_out_once_it_is_repeated() {
     bench.namenode.until(&node, "the deletion", |known| known.deleted == [1]).await;
     assert_eq!(bench.namenode.known(&node).registrations.len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_says_goodbye() {
+    let bench = Bench::new().await;
+    let node = bench.node("a").await;
+    let uuid = node.uuid().to_string();
+    assert!(bench.namenode.known(&node).heartbeats.iter().all(|heartbeat| !heartbeat.leaving));
+    node.stop().await;
+    let heard = bench.namenode.books.lock().nodes[&uuid].heartbeats.clone();
+    assert!(heard.iter().any(|heartbeat| heartbeat.leaving), "and it is heard before the node ends");
+}

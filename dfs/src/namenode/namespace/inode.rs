@@ -111,12 +111,10 @@ impl Sum for Totals {
 }
 
 impl File {
-    /// What it adds to the folders above it.
+    /// What it adds to the folders above it. A block counts from its commit on, with the bytes it has.
     pub(in crate::namenode) fn totals(&self) -> Totals {
-        let unfinished = self.open.as_ref().map_or(0, |open| i128::from(open.unfinished));
         let bytes = i128::from(self.length);
-        let held = bytes + unfinished * i128::from(self.block_size);
-        Totals { files: 1, dirs: 0, bytes, space: held * i128::from(self.replication) }
+        Totals { files: 1, dirs: 0, bytes, space: bytes * i128::from(self.replication) }
     }
 }
 

@@ -90,17 +90,20 @@ impl<'a> Plan<'a> {
         Ok(Outcome::File(file))
     }
 
-    /// Commits lengths and adds `block` to the end. Tells the file's block size and replication.
+    /// Commits lengths and adds `block` to the end. Tells the file's block size and replication. Nothing is
+    /// reserved for it: it counts when it is committed, and is refused now only if what its writer `expected` to put
+    /// there (a byte, if that is not known) is too much already.
     pub(in crate::namenode) fn add_block(
         &mut self,
         id: FileId,
         holder: &str,
         commits: &[BlockLength],
         block: BlockId,
+        expected: u64,
     ) -> Result<(u64, u32), Error> {
         let (inode, file) = self.written_by(id, holder)?;
         self.commit_lengths(id, inode, file, commits)?;
-        let space = i128::from(file.block_size) * i128::from(file.replication);
+        let space = i128::from(expected.clamp(1, file.block_size)) * i128::from(file.replication);
         self.charge(inode.parent, Totals { space, ..Totals::default() });
         self.edits.push(Edit::BlockAdded { file: id, block });
         *self.gained.entry(id).or_default() += 1;
@@ -207,15 +210,9 @@ impl<'a> Plan<'a> {
             }
             lengths.insert(*block, *length);
             self.edits.push(Edit::BlockCommitted { block: *block, length: *length });
-            let saved = i128::from(file.block_size) - i128::from(*length);
-            self.charge(
-                inode.parent,
-                Totals {
-                    bytes: i128::from(*length),
-                    space: -saved * i128::from(file.replication),
-                    ..Totals::default()
-                },
-            );
+            let bytes = i128::from(*length);
+            let space = bytes * i128::from(file.replication);
+            self.charge(inode.parent, Totals { bytes, space, ..Totals::default() });
         }
         Ok(lengths)
     }

@@ -63,7 +63,7 @@ impl State {
                 surplus.insert(*block);
             }
             for ix in on.iter().filter(|ix| self.nodes.get(**ix).draining) {
-                if !self.is_drainable(tally) {
+                if !tally.is_drainable() {
                     left.entry(*ix).or_default().insert(*block);
                 }
             }

@@ -24,6 +24,12 @@ impl State {
         let Some(ix) = self.current(node, incarnation) else { return HeartbeatAnswer::RegisterAgain };
         let node = self.nodes.get_mut(ix);
         node.heard_ms = now.mono_ms;
+        if heartbeat.leaving {
+            // Nothing it could tell counts any more; if it comes back, it registers.
+            self.bury(ix);
+            self.nodes_changed();
+            return HeartbeatAnswer::Commands(Vec::new());
+        }
         match &node.last {
             Some((seq, answer)) if *seq == heartbeat.seq => return HeartbeatAnswer::Commands(answer.clone()),
             // Overtaken by a later one on the way: what it tells is old.

@@ -8,6 +8,7 @@
 //! before it lets answers out, and calls [`State::tick`] a few times a second.
 
 mod check;
+mod drain;
 mod heartbeat;
 mod leases;
 mod nodes;
@@ -235,7 +236,8 @@ impl State {
 
     fn refuse_in_safemode(&self) -> Result<(), Error> {
         let status = self.safemode();
-        if status.on { Err(Error::new(Kind::Safemode, status.reason)) } else { Ok(()) }
+        let kind = if self.safemode.is_held() { Kind::Held } else { Kind::Safemode };
+        if status.on { Err(Error::new(kind, status.reason)) } else { Ok(()) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! How DataNodes come and go: registration, full reports, silence, draining.
+//! How DataNodes come and go: registration, full reports, silence.
 
 use super::{
     State,
@@ -7,11 +7,7 @@ use super::{
 use crate::{
     error::{Error, Kind},
     ids::{BlockId, Incarnation, NodeUuid},
-    namenode::{
-        namespace::Edit,
-        op::{BlockLength, Now, Op, Registration},
-        view::NodeState,
-    },
+    namenode::op::{BlockLength, Now, Op, Registration},
 };
 use std::collections::BTreeSet;
 
@@ -213,7 +209,7 @@ impl State {
     }
 
     /// A dead node holds nothing.
-    fn bury(&mut self, ix: Ix) {
+    pub(super) fn bury(&mut self, ix: Ix) {
         self.void_orders(ix);
         let node = self.nodes.get_mut(ix);
         node.life = Life::Dead;
@@ -264,39 +260,6 @@ impl State {
         }
     }
 
-    /// The edit for Drain, if it changes anything.
-    pub(super) fn plan_drain(&self, node: &str, cancel: bool) -> Result<Vec<Edit>, Error> {
-        let draining = self.namespace.is_draining(node);
-        if self.nodes.find_name(node).is_none() && !(cancel && draining) {
-            return Err(unknown_node(node));
-        }
-        let set = Edit::DrainSet { node: node.to_owned(), on: !cancel };
-        Ok(if draining == cancel { vec![set] } else { Vec::new() })
-    }
-
-    /// A node of this name is to be emptied, or no longer.
-    pub(super) fn drain_changed(&mut self, name: &str) {
-        let Some(ix) = self.nodes.find_name(name) else { return };
-        let draining = self.namespace.is_draining(name);
-        let node = self.nodes.get_mut(ix);
-        node.draining = draining;
-        node.left.clear();
-        let blocks: Vec<BlockId> = node.blocks.iter().copied().collect();
-        self.nodes.recount();
-        for block in blocks {
-            self.recheck(block);
-        }
-        self.nodes_changed();
-    }
-
-    /// The answer to Drain: how a node is, and how many blocks must be copied before it may leave. One that has
-    /// not registered since the start (its draining can be cancelled) is as good as dead.
-    pub fn drain_status(&self, node: &str) -> (NodeState, u64) {
-        let Some(ix) = self.nodes.find_name(node) else { return (NodeState::Dead, 0) };
-        let node = self.nodes.get(ix);
-        (node.state(), node.left.len() as u64)
-    }
-
     /// Refuses replicas that nobody could hold, if a number was asked for. Soon after the start that may yet
     /// change, so the caller is told to ask again.
     pub(super) fn check_replicas_asked(&self, now: Now, op: &Op) -> Result<(), Error> {
@@ -319,8 +282,4 @@ impl State {
             ),
         ))
     }
-}
-
-fn unknown_node(node: &str) -> Error {
-    Error::new(Kind::NotFound, format!("no DataNode is called {node:?}: see the report for their names"))
 }

@@ -36,6 +36,12 @@ impl Tally {
             _ => Some(1 + (self.live * 100 / self.wanted) as u8),
         }
     }
+
+    /// Whether a draining node may go as far as this block is concerned: as many replicas as are wanted are on
+    /// nodes that stay.
+    pub(super) fn is_drainable(self) -> bool {
+        self.sure >= self.wanted
+    }
 }
 
 impl State {
@@ -225,7 +231,7 @@ impl State {
         }
         let holders = self.good.get(&block).into_iter().flatten().copied();
         let unsettled = self.unsettled.get(&block).into_iter().flatten().map(|(ix, _)| *ix);
-        let enough = tally.is_some_and(|tally| self.is_drainable(tally));
+        let enough = tally.is_some_and(Tally::is_drainable);
         for ix in holders.chain(unsettled) {
             let node = self.nodes.get_mut(ix);
             if node.draining && !enough {
@@ -237,12 +243,6 @@ impl State {
         if let Some(tally) = tally {
             self.clear_bad(block, tally);
         }
-    }
-
-    /// Whether a draining node may go as far as this block is concerned: as many replicas are on nodes that
-    /// stay as are wanted, or as there are such nodes.
-    pub(super) fn is_drainable(&self, tally: Tally) -> bool {
-        tally.sure >= tally.wanted.min(self.nodes.staying() as u32).max(1)
     }
 
     /// Damaged replicas go when good ones have taken their place, or when that is possible only in the very

@@ -24,6 +24,11 @@ impl Safemode {
         self.waiting || self.manual || self.disk_free.is_some()
     }
 
+    /// Whether it ends only when an operator says so.
+    pub(super) fn is_held(&self) -> bool {
+        self.manual
+    }
+
     /// Whether it has been off for this long.
     pub(super) fn left_for(&self, now: Now, ms: u64) -> bool {
         self.left_ms.is_some_and(|left| now.mono_ms.saturating_sub(left) >= ms)

@@ -213,6 +213,7 @@ impl Bench {
             exclude_nodes: vec![],
             writer_host: String::new(),
             suggested_hosts: vec![],
+            expected: 0,
         })?;
         let Outcome::Block { block, nodes } = outcome else { panic!("{outcome:?}") };
         Ok((block, nodes))

@@ -85,6 +85,7 @@ fn commits_must_make_sense() {
         exclude_nodes: vec![],
         writer_host: "n1".into(),
         suggested_hosts: vec![],
+        expected: 0,
     };
     bench.ask(add(vec![good])).unwrap();
     assert_eq!(bench.refused(add(vec![BlockLength { length: 51, ..good }])), Kind::Invalid);
@@ -248,29 +249,29 @@ fn quotas_stop_growth() {
     let quota = Quota { files: Some(4), space: Some(450) };
     bench.ask(Op::SetQuota { path: path("/q"), quota }).unwrap();
     let file = bench.create("/q/sub/f");
-    let first = bench.write(file, 10);
-    bench.add_block_as(file, "w").unwrap();
-    let full = bench.ask(Op::AddBlock {
+    let add = |commits: &[BlockLength], expected| Op::AddBlock {
         file,
         holder: "w".into(),
-        commits: vec![],
+        commits: commits.to_vec(),
         exclude_nodes: vec![],
         writer_host: String::new(),
         suggested_hosts: vec![],
-    });
-    assert_eq!(full.unwrap_err().kind, Kind::Quota, "an unfinished block counts whole, twice");
+        expected,
+    };
+    // 450 bytes hold 225, twice; blocks of 100. Open blocks reserve nothing, so small files fit beside each other.
+    let blocks = [bench.write(file, 100), bench.write(file, 100), bench.write(file, 5)];
     let usage = bench.state.usage(&path("/q")).unwrap();
-    assert_eq!((usage.files, usage.dirs, usage.bytes, usage.space), (1, 1, 0, 400));
-    bench
-        .ask(Op::AddBlock {
-            file,
-            holder: "w".into(),
-            commits: vec![first],
-            exclude_nodes: vec![],
-            writer_host: String::new(),
-            suggested_hosts: vec![],
-        })
-        .unwrap();
+    assert_eq!((usage.files, usage.dirs, usage.bytes, usage.space), (1, 1, 0, 0));
+    bench.ask(add(&blocks, 0)).unwrap();
+    assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410);
+    assert_eq!(bench.refused(add(&[], 21)), Kind::Quota, "said before it is written");
+    bench.ask(add(&[], 20)).unwrap();
+    let last = bench.write(file, 20);
+    let over = bench.write(file, 1);
+    assert_eq!(bench.refused(add(&[last, over], 0)), Kind::Quota, "what is too much is not kept");
+    assert_eq!(bench.refused(add(&[last], 0)), Kind::Quota, "not a byte is left for another block");
+    assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410, "a refusal changes nothing");
+    assert_eq!(&bench.replayed(), bench.state.namespace());
     bench.ask(mkdir("/q/d", false)).unwrap();
     assert_eq!(bench.refused(mkdir("/q/e", false)), Kind::Quota);
     bench.ask(mkdir("/e", false)).unwrap();
@@ -302,6 +303,7 @@ fn an_expired_lease_closes_with_the_leading_run() {
             exclude_nodes: vec![],
             writer_host: String::new(),
             suggested_hosts: vec![],
+            expected: 0,
         })
         .unwrap();
     // The second block was finished but never committed, the third never arrived, the fourth is committed.

@@ -115,6 +115,31 @@ fn another_clusters_node_is_refused_with_both_ids() {
 }
 
 #[test]
+fn a_node_that_says_goodbye_is_dead_at_once_and_its_blocks_are_copied() {
+    let mut bench = Bench::with_nodes(3);
+    let (_, blocks) = bench.file("/f", 2, &[10]);
+    bench.run_ms(11_000);
+    let gone = bench.good_on(blocks[0])[0];
+    let (uuid, incarnation) = (bench.nodes[gone].uuid, Incarnation(1));
+    let goodbye = Heartbeat { leaving: true, ..Heartbeat::default() };
+    let answer = bench.state.heartbeat(bench.now, uuid, incarnation, goodbye.clone());
+    assert_eq!(answer, HeartbeatAnswer::Commands(vec![]));
+    bench.nodes[gone].up = false;
+    bench.check();
+    let name = bench.nodes[gone].name.clone();
+    assert_eq!(state_of(&bench, &name), NodeState::Dead);
+    assert_eq!(bench.state.report(bench.now).under_replicated, 1, "nobody waits for the silence to grow");
+    assert!(bench.state.locate(&path("/f"), 0, 10, "").unwrap().1[0].nodes.iter().all(|n| n.uuid != uuid));
+    bench.run_ms(2_000);
+    assert_eq!(bench.state.report(bench.now).under_replicated, 0);
+    // A goodbye on its way twice, or late, does no harm; a return is a new start.
+    assert_eq!(bench.state.heartbeat(bench.now, uuid, incarnation, goodbye), HeartbeatAnswer::RegisterAgain);
+    bench.nodes[gone].up = true;
+    bench.beat_all();
+    assert_eq!(state_of(&bench, &name), NodeState::Live);
+}
+
+#[test]
 fn silence_makes_suspect_then_dead_and_a_return_is_a_new_start() {
     let mut bench = Bench::with_nodes(2);
     let (_, blocks) = bench.file("/f", 2, &[10]);

@@ -160,12 +160,12 @@ fn a_drained_node_is_empty_of_need() {
     let blocks = bench.file("/f", 2, &[10; 10]).1;
     bench.ask(drain("n1", false)).unwrap();
     let held = bench.nodes[0].disk.len() as u64;
-    assert_eq!(bench.state.drain_status("n1"), (NodeState::Draining, held));
+    assert_eq!(drained(&bench, "n1"), (NodeState::Draining, held));
     let (_, located) = bench.state.locate(&path("/f"), 0, 1000, "n1").unwrap();
     assert!(located.iter().all(|at| at.nodes.len() == 2), "it serves until it goes");
     bench.restart();
     bench.run_ms(30_000);
-    assert_eq!(bench.state.drain_status("n1"), (NodeState::Drained, 0));
+    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
     for block in &blocks {
         assert!(bench.good_on(*block).iter().filter(|at| **at != 0).count() >= 2);
     }
@@ -174,30 +174,59 @@ fn a_drained_node_is_empty_of_need() {
         assert!(!bench.add_block_as(file, "w").unwrap().1.contains(&bench.nodes[0].uuid));
     }
     bench.ask(drain("n1", true)).unwrap();
-    assert_eq!(bench.state.drain_status("n1").0, NodeState::Live);
+    assert_eq!(drained(&bench, "n1").0, NodeState::Live);
     bench.run_ms(5_000);
     assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2), "and the surplus goes");
 }
 
 #[test]
-fn draining_ends_with_as_many_replicas_as_the_rest_can_hold() {
+fn a_node_is_not_drained_while_too_few_stay_for_its_blocks() {
     let mut bench = Bench::with_nodes(3);
-    bench.file("/f", 3, &[10; 4]);
+    let blocks = bench.file("/f", 2, &[10; 4]).1;
+    bench.ask(drain("n1", false)).unwrap();
+    bench.run_ms(15_000);
+    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+    // With the second one gone too, each block has one place left.
     bench.ask(drain("n2", false)).unwrap();
-    bench.run_ms(2_000);
-    assert_eq!(bench.state.drain_status("n2"), (NodeState::Drained, 0));
+    bench.run_ms(15_000);
+    for node in ["n1", "n2"] {
+        let status = bench.state.drain_status(node);
+        assert_eq!((status.state, status.stuck, status.staying), (NodeState::Draining, true, 1), "{node}");
+        let example = &status.examples[0];
+        assert!(blocks.contains(&example.block) && example.path == path("/f"), "{example:?}");
+        assert_eq!((example.wanted, example.have), (2, 1));
+        assert_eq!(example.why, "datanodes that stay: 1");
+    }
+    assert!(blocks.iter().all(|block| bench.good_on(*block).contains(&2)), "what can be copied is");
+    // Fewer wanted, or one more to stay: then it is drained.
+    bench.ask(setrep("/f", 1)).unwrap();
+    assert_eq!(drained(&bench, "n2"), (NodeState::Drained, 0));
+    bench.ask(setrep("/f", 2)).unwrap();
+    bench.ask(drain("n1", true)).unwrap();
+    bench.run_ms(15_000);
+    assert_eq!(drained(&bench, "n2"), (NodeState::Drained, 0));
     bench.ask(drain("n1", false)).unwrap();
     bench.ask(drain("n3", false)).unwrap();
-    bench.run_ms(12_000);
-    assert_eq!(bench.state.drain_status("n3"), (NodeState::Draining, 4), "somebody must stay");
+    assert!(bench.state.drain_status("n3").stuck, "somebody must stay");
+}
+
+#[test]
+fn a_drain_can_be_cancelled_for_a_node_that_never_came_back() {
+    let mut bench = Bench::with_nodes(3);
+    bench.file("/f", 3, &[10; 4]);
+    bench.ask(drain("n1", false)).unwrap();
     assert_eq!(bench.refused(drain("n9", true)), Kind::NotFound);
-    // One that has not come back since the start can be let off.
     bench.nodes[0].up = false;
     bench.restart();
     bench.run_ms(1_000);
     bench.state.set_safemode(false);
     bench.ask(drain("n1", true)).unwrap();
-    assert_eq!(bench.state.drain_status("n1"), (NodeState::Dead, 0));
+    assert_eq!(drained(&bench, "n1"), (NodeState::Dead, 0));
+}
+
+fn drained(bench: &Bench, node: &str) -> (NodeState, u64) {
+    let status = bench.state.drain_status(node);
+    (status.state, status.blocks_left)
 }
 
 /// Takes what a node is told, without doing it.
@@ -231,13 +260,13 @@ fn what_a_node_had_before_it_started_again_is_no_reason_to_delete() {
     bench.ask(drain("n3", false)).unwrap();
     bench.tick();
     bench.check();
-    assert_eq!(bench.state.drain_status("n3"), (NodeState::Draining, 1));
+    assert_eq!(drained(&bench, "n3"), (NodeState::Draining, 1));
     assert!((0..3).all(|index| told_to_delete(&mut bench, index).is_empty()), "{block} may be gone there");
     for index in [0, 1] {
         bench.register(index).unwrap();
     }
     bench.run_ms(2_000);
-    assert_eq!(bench.state.drain_status("n3"), (NodeState::Drained, 0));
+    assert_eq!(drained(&bench, "n3"), (NodeState::Drained, 0));
     assert!(bench.good_on(block).contains(&1));
 }
 

@@ -130,6 +130,7 @@ mutations! {
         exclude_nodes: m.exclude_nodes,
         writer_host: m.writer_host,
         suggested_hosts: m.suggested_hosts,
+        expected: m.expected,
     };
     pb::AbandonBlockRequest: |m| Op::AbandonBlock {
         file: FileId(m.file_id),
@@ -210,6 +211,7 @@ pub(crate) fn heartbeat(message: pb::HeartbeatRequest) -> Result<(NodeUuid, Inca
         deleted: message.deleted.into_iter().map(BlockId).collect(),
         bad: message.bad.into_iter().map(|one| (BlockId(one.block_id), one.reason)).collect(),
         lost: message.lost.into_iter().map(BlockId).collect(),
+        leaving: message.leaving,
     };
     Ok((node_uuid(&message.uuid)?, Incarnation(message.incarnation), heartbeat))
 }

@@ -4,8 +4,8 @@ use crate::namenode::{
     op::{Command, HeartbeatAnswer, Quota},
     state::State,
     view::{
-        FileStatus, FsckBlock, FsckFile, FsckPage, LocatedBlock, NodeAddress, NodeReport, NodeState, Report,
-        SafemodeStatus, Usage,
+        DrainBlock, DrainStatus, FileStatus, FsckBlock, FsckFile, FsckPage, LocatedBlock, NodeAddress,
+        NodeReport, NodeState, Report, SafemodeStatus, Usage,
     },
 };
 use proto::dfs as pb;
@@ -100,7 +100,24 @@ pub(crate) fn safemode(safemode: SafemodeStatus) -> pb::Safemode {
     }
 }
 
-pub(crate) fn node_state(state: NodeState) -> pb::NodeState {
+pub(crate) fn drain_status(status: DrainStatus) -> pb::DrainReply {
+    let example = |block: DrainBlock| pb::DrainBlock {
+        block_id: block.block.0,
+        path: block.path.to_string(),
+        wanted: block.wanted,
+        have: block.have,
+        why: block.why,
+    };
+    pb::DrainReply {
+        state: node_state(status.state).into(),
+        blocks_left: status.blocks_left,
+        stuck: status.stuck,
+        staying: status.staying,
+        examples: status.examples.into_iter().map(example).collect(),
+    }
+}
+
+fn node_state(state: NodeState) -> pb::NodeState {
     match state {
         NodeState::Live => pb::NodeState::Live,
         NodeState::Suspect => pb::NodeState::Suspect,

@@ -1,0 +1,328 @@
+//! The folder of a daemon that keeps a journal: whose it is, and the journal in it, opened.
+//!
+//! `VERSION` names the cluster and is written once, before the journal. From then on the journal must be there:
+//! one that has vanished is refused, for an empty one would pass for a cluster without files or jobs. `NEW` stands
+//! beside `VERSION` until the first journal exists, so that a crash between the two is told from a loss.
+//!
+//! Deliberately absent: the lock on the folder, which its daemon holds, and what the records mean.
+
+use crate::{
+    Log, LogError, Opened, Recovery, Replay,
+    disk::{Disk, RealDisk},
+    format::Name,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+const LAYOUT: u32 = 1;
+const VERSION_FILE: &str = "VERSION";
+const NEW_FILE: &str = "NEW";
+/// Written before `--recover` drops anything and removed when that is dealt with, so that a crash between the
+/// two is noticed by the next start.
+const RECOVERING_FILE: &str = "RECOVERING";
+
+/// What differs between the daemons that keep such a folder.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner {
+    /// Its name, e.g. `NameNode`.
+    pub name: &'static str,
+    /// What it calls its journal, e.g. `edit log`.
+    pub log: &'static str,
+    /// The journal's folder within its own.
+    pub folder: &'static str,
+}
+
+/// Why a folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    /// The system would not.
+    #[error("cannot use {path}: {source}")]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It holds something else.
+    #[error("folder {folder} is not empty and not a {owner}'s (it has no VERSION file): name an empty one")]
+    Foreign {
+        /// Who wanted it.
+        owner: &'static str,
+        /// Which.
+        folder: PathBuf,
+    },
+    /// `VERSION` cannot be understood.
+    #[error("{path} is not readable: {why}")]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Written by a newer Fermata.
+    #[error("{path} has layout {found}, this build knows {LAYOUT}: use the build that wrote it")]
+    Layout {
+        /// The file.
+        path: PathBuf,
+        /// Its layout.
+        found: u32,
+    },
+    /// The journal is gone.
+    #[error(
+        "{folder} has no {log} in it, though VERSION beside it says there was one (of cluster {cluster_id}): \
+         restore it from a copy, or start once with --recover to begin with nothing (it drops all that the \
+         {log} held)"
+    )]
+    Missing {
+        /// Where it should be.
+        folder: PathBuf,
+        /// What it is called.
+        log: &'static str,
+        /// Whose it was.
+        cluster_id: String,
+    },
+    /// The journal is damaged.
+    #[error(
+        "{log} in {folder}: {source}; to go on without what cannot be read, start once with --recover \
+         (it says what it drops, and keeps the damaged file)"
+    )]
+    Damaged {
+        /// Where.
+        folder: PathBuf,
+        /// What it is called.
+        log: &'static str,
+        /// What, with file and offset.
+        source: LogError,
+    },
+    /// The journal cannot be opened for another reason.
+    #[error("{log}: {source}")]
+    Log {
+        /// What it is called.
+        log: &'static str,
+        /// Why.
+        source: LogError,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Version {
+    layout: u32,
+    cluster_id: String,
+}
+
+/// A folder, opened; `replay` is still to be read.
+pub struct Home {
+    /// Takes records at once.
+    pub log: Log,
+    /// What was there.
+    pub replay: Replay,
+    /// Whose it is.
+    pub cluster_id: String,
+    /// Records may have been dropped, now or by a start that did not get to [`Recovering::done`].
+    pub lost: bool,
+    /// To be ended when what came of lost records has been dealt with, durably.
+    pub recovering: Recovering,
+}
+
+/// The mark in a folder whose lost records have not been dealt with yet, if there is one.
+#[must_use = "without `done` the next start takes this one's loss for unsettled"]
+pub struct Recovering(PathBuf);
+
+impl Recovering {
+    /// They have.
+    pub fn done(self) -> Result<(), HomeError> {
+        remove(&self.0)
+    }
+}
+
+impl Home {
+    /// Opens the folder, making it ready if it is empty. The caller holds its lock.
+    pub fn open(owner: Owner, folder: &Path, recovery: Recovery) -> Result<Self, HomeError> {
+        let cluster_id = identity(owner, folder)?;
+        let marker = folder.join(RECOVERING_FILE);
+        let interrupted = is_there(&marker)?;
+        if recovery == Recovery::DropDamaged {
+            write_durably(folder, RECOVERING_FILE, "")?;
+        }
+        let path = folder.join(owner.folder);
+        let disk = RealDisk::open(&path).map_err(io_error(&path))?;
+        let new = folder.join(NEW_FILE);
+        let vanished = !is_there(&new)? && !has_journal(&disk).map_err(io_error(&path))?;
+        if vanished && recovery == Recovery::Refuse {
+            return Err(HomeError::Missing { folder: path, log: owner.log, cluster_id });
+        }
+        if vanished {
+            let (log, folder) = (owner.log, path.display());
+            tracing::error!(%folder, "the {log} is gone: beginning with nothing, as --recover asked");
+        }
+        let opened = open_log(owner, Arc::new(disk), recovery).map_err(|source| {
+            let log = owner.log;
+            if source.is_damage() {
+                HomeError::Damaged { folder: path, log, source }
+            } else {
+                HomeError::Log { log, source }
+            }
+        })?;
+        remove(&new)?;
+        let lost = vanished || interrupted || !opened.dropped.is_empty();
+        let Opened { log, replay, .. } = opened;
+        Ok(Self { log, replay, cluster_id, lost, recovering: Recovering(marker) })
+    }
+}
+
+/// Opens a journal on any disk, and tells its user what had to go.
+pub fn open_log(owner: Owner, disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Opened, LogError> {
+    let opened = Log::open(disk, recovery)?;
+    let log = owner.log;
+    if let Some(torn) = &opened.torn {
+        tracing::warn!(
+            file = torn.file,
+            offset = torn.offset,
+            bytes = torn.bytes,
+            "cut an unfinished write from the {log}; none of it had been acknowledged"
+        );
+    }
+    for part in &opened.dropped {
+        tracing::error!(
+            file = part.file,
+            offset = part.offset,
+            bytes = part.bytes,
+            records_known = part.records_known,
+            kept_as = part.kept_as.as_deref().unwrap_or("-"),
+            why = part.why,
+            "dropped a damaged part of the {log}, as --recover asked"
+        );
+    }
+    Ok(opened)
+}
+
+fn has_journal(disk: &dyn Disk) -> io::Result<bool> {
+    Ok(disk.list()?.iter().any(|name| matches!(Name::parse(name), Name::File(..))))
+}
+
+/// The cluster that the folder belongs to; a new one for an empty folder.
+fn identity(owner: Owner, folder: &Path) -> Result<String, HomeError> {
+    let path = folder.join(VERSION_FILE);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let version: Version = toml::from_str(&text)
+                .map_err(|error| HomeError::Version { path: path.clone(), why: error.message().into() })?;
+            if version.layout > LAYOUT {
+                return Err(HomeError::Layout { path, found: version.layout });
+            }
+            Ok(version.cluster_id)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let entries = fs::read_dir(folder).map_err(io_error(folder))?.flatten();
+            let ours = ["LOCK", "VERSION.tmp", NEW_FILE, "NEW.tmp"];
+            if entries.map(|entry| entry.file_name()).any(|name| !ours.iter().any(|own| name == *own)) {
+                return Err(HomeError::Foreign { owner: owner.name, folder: folder.into() });
+            }
+            write_durably(folder, NEW_FILE, "")?;
+            let version = Version { layout: LAYOUT, cluster_id: uuid::Uuid::new_v4().to_string() };
+            let text = toml::to_string(&version).expect("a plain table");
+            write_durably(folder, VERSION_FILE, &text)?;
+            Ok(version.cluster_id)
+        }
+        Err(source) => Err(HomeError::Io { path, source }),
+    }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> HomeError {
+    let path = path.to_path_buf();
+    move |source| HomeError::Io { path, source }
+}
+
+fn is_there(path: &Path) -> Result<bool, HomeError> {
+    path.try_exists().map_err(io_error(path))
+}
+
+fn remove(path: &Path) -> Result<(), HomeError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), HomeError> {
+    let aside = folder.join(format!("{name}.tmp"));
+    let write = || {
+        let mut file = fs::File::create(&aside)?;
+        io::Write::write_all(&mut file, text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&aside, folder.join(name))?;
+        fs::File::open(folder)?.sync_all()
+    };
+    write().map_err(io_error(&folder.join(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: Owner = Owner { name: "Keeper", log: "ledger", folder: "pages" };
+
+    fn open(folder: &Path, recovery: Recovery) -> Result<Home, HomeError> {
+        Home::open(OWNER, folder, recovery)
+    }
+
+    /// A folder in which something was logged.
+    fn used() -> (tempfile::TempDir, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let home = open(folder.path(), Recovery::Refuse).unwrap();
+        let seq = home.log.append(b"x").unwrap();
+        home.log.sync(seq).unwrap();
+        let cluster = home.cluster_id.clone();
+        (folder, cluster)
+    }
+
+    #[test]
+    fn a_journal_that_vanished_is_refused_until_told_to_begin_with_nothing() {
+        let (folder, cluster) = used();
+        assert!(!folder.path().join(NEW_FILE).exists());
+        fs::remove_dir_all(folder.path().join("pages")).unwrap();
+        let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
+        for word in ["pages has no ledger", &cluster, "restore", "--recover", "drops all"] {
+            assert!(refused.contains(word), "{refused}");
+        }
+        assert!(!refused.contains('\n'));
+        // The refusal must not have made what is missing.
+        let again = open(folder.path(), Recovery::Refuse).err().unwrap();
+        assert!(matches!(again, HomeError::Missing { .. }), "{again}");
+
+        let home = open(folder.path(), Recovery::DropDamaged).unwrap();
+        assert!(home.lost && home.log.last_seq() == 0);
+        assert_eq!(home.cluster_id, cluster);
+        drop(home);
+        let home = open(folder.path(), Recovery::Refuse).unwrap();
+        assert!(home.lost, "nobody has dealt with the loss yet");
+        home.recovering.done().unwrap();
+        drop(home.log);
+        assert!(!open(folder.path(), Recovery::Refuse).unwrap().lost);
+    }
+
+    #[test]
+    fn a_first_start_that_was_cut_short_is_no_loss() {
+        let folder = tempfile::tempdir().unwrap();
+        identity(OWNER, folder.path()).unwrap();
+        let home = open(folder.path(), Recovery::Refuse).unwrap();
+        assert!(!home.lost);
+    }
+
+    #[test]
+    fn only_an_empty_folder_or_its_own_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("letter"), "").unwrap();
+        let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
+        assert!(refused.contains("is not empty and not a Keeper's"), "{refused}");
+        let (folder, _) = used();
+        fs::write(folder.path().join(VERSION_FILE), "layout = 9\ncluster_id = \"x\"\n").unwrap();
+        let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
+        assert!(refused.contains("has layout 9"), "{refused}");
+    }
+}

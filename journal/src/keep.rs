@@ -1,0 +1,143 @@
+//! When snapshots are made: after so many bytes of records, one at a time, and never into the room that the
+//! journal itself needs.
+
+use crate::Log;
+use std::{io, thread};
+
+/// Free room that a snapshot needs, as a multiple of what it is made from: it may be larger than both.
+const ROOM: f64 = 1.5;
+
+/// Has snapshots made, for one journal.
+pub struct Snapshots {
+    every_bytes: u64,
+    reserve: u64,
+    /// Bytes since the last one at which the next is due. After a failed attempt the next one waits for as many
+    /// again, so that it does not spin.
+    due: u64,
+    /// It has been said that there is no room.
+    told: bool,
+    making: Option<thread::JoinHandle<()>>,
+}
+
+impl Snapshots {
+    /// A snapshot every `every_bytes` of records; each leaves the disk with at least `reserve` bytes.
+    pub fn new(every_bytes: u64, reserve: u64) -> Self {
+        Self { every_bytes, reserve, due: every_bytes, told: false, making: None }
+    }
+
+    /// Looks whether a snapshot is due; if so `make` runs on a thread of its own. To be called now and then.
+    pub fn look<E: std::fmt::Display>(
+        &mut self,
+        log: &Log,
+        make: impl FnOnce() -> Result<(), E> + Send + 'static,
+    ) {
+        let grown = log.bytes_since_snapshot();
+        let idle = self.making.as_ref().is_none_or(thread::JoinHandle::is_finished);
+        if idle && grown > self.due && self.has_room(log) {
+            self.due = grown + self.every_bytes;
+            let made = thread::Builder::new().name("snapshot".into()).spawn(move || {
+                if let Err(error) = make() {
+                    tracing::error!(%error, "no snapshot: the journal goes on and is kept whole");
+                }
+            });
+            match made {
+                Ok(making) => self.making = Some(making),
+                Err(error) => tracing::error!(%error, "no snapshot: no thread for it"),
+            }
+        } else if grown < self.every_bytes {
+            self.due = self.every_bytes;
+        }
+    }
+
+    fn has_room(&mut self, log: &Log) -> bool {
+        let shortage = match room(log, self.reserve) {
+            Ok(Ok(())) => None,
+            Ok(Err((needed, free))) => Some(format!("it needs {needed} bytes and {free} are free")),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = &shortage
+            && !self.told
+        {
+            tracing::warn!(why, "no snapshot until there is room: the journal goes on and is kept whole");
+        }
+        self.told = shortage.is_some();
+        shortage.is_none()
+    }
+}
+
+/// Whether a snapshot would leave the log's disk with at least `reserve` bytes; if not, what it needs and what
+/// there is.
+fn room(log: &Log, reserve: u64) -> io::Result<Result<(), (u64, u64)>> {
+    let from = log.snapshot_bytes()? + log.bytes_since_snapshot();
+    let needed = ((from as f64 * ROOM) as u64).saturating_add(reserve);
+    let free = log.free_bytes()?;
+    Ok(if free >= needed { Ok(()) } else { Err((needed, free)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Recovery, disk::RealDisk};
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    struct Bench {
+        log: Log,
+        made: Arc<AtomicU32>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let disk = Arc::new(RealDisk::open(folder.path()).unwrap());
+            let log = Log::open(disk, Recovery::Refuse).unwrap().log;
+            Self { log, made: Arc::default(), _folder: folder }
+        }
+
+        fn grow(&self, bytes: usize) {
+            let seq = self.log.append(&vec![7; bytes]).unwrap();
+            self.log.sync(seq).unwrap();
+        }
+
+        /// How many attempts there have been after this look. None of them succeeds.
+        fn look(&self, snapshots: &mut Snapshots) -> u32 {
+            let made = self.made.clone();
+            snapshots.look(&self.log, move || {
+                made.fetch_add(1, Ordering::Relaxed);
+                Err("on purpose")
+            });
+            if let Some(making) = snapshots.making.take() {
+                making.join().unwrap();
+            }
+            self.made.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_failed_snapshot_is_tried_again_after_as_many_bytes() {
+        let bench = Bench::new();
+        let mut snapshots = Snapshots::new(1000, 0);
+        assert_eq!(bench.look(&mut snapshots), 0);
+        bench.grow(1100);
+        assert_eq!(bench.look(&mut snapshots), 1);
+        assert_eq!(bench.look(&mut snapshots), 1, "not at once");
+        bench.grow(1100);
+        assert_eq!(bench.look(&mut snapshots), 2);
+    }
+
+    #[test]
+    fn no_snapshot_goes_into_the_room_that_the_log_needs() {
+        let bench = Bench::new();
+        bench.grow(1100);
+        let free = bench.log.free_bytes().unwrap();
+        let mut tight = Snapshots::new(1000, free.saturating_mul(2));
+        assert_eq!(bench.look(&mut tight), 0);
+        assert!(tight.told);
+        tight.reserve = 0;
+        assert_eq!(bench.look(&mut tight), 1, "made as soon as there is room");
+        assert!(!tight.told);
+    }
+}
