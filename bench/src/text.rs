@@ -42,15 +42,16 @@ pub fn make(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     file.flush().with_context(failed)
 }
 
-/// Words by rank. The hundred most frequent have one to five letters, the others two to about sixteen.
+/// Words by rank: the hundred most frequent have one to five letters, the next two to eight, the others two to 14.
+/// A word of the text then has between five and six, as in English.
 fn vocabulary(random: &mut Random) -> Vec<Vec<u8>> {
     let mut seen = HashSet::new();
     let mut words = Vec::with_capacity(WORDS);
     while words.len() < WORDS {
-        let length = if words.len() < 100 {
-            1 + random.below(3) + random.below(3)
-        } else {
-            2 + random.below(4) + random.below(4) + random.below(5) + random.below(5)
+        let length = match words.len() {
+            0..100 => 1 + random.below(3) + random.below(3),
+            100..1000 => 2 + random.below(4) + random.below(4),
+            _ => 2 + random.below(4) + random.below(4) + random.below(4) + random.below(4),
         };
         let word: Vec<u8> = (0..length).map(|_| LETTERS[random.below(64) as usize]).collect();
         if seen.insert(word.clone()) {
