@@ -51,57 +51,34 @@ impl Cluster {
         Ok(Self { launch, files, tracker })
     }
 
-    /// Runs a program beside the cluster, to its end; what it used itself.
-    pub(super) async fn run(&self, command: &mut Command) -> Result<(Ran, Vec<u8>)> {
+    /// Runs a program beside the cluster, to its end; `client` is what it used itself.
+    pub(super) async fn run(&self, command: &mut Command) -> Result<Ran> {
         let before = Usage::of(&self.launch).await?;
-        let since = Instant::now();
-        let name = command.as_std().get_program().to_string_lossy().into_owned();
-        let ended = command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).output().await;
-        let wall = since.elapsed().as_secs_f64();
-        let ended = ended.with_context(|| format!("cannot run {name}"))?;
-        ensure!(
-            ended.status.success(),
-            "{name} failed ({}): {}",
-            ended.status,
-            String::from_utf8_lossy(&ended.stderr).trim()
-        );
-        let usage = Usage::of(&self.launch).await?.since(&before);
-        Ok((Ran { wall, usage }, ended.stdout))
+        let (wall, _) = finish(command).await?;
+        Ok(Ran { wall, usage: Usage::of(&self.launch).await?.since(&before) })
     }
 
-    /// Runs a plain program; its seconds are those of `client`.
-    pub(super) async fn plain(&self, words: &[&str], paths: [&Path; 2]) -> Result<Ran> {
-        let (ran, _) = self.run(own()?.args(["bench", "plain"]).args(words).args(paths)).await?;
-        Ok(ran)
+    /// Runs a plain program.
+    pub(super) async fn plain(&self, name: &str, file: &Path, out: &Path) -> Result<Ran> {
+        self.run(own()?.args(["bench", "plain", name]).arg(file).arg(out)).await
     }
 
     /// Submits a job as a user would, in a process of its own, and waits for its end; its id and its cost.
     pub(super) async fn submit(&self, words: &[&str]) -> Result<(String, Ran)> {
         let before = Usage::of(&self.launch).await?;
-        let config = self.launch.layout.config_file();
-        let mut command = own()?;
-        command.arg("--config").arg(config).arg("submit").args(words).arg("--json");
-        let (mut ran, stdout) = self.run(&mut command).await?;
+        let (id, wall) = self.submit_uncounted(words).await?;
         tokio::time::sleep(SETTLE).await;
-        ran.usage = Usage::of(&self.launch).await?.since(&before);
-        let job: serde_json::Value =
-            serde_json::from_slice(&stdout).context("`mrctl submit --json` did not print a job")?;
-        Ok((job["job"].as_str().context("`mrctl submit --json` did not print a job")?.to_owned(), ran))
+        Ok((id, Ran { wall, usage: Usage::of(&self.launch).await?.since(&before) }))
     }
 
-    /// The same without its cost, which takes time to read; only its seconds.
-    pub(super) async fn submit_quietly(&self, words: &[&str]) -> Result<f64> {
+    /// The same without its cost, which takes time to read: its id and its seconds.
+    pub(super) async fn submit_uncounted(&self, words: &[&str]) -> Result<(String, f64)> {
         let mut command = own()?;
         command.arg("--config").arg(self.launch.layout.config_file()).arg("submit").args(words).arg("--json");
-        let since = Instant::now();
-        let ended = command.stdin(Stdio::null()).kill_on_drop(true).output().await?;
-        let wall = since.elapsed().as_secs_f64();
-        ensure!(
-            ended.status.success(),
-            "`mrctl submit` failed: {}",
-            String::from_utf8_lossy(&ended.stderr).trim()
-        );
-        Ok(wall)
+        let (wall, stdout) = finish(&mut command).await?;
+        let job: serde_json::Value = serde_json::from_slice(&stdout).unwrap_or_default();
+        let id = job["job"].as_str().context("`mrctl submit --json` did not print a job")?;
+        Ok((id.to_owned(), wall))
     }
 
     /// Submits a job from this process over a connection that is there already; seconds from submit to done.
@@ -171,4 +148,16 @@ impl Cluster {
 /// This program, to be run again.
 fn own() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot tell where mrctl is")?))
+}
+
+/// Runs a program to its end: its seconds, and what it printed.
+async fn finish(command: &mut Command) -> Result<(f64, Vec<u8>)> {
+    let name = command.as_std().get_program().to_string_lossy().into_owned();
+    let since = Instant::now();
+    let ended = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let wall = since.elapsed().as_secs_f64();
+    let ended = ended.with_context(|| format!("cannot run {name}"))?;
+    let why = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{name} failed ({}): {}", ended.status, why.trim());
+    Ok((wall, ended.stdout))
 }

@@ -88,11 +88,11 @@ pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let cluster = Cluster::start(folder, args.nodes).await?;
     if args.wants(What::Wordcount) {
-        args.say(format!("wordcount: {} of text, {} rounds", args.size, args.rounds));
+        args.say(format!("wordcount: {} of text, rounds: {}", args.size, args.rounds));
         figures.extend(wordcount::measure(args, &cluster, folder).await?);
     }
     if args.wants(What::Terasort) {
-        args.say(format!("terasort: {} of records, {} rounds", args.size, args.rounds));
+        args.say(format!("terasort: {} of records, rounds: {}", args.size, args.rounds));
         figures.extend(terasort::measure(args, &cluster, folder).await?);
     }
     if args.wants(What::Small) {
@@ -102,15 +102,12 @@ pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Figure>> {
     if args.wants(What::Tasks) {
         args.say(format!("tasks: {} empty ones", tasks::TASKS));
         figures.extend(tasks::measure(&cluster).await?);
+        args.say("tasks: the jobtracker alone");
+        figures.push(tasks::measure_alone(folder, args.nodes).await?);
     }
     if args.wants(What::Idle) {
         args.say(format!("idle: {} s", idle::OVER.as_secs()));
         figures.extend(idle::measure(&cluster).await?);
-    }
-    drop(cluster);
-    if args.wants(What::Tasks) {
-        args.say("tasks: the jobtracker alone");
-        figures.push(tasks::measure_alone(folder, args.nodes).await?);
     }
     Ok(figures)
 }

@@ -27,11 +27,11 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     }
     let (mut twin, mut gnu_walls) = (Twin::default(), Vec::new());
     for round in 0..args.rounds {
-        let beside = cluster.plain(&["sort"], [&records, &sorted]).await?;
+        let beside = cluster.plain("sort", &records, &sorted).await?;
         if gnu {
             let mut command = Command::new("sort");
             command.env("LC_ALL", "C").arg("--parallel=2").arg("-T").arg(folder).arg("-o");
-            gnu_walls.push(cluster.run(command.arg(&other).arg(&records)).await?.0.wall);
+            gnu_walls.push(cluster.run(command.arg(&other).arg(&records)).await?.wall);
         }
         let words = ["terasort", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
         let (job, ran) = cluster.submit(&words).await?;

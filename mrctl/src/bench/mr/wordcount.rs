@@ -17,7 +17,7 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     let reduces = args.nodes.to_string();
     let mut twin = Twin::default();
     for round in 0..args.rounds {
-        let beside = cluster.plain(&["wordcount"], [&text, &counts]).await?;
+        let beside = cluster.plain("wordcount", &text, &counts).await?;
         let words = ["wordcount", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
         let (job, ran) = cluster.submit(&words).await?;
         twin.add(ran, cluster.by_phase(&job).await?, beside);
