@@ -93,8 +93,10 @@ fn number(value: f64) -> String {
         let groups: Vec<&str> =
             digits.as_bytes().rchunks(3).rev().map(|g| str::from_utf8(g).unwrap_or("")).collect();
         groups.join(",")
-    } else if value >= 10.0 {
+    } else if value >= 100.0 {
         format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
     } else {
         format!("{value:.2}")
     }
@@ -184,7 +186,8 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         assert_eq!(number(1_234_567.8), "1,234,568");
-        assert_eq!(number(56.7), "57");
+        assert_eq!(number(567.8), "568");
+        assert_eq!(number(56.78), "56.8");
         assert_eq!(number(0.614), "0.61");
     }
 }
