@@ -298,23 +298,6 @@ impl Tracker {
         .await
     }
 
-    /// All launches that have come; waits for one, or for the order to clean up.
-    pub(super) async fn launches(&mut self) -> Vec<pb::TaskSpec> {
-        loop {
-            let orders = std::mem::take(&mut self.orders);
-            let over = orders.iter().any(|order| matches!(order, pb::order::Kind::Clean(_)));
-            let launches = orders.into_iter().filter_map(|order| match order {
-                pb::order::Kind::Launch(launch) => launch.task,
-                _ => None,
-            });
-            let launches: Vec<pb::TaskSpec> = launches.collect();
-            if over || !launches.is_empty() {
-                return launches;
-            }
-            self.take_in().await;
-        }
-    }
-
     pub(super) async fn stop(&mut self) -> String {
         self.order(|order| match order {
             pb::order::Kind::Stop(stop) => Some(stop.attempt.clone()),

@@ -14,6 +14,8 @@ pub(crate) enum Limit {
     AtMost(f64),
     /// It should be this part of the baseline or more.
     OfBaseline(f64),
+    /// It should be this many times the baseline or less.
+    AtMostOfBaseline(f64),
 }
 
 /// One line of the benchmark.
@@ -33,11 +35,25 @@ pub(crate) struct Figure {
     pub(crate) baseline_name: Option<&'static str>,
     /// Time of one round, seconds.
     pub(crate) wall_seconds: f64,
-    /// Processor time of the daemons in that round, seconds.
+    /// Processor time of the daemons (and of tasks and clients, where there are any) in that round, seconds.
     pub(crate) daemon_cpu_seconds: f64,
 }
 
 impl Figure {
+    /// A figure without a limit, a baseline or a round of its own.
+    pub(crate) fn told(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Self {
+            name: name.into(),
+            value,
+            unit,
+            limit: None,
+            baseline: None,
+            baseline_name: None,
+            wall_seconds: 0.0,
+            daemon_cpu_seconds: 0.0,
+        }
+    }
+
     /// Whether the limit is met; None without one.
     pub(crate) fn met(&self) -> Option<bool> {
         let limit = self.limit?;
@@ -45,6 +61,7 @@ impl Figure {
             Limit::AtLeast(least) => self.value >= least,
             Limit::AtMost(most) => self.value <= most,
             Limit::OfBaseline(part) => self.value >= part * self.baseline?,
+            Limit::AtMostOfBaseline(times) => self.value <= times * self.baseline?,
         })
     }
 
@@ -55,6 +72,9 @@ impl Figure {
             Some(Limit::AtMost(most)) => format!("<= {}", number(most)),
             Some(Limit::OfBaseline(part)) => {
                 format!(">= {part} x = {}", number(part * self.baseline.unwrap_or(0.0)))
+            }
+            Some(Limit::AtMostOfBaseline(times)) => {
+                format!("<= {times} x = {}", number(times * self.baseline.unwrap_or(0.0)))
             }
         }
     }
@@ -73,16 +93,34 @@ fn number(value: f64) -> String {
         let groups: Vec<&str> =
             digits.as_bytes().rchunks(3).rev().map(|g| str::from_utf8(g).unwrap_or("")).collect();
         groups.join(",")
-    } else if value >= 10.0 {
+    } else if value >= 100.0 {
         format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
     } else {
         format!("{value:.2}")
     }
 }
 
+fn seconds(seconds: f64) -> String {
+    if seconds > 0.0 { format!("{seconds:.2} s") } else { String::new() }
+}
+
+/// Prints one array, each figure with `met`: whether its limit is, null without one.
+pub(crate) fn print_json(figures: &[Figure]) -> Result<()> {
+    #[derive(Serialize)]
+    struct Judged<'a> {
+        #[serde(flatten)]
+        figure: &'a Figure,
+        met: Option<bool>,
+    }
+    let judged: Vec<Judged> = figures.iter().map(|figure| Judged { figure, met: figure.met() }).collect();
+    output::json(&judged)
+}
+
 /// Prints the table.
 pub(crate) fn print(figures: &[Figure]) -> Result<()> {
-    let header = ["FIGURE", "MEASURED", "UNIT", "LIMIT", "BASELINE", "RATIO", "WALL", "DAEMON CPU", ""];
+    let header = ["FIGURE", "MEASURED", "UNIT", "LIMIT", "BASELINE", "RATIO", "WALL", "CPU", ""];
     let mut table = output::table(&header, &[1, 3, 4, 5, 6, 7]);
     for figure in figures {
         let verdict = match figure.met() {
@@ -97,8 +135,8 @@ pub(crate) fn print(figures: &[Figure]) -> Result<()> {
             figure.limit_text(),
             figure.baseline.map_or(String::new(), number),
             figure.baseline.map_or(String::new(), |baseline| format!("{:.2}", figure.value / baseline)),
-            format!("{:.2} s", figure.wall_seconds),
-            format!("{:.2} s", figure.daemon_cpu_seconds),
+            seconds(figure.wall_seconds),
+            seconds(figure.daemon_cpu_seconds),
             verdict.into(),
         ]);
     }
@@ -135,6 +173,8 @@ mod tests {
         assert_eq!(figure(5.1, Some(Limit::AtMost(5.0)), None).met(), Some(false));
         assert_eq!(figure(6.0, Some(Limit::OfBaseline(0.6)), Some(10.0)).met(), Some(true));
         assert_eq!(figure(5.9, Some(Limit::OfBaseline(0.6)), Some(10.0)).met(), Some(false));
+        assert_eq!(figure(20.0, Some(Limit::AtMostOfBaseline(2.0)), Some(10.0)).met(), Some(true));
+        assert_eq!(figure(20.1, Some(Limit::AtMostOfBaseline(2.0)), Some(10.0)).met(), Some(false));
     }
 
     #[test]
@@ -146,7 +186,8 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         assert_eq!(number(1_234_567.8), "1,234,568");
-        assert_eq!(number(56.7), "57");
+        assert_eq!(number(567.8), "568");
+        assert_eq!(number(56.78), "56.8");
         assert_eq!(number(0.614), "0.61");
     }
 }

@@ -1,10 +1,12 @@
-//! `mrctl bench dfs`: each figure of the file system beside its limit and its baseline, from the same run.
+//! `mrctl bench`: each figure of the file system (`dfs`) and of jobs (`mr`) beside its limit and its baseline,
+//! from the same run.
 //!
 //! Rounds of a figure and of its baseline alternate and the median counts, because machines are noisy. A
 //! figure is not a test: the exit code says whether it was measured, the last column whether it is met.
 
 mod bytes;
 mod figure;
+mod mr;
 mod names;
 mod scale;
 mod socket;
@@ -27,6 +29,14 @@ use std::{
 pub(crate) enum BenchCommand {
     /// The file system: bytes in and out, names, memory, start-up
     Dfs(Dfs),
+    /// Jobs: processor time beside a plain program's, latency, tasks a second, an idle cluster
+    Mr(mr::Args),
+    /// The plain programs that jobs are measured against; run as a process of their own, to be measured
+    #[command(hide = true, override_usage = plain::USAGE)]
+    Plain {
+        /// Which, and its arguments
+        words: Vec<String>,
+    },
 }
 
 /// The file system: bytes in and out, names, memory, start-up
@@ -73,22 +83,36 @@ enum What {
 }
 
 pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
-    let BenchCommand::Dfs(args) = command;
+    let (dir, json) = match &command {
+        BenchCommand::Dfs(args) => (&args.dir, args.json),
+        BenchCommand::Mr(args) => (&args.dir, args.json),
+        BenchCommand::Plain { words } => {
+            plain::run(words)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     let folder = tempfile::Builder::new()
         .prefix("fermata-bench-")
-        .tempdir_in(&args.dir)
-        .with_context(|| format!("cannot make a folder in {}", args.dir.display()))?;
+        .tempdir_in(dir)
+        .with_context(|| format!("cannot make a folder in {}", dir.display()))?;
+    let measuring = async {
+        match &command {
+            BenchCommand::Dfs(args) => measure(args, folder.path()).await,
+            BenchCommand::Mr(args) => mr::measure(args, folder.path()).await,
+            BenchCommand::Plain { .. } => Ok(vec![]),
+        }
+    };
     // As in the demo: the cluster inside is dropped before its folder.
     let figures = tokio::select! {
-        figures = measure(&args, folder.path()) => figures?,
+        figures = measuring => figures?,
         () = crate::command::end_signal() => {
             eprintln!("mrctl: interrupted; the benchmark's processes and files are removed");
             return Ok(ExitCode::FAILURE);
         }
     };
     folder.close().context("cannot remove the benchmark's folder")?;
-    if args.json {
-        output::json(&figures)?;
+    if json {
+        figure::print_json(&figures)?;
     } else {
         figure::print(&figures)?;
     }
@@ -110,9 +134,7 @@ impl Dfs {
 
 async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    if cfg!(debug_assertions) {
-        args.say("note: this is a debug build; figures are meant for `cargo build --release`");
-    }
+    note_build(args.json);
     let (write, read) = (args.wants(What::Write), args.wants(What::Read));
     if write || read {
         check_room(args)?;
@@ -132,17 +154,28 @@ async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
+fn note_build(quiet: bool) {
+    if cfg!(debug_assertions) && !quiet {
+        eprintln!("note: this is a debug build; figures are meant for `cargo build --release`");
+    }
+}
+
 /// The source, the baseline's copy and the cluster's, and as much again until deletes have reached the disk.
 fn check_room(args: &Dfs) -> Result<()> {
-    let stat = rustix::fs::statvfs(&args.dir)
-        .with_context(|| format!("cannot tell the free room of {}", args.dir.display()))?;
+    need_room(&args.dir, args.size, 5)
+}
+
+/// Refuses a size whose `copies` do not fit into the folder's disk.
+fn need_room(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
+    let stat = rustix::fs::statvfs(dir)
+        .with_context(|| format!("cannot tell the free room of {}", dir.display()))?;
     let free = stat.f_bavail * stat.f_frsize;
-    let needed = args.size.0.saturating_mul(5);
-    ensure!(args.size.0 >= 1 << 20, "--size {}: at least 1MiB", args.size);
+    let needed = size.0.saturating_mul(copies);
+    ensure!(size.0 >= 1 << 20, "--size {size}: at least 1MiB");
     ensure!(
         free > needed,
         "{} has {} free, the benchmark needs {}: take a smaller --size or another --dir",
-        args.dir.display(),
+        dir.display(),
         output::human(free),
         output::human(needed)
     );

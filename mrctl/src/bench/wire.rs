@@ -1,5 +1,5 @@
 //! The namenode's RPCs as they are, for load: no retries, no checks, as little of our own processor time as
-//! can be, because the load and the namenode share a machine. The only file of mrctl that sees wire types.
+//! can be, because the load and the namenode share a machine. Knows the namenode's wire types.
 
 use anyhow::{Context, Result, ensure};
 use proto::dfs::{

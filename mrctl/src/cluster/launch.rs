@@ -39,11 +39,17 @@ pub(crate) struct Launch {
 impl Launch {
     /// Starts the whole cluster; ready when every node takes blocks and tasks.
     pub(crate) async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
+        let mut launch = Self::start_without_trackers(layout, port).await?;
+        launch.start_all(Kind::Tasktracker).await?;
+        Ok(launch)
+    }
+
+    /// Starts the file system and the jobtracker: jobs are taken and wait.
+    pub(crate) async fn start_without_trackers(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Self::start_files(layout, port).await?;
         let first = launch.state.daemons.len();
         launch.spawn(&Layout::jobtracker())?;
         launch.state.jobtracker = launch.ready(first).await?;
-        launch.start_all(Kind::Tasktracker).await?;
         Ok(launch)
     }
 

@@ -10,5 +10,5 @@ mod state;
 
 pub(crate) use launch::{Launch, restart};
 pub(crate) use layout::{Layout, Overrides};
-pub(crate) use process::{Fate, end};
+pub(crate) use process::{Fate, Times, end, memory_bytes, times};
 pub(crate) use state::{ClusterState, Kind, lock};

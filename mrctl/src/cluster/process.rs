@@ -38,7 +38,9 @@ pub(crate) enum Fate {
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: char,
+    parent: u32,
     cpu_ticks: u64,
+    reaped_ticks: u64,
     started_ticks: u64,
 }
 
@@ -48,7 +50,9 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Stat {
         state: fields.first()?.chars().next()?,
+        parent: number(1)? as u32,
         cpu_ticks: number(11)? + number(12)?,
+        reaped_ticks: number(13)? + number(14)?,
         started_ticks: number(19)?,
     })
 }
@@ -136,6 +140,24 @@ pub(crate) fn cpu_seconds(pid: u32) -> Option<f64> {
     Some(stat(pid)?.cpu_ticks as f64 / TICKS_PER_SECOND)
 }
 
+/// Processor time of a process and of those it left behind.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Times {
+    /// Who started it.
+    pub(crate) parent: u32,
+    /// Seconds of its own.
+    pub(crate) own: f64,
+    /// Seconds of its children that have ended and been waited for, and of theirs.
+    pub(crate) reaped: f64,
+}
+
+/// Of one process; None if it is gone.
+pub(crate) fn times(pid: u32) -> Option<Times> {
+    let stat = stat(pid)?;
+    let seconds = |ticks: u64| ticks as f64 / TICKS_PER_SECOND;
+    Some(Times { parent: stat.parent, own: seconds(stat.cpu_ticks), reaped: seconds(stat.reaped_ticks) })
+}
+
 /// Memory a process has resident, in bytes.
 pub(crate) fn memory_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -160,8 +182,9 @@ mod tests {
 
     #[test]
     fn stat_is_read_past_a_hostile_name() {
-        let text = "42 (a) b (c d) S 1 42 42 0 -1 4194560 1 0 0 0 7 5 0 0 20 0 1 0 987 4096 1 0";
-        assert_eq!(parse_stat(text), Some(Stat { state: 'S', cpu_ticks: 12, started_ticks: 987 }));
+        let text = "42 (a) b (c d) S 1 42 42 0 -1 4194560 1 0 0 0 7 5 3 1 20 0 1 0 987 4096 1 0";
+        let stat = Stat { state: 'S', parent: 1, cpu_ticks: 12, reaped_ticks: 4, started_ticks: 987 };
+        assert_eq!(parse_stat(text), Some(stat));
         assert_eq!(parse_stat("42 (x"), None);
         assert_eq!(parse_stat("42 (x) S 1"), None);
     }

@@ -1,0 +1,54 @@
+//! A cluster that has nothing to do: processor time and memory.
+
+use super::{cluster::Cluster, usage::Usage, usage::children};
+use crate::{
+    bench::figure::{Figure, Limit},
+    cluster::{Kind, memory_bytes},
+};
+use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+/// How long it is watched.
+pub(super) const OVER: Duration = Duration::from_secs(20);
+/// What jobs before it left to do is not part of it.
+const SETTLE: Duration = Duration::from_secs(3);
+const CORE_PERCENT: f64 = 1.0;
+const MEMORY_MIB: f64 = 30.0;
+const KINDS: [Kind; 4] = [Kind::Namenode, Kind::Datanode, Kind::Jobtracker, Kind::Tasktracker];
+
+pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
+    tokio::time::sleep(SETTLE).await;
+    let before = Usage::of(&cluster.launch).await?;
+    let since = Instant::now();
+    tokio::time::sleep(OVER).await;
+    let wall_seconds = since.elapsed().as_secs_f64();
+    let usage = Usage::of(&cluster.launch).await?.since(&before);
+    let percent = |seconds: f64| 100.0 * seconds / wall_seconds;
+    let mut figures = vec![Figure {
+        limit: Some(Limit::AtMost(CORE_PERCENT)),
+        wall_seconds,
+        daemon_cpu_seconds: usage.total(),
+        ..Figure::told("idle cluster, of one core", percent(usage.total()), "%")
+    }];
+    for (kind, seconds) in &usage.0 {
+        figures.push(Figure::told(format!("idle: all of {kind}, of one core"), percent(*seconds), "%"));
+    }
+    let mib = |pid: u32| memory_bytes(pid).map(|bytes| bytes as f64 / f64::from(1 << 20));
+    let daemons = &cluster.launch.state.daemons;
+    for kind in KINDS {
+        let mut largest = 0.0_f64;
+        for daemon in daemons.iter().filter(|daemon| daemon.kind == kind) {
+            let memory = mib(daemon.identity.pid);
+            largest = largest.max(memory.with_context(|| format!("{} has died", daemon.name))?);
+        }
+        let name = format!("idle: largest {}, resident", kind.program());
+        figures.push(Figure { limit: Some(Limit::AtMost(MEMORY_MIB)), ..Figure::told(name, largest, "MiB") });
+    }
+    let mut warm = 0.0_f64;
+    for daemon in daemons.iter().filter(|daemon| daemon.kind == Kind::Tasktracker) {
+        let tasks = children(daemon.identity.pid)?;
+        warm = tasks.into_iter().filter_map(mib).fold(warm, f64::max);
+    }
+    figures.push(Figure::told("idle: largest warm task process, resident", warm, "MiB"));
+    Ok(figures)
+}

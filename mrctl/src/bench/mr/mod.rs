@@ -1,0 +1,113 @@
+//! `mrctl bench mr`: what jobs cost on a cluster of this machine, beside a plain program that does the same.
+//!
+//! Processor time counts everything that Fermata runs: the daemons, the task processes, the client. A plain program
+//! is a process of its own too, started by this one, so both are read from the same counters of the kernel.
+
+mod cluster;
+mod ghost;
+mod idle;
+mod small;
+mod tasks;
+mod terasort;
+mod twin;
+mod usage;
+mod wordcount;
+
+use super::{figure::Figure, need_room, note_build};
+use anyhow::Result;
+use cluster::Cluster;
+use daemon::Bytes;
+use std::path::{Path, PathBuf};
+
+/// Jobs: processor time beside a plain program's, latency, tasks a second, an idle cluster
+///
+/// Starts a cluster of its own in a temporary folder and removes it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl bench mr\n  \
+    mrctl bench mr --size 256MiB --only wordcount,small --rounds 1\n  \
+    mrctl bench mr --only idle --json")]
+pub(crate) struct Args {
+    /// Bytes to count and to sort
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    size: Bytes,
+    /// Nodes, each a datanode and a tasktracker; as many reduces
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=50))]
+    nodes: u32,
+    /// Only these figures
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT,...")]
+    only: Vec<What>,
+    /// Rounds of wordcount and terasort; the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Folder for everything [default: the current folder]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
+    pub(super) dir: PathBuf,
+    /// As JSON: one array of figures
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// A group of figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Processor time of counting words
+    Wordcount,
+    /// Processor time and time of sorting records
+    Terasort,
+    /// A small job from submit to done
+    Small,
+    /// Empty tasks a second
+    Tasks,
+    /// Processor time and memory of a cluster without jobs
+    Idle,
+}
+
+/// Copies of the input on the disk at one time: input, cluster's, output, plain output, GNU's, room for deletes.
+const COPIES: u64 = 8;
+
+impl Args {
+    fn wants(&self, what: What) -> bool {
+        self.only.is_empty() || self.only.contains(&what)
+    }
+
+    /// Says what is going on, to people.
+    fn say(&self, text: impl std::fmt::Display) {
+        if !self.json {
+            eprintln!("{text}");
+        }
+    }
+}
+
+/// Measures what is wanted.
+pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Figure>> {
+    note_build(args.json);
+    if args.wants(What::Wordcount) || args.wants(What::Terasort) {
+        need_room(&args.dir, args.size, COPIES)?;
+    }
+    let mut figures = Vec::new();
+    let cluster = Cluster::start(folder, args.nodes).await?;
+    if args.wants(What::Wordcount) {
+        args.say(format!("wordcount: {} of text, rounds: {}", args.size, args.rounds));
+        figures.extend(wordcount::measure(args, &cluster, folder).await?);
+    }
+    if args.wants(What::Terasort) {
+        args.say(format!("terasort: {} of records, rounds: {}", args.size, args.rounds));
+        figures.extend(terasort::measure(args, &cluster, folder).await?);
+    }
+    if args.wants(What::Small) {
+        args.say(format!("small: {} jobs, twice", small::JOBS));
+        figures.extend(small::measure(&cluster).await?);
+    }
+    if args.wants(What::Tasks) {
+        args.say(format!("tasks: {} empty ones", tasks::TASKS));
+        figures.extend(tasks::measure(&cluster).await?);
+        args.say("tasks: the jobtracker alone");
+        figures.push(tasks::measure_alone(folder, args.nodes).await?);
+    }
+    if args.wants(What::Idle) {
+        args.say(format!("idle: {} s", idle::OVER.as_secs()));
+        figures.extend(idle::measure(&cluster).await?);
+    }
+    Ok(figures)
+}

@@ -1,0 +1,112 @@
+//! Empty tasks a second: through real trackers and task processes, and through the jobtracker alone.
+
+use super::{cluster::Cluster, ghost, usage::Usage};
+use crate::{
+    bench::{
+        figure::{Figure, Limit},
+        layout,
+    },
+    cluster::Launch,
+    job::wire::{JobTracker, Submission},
+};
+use anyhow::{Context, Result};
+use daemon::Period;
+use dfs::{
+    client::{PutOptions, PutSource},
+    path::DfsPath,
+};
+use std::{collections::BTreeMap, path::Path, time::Instant};
+use tokio::task::JoinSet;
+
+/// How many.
+pub(super) const TASKS: u32 = 10_000;
+const LEAST: f64 = 500.0;
+/// Input of one task: a line.
+const LINE: usize = 64;
+const FILES: u32 = 4;
+
+/// Lines without what the job looks for: each task reads one and writes nothing.
+fn input() -> Vec<u8> {
+    let mut line = vec![b'x'; LINE - 1];
+    line.push(b'\n');
+    line.repeat((TASKS / FILES) as usize)
+}
+
+fn submission() -> Submission {
+    Submission {
+        name: "empty tasks".into(),
+        builtin: Some("grep".into()),
+        inputs: vec!["/tasks".into()],
+        reduces: 0,
+        conf: BTreeMap::from([
+            ("split.size".into(), format!("{LINE}B")),
+            ("grep.pattern".into(), "nothing".into()),
+        ]),
+        ..Submission::default()
+    }
+}
+
+/// A process for each task, from submit to done.
+pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
+    for file in 0..FILES {
+        cluster.put_bytes(input(), &format!("/tasks/{file}")).await?;
+    }
+    let before = Usage::of(&cluster.launch).await?;
+    let wall = cluster.submit_here(submission()).await?;
+    let usage = Usage::of(&cluster.launch).await?.since(&before);
+    cluster.delete("/tasks").await?;
+    let mut figures = vec![Figure {
+        limit: Some(Limit::AtLeast(LEAST)),
+        wall_seconds: wall,
+        daemon_cpu_seconds: usage.total(),
+        ..Figure::told(
+            format!("{TASKS} empty tasks, a process each"),
+            f64::from(TASKS) / wall.max(1e-9),
+            "tasks/s",
+        )
+    }];
+    for kind in ["tasks", "tasktracker", "jobtracker", "namenode", "datanode"] {
+        let seconds = usage.0.get(kind).copied().unwrap_or(0.0);
+        let each = 1000.0 * seconds / f64::from(TASKS);
+        figures.push(Figure::told(format!("an empty task: {kind}, processor time"), each, "ms"));
+    }
+    Ok(figures)
+}
+
+/// The same job with trackers that answer at once, without processes: what the jobtracker itself can do.
+pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure> {
+    let mut layout = layout(folder, "alone", 1)?;
+    layout.config.jobtracker.suspect_after = Period::secs(600);
+    layout.config.jobtracker.lost_after = Period::secs(1200);
+    let slots = layout.config.tasktracker.map_slots;
+    let launch = Launch::start_without_trackers(layout, None).await?;
+    let files = launch.client().await?;
+    for file in 0..FILES {
+        let options = PutOptions { make_parents: true, ..PutOptions::default() };
+        let source = PutSource::Reader(Box::new(std::io::Cursor::new(input())));
+        files.put(source, &DfsPath::parse(&format!("/tasks/{file}"))?, options, &()).await?;
+    }
+    let mut ghosts = JoinSet::new();
+    for number in 1..=trackers {
+        let ghost = ghost::Tracker::attach(&launch.state.jobtracker, &format!("node{number}"), slots).await?;
+        ghosts.spawn(ghost.serve());
+    }
+    let tracker = JobTracker::connect(&launch.state.jobtracker, None).await?;
+    let before = Usage::of(&launch).await?;
+    let since = Instant::now();
+    tracker.submit(submission()).await?;
+    while let Some(ghost) = ghosts.join_next().await {
+        ghost.context("a made-up tracker ended early")??;
+    }
+    let wall = since.elapsed().as_secs_f64();
+    let usage = Usage::of(&launch).await?.since(&before);
+    Ok(Figure {
+        wall_seconds: wall,
+        daemon_cpu_seconds: usage.total(),
+        ..Figure::told(
+            format!("{TASKS} empty tasks, trackers that only answer"),
+            f64::from(TASKS) / wall.max(1e-9),
+            "tasks/s",
+        )
+    })
+}

@@ -1,0 +1,112 @@
+//! Sorting records, beside the plain program and beside GNU sort, which is given the same file.
+
+use super::{Args, cluster::Cluster, twin::Twin};
+use crate::bench::figure::{Figure, Limit, median};
+use anyhow::{Context, Result, bail, ensure};
+use mrlib::programs::Checksum;
+use std::{
+    fs::File,
+    io::{BufReader, Read},
+    path::Path,
+};
+use tokio::process::Command;
+
+const MOST: f64 = 5.0;
+const OUTPUT: &str = "/terasort/out";
+const INPUT: &str = "/terasort/in";
+const VERDICT: &str = "/terasort/verdict";
+
+pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Result<Vec<Figure>> {
+    let (records, sorted, other) = (folder.join("records"), folder.join("sorted"), folder.join("gnu-sorted"));
+    plain::make_records(&records, args.size.0, plain::SEED)?;
+    cluster.put(&records, INPUT).await?;
+    let reduces = args.nodes.to_string();
+    let gnu = has_gnu_sort().await;
+    if !gnu {
+        args.say("terasort: no GNU sort on this machine; its row is left out");
+    }
+    let (mut twin, mut gnu_walls) = (Twin::default(), Vec::new());
+    for round in 0..args.rounds {
+        let beside = cluster.plain("sort", &records, &sorted).await?;
+        if gnu {
+            let mut command = Command::new("sort");
+            command.env("LC_ALL", "C").arg("--parallel=2").arg("-T").arg(folder).arg("-o");
+            gnu_walls.push(cluster.run(command.arg(&other).arg(&records)).await?.wall);
+        }
+        let words = ["terasort", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
+        let (job, ran) = cluster.submit(&words).await?;
+        twin.add(ran, cluster.by_phase(&job).await?, beside);
+        if round == 0 {
+            same_bytes(cluster, &sorted).await?;
+            validate(cluster, &records).await?;
+        }
+        cluster.delete(OUTPUT).await?;
+    }
+    cluster.delete("/terasort").await?;
+    for path in [&records, &sorted] {
+        std::fs::remove_file(path).context("cannot remove the records")?;
+    }
+    let mut figures = twin.figures("terasort", MOST);
+    if gnu {
+        std::fs::remove_file(&other).context("cannot remove the records")?;
+        figures.insert(
+            1,
+            Figure {
+                limit: Some(Limit::AtMostOfBaseline(1.0)),
+                baseline: Some(median(gnu_walls)),
+                baseline_name: Some("GNU sort --parallel=2 of the same file, LC_ALL=C"),
+                ..Figure::told("terasort, time beside GNU sort", twin.wall(), "s")
+            },
+        );
+    }
+    Ok(figures)
+}
+
+async fn has_gnu_sort() -> bool {
+    let asked = Command::new("sort").arg("--version").output().await;
+    asked.is_ok_and(|asked| String::from_utf8_lossy(&asked.stdout).contains("GNU coreutils"))
+}
+
+/// The parts one after the other are what the plain program wrote.
+async fn same_bytes(cluster: &Cluster, sorted: &Path) -> Result<()> {
+    let mut plain = BufReader::new(File::open(sorted).context("cannot open the plain program's output")?);
+    let mut expected = Vec::new();
+    let mut at = 0;
+    cluster
+        .output(OUTPUT, |bytes| {
+            expected.resize(bytes.len(), 0);
+            plain.read_exact(&mut expected).context("the job's output is longer than the plain program's")?;
+            ensure!(expected == bytes, "the job's output differs from the plain program's after byte {at}");
+            at += bytes.len();
+            Ok(())
+        })
+        .await?;
+    let rest = plain.read(&mut [0]).context("cannot read the plain program's output")?;
+    ensure!(rest == 0, "the job's output ends after {at} bytes, the plain program's goes on");
+    Ok(())
+}
+
+/// Runs teravalidate, and compares its checksum with the input's.
+async fn validate(cluster: &Cluster, records: &Path) -> Result<()> {
+    let words = ["teravalidate", "--input", OUTPUT, "--output", VERDICT, "--reduces", "1"];
+    cluster.submit(&words).await?;
+    let mut verdict = Vec::new();
+    cluster
+        .output(VERDICT, |bytes| {
+            verdict.extend_from_slice(bytes);
+            Ok(())
+        })
+        .await?;
+    let verdict = String::from_utf8_lossy(&verdict).into_owned();
+    let mut file = BufReader::with_capacity(1 << 20, File::open(records).context("cannot open the records")?);
+    let (mut record, mut checksum, mut count) = ([0; plain::RECORD_BYTES], Checksum::default(), 0_u64);
+    while file.read_exact(&mut record).is_ok() {
+        checksum.add(&record);
+        count += 1;
+    }
+    let expected = format!("records\t{count}\nchecksum\t{checksum}\nout-of-order\t0\n");
+    if verdict != expected {
+        bail!("teravalidate says {verdict:?}, not {expected:?}");
+    }
+    Ok(())
+}

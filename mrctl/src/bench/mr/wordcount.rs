@@ -1,0 +1,63 @@
+//! Counting the words of a text.
+
+use super::{Args, cluster::Cluster, twin::Twin};
+use crate::bench::figure::Figure;
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+
+const MOST: f64 = 2.5;
+const OUTPUT: &str = "/wordcount/out";
+const INPUT: &str = "/wordcount/in";
+
+pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Result<Vec<Figure>> {
+    let (text, counts) = (folder.join("text"), folder.join("counts"));
+    // Just written, so both copies are in the page cache.
+    plain::make_text(&text, args.size.0, plain::SEED)?;
+    cluster.put(&text, INPUT).await?;
+    let reduces = args.nodes.to_string();
+    let mut twin = Twin::default();
+    for round in 0..args.rounds {
+        let beside = cluster.plain("wordcount", &text, &counts).await?;
+        let words = ["wordcount", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
+        let (job, ran) = cluster.submit(&words).await?;
+        twin.add(ran, cluster.by_phase(&job).await?, beside);
+        if round == 0 {
+            same_counts(cluster, &counts).await?;
+        }
+        cluster.delete(OUTPUT).await?;
+    }
+    cluster.delete("/wordcount").await?;
+    std::fs::remove_file(&text).context("cannot remove the text")?;
+    Ok(twin.figures("wordcount", MOST))
+}
+
+/// The same lines, whatever their order.
+async fn same_counts(cluster: &Cluster, counts: &Path) -> Result<()> {
+    let mut output = Vec::new();
+    cluster
+        .output(OUTPUT, |bytes| {
+            output.extend_from_slice(bytes);
+            Ok(())
+        })
+        .await?;
+    let expected = std::fs::read(counts).context("cannot read the plain program's counts")?;
+    ensure!(sorted(&output) == sorted(&expected), "the job's counts differ from the plain program's");
+    Ok(())
+}
+
+fn sorted(text: &[u8]) -> Vec<&[u8]> {
+    let mut lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_compared_without_their_order() {
+        assert_eq!(sorted(b"a\t1\nb\t2\n"), sorted(b"b\t2\na\t1\n"));
+        assert_ne!(sorted(b"a\t1\n"), sorted(b"a\t1\na\t1\n"));
+    }
+}
