@@ -3,7 +3,7 @@
 use super::{
     FetchOptions,
     book::{Blame, Work},
-    wire::{self, Announced, Answer},
+    wire::{self, Answer},
 };
 use crate::{
     engine::Scratch,
@@ -142,7 +142,7 @@ impl Seat<'_> {
     }
 
     /// Sends the request; a connection that was used before may have been closed meanwhile, which is no failure.
-    fn ask(&self, work: &Work, kept: Option<Connection>) -> Result<(Connection, Announced), FetchError> {
+    fn ask(&self, work: &Work, kept: Option<Connection>) -> Result<(Connection, Extent), FetchError> {
         let request = wire::request(&self.options.token, &work.attempt, self.options.partition)
             .map_err(|error| FetchError::Own(TaskError::Program(error.to_string())))?;
         let exchange = |connection: &mut Connection| -> io::Result<Answer> {
@@ -179,17 +179,17 @@ impl Seat<'_> {
         Ok(Connection(stream))
     }
 
-    fn to_memory(&self, work: &Work, from: &mut Connection, coming: Announced) -> Result<Run, FetchError> {
+    fn to_memory(&self, work: &Work, from: &mut Connection, coming: Extent) -> Result<Run, FetchError> {
         let mut bytes = Vec::with_capacity(coming.stored as usize);
         self.receive(from, coming, |chunk| {
             bytes.extend_from_slice(chunk);
             Ok(())
         })?;
-        Ok(Run::in_memory(&work.attempt, Bytes::from(bytes), extent(coming)))
+        Ok(Run::in_memory(&work.attempt, Bytes::from(bytes), coming))
     }
 
     /// Writes to a scratch file. If a disk is full, another is tried, for which the output must be asked for again.
-    fn to_disk(&self, work: &Work, from: &mut Connection, coming: Announced) -> Result<Run, FetchError> {
+    fn to_disk(&self, work: &Work, from: &mut Connection, coming: Extent) -> Result<Run, FetchError> {
         let mut first = true;
         let write = |path: &Path| -> Result<Result<(), FetchError>, TaskError> {
             if !std::mem::take(&mut first) {
@@ -209,14 +209,14 @@ impl Seat<'_> {
         let (file, received) = self.scratch.create("fetch", write).map_err(FetchError::Own)?;
         received?;
         let name = work.attempt.as_str().into();
-        Ok(Run { stored: Stored::Scratch(file), extent: extent(coming), name })
+        Ok(Run { stored: Stored::Scratch(file), extent: coming, name })
     }
 
     /// Takes the announced bytes off the connection and verifies them. An error of `put` is this task's own.
     fn receive(
         &self,
         from: &mut Connection,
-        coming: Announced,
+        coming: Extent,
         mut put: impl FnMut(&[u8]) -> Result<(), TaskError>,
     ) -> Result<(), FetchError> {
         let mut buffer = vec![0; CHUNK_BYTES.min(coming.stored as usize)];
@@ -238,11 +238,7 @@ impl Seat<'_> {
     }
 }
 
-fn extent(coming: Announced) -> Extent {
-    Extent { offset: 0, stored: coming.stored, raw: coming.raw, records: coming.records, crc: coming.crc }
-}
-
-fn announced(connection: Connection, answer: Answer) -> Result<(Connection, Announced), FetchError> {
+fn announced(connection: Connection, answer: Answer) -> Result<(Connection, Extent), FetchError> {
     match answer {
         Answer::Coming(announced) => Ok((connection, announced)),
         Answer::No(wire::BUSY, why) => Err(theirs(Blame::Nobody, why)),

@@ -1,7 +1,7 @@
 //! A shuffle against servers that misbehave.
 
 use super::*;
-use crate::segment::{Index, SegmentWriter, Stored};
+use crate::segment::{Extent, Index, SegmentWriter, Stored};
 use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
 use std::{
     collections::BTreeMap,
@@ -74,11 +74,9 @@ fn serve_one(
     stream.read_exact(&mut length).ok()?;
     let mut request = vec![0; u32::from_le_bytes(length) as usize];
     stream.read_exact(&mut request).ok()?;
-    assert_eq!(request[..4], wire::MAGIC);
-    let (token, rest) = request[5..].split_at(usize::from(request[4]));
-    let (attempt, partition) = rest[1..].split_at(usize::from(rest[0]));
-    assert_eq!((token, partition), (TOKEN, PARTITION.to_le_bytes().as_slice()));
-    let attempt = String::from_utf8(attempt.to_vec()).expect("text");
+    let asked_for = wire::Request::parse(&request).expect("a request");
+    assert_eq!((asked_for.token, asked_for.partition), (TOKEN, PARTITION));
+    let attempt = asked_for.attempt.to_owned();
     let before = {
         let mut asked = asked.lock().expect("no panic");
         let times = asked.entry(attempt.clone()).or_insert(0);
@@ -87,11 +85,9 @@ fn serve_one(
     };
     let manner = script(&attempt, before);
     let mut bytes = contents(&attempt);
-    let mut header = vec![wire::OK];
-    for number in [bytes.len() as u64, bytes.len() as u64 * 2, 7] {
-        header.extend_from_slice(&number.to_le_bytes());
-    }
-    header.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    let (stored, crc) = (bytes.len() as u64, crc32c::crc32c(&bytes));
+    let header =
+        wire::coming(&Extent { offset: 0, stored, raw: stored * 2, records: 7, block_max: stored, crc });
     match manner {
         Manner::Status(status) => {
             stream.write_all(&[status, 2, 0, b'n', b'o']).ok()?;

@@ -87,7 +87,9 @@ proptest! {
         if cut { bytes.truncate(at) } else { bytes[at] ^= flip }
         std::fs::write(&path, &bytes).unwrap();
         let memory = Run::in_memory("memory", bytes.into(), index.extents[0]);
-        for run in [Run::of_file(path, 0).unwrap(), memory] {
+        prop_assert_eq!(Run::of_file(path.clone(), 0).is_err(), cut, "a file that is cut");
+        let file = Run { stored: Stored::File(path), extent: index.extents[0], name: "file".into() };
+        for run in [file, memory] {
             prop_assert!(matches!(read(&run), Err(TaskError::Damaged { .. })), "byte {at}");
         }
     }
@@ -96,7 +98,7 @@ proptest! {
     #[test]
     fn nonsense_is_told(bytes in prop::collection::vec(0u8..20, 0..60), raw in 0u64..100) {
         let (stored, crc) = (bytes.len() as u64, crc32c::crc32c(&bytes));
-        let extent = Extent { offset: 0, stored, raw, records: 1, crc };
+        let extent = Extent { offset: 0, stored, raw, records: 1, block_max: raw, crc };
         let _ = read(&Run::in_memory("memory", bytes.into(), extent));
     }
 

@@ -148,6 +148,7 @@ impl SegmentWriter {
         extent.crc = crc32c::crc32c_append(extent.crc, &self.out[start..]);
         extent.stored += (self.out.len() - start) as u64;
         extent.raw += raw as u64;
+        extent.block_max = extent.block_max.max(raw as u64);
     }
 
     fn flush(&mut self) -> Result<(), TaskError> {

@@ -7,6 +7,7 @@
 mod facts;
 pub mod frame;
 mod io;
+pub mod limits;
 pub mod process;
 mod umbilical;
 
