@@ -1,13 +1,18 @@
-//! The shuffle protocol: one request, one answer, again on the same connection.
+//! The shuffle protocol, for both ends: one request, one answer, again on the same connection.
 //!
-//! Request: u32 little-endian length of what follows; magic `FMS1`; token (u8 length, bytes); attempt (u8 length,
-//! text); partition u32. Answer: status u8; if it is [`OK`]: stored length u64, raw length u64, records u64, crc32c
-//! u32 of the stored bytes, then exactly those; if not: u16 length and a message. All numbers are little endian.
+//! Request: u32 little-endian length of what follows; magic `FMS2`; token (u8 length, bytes); attempt (u8 length,
+//! text); partition u32. Answer: status u8; if it is [`OK`]: stored length, raw length, records and longest block as
+//! u64, crc32c u32 of the stored bytes, then exactly those; if not: u16 length and a message. All numbers are little
+//! endian.
 
+use crate::segment::Extent;
+use bytes::{Buf as _, BufMut as _};
 use std::io::{self, Read};
 
 /// First bytes of a request.
-pub const MAGIC: [u8; 4] = *b"FMS1";
+pub const MAGIC: [u8; 4] = *b"FMS2";
+/// A request without its length: magic, two texts of at most 255 bytes with their lengths, and a number.
+pub const REQUEST_BYTES_MAX: usize = 4 + 256 + 256 + 4;
 /// Here it comes.
 pub const OK: u8 = 0;
 /// There is no such output.
@@ -19,26 +24,64 @@ pub const DAMAGED: u8 = 3;
 /// Too many are asking.
 pub const BUSY: u8 = 4;
 
-/// What an answer announces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Announced {
-    /// Bytes that follow.
-    pub stored: u64,
-    /// Bytes of them decompressed.
-    pub raw: u64,
-    /// Records.
-    pub records: u64,
-    /// Of the stored bytes.
-    pub crc: u32,
-}
+/// Numbers of an answer behind its status.
+const COMING_BYTES: usize = 4 * 8 + 4;
 
 /// An answer up to the bytes themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// So many bytes follow.
-    Coming(Announced),
+    /// The stored bytes follow. The offset is 0.
+    Coming(Extent),
     /// Status and message.
     No(u8, String),
+}
+
+/// What a server has been asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// To be the job's.
+    pub token: &'a [u8],
+    /// Whose output.
+    pub attempt: &'a str,
+    /// Which part of it.
+    pub partition: u32,
+}
+
+impl<'a> Request<'a> {
+    /// From the bytes behind the length; None if they are no request.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let mut rest = bytes.strip_prefix(&MAGIC)?;
+        let mut text = || {
+            let (length, behind) = rest.split_first()?;
+            let (text, behind) = behind.split_at_checked(usize::from(*length))?;
+            rest = behind;
+            Some(text)
+        };
+        let (token, attempt) = (text()?, text()?);
+        let partition = u32::from_le_bytes(rest.try_into().ok()?);
+        Some(Self { token, attempt: std::str::from_utf8(attempt).ok()?, partition })
+    }
+}
+
+/// The bytes of a good answer up to the stored bytes themselves.
+pub fn coming(extent: &Extent) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + COMING_BYTES);
+    bytes.put_u8(OK);
+    for number in [extent.stored, extent.raw, extent.records, extent.block_max] {
+        bytes.put_u64_le(number);
+    }
+    bytes.put_u32_le(extent.crc);
+    bytes
+}
+
+/// The bytes of another answer. A long message is cut.
+pub fn refusal(status: u8, message: &str) -> Vec<u8> {
+    let message = &message.as_bytes()[..message.floor_char_boundary(usize::from(u16::MAX))];
+    let mut bytes = Vec::with_capacity(3 + message.len());
+    bytes.put_u8(status);
+    bytes.put_u16_le(message.len() as u16);
+    bytes.put_slice(message);
+    bytes
 }
 
 /// The bytes of a request.
@@ -64,15 +107,44 @@ pub fn read_answer(from: &mut impl Read) -> io::Result<Answer> {
     let mut status = [0];
     from.read_exact(&mut status)?;
     if status[0] == OK {
-        let mut fields = [0; 28];
+        let mut fields = [0; COMING_BYTES];
         from.read_exact(&mut fields)?;
-        let number = |at: usize| u64::from_le_bytes(fields[at..at + 8].try_into().expect("eight bytes"));
-        let crc = u32::from_le_bytes(fields[24..].try_into().expect("four bytes"));
-        return Ok(Answer::Coming(Announced { stored: number(0), raw: number(8), records: number(16), crc }));
+        let mut fields = fields.as_slice();
+        let [stored, raw, records, block_max] = std::array::from_fn(|_| fields.get_u64_le());
+        let crc = fields.get_u32_le();
+        return Ok(Answer::Coming(Extent { offset: 0, stored, raw, records, block_max, crc }));
     }
     let mut length = [0; 2];
     from.read_exact(&mut length)?;
     let mut message = vec![0; usize::from(u16::from_le_bytes(length))];
     from.read_exact(&mut message)?;
     Ok(Answer::No(status[0], String::from_utf8_lossy(&message).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_and_answered_is_understood() {
+        let bytes = request(b"secret", "job_7.m3.0", 9).expect("short");
+        let (length, asked) = bytes.split_at(4);
+        assert_eq!(length, (asked.len() as u32).to_le_bytes());
+        assert!(asked.len() <= REQUEST_BYTES_MAX);
+        let understood = Request { token: b"secret", attempt: "job_7.m3.0", partition: 9 };
+        assert_eq!(Request::parse(asked), Some(understood));
+        for cut in 0..asked.len() {
+            assert_eq!(Request::parse(&asked[..cut]), None, "cut at {cut}");
+        }
+        let extent = Extent { offset: 0, stored: 5, raw: 9, records: 2, block_max: 7, crc: 0xdead };
+        let answer = read_answer(&mut coming(&Extent { offset: 77, ..extent }).as_slice());
+        assert_eq!(answer.expect("whole"), Answer::Coming(extent));
+        let answer = read_answer(&mut refusal(BUSY, "later").as_slice()).expect("whole");
+        assert_eq!(answer, Answer::No(BUSY, "later".into()));
+        let long = "ü".repeat(50_000);
+        let Ok(Answer::No(DAMAGED, cut)) = read_answer(&mut refusal(DAMAGED, &long).as_slice()) else {
+            panic!("no answer");
+        };
+        assert!(cut.len() > 60_000 && long.starts_with(&cut));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::sum::{Combine, ONE, Total};
 use crate::{
-    api::{Emit, Mapper, Reducer, Values},
+    api::{Emit, Mapper, Pass},
     conf::Conf,
     context::{Context, Counter},
     error::TaskError,
@@ -80,28 +80,6 @@ impl Mapper for LineToKey {
         _context: &mut Context,
     ) -> Result<(), TaskError> {
         out.emit(line, b"")
-    }
-}
-
-/// Puts every pair out as it came in.
-pub(super) struct Pass;
-
-impl Reducer for Pass {
-    fn reduce(
-        &mut self,
-        _key: &[u8],
-        values: &mut dyn Values,
-        out: &mut dyn Emit,
-        _context: &mut Context,
-    ) -> Result<(), TaskError> {
-        // The key is lent by `values` too, and a pair may differ from its group's first: copy what is put out.
-        let mut value = Vec::new();
-        while let Some(next) = values.next()? {
-            value.clear();
-            value.extend_from_slice(next);
-            out.emit(values.key(), &value)?;
-        }
-        Ok(())
     }
 }
 

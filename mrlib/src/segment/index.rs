@@ -1,17 +1,20 @@
 //! Where the partitions of a segment file lie.
 //!
-//! On disk: `FMTX`, version u32, count u32, then for each partition offset, stored length, raw length and records
-//! as u64 and a CRC-32C as u32; last the CRC-32C of all that. Little endian.
+//! On disk: `FMTX`, version u32, count u32, then for each partition offset, stored length, raw length, records and
+//! longest block as u64 and a CRC-32C as u32; last the CRC-32C of all that. Little endian.
 
+use super::LONG_BYTES;
 use crate::error::TaskError;
 use bytes::{Buf, BufMut};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 4] = b"FMTX";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 12;
-const EXTENT_BYTES: usize = 36;
+const EXTENT_BYTES: usize = 44;
 const CRC_BYTES: usize = 4;
+/// Longer than the index of any job that the JobTracker takes.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// One partition's stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,8 +27,18 @@ pub struct Extent {
     pub raw: u64,
     /// How many records.
     pub records: u64,
+    /// Raw bytes of its longest block: what a reader must have room for.
+    pub block_max: u64,
     /// CRC-32C of the stored bytes.
     pub crc: u32,
+}
+
+impl Extent {
+    /// Memory that a reader of it needs: for its longest block as it is stored and, unless that is too long to have
+    /// been compressed, unpacked.
+    pub fn room(&self) -> u64 {
+        self.block_max + self.block_max.min(LONG_BYTES as u64)
+    }
 }
 
 /// The partitions of one segment file, in order.
@@ -43,11 +56,26 @@ impl Index {
         name.into()
     }
 
-    /// Reads and verifies the index beside `segment`.
+    /// Reads and verifies the index beside `segment`, also against that file's length.
     pub fn read(segment: &Path) -> Result<Self, TaskError> {
         let path = Self::path_of(segment);
+        let length_of = |path: &Path| {
+            let found = std::fs::metadata(path).map_err(TaskError::io(format!("read {}", path.display())));
+            found.map(|found| found.len())
+        };
+        let damaged = |file: &Path, offset, why| {
+            Err(TaskError::Damaged { file: file.display().to_string(), offset, why })
+        };
+        if length_of(&path)? > BYTES_MAX {
+            return damaged(&path, BYTES_MAX, "it is longer than any index");
+        }
         let bytes = std::fs::read(&path).map_err(TaskError::io(format!("read {}", path.display())))?;
-        Self::decode(&bytes, &path)
+        let index = Self::decode(&bytes, &path)?;
+        let length = length_of(segment)?;
+        if length < index.stored() {
+            return damaged(segment, length, "it is shorter than its index says");
+        }
+        Ok(index)
     }
 
     /// Writes it beside `segment`.
@@ -63,7 +91,7 @@ impl Index {
         out.put_u32_le(VERSION);
         out.put_u32_le(self.extents.len() as u32);
         for extent in &self.extents {
-            for number in [extent.offset, extent.stored, extent.raw, extent.records] {
+            for number in [extent.offset, extent.stored, extent.raw, extent.records, extent.block_max] {
                 out.put_u64_le(number);
             }
             out.put_u32_le(extent.crc);
@@ -95,12 +123,12 @@ impl Index {
         let mut extents = Vec::with_capacity(count);
         let mut end = 0;
         for at in 0..count {
-            let [offset, stored, raw, records] = std::array::from_fn(|_| rest.get_u64_le());
+            let [offset, stored, raw, records, block_max] = std::array::from_fn(|_| rest.get_u64_le());
             if offset != end || offset.checked_add(stored).is_none() {
                 return damaged(HEADER_BYTES + at * EXTENT_BYTES, "partitions do not follow each other");
             }
             end = offset + stored;
-            extents.push(Extent { offset, stored, raw, records, crc: rest.get_u32_le() });
+            extents.push(Extent { offset, stored, raw, records, block_max, crc: rest.get_u32_le() });
         }
         Ok(Self { extents })
     }

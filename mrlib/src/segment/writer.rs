@@ -2,7 +2,7 @@
 //!
 //! Deliberately absent: fsync. A map output that a crash of the machine takes is made again.
 
-use super::{BLOCK_BYTES, BLOCK_HEADER_BYTES, Extent, Index};
+use super::{BLOCK_BYTES, BLOCK_HEADER_BYTES, Extent, Index, LONG_BYTES};
 use crate::error::TaskError;
 use std::{
     fs::File,
@@ -12,8 +12,6 @@ use std::{
 
 /// Written to the file at a time.
 const WRITE_BYTES: usize = 1 << 20;
-/// A record of this length is written as it is, not copied into a block first.
-const LONG_BYTES: usize = 1 << 20;
 /// Blocks that go uncompressed at most after one that did not pay.
 const SKIP_MAX: u32 = 32;
 
@@ -148,6 +146,7 @@ impl SegmentWriter {
         extent.crc = crc32c::crc32c_append(extent.crc, &self.out[start..]);
         extent.stored += (self.out.len() - start) as u64;
         extent.raw += raw as u64;
+        extent.block_max = extent.block_max.max(raw as u64);
     }
 
     fn flush(&mut self) -> Result<(), TaskError> {

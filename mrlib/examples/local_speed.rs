@@ -1,0 +1,35 @@
+//! What a whole job costs in local mode: prints the seconds and the processor seconds of a built-in program.
+//!
+//! `cargo run --release -p mrlib --example local_speed -- PROGRAM IN OUT [REDUCES] [KEY=VALUE ...]`
+
+use mrlib::{
+    Conf, TaskError,
+    local::{LocalRun, run_local},
+    registry,
+};
+use rustix::time::{ClockId, clock_gettime};
+use std::{path::PathBuf, time::Instant};
+
+fn main() -> Result<(), TaskError> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [program, input, output, rest @ ..] = arguments.as_slice() else {
+        return Err("say PROGRAM IN OUT [REDUCES] [KEY=VALUE ...]".into());
+    };
+    let reduces = rest.first().map_or(Ok(2), |text| text.parse()).map_err(|_| "how many reduces?")?;
+    let settings = rest.iter().skip(1).filter_map(|setting| setting.split_once('='));
+    let conf: Conf = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let job = registry::job(program, &conf)?;
+    let run = LocalRun {
+        inputs: vec![PathBuf::from(input)],
+        output: PathBuf::from(output),
+        reduces,
+        threads: 2,
+        conf,
+    };
+    let started = Instant::now();
+    run_local(&job, &run)?;
+    let cpu = clock_gettime(ClockId::ProcessCPUTime);
+    let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
+    println!("{program}: {:.2} s, {cpu:.2} s of processor time", started.elapsed().as_secs_f64());
+    Ok(())
+}

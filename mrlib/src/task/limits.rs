@@ -1,0 +1,79 @@
+//! What a task may tell its tracker: how many counters, and how long its words may be. Both ends keep to it, the
+//! task with an error in words, the tracker because a task may be anybody's program.
+
+/// Counters of one task.
+pub const COUNTERS_MAX: usize = 1000;
+/// Bytes in a counter's name.
+pub const COUNTER_NAME_BYTES_MAX: usize = 256;
+/// Bytes of a status line; the rest is cut off.
+pub const STATUS_BYTES_MAX: usize = 1 << 10;
+/// Bytes of a failure's words; the middle is left out.
+pub const FAILURE_BYTES_MAX: usize = 16 << 10;
+
+const LEFT_OUT: &str = "\n[...]\n";
+
+/// A status line, short enough.
+pub fn short_status(mut status: String) -> String {
+    status.truncate(status.floor_char_boundary(STATUS_BYTES_MAX));
+    status
+}
+
+/// A failure's words, short enough: how they begin and how they end.
+pub fn short_failure(why: String) -> String {
+    if why.len() <= FAILURE_BYTES_MAX {
+        return why;
+    }
+    let half = (FAILURE_BYTES_MAX - LEFT_OUT.len()) / 2;
+    let (head, tail) = (why.floor_char_boundary(half), why.ceil_char_boundary(why.len() - half));
+    [&why[..head], LEFT_OUT, &why[tail..]].concat()
+}
+
+/// Whether a task may have these counters; else what is wrong with them.
+pub fn check_counters<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Result<(), String> {
+    if names.len() > COUNTERS_MAX {
+        return Err(too_many());
+    }
+    for name in names {
+        check_name(name)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn too_many() -> String {
+    format!("more than {COUNTERS_MAX} counters in one task: count words with a reducer, not with counters")
+}
+
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    if name.len() <= COUNTER_NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let start = &name[..name.floor_char_boundary(40)];
+    Err(format!(
+        "the name of counter \"{start}...\" has {} bytes: {COUNTER_NAME_BYTES_MAX} at most",
+        name.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_words_keep_their_ends() {
+        let words = format!("begin{}end", "ü".repeat(FAILURE_BYTES_MAX));
+        let short = short_failure(words);
+        assert!(short.len() <= FAILURE_BYTES_MAX, "{}", short.len());
+        assert!(short.starts_with("beginü") && short.ends_with("üend") && short.contains(LEFT_OUT));
+        assert_eq!(short_failure("as it is".into()), "as it is");
+        assert_eq!(short_status("ü".repeat(600)).len(), STATUS_BYTES_MAX);
+    }
+
+    #[test]
+    fn too_many_counters_and_long_names_are_told() {
+        let names: Vec<String> = (0..=COUNTERS_MAX).map(|n| n.to_string()).collect();
+        assert!(check_counters(names[1..].iter().map(String::as_str)).is_ok());
+        assert!(check_counters(names.iter().map(String::as_str)).unwrap_err().contains("1000 counters"));
+        let long = "x".repeat(COUNTER_NAME_BYTES_MAX + 1);
+        assert!(check_counters([long.as_str()].into_iter()).unwrap_err().contains("257 bytes"));
+    }
+}
