@@ -2,7 +2,6 @@
 
 use clap::Parser;
 use daemon::lifecycle::DaemonArgs;
-use fermata_tasktracker::guard;
 use std::{path::PathBuf, process::ExitCode};
 
 /// Runs tasks of Fermata's jobs on this machine
@@ -41,8 +40,8 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|first| first == guard::GUARD_ARG) {
-        return guard::serve();
+    if fermata_tasktracker::serve_if_keeper() {
+        return ExitCode::SUCCESS;
     }
     let args = Args::parse();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
