@@ -22,7 +22,7 @@ pub fn digest(cluster: &Cluster) -> String {
     for tracker in cluster.trackers() {
         let _ = writeln!(
             out,
-            "{} {} {:?} {} {} {} {} {:?} {:?} {:?}",
+            "{} {} {:?} {} {} {} {} {:?} {:?} {:?} {:?}",
             tracker.id,
             tracker.name,
             tracker.incarnation,
@@ -32,7 +32,8 @@ pub fn digest(cluster: &Cluster) -> String {
             tracker.logs_addr,
             tracker.slots,
             tracker.state,
-            tracker.running
+            tracker.running,
+            tracker.checkpoints
         );
     }
     for job in cluster.jobs() {
@@ -48,6 +49,7 @@ fn describe_job(cluster: &Cluster, job: &Job, out: &mut String) {
     let _ = writeln!(out, " {} {:?} {:?} {:?}", job.submitted, job.first_launch, job.maps_done, job.ended);
     let _ = writeln!(out, " {:?} {:?} {:?} {:?}", job.running, job.succeeded, job.took, job.failures);
     let _ = writeln!(out, " {:?} {:?} {:?}", job.counters, job.blacklist, job.map_events);
+    let _ = writeln!(out, " {:?}", job.preemption);
     for phase in Phase::BOTH {
         let _ = writeln!(out, " {phase}s wait: {:?}", job.pending[phase].iter().collect::<Vec<_>>());
         for task in &job.tasks[phase] {
@@ -62,14 +64,15 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
     let mut hosts: Vec<(&str, bool)> =
         task.hosts.iter().map(|host| (cluster.host_name(*host), waits_on(&host))).collect();
     hosts.sort_unstable();
-    let Task { id, root, start, end, done_by, failures, unfetched, shuns, .. } = task;
+    let Task { id, root, start, end, done_by, failures, unfetched, checkpoint, held, shuns, .. } = task;
     let _ = writeln!(
         out,
-        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {shuns:?}"
+        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {held} {shuns:?}"
     );
     for attempt in &task.attempts {
         let Attempt { id, tracker, state, launched, ended, speculative, result, why, error, .. } = attempt;
-        let state = if state.is_trying() { "trying".to_owned() } else { format!("{state:?}") };
+        let known = attempt.recalled.is_some() || !state.is_trying();
+        let state = if known { format!("{state:?}") } else { "trying".to_owned() };
         let _ = writeln!(
             out,
             "   {id} {tracker} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?}"

@@ -2,10 +2,10 @@
 
 use crate::{
     fact::Entry,
-    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobSpec, MapEvent},
     phase::PerPhase,
-    task::{AttemptResult, Progress},
+    task::{AttemptResult, Progress, Recall, Stage},
 };
 use std::sync::Arc;
 
@@ -21,6 +21,10 @@ pub enum Event {
     Submission { request: RequestId, spec: Arc<JobSpec> },
     /// Somebody wants a job stopped.
     Kill { request: RequestId, job: JobId, by: String },
+    /// Somebody wants an attempt's slot back. A task that they pause waits until they say otherwise.
+    Preemption { request: RequestId, attempt: AttemptId, how: Recall, by: String },
+    /// Somebody wants a paused task to go on, on that tracker if they name one.
+    Resumption { request: RequestId, task: TaskId, on: Option<TrackerId>, by: String },
     /// A tracker introduces itself.
     Registration { request: RequestId, tracker: Registration },
     /// A tracker's regular word.
@@ -52,6 +56,8 @@ pub struct Registration {
     pub attempts: Vec<AttemptReport>,
     /// Maps whose output it has.
     pub outputs: Vec<AttemptId>,
+    /// Paused attempts whose state it has.
+    pub checkpoints: Vec<AttemptId>,
     /// Jobs that it keeps anything of.
     pub jobs: Vec<JobId>,
 }
@@ -89,6 +95,17 @@ pub enum AttemptStatus {
     Running(Progress),
     /// It is done.
     Succeeded(AttemptResult),
+    /// A map ended there, as it was told; this is what it brings for what it has read.
+    Split(u64, AttemptResult),
+    /// A reduce has put its state aside, as it was told.
+    Paused {
+        /// What it was doing.
+        stage: Stage,
+        /// The size of what it put aside.
+        bytes: u64,
+    },
+    /// The state that it was to take up is gone or damaged.
+    Spoilt(String),
     /// It failed, and why.
     Failed(String),
     /// It was stopped.
@@ -109,13 +126,17 @@ pub struct FetchFailure {
 pub enum Order {
     /// Run this attempt.
     Launch(AttemptId),
-    /// Stop this attempt, and say when it is gone.
-    Stop {
+    /// Have this attempt give its slot back, and say when it has.
+    Recall {
         /// Which.
         attempt: AttemptId,
+        /// How.
+        how: Recall,
         /// Why, for its log.
         why: String,
     },
+    /// Delete the state of this paused attempt: nobody will take it up any more.
+    Drop(AttemptId),
     /// News for the reduces of a job that run here: entries `first..` of its map events.
     MapEvents {
         /// Which job.
@@ -160,6 +181,8 @@ pub enum Reply {
     Submitted(JobId),
     /// The job is stopped, or was over already.
     Stopped,
+    /// It will be done, or is being done already.
+    Taken,
     /// Welcome; this is your number, and the JobTracker's epoch.
     Registered {
         /// The tracker's number.

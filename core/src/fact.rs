@@ -4,11 +4,11 @@
 //! Names are in the past tense. Facts are never changed, only added.
 
 use crate::{
-    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobOutcome, JobSpec},
     phase::PerPhase,
     plan::Why,
-    task::AttemptResult,
+    task::{AttemptResult, Recall, Stage},
     time::Time,
 };
 use serde::{Deserialize, Serialize};
@@ -56,15 +56,31 @@ pub enum Fact {
     /// It is no longer remembered.
     JobForgotten { job: JobId },
     /// A tracker was told to run an attempt.
-    AttemptLaunched { attempt: AttemptId, tracker: TrackerId, speculative: bool, why: Why },
-    /// Told to stop; with `fault` for one of its own, and it will count as failed when it is gone.
-    AttemptRecalled { attempt: AttemptId, why: String, fault: bool },
+    AttemptLaunched {
+        attempt: AttemptId,
+        tracker: TrackerId,
+        speculative: bool,
+        /// The paused attempt whose state it takes up.
+        from: Option<AttemptId>,
+        why: Why,
+    },
+    /// Told to give its slot back, and how; with `fault` for one of its own, and it will count as failed when it is
+    /// gone; with `hold` its task waits until somebody says otherwise.
+    AttemptRecalled { attempt: AttemptId, how: Recall, why: String, fault: bool, hold: bool },
+    /// A map ended at `position` of its range: what it brings counts for what it has read, and a new task has the rest.
+    MapSplit { attempt: AttemptId, position: u64, result: AttemptResult },
+    /// A reduce has put its state aside: of so many bytes, after it has read so many.
+    AttemptPaused { attempt: AttemptId, stage: Stage, bytes: u64, bytes_in: u64 },
+    /// A held task may go on.
+    TaskReleased { task: TaskId },
+    /// The state of a paused attempt is gone or of no use: its task begins anew.
+    CheckpointLost { attempt: AttemptId, why: String },
     /// It is done, and its result counts; other attempts of its task were told to stop.
     AttemptSucceeded { attempt: AttemptId, result: AttemptResult },
     /// Its own fault: uses the task's budget.
     AttemptFailed { attempt: AttemptId, error: String },
-    /// Stopped or lost: uses no budget.
-    AttemptKilled { attempt: AttemptId, why: String },
+    /// Stopped or lost: uses no budget. What it had read was read in vain.
+    AttemptKilled { attempt: AttemptId, why: String, bytes_in: u64 },
     /// A map's output is gone and the map runs again; `unfetched` if that is what reduces said, and its tracker
     /// may be to blame.
     MapOutputLost { attempt: AttemptId, why: String, unfetched: bool },

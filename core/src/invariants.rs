@@ -30,7 +30,7 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
         for task in &job.tasks[phase] {
             let live: Vec<_> = task.live().collect();
             running.extend(live.iter().map(|attempt| attempt.id));
-            let waits = job.is_running() && !task.is_done() && task.trying().next().is_none();
+            let waits = job.is_running() && task.waits();
             if waits {
                 pending.insert(task.id.index, &task.hosts);
             }
@@ -63,9 +63,48 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
     let moved = matches!(job.state, JobState::Committing | JobState::Ended(JobOutcome::Succeeded));
     ensure(!moved || whole, || format!("{id}: {:?} with tasks undone", job.state))?;
     check_sums(job)?;
+    check_ranges(job)?;
+    check_checkpoints(cluster, job)?;
     let active = cluster.active_jobs().any(|active| active.id == id);
     ensure(active == job.is_running(), || format!("{id}: running, but not in the list, or the reverse"))?;
     check_map_events(job)
+}
+
+/// The ranges of a split's tasks are disjoint, and together they are the split.
+fn check_ranges(job: &Job) -> Result<(), String> {
+    let mut by_root: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+    for task in &job.tasks.map {
+        by_root.entry(task.root).or_default().push((task.start, task.end));
+    }
+    for (root, mut ranges) in by_root {
+        ranges.sort_unstable();
+        let split = job.spec.splits.get(root as usize).ok_or_else(|| format!("{}: no split {root}", job.id))?;
+        let (mut at, mut whole) = (split.start, true);
+        for (start, end) in &ranges {
+            whole &= *start == at;
+            at = *end;
+        }
+        ensure(whole && at == split.end, || format!("{}: split {root} has ranges {ranges:?}", job.id))?;
+    }
+    Ok(())
+}
+
+/// A state put aside is of an attempt that was paused, lies where its tracker is thought to have it, and is of a
+/// task that is not done.
+fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
+    for task in &job.tasks.reduce {
+        let Some(checkpoint) = task.checkpoint else { continue };
+        let id = checkpoint.attempt;
+        let paused = cluster.attempt(id).is_some_and(|attempt| attempt.state == AttemptState::Paused);
+        let kept = cluster.tracker(checkpoint.tracker).is_some_and(|tracker| {
+            tracker.state != TrackerState::Lost && (job.is_over() || tracker.checkpoints.contains(&id))
+        });
+        let lost_since = job.is_over();
+        ensure(paused && (kept || lost_since) && !task.is_done(), || {
+            format!("{id}: its state is thought to be where it is not, or of no use")
+        })?;
+    }
+    Ok(())
 }
 
 /// Counters count each record once: the sums are those of the attempts whose results count.
@@ -112,6 +151,12 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
                     .attempt(*attempt)
                     .is_some_and(|attempt| attempt.tracker == id && attempt.state.holds_slot());
                 ensure(here, || format!("{id}: {attempt} holds a slot and should not"))?;
+            }
+            for attempt in &tracker.checkpoints {
+                let task = cluster.task(attempt.task).and_then(|task| task.checkpoint);
+                ensure(task.is_some_and(|checkpoint| checkpoint.attempt == *attempt), || {
+                    format!("{id}: keeps the state of {attempt} for nobody")
+                })?;
             }
             let lost = tracker.state == TrackerState::Lost;
             ensure(!lost || held.is_empty(), || format!("{id}: lost, and yet attempts run on it"))?;

@@ -4,7 +4,7 @@ use crate::{
     cluster::PendingTasks,
     ids::{AttemptId, HostId, JobId, RequestId, TaskId, TrackerId},
     phase::{PerPhase, Phase},
-    task::{Stage, Task},
+    task::{Attempt, Stage, Task},
     time::{Span, Time},
 };
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub struct Split {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
+    /// Whether a map of it may end before the end of its range and leave the rest to another.
+    pub divisible: bool,
     /// Hosts that have the bytes, best first.
     pub hosts: Vec<String>,
 }
@@ -93,6 +95,27 @@ pub enum JobOutcome {
     Killed(String),
 }
 
+/// What taking slots back has cost and saved. Times are those of attempts, from launch to recall or end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Preemption {
+    pub splits: u32,
+    pub pauses: u32,
+    pub resumes: u32,
+    /// Resumes on another tracker than the pause.
+    pub migrations: u32,
+    pub kills: u32,
+    /// Checkpoints that were gone or damaged when they were wanted.
+    pub checkpoints_lost: u32,
+    pub bytes_conserved: u64,
+    pub time_conserved: Span,
+    pub bytes_lost: u64,
+    pub time_lost: Span,
+    pub checkpoint_bytes: u64,
+    /// From the word that a slot is wanted back to its being free, over all splits and pauses.
+    pub yielding: Span,
+}
+
 /// A change in what reducers can fetch. They follow the list of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MapEvent {
@@ -133,6 +156,8 @@ pub struct Job {
     pub took: PerPhase<Span>,
     /// Sums over the attempts whose results count, so that each record is counted once.
     pub counters: BTreeMap<String, u64>,
+    /// What taking slots back has cost and saved.
+    pub preemption: Preemption,
     /// Failures of its attempts by tracker.
     pub failures: BTreeMap<TrackerId, u32>,
     /// Trackers that it no longer uses.
@@ -157,7 +182,9 @@ impl Job {
     /// Whether some reduce still has to fetch map output. One that is past its shuffle has it all.
     pub fn needs_map_output(&self) -> bool {
         let has_it_all = |task: &Task| {
-            task.is_done() || task.trying().any(|attempt| attempt.progress.stage > Stage::Shuffle)
+            let aside = task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle);
+            let further = |attempt: &Attempt| attempt.progress.stage > Stage::Shuffle;
+            task.is_done() || aside || task.trying().any(further)
         };
         self.is_running() && !self.tasks.reduce.iter().all(has_it_all)
     }

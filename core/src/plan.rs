@@ -5,12 +5,12 @@
 //! cannot fail. Questions cost at most a few look-ups: policies ask many.
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, Unfit},
     config::Config,
-    ids::{JobId, TaskId, TrackerId},
+    ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     phase::{PerPhase, Phase},
-    task::{AttemptState, Task},
+    task::{AttemptState, Recall, Task},
     time::Time,
     tracker::{Tracker, TrackerState},
 };
@@ -31,6 +31,11 @@ pub struct Why {
 }
 
 impl Why {
+    /// For a reason that is not a rule of a policy.
+    pub fn named(reason: String) -> Self {
+        Self { rule: Cow::Owned(reason), numbers: Vec::new() }
+    }
+
     /// By this rule alone.
     pub const fn rule(rule: &'static str) -> Self {
         Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
@@ -89,6 +94,8 @@ pub enum Refused {
     Shunned { task: TaskId, tracker: TrackerId },
     #[error("tracker {0} runs an attempt of this task already")]
     SameTracker(TrackerId),
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
 }
 
 /// A decision.
@@ -105,6 +112,15 @@ pub enum Decision {
         /// Why.
         why: Why,
     },
+    /// Take an attempt's slot back.
+    Preempt {
+        /// Whose.
+        attempt: AttemptId,
+        /// How.
+        how: Recall,
+        /// Why.
+        why: Why,
+    },
 }
 
 /// One round's view and decisions.
@@ -118,6 +134,7 @@ pub struct Plan<'a> {
     /// Slots that this round gave to each job, for tasks that waited and for duplicates.
     given: BTreeMap<JobId, PerPhase<Given>>,
     given_tasks: BTreeSet<TaskId>,
+    preempted: BTreeSet<AttemptId>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -136,6 +153,7 @@ impl<'a> Plan<'a> {
             taken: BTreeMap::new(),
             given: BTreeMap::new(),
             given_tasks: BTreeSet::new(),
+            preempted: BTreeSet::new(),
         }
     }
 
@@ -262,12 +280,44 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A job's first waiting reduce.
+    /// A job's next waiting reduce for a tracker: one whose state lies there; else the first, but not one that could
+    /// go on where its state lies.
     pub fn next_reduce(&self, job: &Job, tracker: TrackerId) -> Option<TaskId> {
         if !self.has_pending(job, Phase::Reduce) || !self.may_use(job, tracker) {
             return None;
         }
-        self.first_of(job, Phase::Reduce, tracker, job.pending.reduce.iter())
+        let waits = |index: &u32| job.pending.reduce.contains(*index);
+        let at = self.cluster.tracker(tracker)?;
+        let here = at.checkpoints.iter().filter(|attempt| attempt.job() == job.id);
+        let here = here.map(|attempt| attempt.task.index).filter(waits);
+        let aside_elsewhere = |index: &u32| {
+            let task = &job.tasks.reduce[*index as usize];
+            task.checkpoint.is_some_and(|checkpoint| self.free(checkpoint.tracker, Phase::Reduce) > 0)
+        };
+        self.first_of(job, Phase::Reduce, tracker, here).or_else(|| {
+            let others = job.pending.reduce.iter().filter(|index| !aside_elsewhere(index));
+            self.first_of(job, Phase::Reduce, tracker, others)
+        })
+    }
+
+    /// Takes an attempt's slot back. It is free when the attempt has ended in the way it was told: not in this round.
+    pub fn preempt(&mut self, attempt: AttemptId, how: Recall, why: Why) -> Result<(), Refused> {
+        self.cluster.may_recall(attempt, how)?;
+        if !self.preempted.insert(attempt) {
+            return Err(Unfit::Already(attempt).into());
+        }
+        self.decisions.push(Decision::Preempt { attempt, how, why });
+        Ok(())
+    }
+
+    /// Slots of a tracker that attempts have been told to give back, this round included, and still hold.
+    pub fn yielding(&self, tracker: TrackerId, phase: Phase) -> u32 {
+        let running = self.cluster.tracker(tracker).into_iter().flat_map(|tracker| &tracker.running[phase]);
+        let recalled = |id: &&AttemptId| {
+            let before = self.cluster.attempt(**id).is_some_and(|attempt| attempt.recalled.is_some());
+            before || self.preempted.contains(id)
+        };
+        running.filter(recalled).count() as u32
     }
 
     /// A straggler of a job that may be duplicated on a tracker.

@@ -2,7 +2,11 @@
 //!
 //! An attempt holds its slot from the moment it is decided until its tracker says that the process is gone, or
 //! the tracker is lost. It is *trying* until it is told to stop. A task waits exactly when it is not done, has no
-//! attempt that tries, and its job runs: one that will not die must not keep its task from running elsewhere.
+//! attempt that tries, nobody holds it, and its job runs: one that will not die must not keep its task from running
+//! elsewhere.
+//!
+//! A map that is split ends where it stands: its task's range becomes shorter, and a new task of the same root takes
+//! the rest. A reduce that is paused leaves a checkpoint, which the task's next attempt takes up.
 
 use crate::{
     ids::{AttemptId, HostId, TaskId, TrackerId},
@@ -10,7 +14,7 @@ use crate::{
     time::Time,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 /// A task.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +37,10 @@ pub struct Task {
     pub failures: u32,
     /// How often a map's output could not be fetched.
     pub unfetched: u32,
+    /// The state of a reduce that was paused and has not been taken further since.
+    pub checkpoint: Option<Checkpoint>,
+    /// Somebody wants it to wait until they say otherwise.
+    pub held: bool,
     /// Trackers where it failed, or where its output could not be fetched: others are tried first.
     pub shuns: BTreeSet<TrackerId>,
 }
@@ -45,6 +53,10 @@ pub enum AttemptState {
     Launching,
     /// It runs.
     Running,
+    /// A map that has been told to end where it stands, and has not said where that was.
+    Splitting,
+    /// A reduce that has been told to put its state aside, and has not done so.
+    Pausing,
     /// It has been told to stop, and its tracker has not said that it is gone.
     Stopping,
     /// Its result counts, or would have.
@@ -53,17 +65,41 @@ pub enum AttemptState {
     Failed,
     /// It was stopped or lost: nobody's fault, and no budget is used.
     Killed,
+    /// Its state is put aside; another attempt will take it up.
+    Paused,
+}
+
+/// How a slot is taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recall {
+    /// Whatever it has done is thrown away.
+    Kill,
+    /// A map: what it has done counts, the rest of its range becomes a task of its own.
+    Split,
+    /// A reduce: its state is put aside and taken up later, here or elsewhere.
+    Pause,
+}
+
+impl fmt::Display for Recall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Recall::Kill => "kill",
+            Recall::Split => "split",
+            Recall::Pause => "pause",
+        })
+    }
 }
 
 impl AttemptState {
     /// Whether it holds a slot.
     pub fn holds_slot(self) -> bool {
-        matches!(self, Self::Launching | Self::Running | Self::Stopping)
+        self.is_trying() || self == Self::Stopping
     }
 
     /// Whether it may still bring a result that is wanted.
     pub fn is_trying(self) -> bool {
-        matches!(self, Self::Launching | Self::Running)
+        matches!(self, Self::Launching | Self::Running | Self::Splitting | Self::Pausing)
     }
 }
 
@@ -80,6 +116,19 @@ pub enum Stage {
     Merge,
     /// Reducing.
     Reduce,
+}
+
+/// The state of a paused reduce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Whose it is.
+    pub attempt: AttemptId,
+    /// Where it lies.
+    pub tracker: TrackerId,
+    /// What the reduce was doing.
+    pub stage: Stage,
+    /// How large it is.
+    pub bytes: u64,
 }
 
 /// How far an attempt is, as its tracker last said.
@@ -104,6 +153,10 @@ pub struct Attempt {
     pub id: AttemptId,
     /// Where.
     pub tracker: TrackerId,
+    /// The end of its range when it was decided: a split makes the task's shorter.
+    pub end: u64,
+    /// The paused attempt whose state it took up.
+    pub from: Option<AttemptId>,
     /// Where it stands.
     pub state: AttemptState,
     /// When it was decided.
@@ -114,6 +167,8 @@ pub struct Attempt {
     pub ended: Option<Time>,
     /// When its tracker last said that it runs, or was told to stop it. What trackers say is not durable.
     pub heard: Time,
+    /// How and when it was told to give its slot back, if it was.
+    pub recalled: Option<(Recall, Time)>,
     /// Why it was told to stop, if that was its own fault: it counts as failed once it is gone.
     pub blame: Option<String>,
     /// Why it was placed where it was.
@@ -141,6 +196,23 @@ pub struct AttemptResult {
 }
 
 impl Task {
+    pub(crate) fn new(id: TaskId, root: u32, start: u64, end: u64, hosts: Vec<HostId>) -> Self {
+        Self {
+            id,
+            root,
+            start,
+            end,
+            hosts,
+            attempts: Vec::new(),
+            done_by: None,
+            failures: 0,
+            unfetched: 0,
+            checkpoint: None,
+            held: false,
+            shuns: BTreeSet::new(),
+        }
+    }
+
     /// Attempts that hold a slot.
     pub fn live(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.holds_slot())
@@ -149,6 +221,11 @@ impl Task {
     /// Attempts that may still bring a result that is wanted.
     pub fn trying(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.is_trying())
+    }
+
+    /// Whether it waits for a slot, if its job runs.
+    pub fn waits(&self) -> bool {
+        !self.is_done() && !self.held && self.trying().next().is_none()
     }
 
     /// Whether its result is there.

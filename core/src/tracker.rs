@@ -45,6 +45,8 @@ pub struct Tracker {
     pub running: PerPhase<BTreeSet<AttemptId>>,
     /// Attempts of maps whose output it serves, as facts and its own last registration say.
     pub outputs: BTreeSet<AttemptId>,
+    /// Paused attempts whose state it keeps.
+    pub checkpoints: BTreeSet<AttemptId>,
     /// Attempts that it says it runs and that the JobTracker gave up: their processes are there until it says
     /// otherwise, and so are the slots they take. Not durable.
     pub strangers: PerPhase<BTreeSet<AttemptId>>,

@@ -9,11 +9,11 @@ use mrcore::{
     digest::digest,
     event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Order, Registration, Reply},
     fact::Entry,
-    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     invariants,
     job::{JobOutcome, JobSpec, Priority, Split},
     scheduler::{Cause, Round},
-    task::{AttemptResult, Progress, Stage},
+    task::{AttemptResult, Progress, Recall, Stage},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -54,6 +54,9 @@ impl Scheduler for Anyhow {
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         let Cause::Offer(tracker) = round.cause else { return };
         let cluster = plan.cluster();
+        if self.0.one_in(6) {
+            self.take_back(plan, tracker);
+        }
         for phase in Phase::BOTH {
             let mut jobs: Vec<_> = cluster.active_jobs().collect();
             while plan.free(tracker, phase) > 0 && !jobs.is_empty() {
@@ -74,6 +77,24 @@ impl Scheduler for Anyhow {
     }
 }
 
+impl Anyhow {
+    /// Takes some slot of a tracker back, by any means; whether that may be is the plan's to say.
+    fn take_back(&mut self, plan: &mut Plan<'_>, tracker: TrackerId) {
+        let running = plan.cluster().tracker(tracker).map(|tracker| tracker.running.clone()).unwrap_or_default();
+        let attempts: Vec<AttemptId> = running.map.into_iter().chain(running.reduce).collect();
+        if attempts.is_empty() {
+            return;
+        }
+        let attempt = attempts[self.0.below(attempts.len() as u64) as usize];
+        let how = [Recall::Split, Recall::Pause, Recall::Split, Recall::Pause, Recall::Kill];
+        let before = plan.yielding(tracker, attempt.phase());
+        if plan.preempt(attempt, how[self.0.below(5) as usize], Why::rule("anyhow")).is_ok() {
+            assert!(plan.preempt(attempt, Recall::Kill, Why::rule("twice")).is_err());
+            assert!(plan.yielding(tracker, attempt.phase()) >= before);
+        }
+    }
+}
+
 /// A tracker's own picture.
 #[derive(Debug, Default)]
 struct Body {
@@ -84,7 +105,9 @@ struct Body {
     acked: u64,
     running: BTreeMap<AttemptId, f32>,
     /// Told to stop, and not gone yet: processes take their time.
-    dying: BTreeSet<AttemptId>,
+    dying: BTreeMap<AttemptId, Recall>,
+    /// States put aside.
+    checkpoints: BTreeSet<AttemptId>,
     /// Ended, and not yet told with an answered heartbeat.
     ended: Vec<AttemptReport>,
     outputs: BTreeSet<AttemptId>,
@@ -124,6 +147,14 @@ struct Seen {
     late_words: u32,
     forgotten: u32,
     cleaned: u32,
+    splits: u32,
+    splits_of_tails: u32,
+    pauses: u32,
+    pauses_again: u32,
+    resumes: u32,
+    released: u32,
+    checkpoints_lost: u32,
+    dropped: u32,
 }
 
 impl std::ops::AddAssign for Seen {
@@ -141,6 +172,14 @@ impl std::ops::AddAssign for Seen {
         self.late_words += other.late_words;
         self.forgotten += other.forgotten;
         self.cleaned += other.cleaned;
+        self.splits += other.splits;
+        self.splits_of_tails += other.splits_of_tails;
+        self.pauses += other.pauses;
+        self.pauses_again += other.pauses_again;
+        self.resumes += other.resumes;
+        self.released += other.released;
+        self.checkpoints_lost += other.checkpoints_lost;
+        self.dropped += other.dropped;
     }
 }
 
@@ -222,6 +261,19 @@ impl World {
             Fact::TrackerBlacklisted { .. } => self.seen.blacklisted += 1,
             Fact::TrackerLost { .. } => self.seen.trackers_lost += 1,
             Fact::JobForgotten { .. } => self.seen.forgotten += 1,
+            Fact::MapSplit { attempt, .. } => {
+                self.seen.splits += 1;
+                let task = self.mind.cluster().task(attempt.task);
+                self.seen.splits_of_tails += u32::from(task.is_some_and(|task| task.root != task.id.index));
+            }
+            Fact::AttemptPaused { attempt, .. } => {
+                self.seen.pauses += 1;
+                let paused = self.mind.cluster().attempt(*attempt);
+                self.seen.pauses_again += u32::from(paused.is_some_and(|paused| paused.from.is_some()));
+            }
+            Fact::AttemptLaunched { from: Some(_), .. } => self.seen.resumes += 1,
+            Fact::TaskReleased { .. } => self.seen.released += 1,
+            Fact::CheckpointLost { .. } => self.seen.checkpoints_lost += 1,
             _ => {}
         }
     }
@@ -249,16 +301,20 @@ impl World {
                     body.running.insert(attempt, 0.0);
                     body.jobs.insert(attempt.job());
                 }
-                Order::Stop { attempt, .. } => {
+                Order::Recall { attempt, how, .. } => {
                     if body.running.contains_key(&attempt) {
-                        body.dying.insert(attempt);
+                        body.dying.insert(attempt, how);
                     }
+                }
+                Order::Drop(attempt) => {
+                    self.seen.dropped += u32::from(body.checkpoints.remove(&attempt));
                 }
                 Order::Clean(job) => {
                     self.seen.cleaned += u32::from(body.jobs.remove(&job));
                     body.outputs.retain(|attempt| attempt.job() != job);
                     let its = body.running.keys().filter(|attempt| attempt.job() == job);
-                    body.dying.extend(its.copied());
+                    body.dying.extend(its.map(|attempt| (*attempt, Recall::Kill)));
+                    body.checkpoints.retain(|attempt| attempt.job() != job);
                 }
                 Order::MapEvents { .. } => {}
             }
@@ -285,6 +341,7 @@ impl World {
             slots: body.slots,
             attempts,
             outputs: body.outputs.iter().copied().collect(),
+            checkpoints: body.checkpoints.iter().copied().collect(),
             jobs: body.jobs.iter().copied().collect(),
         };
         let is_zombie = |report: &AttemptReport| {
@@ -351,11 +408,11 @@ impl World {
             let fate = self.dice.below(if self.faults { 100 } else { 20 });
             let dies = self.dice.one_in(if self.faults { 12 } else { 2 });
             let body = &mut self.bodies[at];
-            if body.dying.contains(&attempt) && dies {
+            if let Some(how) = body.dying.get(&attempt).copied().filter(|_| dies) {
                 body.dying.remove(&attempt);
                 body.running.remove(&attempt);
-                let status = AttemptStatus::Killed("as told".into());
-                body.ended.push(AttemptReport { attempt, status });
+                let status = self.yielded(at, attempt, how);
+                self.bodies[at].ended.push(AttemptReport { attempt, status });
                 continue;
             }
             let status = match fate {
@@ -365,6 +422,9 @@ impl World {
                     }
                     let counters = vec![("RECORDS".to_owned(), 1 + u64::from(attempt.task.index))];
                     AttemptStatus::Succeeded(AttemptResult { counters, ..AttemptResult::default() })
+                }
+                96 if self.mind.cluster().attempt(attempt).is_some_and(|known| known.from.is_some()) => {
+                    AttemptStatus::Spoilt("bits have rotted".into())
                 }
                 96..98 => AttemptStatus::Failed("it broke".into()),
                 98 => AttemptStatus::Killed("out of memory".into()),
@@ -378,6 +438,29 @@ impl World {
             body.running.remove(&attempt);
             body.dying.remove(&attempt);
             body.ended.push(AttemptReport { attempt, status });
+        }
+    }
+
+    /// What comes of an attempt that gives its slot back: at times it has done nothing, or all.
+    fn yielded(&mut self, at: usize, attempt: AttemptId, how: Recall) -> AttemptStatus {
+        let task = self.mind.cluster().task(attempt.task);
+        let known = task.and_then(|task| task.attempts.get(attempt.number as usize).map(|known| (task, known)));
+        let (start, end, stage) = known
+            .map_or((0, 0, Stage::Shuffle), |(task, known)| (task.start, known.end, known.progress.stage));
+        let result = AttemptResult {
+            counters: vec![("RECORDS".to_owned(), 1 + self.dice.below(5))],
+            ..AttemptResult::default()
+        };
+        match how {
+            Recall::Kill => AttemptStatus::Killed("as told".into()),
+            Recall::Split => {
+                self.bodies[at].outputs.insert(attempt);
+                AttemptStatus::Split(start + self.dice.below(end.saturating_sub(start) + 1), result)
+            }
+            Recall::Pause => {
+                self.bodies[at].checkpoints.insert(attempt);
+                AttemptStatus::Paused { stage, bytes: self.dice.below(1000) }
+            }
         }
     }
 
@@ -406,7 +489,8 @@ impl World {
         let split = |dice: &mut Dice| Split {
             source: "/in".into(),
             start: 0,
-            end: 10,
+            end: 10 + dice.below(90),
+            divisible: !dice.one_in(8),
             hosts: vec![format!("h{}", dice.below(hosts))],
         };
         let spec = JobSpec {
@@ -432,7 +516,8 @@ impl World {
     /// Something goes wrong.
     fn fault(&mut self) {
         let at = self.dice.below(self.bodies.len() as u64) as usize;
-        match self.dice.below(6) {
+        match self.dice.below(9) {
+            6..8 => self.meddle(at),
             0 => self.restart(),
             1 => {
                 let jobs: Vec<JobId> = self.mind.cluster().jobs().map(|job| job.id).collect();
@@ -453,6 +538,9 @@ impl World {
                 if self.dice.one_in(2) {
                     self.bodies[at].outputs.clear();
                 }
+                if self.dice.one_in(3) {
+                    self.bodies[at].checkpoints.clear();
+                }
                 self.bodies[at].away_until = self.now + Span::secs(self.dice.below(15));
             }
             3 => {
@@ -463,6 +551,27 @@ impl World {
             }
             _ => self.bodies[at].away_until = self.now + Span::secs(self.dice.below(20)),
         }
+    }
+
+    /// Somebody takes a slot back by hand, or has something go on.
+    fn meddle(&mut self, at: usize) {
+        self.requests += 1;
+        let (request, by) = (RequestId(self.requests), "u".to_owned());
+        let held = self.mind.cluster().active_jobs().flat_map(|job| &job.tasks.reduce).find(|task| task.held);
+        if let Some(task) = held.map(|task| task.id).filter(|_| self.dice.one_in(2)) {
+            let on = self.bodies[at].number.filter(|_| self.dice.one_in(2));
+            self.send(Event::Resumption { request, task, on, by });
+            return;
+        }
+        let running: Vec<AttemptId> = self.bodies[at].running.keys().copied().collect();
+        if running.is_empty() {
+            return;
+        }
+        let attempt = running[self.dice.below(running.len() as u64) as usize];
+        let how = if attempt.phase() == Phase::Map { Recall::Split } else { Recall::Pause };
+        let first = self.send(Event::Preemption { request, attempt, how, by: by.clone() });
+        let again = self.send(Event::Preemption { request, attempt, how, by });
+        assert_eq!(first, again, "seed {}", self.seed);
     }
 
     /// The JobTracker dies and comes back.
@@ -501,6 +610,19 @@ impl World {
         }
     }
 
+    /// Nothing is held any more.
+    fn let_go(&mut self) {
+        let held = self.mind.cluster().active_jobs().flat_map(|job| &job.tasks.reduce).filter(|task| task.held);
+        let held: Vec<TaskId> =
+            held.filter(|task| task.trying().next().is_none()).map(|task| task.id).collect();
+        for task in held {
+            self.requests += 1;
+            let event =
+                Event::Resumption { request: RequestId(self.requests), task, on: None, by: "u".into() };
+            assert_eq!(self.send(event), Some(Reply::Taken), "seed {}", self.seed);
+        }
+    }
+
     fn is_quiet(&self) -> bool {
         let cluster = self.mind.cluster();
         let idle = cluster
@@ -531,6 +653,7 @@ fn play(seed: u64) -> Seen {
     world.faults = false;
     let mut steps = 0;
     while !world.is_quiet() {
+        world.let_go();
         world.step();
         steps += 1;
         assert!(steps < 20_000, "seed {seed}: not at rest\n{}", digest(world.mind.cluster()));
@@ -544,7 +667,8 @@ fn play(seed: u64) -> Seen {
             assert_eq!(tracker.free(phase), tracker.slots[phase], "seed {seed}: {} leaks", tracker.name);
         }
     }
-    assert!(world.bodies.iter().all(|body| body.jobs.is_empty()), "seed {seed}: files are left");
+    let nothing_left = |body: &Body| body.jobs.is_empty() && body.checkpoints.is_empty();
+    assert!(world.bodies.iter().all(nothing_left), "seed {seed}: files are left");
     world.restart();
     world.seen.jobs = world.submitted;
     world.seen
@@ -575,6 +699,14 @@ fn random_lives_hold_the_invariants_and_come_to_rest() {
         seen.late_words,
         seen.forgotten,
         seen.cleaned,
+        seen.splits,
+        seen.splits_of_tails,
+        seen.pauses,
+        seen.pauses_again,
+        seen.resumes,
+        seen.released,
+        seen.checkpoints_lost,
+        seen.dropped,
     ];
     assert!(one.is_some() || rarest.iter().all(|count| *count > 10), "something hardly happened: {seen:?}");
 }

@@ -7,10 +7,9 @@ use super::Cluster;
 use crate::{
     fact::Fact,
     ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},
-    job::{Job, JobOutcome, JobSpec, JobState, MapEvent},
+    job::{Job, JobOutcome, JobSpec, JobState, MapEvent, Preemption},
     phase::{PerPhase, Phase},
-    plan::Why,
-    task::{Attempt, AttemptResult, AttemptState, Progress, Stage, Task},
+    task::{Attempt, AttemptResult, AttemptState, Checkpoint, Progress, Stage, Task},
     time::{Span, Time},
     tracker::{Tracker, TrackerState},
 };
@@ -21,7 +20,7 @@ use std::{collections::BTreeSet, sync::Arc};
 #[error("fact does not fit: {0}")]
 pub struct Misfit(pub String);
 
-fn misfit<T>(what: impl std::fmt::Display) -> Result<T, Misfit> {
+pub(super) fn misfit<T>(what: impl std::fmt::Display) -> Result<T, Misfit> {
     Err(Misfit(what.to_string()))
 }
 
@@ -42,21 +41,25 @@ impl Cluster {
             Fact::JobCommitting { job } => self.set_job_state(*job, JobState::Committing),
             Fact::JobEnded { job, outcome } => self.job_ended(at, *job, outcome),
             Fact::JobForgotten { job } => self.job_forgotten(*job),
-            Fact::AttemptLaunched { attempt, tracker, speculative, why } => {
-                self.attempt_launched(at, *attempt, *tracker, *speculative, why)
+            Fact::AttemptLaunched { .. } => self.attempt_launched(at, fact),
+            Fact::AttemptRecalled { attempt, how, why, fault, hold } => {
+                self.attempt_recalled(at, *attempt, *how, fault.then_some(why), *hold)
             }
-            Fact::AttemptRecalled { attempt, why, fault } => {
-                if !self.attempt(*attempt).is_some_and(|attempt| attempt.state.is_trying()) {
-                    return misfit(format!("{attempt} does not try"));
-                }
-                self.recall(at, *attempt, fault.then_some(why))
+            Fact::MapSplit { attempt, position, result } => self.map_split(at, *attempt, *position, result),
+            Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
+                self.attempt_paused(at, *attempt, (*stage, *bytes), *bytes_in)
             }
+            Fact::TaskReleased { task } => {
+                self.task_mut(*task)?.held = false;
+                self.settle(*task)
+            }
+            Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt),
             Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
             Fact::AttemptFailed { attempt, error } => self.attempt_failed(at, *attempt, error),
-            Fact::AttemptKilled { attempt, why } => {
+            Fact::AttemptKilled { attempt, why, bytes_in } => {
                 self.release(at, *attempt, AttemptState::Killed)?;
                 self.set_error(*attempt, why);
-                Ok(())
+                self.count_kill(at, *attempt, *bytes_in)
             }
             Fact::MapOutputLost { attempt, unfetched, .. } => self.map_output_lost(*attempt, *unfetched),
             Fact::MapOutputMoved { attempt } => self.map_output_moved(*attempt),
@@ -67,11 +70,11 @@ impl Cluster {
         }
     }
 
-    fn job_mut(&mut self, id: JobId) -> Result<&mut Job, Misfit> {
+    pub(super) fn job_mut(&mut self, id: JobId) -> Result<&mut Job, Misfit> {
         self.jobs.get_mut(&id).ok_or_else(|| Misfit(format!("{id} is not known")))
     }
 
-    fn task_mut(&mut self, id: TaskId) -> Result<&mut Task, Misfit> {
+    pub(super) fn task_mut(&mut self, id: TaskId) -> Result<&mut Task, Misfit> {
         let task = self.job_mut(id.job)?.tasks[id.phase].get_mut(id.index as usize);
         task.ok_or_else(|| Misfit(format!("{id} is not known")))
     }
@@ -128,9 +131,9 @@ impl Cluster {
                 there.remove(id);
             }
         }
-        let (running, outputs) = before.map_or_else(
-            || (PerPhase::default(), BTreeSet::new()),
-            |before| (before.running, before.outputs),
+        let (running, outputs, checkpoints) = before.map_or_else(
+            || (PerPhase::default(), BTreeSet::new(), BTreeSet::new()),
+            |before| (before.running, before.outputs, before.checkpoints),
         );
         let tracker = Tracker {
             id: *id,
@@ -144,6 +147,7 @@ impl Cluster {
             state: TrackerState::Live,
             running,
             outputs,
+            checkpoints,
             strangers: PerPhase::default(),
             last_heard: at,
         };
@@ -173,18 +177,7 @@ impl Cluster {
         if self.jobs.contains_key(&id) {
             return misfit(format!("{id} is there already"));
         }
-        let new_task = |phase, index, start, end, hosts| Task {
-            id: TaskId { job: id, phase, index },
-            root: index,
-            start,
-            end,
-            hosts,
-            attempts: Vec::new(),
-            done_by: None,
-            failures: 0,
-            unfetched: 0,
-            shuns: BTreeSet::new(),
-        };
+        let id_of = |phase, index| TaskId { job: id, phase, index };
         let mut maps = Vec::with_capacity(spec.splits.len());
         for (index, split) in spec.splits.iter().enumerate() {
             let mut hosts: Vec<HostId> = Vec::with_capacity(split.hosts.len());
@@ -194,10 +187,12 @@ impl Cluster {
                     hosts.push(host);
                 }
             }
-            maps.push(new_task(Phase::Map, index as u32, split.start, split.end, hosts));
+            let index = index as u32;
+            maps.push(Task::new(id_of(Phase::Map, index), index, split.start, split.end, hosts));
         }
-        let reduces =
-            (0..spec.reduces).map(|index| new_task(Phase::Reduce, index, 0, 0, Vec::new())).collect();
+        let reduces = (0..spec.reduces)
+            .map(|index| Task::new(id_of(Phase::Reduce, index), index, 0, 0, Vec::new()))
+            .collect();
         let mut job = Job {
             id,
             request,
@@ -213,6 +208,7 @@ impl Cluster {
             succeeded: PerPhase::default(),
             took: PerPhase::default(),
             counters: std::collections::BTreeMap::new(),
+            preemption: Preemption::default(),
             failures: std::collections::BTreeMap::new(),
             blacklist: BTreeSet::new(),
             map_events: Vec::new(),
@@ -257,10 +253,14 @@ impl Cluster {
             .filter_map(Task::winner)
             .map(|attempt| (attempt.tracker, attempt.id))
             .collect();
+        let checkpoints: Vec<Checkpoint> = job.tasks.reduce.iter().filter_map(|task| task.checkpoint).collect();
         for (tracker, attempt) in outputs {
             if let Some(tracker) = self.trackers.get_mut(&tracker) {
                 tracker.outputs.remove(&attempt);
             }
+        }
+        for checkpoint in checkpoints {
+            self.forget_checkpoint(checkpoint);
         }
         Ok(())
     }
@@ -272,14 +272,11 @@ impl Cluster {
         Ok(())
     }
 
-    fn attempt_launched(
-        &mut self,
-        at: Time,
-        id: AttemptId,
-        on: TrackerId,
-        speculative: bool,
-        why: &Why,
-    ) -> Result<(), Misfit> {
+    fn attempt_launched(&mut self, at: Time, fact: &Fact) -> Result<(), Misfit> {
+        let Fact::AttemptLaunched { attempt: id, tracker: on, speculative, from, why } = fact else {
+            return misfit("not a launch");
+        };
+        let (id, on, speculative, from) = (*id, *on, *speculative, *from);
         if !self.trackers.contains_key(&on) {
             return misfit(format!("{on} is not known"));
         }
@@ -287,18 +284,25 @@ impl Cluster {
         if task.attempts.len() != id.number as usize {
             return misfit(format!("{id} is not the next attempt"));
         }
+        let aside = task.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == from);
+        if aside.is_some() != from.is_some() {
+            return misfit(format!("{id} takes up a state that is not there"));
+        }
         let stage = match id.phase() {
             Phase::Map => Stage::Map,
-            Phase::Reduce => Stage::Shuffle,
+            Phase::Reduce => aside.map_or(Stage::Shuffle, |checkpoint| checkpoint.stage),
         };
         task.attempts.push(Attempt {
             id,
             tracker: on,
+            end: task.end,
+            from,
             state: AttemptState::Launching,
             launched: at,
             advanced: at,
             ended: None,
             heard: at,
+            recalled: None,
             blame: None,
             why: why.clone(),
             error: None,
@@ -309,6 +313,10 @@ impl Cluster {
         let job = self.job_mut(id.job())?;
         job.running[id.phase()].insert(id);
         job.first_launch.get_or_insert(at);
+        if let Some(checkpoint) = aside {
+            job.preemption.resumes += 1;
+            job.preemption.migrations += u32::from(checkpoint.tracker != on);
+        }
         if let Some(tracker) = self.trackers.get_mut(&on) {
             tracker.running[id.phase()].insert(id);
         }
@@ -318,7 +326,7 @@ impl Cluster {
     }
 
     /// An attempt is to stop: it keeps its slot until it is gone, but its task need not wait for that.
-    fn recall(&mut self, at: Time, id: AttemptId, blame: Option<&String>) -> Result<(), Misfit> {
+    pub(super) fn recall(&mut self, at: Time, id: AttemptId, blame: Option<&String>) -> Result<(), Misfit> {
         if let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_trying()) {
             attempt.state = AttemptState::Stopping;
             attempt.heard = at;
@@ -328,7 +336,7 @@ impl Cluster {
     }
 
     /// An attempt ends and its slot is free.
-    fn release(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), Misfit> {
+    pub(super) fn release(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), Misfit> {
         let Some(attempt) = self.attempt_mut(id) else { return misfit(format!("{id} is not known")) };
         if !attempt.state.holds_slot() {
             return misfit(format!("{id} holds no slot"));
@@ -344,13 +352,20 @@ impl Cluster {
         self.settle(id.task)
     }
 
-    fn attempt_succeeded(&mut self, at: Time, id: AttemptId, result: &AttemptResult) -> Result<(), Misfit> {
+    pub(super) fn attempt_succeeded(
+        &mut self,
+        at: Time,
+        id: AttemptId,
+        result: &AttemptResult,
+    ) -> Result<(), Misfit> {
         if self.task_mut(id.task)?.is_done() {
             return misfit(format!("{} is done already", id.task));
         }
         self.release(at, id, AttemptState::Succeeded)?;
         let task = self.task_mut(id.task)?;
         task.done_by = Some(id.number);
+        task.held = false;
+        let aside = task.checkpoint.take();
         let attempt = &mut task.attempts[id.number as usize];
         attempt.result = Some(result.clone());
         attempt.progress.done = 1.0;
@@ -377,6 +392,9 @@ impl Cluster {
         }
         for twin in twins {
             self.recall(at, twin, None)?;
+        }
+        if let Some(checkpoint) = aside {
+            self.forget_checkpoint(checkpoint);
         }
         self.settle(id.task)
     }
@@ -438,13 +456,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// A task waits exactly when its job runs, it is not done, and no attempt of it tries.
-    fn settle(&mut self, id: TaskId) -> Result<(), Misfit> {
+    /// A task waits exactly when its job runs, it is not done, nobody holds it, and no attempt of it tries.
+    pub(super) fn settle(&mut self, id: TaskId) -> Result<(), Misfit> {
         let job = self.job_mut(id.job)?;
         let Some(task) = job.tasks[id.phase].get(id.index as usize) else {
             return misfit(format!("{id} is not known"));
         };
-        if job.state == JobState::Running && !task.is_done() && task.trying().next().is_none() {
+        if job.state == JobState::Running && task.waits() {
             job.pending[id.phase].insert(id.index, &task.hosts);
         } else {
             job.pending[id.phase].remove(id.index, &task.hosts);

@@ -5,9 +5,11 @@
 
 mod apply;
 mod pending;
+mod preempt;
 
 pub use apply::Misfit;
 pub use pending::PendingTasks;
+pub use preempt::Unfit;
 
 use crate::{
     ids::{AttemptId, HostId, JobId, RackId, RequestId, TaskId, TrackerId},

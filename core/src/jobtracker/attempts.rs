@@ -7,7 +7,7 @@ use crate::{
     ids::{AttemptId, JobId, TrackerId},
     job::JobOutcome,
     phase::Phase,
-    task::{AttemptResult, AttemptState, Progress},
+    task::{AttemptResult, AttemptState, Progress, Recall},
     time::Time,
     tracker::TrackerState,
 };
@@ -36,6 +36,9 @@ impl JobTracker {
         match status {
             AttemptStatus::Running(progress) => self.progressed(now, id, progress),
             AttemptStatus::Succeeded(result) => self.succeeded(now, id, result, out),
+            AttemptStatus::Split(position, result) => self.split(now, id, position, result, out),
+            AttemptStatus::Paused { stage, bytes } => self.paused(now, id, stage, bytes, out),
+            AttemptStatus::Spoilt(why) => self.spoilt(now, id, &why, out),
             AttemptStatus::Failed(error) => self.failed(now, id, error, out),
             AttemptStatus::Killed(why) => {
                 match self.cluster.attempt(id).and_then(|known| known.blame.clone()) {
@@ -54,7 +57,8 @@ impl JobTracker {
         if is_gone {
             there.remove(&id);
         } else if there.insert(id) {
-            self.order(from, Order::Stop { attempt: id, why: "the JobTracker gave it up".into() });
+            let why = "the JobTracker gave it up".into();
+            self.order(from, Order::Recall { attempt: id, how: Recall::Kill, why });
         }
         self.cluster.refresh_free(from);
     }
@@ -66,6 +70,15 @@ impl JobTracker {
             tracker.strangers[phase].retain(|attempt| running.contains(attempt));
         }
         self.cluster.refresh_free(from);
+    }
+
+    /// Whether what an attempt brings can still count: its job runs, its task is not done, and its range is still
+    /// its task's.
+    pub(super) fn is_wanted(&self, id: AttemptId) -> bool {
+        let job = self.cluster.job(id.job()).filter(|job| job.is_running());
+        let Some(task) = job.and_then(|job| job.task(id.task)) else { return false };
+        let attempt = task.attempts.get(id.number as usize);
+        !task.is_done() && attempt.is_some_and(|attempt| attempt.end == task.end)
     }
 
     fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress) {
@@ -80,32 +93,38 @@ impl JobTracker {
         }
     }
 
-    /// A tracker that has registered anew does not know of what it was told to stop before.
-    pub(super) fn stop_again(&mut self, from: TrackerId) {
+    /// A tracker that has registered anew does not know what it was told before.
+    pub(super) fn recall_again(&mut self, from: TrackerId) {
         let Some(tracker) = self.cluster.tracker(from) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
-        let is_stopping = |id: &AttemptId| {
-            self.cluster.attempt(*id).is_some_and(|attempt| attempt.state == AttemptState::Stopping)
+        let how = |id: &AttemptId| match self.cluster.attempt(*id)?.state {
+            AttemptState::Stopping => Some(Recall::Kill),
+            AttemptState::Splitting => Some(Recall::Split),
+            AttemptState::Pausing => Some(Recall::Pause),
+            _ => None,
         };
-        for attempt in running.filter(is_stopping).collect::<Vec<_>>() {
-            self.order_stop(attempt, "it is not needed any more");
+        let recalled: Vec<(AttemptId, Recall)> = running.filter_map(|id| Some((id, how(&id)?))).collect();
+        for (attempt, how) in recalled {
+            let why = "its slot is wanted, as was said before".into();
+            self.order(from, Order::Recall { attempt, how, why });
         }
     }
 
     /// The first to finish counts. Tasks never rename, so this is the whole of a task's commit: one entry in the
     /// journal names the attempt whose pieces will be moved when the job is done.
-    fn succeeded(&mut self, now: Time, id: AttemptId, result: AttemptResult, out: &mut Vec<Effect>) {
-        let job = self.cluster.job(id.job()).filter(|job| job.is_running());
-        if job.and_then(|job| job.task(id.task)).is_none_or(crate::task::Task::is_done) {
+    pub(super) fn succeeded(&mut self, now: Time, id: AttemptId, result: AttemptResult, out: &mut Vec<Effect>) {
+        if !self.is_wanted(id) {
             return self.killed(now, id, "it was done after another attempt, or after its job", out);
         }
         self.sole_witness.remove(&id);
+        let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::trying);
         let twins: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         self.record(now, Fact::AttemptSucceeded { attempt: id, result }, out);
         for twin in twins {
             self.order_stop(twin, "another attempt was first");
         }
+        self.drop_checkpoint(aside);
         self.advance(now, id.job(), out);
     }
 
@@ -128,11 +147,13 @@ impl JobTracker {
             return self.end(now, id.job(), JobOutcome::Failed(why), out);
         }
         self.consider_blacklist(now, id.job(), tracker, out);
+        self.distrust_checkpoint(now, id, "an attempt that took it up failed", out);
         self.reduce_ended(now, id, out);
     }
 
     pub(super) fn killed(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
-        self.record(now, Fact::AttemptKilled { attempt: id, why: why.into() }, out);
+        let bytes_in = self.cluster.attempt(id).map_or(0, |attempt| attempt.progress.bytes_in);
+        self.record(now, Fact::AttemptKilled { attempt: id, why: why.into(), bytes_in }, out);
         self.reduce_ended(now, id, out);
     }
 
@@ -227,7 +248,8 @@ impl JobTracker {
 
     /// Tells an attempt to stop for a fault of its own: it counts as failed once it is gone.
     pub(super) fn blame(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
-        self.record(now, Fact::AttemptRecalled { attempt: id, why: error.clone(), fault: true }, out);
+        let (how, why) = (Recall::Kill, error.clone());
+        self.record(now, Fact::AttemptRecalled { attempt: id, how, why, fault: true, hold: false }, out);
         self.order_stop(id, &error);
     }
 }

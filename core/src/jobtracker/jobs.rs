@@ -7,6 +7,7 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     job::{Job, JobOutcome, JobSpec, JobState},
     phase::Phase,
+    task::Recall,
     time::Time,
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -143,7 +144,7 @@ impl JobTracker {
     /// Tells a tracker to stop an attempt that was recalled. Its slot is free when the tracker says so.
     pub(super) fn order_stop(&mut self, id: AttemptId, why: &str) {
         if let Some(tracker) = self.cluster.attempt(id).map(|attempt| attempt.tracker) {
-            self.order(tracker, Order::Stop { attempt: id, why: why.to_owned() });
+            self.order(tracker, Order::Recall { attempt: id, how: Recall::Kill, why: why.to_owned() });
         }
     }
 

@@ -9,11 +9,13 @@
 //! | `jobs.rs` | submission, completion, commit, kill |
 //! | `trackers.rs` | registration, heartbeats, suspicion, loss |
 //! | `attempts.rs` | what trackers report of attempts; fetch failures; blacklists |
+//! | `preempt.rs` | slots taken back, and paused work taken up again |
 //! | `rounds.rs` | offers to the scheduler, and carrying out its plan |
 //! | `timers.rs` | what time brings |
 
 mod attempts;
 mod jobs;
+mod preempt;
 mod rounds;
 mod timers;
 mod trackers;
@@ -26,6 +28,7 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::Phase,
     scheduler::Scheduler,
+    task::Recall,
     time::{Span, Time},
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -98,6 +101,10 @@ impl JobTracker {
             Event::Tick => self.tick(now, out),
             Event::Submission { request, spec } => self.submit(now, request, spec, out),
             Event::Kill { request, job, by } => self.kill(now, request, job, &by, out),
+            Event::Preemption { request, attempt, how, by } => {
+                self.preempt(now, request, attempt, how, &by, out);
+            }
+            Event::Resumption { request, task, on, by } => self.resume(now, request, task, on, &by, out),
             Event::Registration { request, tracker } => self.register(now, request, tracker, out),
             Event::Heartbeat(heartbeat) => self.heartbeat(now, heartbeat, out),
             Event::Disconnection { tracker, incarnation } => {
@@ -134,9 +141,13 @@ impl JobTracker {
 
     /// Everything that follows from an event: offers for new work, news for reducers, orders on their way.
     fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if std::mem::take(&mut self.work_arrived) {
-            self.offer_free_slots(now, out);
+        // What a policy takes back may be work for others; but one that takes back for ever is not asked for ever.
+        for _ in 0..2 {
+            if std::mem::take(&mut self.work_arrived) {
+                self.offer_free_slots(now, out);
+            }
         }
+        self.work_arrived = false;
         self.spread_news();
         while let Some(tracker) = self.untold.first().copied() {
             self.tell(tracker, None, out);
@@ -149,7 +160,9 @@ impl JobTracker {
         self.scheduler.observe(now, &fact, &self.cluster);
         match &fact {
             Fact::JobSubmitted { .. }
-            | Fact::AttemptRecalled { .. }
+            | Fact::AttemptRecalled { how: Recall::Kill, .. }
+            | Fact::AttemptPaused { .. }
+            | Fact::TaskReleased { .. }
             | Fact::AttemptFailed { .. }
             | Fact::AttemptKilled { .. } => {
                 self.work_arrived = true;
@@ -158,6 +171,10 @@ impl JobTracker {
                 self.news_for.insert(attempt.job());
             }
             Fact::MapOutputLost { attempt, .. } => {
+                self.work_arrived = true;
+                self.news_for.insert(attempt.job());
+            }
+            Fact::MapSplit { attempt, .. } => {
                 self.work_arrived = true;
                 self.news_for.insert(attempt.job());
             }

@@ -4,9 +4,9 @@ use super::JobTracker;
 use crate::{
     event::{Effect, Order},
     fact::Fact,
-    ids::TrackerId,
+    ids::{TaskId, TrackerId},
     phase::Phase,
-    plan::{Decision, Plan},
+    plan::{Decision, Plan, Why},
     scheduler::{Cause, Round},
     time::Time,
 };
@@ -31,15 +31,33 @@ impl JobTracker {
         for decision in plan.into_decisions() {
             match decision {
                 Decision::Assign { task, on, speculative, why } => {
-                    let tries = self.cluster.task(task).map_or(0, |task| task.attempts.len());
-                    let attempt = task.attempt(tries as u32);
-                    self.record(now, Fact::AttemptLaunched { attempt, tracker: on, speculative, why }, out);
-                    self.order(on, Order::Launch(attempt));
-                    if task.phase == Phase::Reduce {
-                        self.news_for.insert(task.job);
-                    }
+                    self.launch(now, task, on, speculative, why, out);
+                }
+                Decision::Preempt { attempt, how, why } => {
+                    self.recall(now, attempt, how, &why.to_string(), false, out);
                 }
             }
+        }
+    }
+
+    /// A paused task's next attempt takes up where it stood, wherever it runs.
+    pub(super) fn launch(
+        &mut self,
+        now: Time,
+        id: TaskId,
+        on: TrackerId,
+        speculative: bool,
+        why: Why,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(task) = self.cluster.task(id) else { return };
+        let attempt = id.attempt(task.attempts.len() as u32);
+        let aside = task.checkpoint.filter(|_| !speculative);
+        let from = aside.map(|checkpoint| checkpoint.attempt);
+        self.record(now, Fact::AttemptLaunched { attempt, tracker: on, speculative, from, why }, out);
+        self.order(on, Order::Launch(attempt));
+        if id.phase == Phase::Reduce {
+            self.news_for.insert(id.job);
         }
     }
 

@@ -61,7 +61,7 @@ impl JobTracker {
                 AttemptState::Launching if now.since(attempt.launched) >= launch_timeout => {
                     late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
                 }
-                AttemptState::Running
+                AttemptState::Running | AttemptState::Splitting | AttemptState::Pausing
                     if now.since(attempt.advanced) >= task_timeout && !self.waits_for_maps(attempt) =>
                 {
                     late.push((attempt.id, format!("it has not come further for {task_timeout}")));

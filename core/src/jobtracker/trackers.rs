@@ -67,13 +67,16 @@ impl JobTracker {
         if moved {
             self.announce_again(now, id, out);
         }
+        let checkpoints: BTreeSet<AttemptId> = new.checkpoints.into_iter().collect();
+        self.give_up_checkpoints(now, id, &checkpoints, "its tracker no longer has it", out);
+        self.drop_strange_checkpoints(id, &checkpoints);
         let mut jobs: BTreeSet<JobId> = new.jobs.into_iter().collect();
         jobs.extend(reported.iter().chain(&outputs).map(|attempt| attempt.job()));
         self.clean_strangers(id, jobs);
         for report in new.attempts {
             self.report(now, id, report, out);
         }
-        self.stop_again(id);
+        self.recall_again(id);
         Self::reply(request, Reply::Registered { tracker: id, epoch: self.cluster.epoch() }, out);
         self.work_arrived = true;
         for job in self.cluster.active.clone() {
@@ -161,6 +164,7 @@ impl JobTracker {
         self.record(now, Fact::TrackerLost { tracker: id, why: why.into() }, out);
         self.outboxes.remove(&id);
         self.give_up_attempts(now, id, &BTreeSet::new(), "its tracker was lost", out);
+        self.give_up_checkpoints(now, id, &BTreeSet::new(), "its tracker was lost", out);
         self.give_up_outputs(now, id, &BTreeSet::new(), "its tracker was lost", out);
     }
 

@@ -7,7 +7,7 @@ use crate::{
     job::{JobSpec, Priority, Split},
     jobtracker::JobTracker,
     phase::PerPhase,
-    task::{AttemptResult, Progress, Stage},
+    task::{AttemptResult, Progress, Recall, Stage},
     time::{Span, Time},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -69,17 +69,21 @@ fn slots(text: &str) -> Result<PerPhase<u32>, String> {
     Ok(PerPhase { map: map.parse().map_err(|_| wrong())?, reduce: reduce.parse().map_err(|_| wrong())? })
 }
 
+fn stage(text: &str) -> Result<Stage, String> {
+    match text {
+        "map" => Ok(Stage::Map),
+        "shuffle" => Ok(Stage::Shuffle),
+        "merge" => Ok(Stage::Merge),
+        "reduce" => Ok(Stage::Reduce),
+        other => Err(format!("{other:?} is not a stage")),
+    }
+}
+
 fn running(text: &str) -> Result<AttemptReport, String> {
     let mut parts = text.split(':');
     let attempt = attempt(parts.next().unwrap_or_default())?;
     let done = parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: what progress?"))?;
-    let stage = match parts.next() {
-        None | Some("map") => Stage::Map,
-        Some("shuffle") => Stage::Shuffle,
-        Some("merge") => Stage::Merge,
-        Some("reduce") => Stage::Reduce,
-        Some(other) => return Err(format!("{other:?} is not a stage")),
-    };
+    let stage = stage(parts.next().unwrap_or("map"))?;
     let progress = Progress { done, stage, ..Progress::default() };
     Ok(AttemptReport { attempt, status: AttemptStatus::Running(progress) })
 }
@@ -95,6 +99,18 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
     }
     for text in words.list("failed") {
         reports.push(ended(text, AttemptStatus::Failed("it failed".into()))?);
+    }
+    for text in words.list("split") {
+        let (id, position) = text.split_once(':').ok_or_else(|| format!("{text}: write j1.m0.0:50"))?;
+        let position = position.parse().map_err(|_| format!("{text}: {position:?} is not a position"))?;
+        reports.push(ended(id, AttemptStatus::Split(position, AttemptResult::default()))?);
+    }
+    for text in words.list("paused") {
+        let (id, stage) = text.split_once(':').ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?;
+        reports.push(ended(id, AttemptStatus::Paused { stage: self::stage(stage)?, bytes: 1000 })?);
+    }
+    for text in words.list("spoilt") {
+        reports.push(ended(text, AttemptStatus::Spoilt("its state is damaged".into()))?);
     }
     for text in words.list("killed") {
         reports.push(ended(text, AttemptStatus::Killed("as told".into()))?);
@@ -122,6 +138,24 @@ impl Player<'_> {
             "show" => {
                 self.shows_news = words.whom()? == "news";
                 Ok(Vec::new())
+            }
+            "preempt" => {
+                let (request, attempt) = (self.request(), attempt(words.whom()?)?);
+                let how = match words.get("how") {
+                    Some("split") => Recall::Split,
+                    Some("pause") => Recall::Pause,
+                    Some("kill") => Recall::Kill,
+                    other => return Err(format!("how={other:?}: split, pause or kill")),
+                };
+                Ok(self.send(Event::Preemption { request, attempt, how, by: "somebody".into() }))
+            }
+            "resume" => {
+                let on = words.get("on").map(|name| self.named(name)).transpose()?.map(|(id, _)| id);
+                let text = words.whom()?;
+                let whole = format!("job_{}", text.trim_start_matches('j'));
+                let task = whole.parse().map_err(|_| format!("{text} is not a task, such as j1.r0"))?;
+                let request = self.request();
+                Ok(self.send(Event::Resumption { request, task, on, by: "somebody".into() }))
             }
             "tick" => Ok(self.send(Event::Tick)),
             "kill" => {
@@ -181,6 +215,7 @@ impl Player<'_> {
                 slots,
                 attempts: Vec::new(),
                 outputs: Vec::new(),
+                checkpoints: Vec::new(),
                 jobs: Vec::new(),
             };
             let request = self.request();
@@ -199,7 +234,13 @@ impl Player<'_> {
             data[index % count].split('+').map(str::to_owned).collect()
         };
         let splits = (0..words.number("maps", 1)?)
-            .map(|index| Split { source: "/input".into(), start: 0, end: 100, hosts: hosts(index) })
+            .map(|index| Split {
+                source: "/input".into(),
+                start: 0,
+                end: 100,
+                divisible: words.get("divisible") != Some("no"),
+                hosts: hosts(index),
+            })
             .collect();
         let priority = match words.get("priority") {
             None | Some("normal") => Priority::Normal,
@@ -268,6 +309,7 @@ impl Player<'_> {
             slots: before.slots,
             attempts: reports(words)?,
             outputs: words.list("outputs").map(attempt).collect::<Result<_, _>>()?,
+            checkpoints: words.list("checkpoints").map(attempt).collect::<Result<_, _>>()?,
             jobs: words.list("jobs").map(job).collect::<Result<_, _>>()?,
         };
         self.spoken.remove(&id.0);

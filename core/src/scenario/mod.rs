@@ -21,8 +21,9 @@
 //! | `cluster NAME:HOST[/RACK]...` | `slots=2m1r`; registers each |
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `attempts=`, `user=`, `queue=`, `priority=` |
-//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE]`, `done=`, `failed=`, `killed=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |
-//! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `jobs=` |
+//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE]`, `done=`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE`, `spoilt=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |
+//! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `checkpoints=`, `jobs=` |
+//! | `preempt ATTEMPT`, `resume TASK` | `how=split`, `pause` or `kill`; `on=TRACKER` |
 //! | `show news` | from here on, what reducers are told of maps is shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
 

@@ -6,6 +6,7 @@ use crate::{
     fact::Fact,
     ids::TrackerId,
     job::MapEvent,
+    task::Recall,
 };
 
 /// `job_1.m0.0` as `j1.m0.0`.
@@ -47,16 +48,30 @@ impl Player<'_> {
             Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } => return None,
             Fact::JobEnded { job, outcome } => short(format!("ended {job} {outcome}")),
             Fact::JobForgotten { job } => format!("forgot {}", short(job)),
-            Fact::AttemptLaunched { attempt, tracker, speculative, why } => {
+            Fact::AttemptLaunched { attempt, tracker, speculative, from, why } => {
                 let twin = if *speculative { " speculative" } else { "" };
+                let from = from.map_or_else(String::new, |from| format!(" from={}", short(from)));
                 let again =
                     if attempt.number > 0 { format!(" again={}", attempt.number) } else { String::new() };
-                format!("assign {} on {}{again}{twin} why={why}", short(attempt.task), self.name(*tracker))
+                format!(
+                    "assign {} on {}{again}{twin}{from} why={why}",
+                    short(attempt.task),
+                    self.name(*tracker)
+                )
             }
-            Fact::AttemptRecalled { attempt, why, .. } => format!("recalled {} ({why})", short(attempt)),
+            Fact::AttemptRecalled { attempt, how, why, hold, .. } => {
+                let hold = if *hold { " hold" } else { "" };
+                format!("recalled {} to {how}{hold} ({why})", short(attempt))
+            }
+            Fact::MapSplit { attempt, position, .. } => format!("split {} at={position}", short(attempt)),
+            Fact::AttemptPaused { attempt, stage, bytes, .. } => {
+                format!("paused {} stage={stage:?} bytes={bytes}", short(attempt))
+            }
+            Fact::TaskReleased { task } => format!("released {}", short(task)),
+            Fact::CheckpointLost { attempt, why } => format!("checkpoint-lost {} ({why})", short(attempt)),
             Fact::AttemptSucceeded { attempt, .. } => format!("succeeded {}", short(attempt)),
             Fact::AttemptFailed { attempt, error } => format!("failed {} ({error})", short(attempt)),
-            Fact::AttemptKilled { attempt, why } => format!("killed {} ({why})", short(attempt)),
+            Fact::AttemptKilled { attempt, why, .. } => format!("killed {} ({why})", short(attempt)),
             Fact::MapOutputLost { attempt, why, .. } => short(format!("output-lost {attempt} ({why})")),
             Fact::MapOutputMoved { attempt } => format!("moved {}", short(attempt)),
             Fact::TrackerBlacklisted { job, tracker } => {
@@ -77,7 +92,13 @@ impl Player<'_> {
                 let shown: String = shown.collect();
                 format!("news {} to {} from={first} maps={maps}{shown}", short(job), self.name(tracker))
             }),
-            Order::Stop { attempt, .. } => Some(format!("stop {} on {}", short(attempt), self.name(tracker))),
+            Order::Recall { attempt, how: Recall::Kill, .. } => {
+                Some(format!("stop {} on {}", short(attempt), self.name(tracker)))
+            }
+            Order::Recall { attempt, how, .. } => {
+                Some(format!("{how} {} on {}", short(attempt), self.name(tracker)))
+            }
+            Order::Drop(attempt) => Some(format!("drop {} on {}", short(attempt), self.name(tracker))),
             Order::Clean(job) => Some(format!("clean {} on {}", short(job), self.name(tracker))),
         }
     }
@@ -85,7 +106,7 @@ impl Player<'_> {
 
 fn reply_line(reply: &Reply) -> Option<String> {
     match reply {
-        Reply::Submitted(_) | Reply::Registered { .. } | Reply::Stopped => None,
+        Reply::Submitted(_) | Reply::Registered { .. } | Reply::Stopped | Reply::Taken => None,
         Reply::Refused(why) => Some(format!("refused: {}", short(why))),
     }
 }

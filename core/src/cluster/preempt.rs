@@ -1,0 +1,178 @@
+//! Slots taken back: what may be asked of an attempt, and the facts that follow.
+
+use super::{
+    Cluster,
+    apply::{Misfit, misfit},
+};
+use crate::{
+    ids::{AttemptId, TaskId},
+    phase::Phase,
+    task::{Attempt, AttemptResult, AttemptState, Checkpoint, Recall, Stage, Task},
+    time::{Span, Time},
+};
+
+/// Why an attempt cannot be asked for its slot in this way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum Unfit {
+    #[error("there is no attempt {0}")]
+    Unknown(AttemptId),
+    #[error("{0} holds no slot: it has ended")]
+    Ended(AttemptId),
+    #[error("{0} is done, its job's output is being moved into place or its job is over")]
+    TooLate(AttemptId),
+    #[error("{0} has been told to give its slot back already")]
+    Already(AttemptId),
+    #[error("{0} is a map: it can be split or killed, not paused")]
+    NotAReduce(AttemptId),
+    #[error("{0} is a reduce: it can be paused or killed, not split")]
+    NotAMap(AttemptId),
+    #[error("{0} reads input that cannot be divided (a whole file): it can only be killed")]
+    Indivisible(AttemptId),
+}
+
+impl Cluster {
+    /// Whether an attempt may be asked for its slot in this way.
+    pub fn may_recall(&self, id: AttemptId, how: Recall) -> Result<(), Unfit> {
+        let attempt = self.attempt(id).ok_or(Unfit::Unknown(id))?;
+        let job = self.job(id.job()).ok_or(Unfit::Unknown(id))?;
+        if !attempt.state.holds_slot() {
+            return Err(Unfit::Ended(id));
+        }
+        if !job.is_running() {
+            return Err(Unfit::TooLate(id));
+        }
+        match (attempt.state, how) {
+            (AttemptState::Launching | AttemptState::Running, _)
+            // What was asked for gently may be asked for again, and at once.
+            | (AttemptState::Splitting | AttemptState::Pausing, Recall::Kill) => {}
+            _ => return Err(Unfit::Already(id)),
+        }
+        let divisible = || {
+            let root = job.task(id.task).map_or(0, |task| task.root);
+            job.spec.splits.get(root as usize).is_some_and(|split| split.divisible)
+        };
+        match (how, id.phase()) {
+            (Recall::Split, Phase::Reduce) => Err(Unfit::NotAMap(id)),
+            (Recall::Pause, Phase::Map) => Err(Unfit::NotAReduce(id)),
+            (Recall::Split, Phase::Map) if !divisible() => Err(Unfit::Indivisible(id)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn attempt_recalled(
+        &mut self,
+        at: Time,
+        id: AttemptId,
+        how: Recall,
+        blame: Option<&String>,
+        hold: bool,
+    ) -> Result<(), Misfit> {
+        let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_trying()) else {
+            return misfit(format!("{id} does not try"));
+        };
+        attempt.recalled = Some((how, at));
+        attempt.heard = at;
+        match how {
+            Recall::Kill => self.recall(at, id, blame)?,
+            Recall::Split => attempt.state = AttemptState::Splitting,
+            Recall::Pause => attempt.state = AttemptState::Pausing,
+        }
+        self.task_mut(id.task)?.held |= hold;
+        self.settle(id.task)
+    }
+
+    /// The attempt's task ends where it stood; a new one has the rest.
+    pub(super) fn map_split(
+        &mut self,
+        at: Time,
+        id: AttemptId,
+        position: u64,
+        result: &AttemptResult,
+    ) -> Result<(), Misfit> {
+        let task = self.task_mut(id.task)?;
+        let (start, end, root, hosts) = (task.start, task.end, task.root, task.hosts.clone());
+        if task.is_done() || position <= start || position >= end || id.phase() != Phase::Map {
+            return misfit(format!("{id} was split at {position}, outside its range or after its end"));
+        }
+        let fits = |attempt: &&Attempt| attempt.end == end && attempt.state.holds_slot();
+        let Some(attempt) = task.attempts.get(id.number as usize).filter(fits) else {
+            return misfit(format!("{id} has another range than its task, or has ended"));
+        };
+        let (launched, recalled) = (attempt.launched, attempt.recalled);
+        task.end = position;
+        let job = self.job_mut(id.job())?;
+        let tail = TaskId { index: job.tasks.map.len() as u32, ..id.task };
+        job.tasks.map.push(Task::new(tail, root, position, end, hosts));
+        let stats = &mut job.preemption;
+        stats.splits += 1;
+        stats.bytes_conserved += position - start;
+        add(&mut stats.time_conserved, at.since(launched));
+        add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
+        self.settle(tail)?;
+        self.attempt_succeeded(at, id, result)
+    }
+
+    pub(super) fn attempt_paused(
+        &mut self,
+        at: Time,
+        id: AttemptId,
+        (stage, bytes): (Stage, u64),
+        bytes_in: u64,
+    ) -> Result<(), Misfit> {
+        let Some(attempt) = self.attempt(id).filter(|_| id.phase() == Phase::Reduce) else {
+            return misfit(format!("{id} is not a known reduce"));
+        };
+        let (tracker, launched, recalled) = (attempt.tracker, attempt.launched, attempt.recalled);
+        self.release(at, id, AttemptState::Paused)?;
+        let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes };
+        let before = self.task_mut(id.task)?.checkpoint.replace(checkpoint);
+        if let Some(before) = before {
+            self.forget_checkpoint(before);
+        }
+        if let Some(tracker) = self.trackers.get_mut(&tracker) {
+            tracker.checkpoints.insert(id);
+        }
+        let stats = &mut self.job_mut(id.job())?.preemption;
+        stats.pauses += 1;
+        stats.checkpoint_bytes += bytes;
+        stats.bytes_conserved += bytes_in;
+        add(&mut stats.time_conserved, at.since(launched));
+        add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
+        Ok(())
+    }
+
+    pub(super) fn checkpoint_lost(&mut self, id: AttemptId) -> Result<(), Misfit> {
+        let task = self.task_mut(id.task)?;
+        let Some(checkpoint) = task.checkpoint.take_if(|checkpoint| checkpoint.attempt == id) else {
+            return misfit(format!("{id} has no state put aside"));
+        };
+        self.job_mut(id.job())?.preemption.checkpoints_lost += 1;
+        self.forget_checkpoint(checkpoint);
+        Ok(())
+    }
+
+    pub(super) fn forget_checkpoint(&mut self, checkpoint: Checkpoint) {
+        if let Some(tracker) = self.trackers.get_mut(&checkpoint.tracker) {
+            tracker.checkpoints.remove(&checkpoint.attempt);
+        }
+    }
+
+    /// An attempt that was killed for its slot has worked in vain.
+    pub(super) fn count_kill(&mut self, at: Time, id: AttemptId, bytes_in: u64) -> Result<(), Misfit> {
+        let Some(attempt) = self.attempt(id).filter(|attempt| attempt.blame.is_none()) else { return Ok(()) };
+        if !matches!(attempt.recalled, Some((Recall::Kill, _))) {
+            return Ok(());
+        }
+        let time = at.since(attempt.launched);
+        let stats = &mut self.job_mut(id.job())?.preemption;
+        stats.kills += 1;
+        stats.bytes_lost += bytes_in;
+        add(&mut stats.time_lost, time);
+        Ok(())
+    }
+}
+
+fn add(total: &mut Span, more: Span) {
+    *total = *total + more;
+}
