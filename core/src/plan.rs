@@ -292,7 +292,12 @@ impl<'a> Plan<'a> {
         let here = here.map(|attempt| attempt.task.index).filter(waits);
         let aside_elsewhere = |index: &u32| {
             let task = &job.tasks.reduce[*index as usize];
-            task.checkpoint.is_some_and(|checkpoint| self.free(checkpoint.tracker, Phase::Reduce) > 0)
+            task.checkpoint.is_some_and(|checkpoint| {
+                let there = checkpoint.tracker;
+                self.free(there, Phase::Reduce) > 0
+                    && self.may_use(job, there)
+                    && !self.is_shunned(job, task, there)
+            })
         };
         self.first_of(job, Phase::Reduce, tracker, here).or_else(|| {
             let others = job.pending.reduce.iter().filter(|index| !aside_elsewhere(index));

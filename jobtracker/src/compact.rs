@@ -21,11 +21,15 @@ pub(crate) fn job_of(fact: &Fact) -> Option<JobId> {
         | Fact::TrackerBlacklisted { job, .. } => Some(*job),
         Fact::AttemptLaunched { attempt, .. }
         | Fact::AttemptRecalled { attempt, .. }
+        | Fact::MapSplit { attempt, .. }
+        | Fact::AttemptPaused { attempt, .. }
+        | Fact::CheckpointLost { attempt, .. }
         | Fact::AttemptSucceeded { attempt, .. }
         | Fact::AttemptFailed { attempt, .. }
         | Fact::AttemptKilled { attempt, .. }
         | Fact::MapOutputMoved { attempt }
         | Fact::MapOutputLost { attempt, .. } => Some(attempt.job()),
+        Fact::TaskReleased { task } => Some(task.job),
         Fact::JobTrackerStarted { .. }
         | Fact::TrackerJoined { .. }
         | Fact::TrackerSuspected { .. }

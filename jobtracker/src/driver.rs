@@ -287,7 +287,7 @@ impl Driver {
                     What::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
                 self.send(seq, what);
             }
-            Reply::Submitted(_) | Reply::Stopped => {}
+            Reply::Submitted(_) | Reply::Stopped | Reply::Taken => {}
         }
     }
 

@@ -80,7 +80,7 @@ pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
 /// An attempt that says it has written outside its own folder has failed: its pieces will be moved by name.
 pub(crate) fn judge(cluster: &Cluster, reports: &mut [AttemptReport]) {
     for AttemptReport { attempt, status } in reports {
-        let AttemptStatus::Succeeded(result) = status else { continue };
+        let (AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result)) = status else { continue };
         let Some(job) = cluster.job(attempt.job()) else { continue };
         let own = work_folder(job, *attempt) + "/";
         let is_inside = |piece: &str| DfsPath::parse(piece).is_ok_and(|path| path.as_str().starts_with(&own));

@@ -124,7 +124,7 @@ pub(crate) async fn cut(client: &Client, input: &Input, cutting: Cutting) -> Res
         let (_, blocks) = located.map_err(|error| Refusal::dfs(&format!("input {}", file.path), &error))?;
         for (start, end) in ranges(file.length, size) {
             let hosts = hosts(&blocks, start, end);
-            splits.push(Split { source: file.path.to_string(), start, end, hosts });
+            splits.push(Split { source: file.path.to_string(), start, end, divisible: !whole, hosts });
         }
     }
     Ok(splits)

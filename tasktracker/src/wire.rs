@@ -52,6 +52,7 @@ pub(crate) fn register(
         outputs: outputs.iter().map(Attempt::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: PROTOCOL,
+        checkpoints: Vec::new(),
         jobs: jobs.iter().map(Job::to_string).collect(),
     };
     FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
@@ -116,6 +117,7 @@ fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
             let job = job.parse().map_err(|error| format!("{error}"))?;
             Order::MapEvents(job, MapNews { first, events, maps })
         }
+        order::Kind::Drop(_) => return Err("no state is put aside here".into()),
         order::Kind::Clean(job) => Order::Clean(job.parse().map_err(|error| format!("{error}"))?),
     })
 }

@@ -9,7 +9,7 @@ use mrcore::{
     fact::Entry,
     ids::TrackerId,
     job::{JobOutcome, JobSpec},
-    task::AttemptResult,
+    task::{AttemptResult, Recall, Stage},
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -89,12 +89,36 @@ enum LineFact<'a> {
         tracker: &'a str,
         host: &'a str,
         speculative: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
         why: WhyLine<'a>,
     },
     AttemptRecalled {
         attempt: String,
+        how: Recall,
         why: &'a str,
         fault: bool,
+        hold: bool,
+    },
+    MapSplit {
+        attempt: String,
+        position: u64,
+        bytes_out: u64,
+        counters: BTreeMap<&'a str, u64>,
+        pieces: &'a [String],
+    },
+    AttemptPaused {
+        attempt: String,
+        stage: Stage,
+        bytes: u64,
+        bytes_in: u64,
+    },
+    TaskReleased {
+        task: String,
+    },
+    CheckpointLost {
+        attempt: String,
+        why: &'a str,
     },
     AttemptSucceeded {
         attempt: String,
@@ -109,6 +133,7 @@ enum LineFact<'a> {
     AttemptKilled {
         attempt: String,
         why: &'a str,
+        bytes_in: u64,
     },
     MapOutputLost {
         attempt: String,
@@ -145,8 +170,17 @@ fn outcome(outcome: &JobOutcome) -> LineFact<'_> {
     LineFact::JobEnded { outcome, why }
 }
 
+fn counters(result: &AttemptResult) -> BTreeMap<&str, u64> {
+    result.counters.iter().map(|(name, value)| (name.as_str(), *value)).collect()
+}
+
+fn split(attempt: String, position: u64, result: &AttemptResult) -> LineFact<'_> {
+    let (counters, AttemptResult { bytes_out, pieces, .. }) = (counters(result), result);
+    LineFact::MapSplit { attempt, position, bytes_out: *bytes_out, counters, pieces }
+}
+
 fn succeeded(attempt: String, result: &AttemptResult) -> LineFact<'_> {
-    let counters = result.counters.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let counters = counters(result);
     LineFact::AttemptSucceeded { attempt, bytes_out: result.bytes_out, counters, pieces: &result.pieces }
 }
 
@@ -161,19 +195,32 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         }
         Fact::JobCommitting { .. } => LineFact::JobCommitting {},
         Fact::JobEnded { outcome: how, .. } => outcome(how),
-        Fact::AttemptLaunched { attempt, tracker, speculative, why } => {
+        Fact::AttemptLaunched { attempt, tracker, speculative, from, why } => {
             let (tracker, host) = named(tracker);
             let (attempt, why) = (attempt.to_string(), WhyLine::of(why));
-            LineFact::AttemptLaunched { attempt, tracker, host, speculative: *speculative, why }
+            let from = from.map(|from| from.to_string());
+            LineFact::AttemptLaunched { attempt, tracker, host, speculative: *speculative, from, why }
         }
-        Fact::AttemptRecalled { attempt, why, fault } => {
-            LineFact::AttemptRecalled { attempt: attempt.to_string(), why, fault: *fault }
+        Fact::AttemptRecalled { attempt, how, why, fault, hold } => {
+            let (attempt, how, fault, hold) = (attempt.to_string(), *how, *fault, *hold);
+            LineFact::AttemptRecalled { attempt, how, why, fault, hold }
+        }
+        Fact::MapSplit { attempt, position, result } => split(attempt.to_string(), *position, result),
+        Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
+            let (attempt, stage) = (attempt.to_string(), *stage);
+            LineFact::AttemptPaused { attempt, stage, bytes: *bytes, bytes_in: *bytes_in }
+        }
+        Fact::TaskReleased { task } => LineFact::TaskReleased { task: task.to_string() },
+        Fact::CheckpointLost { attempt, why } => {
+            LineFact::CheckpointLost { attempt: attempt.to_string(), why }
         }
         Fact::AttemptSucceeded { attempt, result } => succeeded(attempt.to_string(), result),
         Fact::AttemptFailed { attempt, error } => {
             LineFact::AttemptFailed { attempt: attempt.to_string(), error }
         }
-        Fact::AttemptKilled { attempt, why } => LineFact::AttemptKilled { attempt: attempt.to_string(), why },
+        Fact::AttemptKilled { attempt, why, bytes_in } => {
+            LineFact::AttemptKilled { attempt: attempt.to_string(), why, bytes_in: *bytes_in }
+        }
         Fact::MapOutputLost { attempt, why, unfetched } => {
             LineFact::MapOutputLost { attempt: attempt.to_string(), why, unfetched: *unfetched }
         }

@@ -39,6 +39,7 @@ fn registration(name: &str, incarnation: u64) -> Registration {
         slots: PerPhase { map: 2, reduce: 1 },
         attempts: Vec::new(),
         outputs: Vec::new(),
+        checkpoints: Vec::new(),
         jobs: Vec::new(),
     }
 }
@@ -48,6 +49,7 @@ fn spec(number: u32) -> Arc<JobSpec> {
         source: "/in".into(),
         start,
         end: start + 10,
+        divisible: true,
         hosts: vec![format!("host-t{}", start % 3), format!("elsewhere-{number}")],
     };
     Arc::new(JobSpec {

@@ -149,6 +149,7 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
         slots: PerPhase { map: map_slots, reduce: reduce_slots },
         attempts: message.attempts.into_iter().map(report).collect::<Result<_, _>>()?,
         outputs: message.outputs.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
+        checkpoints: message.checkpoints.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
         // What is not a job's name is no job of ours to clean away.
         jobs: message.jobs.iter().filter_map(|text| text.parse().ok()).collect(),
     })
@@ -188,6 +189,14 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
         Some(Status::Succeeded(message)) => {
             result(message).map_or_else(AttemptStatus::Failed, AttemptStatus::Succeeded)
         }
+        Some(Status::Split(message)) => match result(message.result.unwrap_or_default()) {
+            Ok(result) => AttemptStatus::Split(message.position, result),
+            Err(why) => AttemptStatus::Failed(why),
+        },
+        Some(Status::Paused(message)) => {
+            AttemptStatus::Paused { stage: stage(id.phase(), &message.stage), bytes: message.bytes }
+        }
+        Some(Status::Spoilt(why)) => AttemptStatus::Spoilt(tail(why)),
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
         Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
         None => return Err(format!("report of {id} without a status")),
@@ -195,14 +204,18 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
     Ok(AttemptReport { attempt: id, status })
 }
 
-fn progress(phase: Phase, message: &pb::Progress) -> Progress {
-    let stage = match (phase, message.stage.as_str()) {
-        // A task says this in its own words (start, map, sort, ...): none of them is its tracker's fault.
+/// A task says this in its own words (start, map, sort, ...): none of them is its tracker's fault.
+fn stage(phase: Phase, words: &str) -> Stage {
+    match (phase, words) {
         (Phase::Map, _) => Stage::Map,
         (Phase::Reduce, "merge") => Stage::Merge,
         (Phase::Reduce, "reduce") => Stage::Reduce,
         (Phase::Reduce, _) => Stage::Shuffle,
-    };
+    }
+}
+
+fn progress(phase: Phase, message: &pb::Progress) -> Progress {
+    let stage = stage(phase, &message.stage);
     // A progress that is no number is no progress.
     let done = if message.done.is_finite() { message.done.clamp(0.0, 1.0) as f32 } else { 0.0 };
     Progress { done, stage, bytes_in: message.bytes_in, bytes_out: message.bytes_out, beat: message.beat }

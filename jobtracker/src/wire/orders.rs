@@ -9,6 +9,7 @@ use mrcore::{
     event::{Numbered, Order},
     ids::{AttemptId, TrackerId},
     job::{JobSpec, MapEvent},
+    task::Recall,
 };
 use proto::mr as pb;
 use std::time::Duration;
@@ -76,11 +77,24 @@ fn size(order: &pb::Order) -> usize {
 fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order::Kind> {
     Some(match order {
         Order::Launch(attempt) => {
-            pb::order::Kind::Launch(pb::Launch { task: Some(task_spec(cluster, namenode, *attempt)?) })
+            let from = cluster.attempt(*attempt)?.from;
+            let on = from.and_then(|from| cluster.tracker(cluster.attempt(from)?.tracker));
+            pb::order::Kind::Launch(pb::Launch {
+                task: Some(task_spec(cluster, namenode, *attempt)?),
+                from: from.map_or_else(String::new, |from| from.to_string()),
+                from_addr: on.map_or_else(String::new, |tracker| tracker.shuffle_addr.clone()),
+            })
         }
-        Order::Stop { attempt, why } => {
-            pb::order::Kind::Stop(pb::Stop { attempt: attempt.to_string(), why: why.clone() })
+        Order::Recall { attempt, how, why } => {
+            let how = match how {
+                Recall::Kill => pb::Recall::Kill,
+                Recall::Split => pb::Recall::Split,
+                Recall::Pause => pb::Recall::Pause,
+            };
+            let (attempt, why) = (attempt.to_string(), why.clone());
+            pb::order::Kind::Stop(pb::Stop { attempt, why, how: how.into() })
         }
+        Order::Drop(attempt) => pb::order::Kind::Drop(attempt.to_string()),
         Order::MapEvents { job, first, maps, events } => pb::order::Kind::MapEvents(pb::MapEvents {
             job: job.to_string(),
             first: *first as u64,

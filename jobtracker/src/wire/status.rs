@@ -128,6 +128,9 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
         state: match attempt.state {
             AttemptState::Launching => "launching",
             AttemptState::Running => "running",
+            AttemptState::Splitting => "splitting",
+            AttemptState::Pausing => "pausing",
+            AttemptState::Paused => "paused",
             AttemptState::Stopping => "stopping",
             AttemptState::Succeeded => "succeeded",
             AttemptState::Failed => "failed",

@@ -4,7 +4,7 @@ use super::*;
 use proto::mr::{MapAvailable, MapEvent, MapEvents, Stop, attempt_report::Status as Said, map_event};
 
 fn stop(attempt: &str) -> order::Kind {
-    order::Kind::Stop(Stop { attempt: attempt.into(), why: "enough".into() })
+    order::Kind::Stop(Stop { attempt: attempt.into(), why: "enough".into(), ..Default::default() })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -56,7 +56,7 @@ impl Drop for Daemon {
 }
 
 fn stop(attempt: &str) -> order::Kind {
-    order::Kind::Stop(proto::mr::Stop { attempt: attempt.into(), why: "enough".into() })
+    order::Kind::Stop(proto::mr::Stop { attempt: attempt.into(), why: "enough".into(), ..Default::default() })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -84,7 +84,7 @@ impl World {
     }
 
     fn launch_spec(&self, spec: TaskSpec) {
-        self.jobtracker.order(order::Kind::Launch(Launch { task: Some(spec) }));
+        self.jobtracker.order(order::Kind::Launch(Launch { task: Some(spec), ..Launch::default() }));
     }
 
     async fn log(&self, attempt: &str, stderr: bool, tail_bytes: u64) -> Result<String, tonic::Status> {

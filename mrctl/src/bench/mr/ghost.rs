@@ -56,7 +56,7 @@ impl Tracker {
             for order in orders.orders {
                 acked = order.number;
                 match order.kind {
-                    Some(pb::order::Kind::Launch(pb::Launch { task: Some(task) })) => {
+                    Some(pb::order::Kind::Launch(pb::Launch { task: Some(task), .. })) => {
                         attempts.push(pb::AttemptReport {
                             attempt: task.attempt,
                             status: Some(pb::attempt_report::Status::Succeeded(pb::TaskResult::default())),
