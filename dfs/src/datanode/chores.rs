@@ -20,7 +20,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 const QUEUE_MAX: usize = 10_000;
@@ -72,6 +71,15 @@ impl Chores {
         queue.bell.notify_one();
     }
 
+    /// The node stops: nobody waits for chores any more.
+    pub(super) fn wake(&self) {
+        for queue in [&self.copies, &self.others] {
+            // Whoever holds the lock has not looked yet, or waits already.
+            let _waiting = queue.waiting.lock();
+            queue.bell.notify_all();
+        }
+    }
+
     /// Voids the deletions queued and under way.
     pub(super) fn forget_deletions(&self) {
         self.registration.fetch_add(1, Ordering::SeqCst);
@@ -92,11 +100,13 @@ pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
 }
 
 fn work(node: &Node, queue: &Queue) {
-    while !node.stop.is_rung() {
+    loop {
         let mut waiting = queue.waiting.lock();
+        if node.stop.is_rung() {
+            return;
+        }
         let Some((given, chore)) = waiting.pop_front() else {
-            // Looks up now and then, for the end of the node rings no bell here.
-            queue.bell.wait_for(&mut waiting, Duration::from_millis(200));
+            queue.bell.wait(&mut waiting);
             continue;
         };
         drop(waiting);

@@ -162,6 +162,7 @@ impl DataNode {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.node.stop.ring();
+        self.node.chores.wake();
         self.node.connections.close();
         // The folders' locks go with the last thread.
         let patience = Instant::now() + STOP_GRACE;
@@ -181,6 +182,7 @@ impl Drop for DataNode {
     fn drop(&mut self) {
         self.end_tasks();
         self.node.stop.ring();
+        self.node.chores.wake();
         self.node.connections.close();
         local::remove(Path::new(&self.address.local_socket), &self.node.store.volumes[0].paths.root);
     }

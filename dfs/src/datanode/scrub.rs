@@ -22,6 +22,7 @@ use std::{
 
 /// How often abandoned partial replicas are looked for, and the shortest pause between two rounds.
 const TICK: Duration = Duration::from_millis(100);
+const TICK_MAX: Duration = Duration::from_secs(2);
 
 /// Bytes of an opened replica, verified: `piece` gets them in order, at most a packet at a time, with their
 /// sums, and says whether to go on. An empty block has one empty piece. True if all was read.
@@ -66,7 +67,8 @@ pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -
 pub(super) fn run(node: &Node) {
     let rate = node.config.scrub_rate.0;
     let patience = node.config.transfer_timeout.0 * 2;
-    let mut walk = Walk { node, patience, cleared: Instant::now() };
+    let tick = (patience / 4).clamp(TICK, TICK_MAX);
+    let mut walk = Walk { node, patience, tick, cleared: Instant::now() };
     let mut last = None;
     let mut round = Instant::now();
     while !node.stop.is_rung() {
@@ -89,6 +91,7 @@ pub(super) fn run(node: &Node) {
 struct Walk<'a> {
     node: &'a Node,
     patience: Duration,
+    tick: Duration,
     cleared: Instant,
 }
 
@@ -97,15 +100,15 @@ impl Walk<'_> {
     fn sleep(&mut self, time: Duration) -> bool {
         let begin = Instant::now();
         loop {
-            if self.cleared.elapsed() >= TICK {
+            if self.cleared.elapsed() >= self.tick {
                 self.node.store.drop_abandoned(self.patience);
                 self.cleared = Instant::now();
             }
             let left = time.saturating_sub(begin.elapsed());
-            if self.node.stop.wait(left.min(TICK)) {
+            if self.node.stop.wait(left.min(self.tick)) {
                 return false;
             }
-            if left <= TICK {
+            if left <= self.tick {
                 return true;
             }
         }
