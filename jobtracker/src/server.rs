@@ -101,6 +101,20 @@ impl JobTracker for ClientService {
         Ok(Response::new(pb::KillReply {}))
     }
 
+    async fn preempt(&self, request: Request<pb::PreemptRequest>) -> Answer<pb::PreemptReply> {
+        let (request, attempt, how, by) = wire::preempt(request)?;
+        self.of_job(attempt.job(), |_, _| ()).await?;
+        self.driver.preempt(request, attempt, how, by).await?;
+        Ok(Response::new(pb::PreemptReply {}))
+    }
+
+    async fn resume(&self, request: Request<pb::ResumeRequest>) -> Answer<pb::ResumeReply> {
+        let (request, task, on, by) = wire::resume(request)?;
+        self.of_job(task.job, |_, _| ()).await?;
+        self.driver.resume(request, task, on.as_deref(), by).await?;
+        Ok(Response::new(pb::ResumeReply {}))
+    }
+
     async fn jobs(&self, request: Request<pb::JobsRequest>) -> Answer<pb::JobsReply> {
         let all = request.into_inner().all;
         let jobs = self.driver.look(|cluster| {

@@ -20,8 +20,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often abandoned partial replicas are looked for, and the shortest pause between two rounds.
+/// Abandoned partial replicas are looked for no more often than this; also the shortest pause between two rounds.
 const TICK: Duration = Duration::from_millis(100);
+/// And no less often than this.
 const TICK_MAX: Duration = Duration::from_secs(2);
 
 /// Bytes of an opened replica, verified: `piece` gets them in order, at most a packet at a time, with their

@@ -9,8 +9,8 @@ use crate::{
 use mrcore::{
     PerPhase, Phase,
     event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
-    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
-    task::{AttemptResult, Progress, Stage},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
+    task::{AttemptResult, Progress, Recall, Stage},
 };
 use proto::mr as pb;
 use tonic::metadata::MetadataMap;
@@ -60,6 +60,31 @@ pub(crate) fn kill(request: tonic::Request<pb::KillRequest>) -> Result<(RequestI
     let by = user(request.metadata())?;
     let pb::KillRequest { request_id: id, job } = request.into_inner();
     Ok((request_id(&id)?, job_id(&job)?, by))
+}
+
+/// Whose slot to take back, how, and who asks.
+pub(crate) fn preempt(
+    request: tonic::Request<pb::PreemptRequest>,
+) -> Result<(RequestId, AttemptId, Recall, String), Refusal> {
+    let by = user(request.metadata())?;
+    let message = request.into_inner();
+    let how = match message.how() {
+        pb::Recall::Kill => Recall::Kill,
+        pb::Recall::Split => Recall::Split,
+        pb::Recall::Pause => Recall::Pause,
+    };
+    let attempt = attempt(&message.attempt).map_err(Refusal::invalid)?;
+    Ok((request_id(&message.request_id)?, attempt, how, by))
+}
+
+/// What is to go on, where, and who asks.
+pub(crate) fn resume(
+    request: tonic::Request<pb::ResumeRequest>,
+) -> Result<(RequestId, TaskId, Option<String>, String), Refusal> {
+    let by = user(request.metadata())?;
+    let pb::ResumeRequest { request_id: id, task, on } = request.into_inner();
+    let task = task.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))?;
+    Ok((request_id(&id)?, task, Some(on).filter(|on| !on.is_empty()), by))
 }
 
 /// What to run.

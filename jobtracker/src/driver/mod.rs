@@ -5,6 +5,8 @@
 //! waits for each item until the facts before it are durable, so nothing leaves early and nothing overtakes.
 //! Answers to clients, refusals and reads included, wait in the same way for all that they could have seen.
 
+mod requests;
+
 use crate::{
     clock::Clock,
     compact::job_of,
@@ -21,7 +23,7 @@ use mrcore::{
     event::{AttemptStatus, Heartbeat, Registration, Reply},
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TrackerId},
-    job::{Job, JobOutcome, JobSpec},
+    job::JobOutcome,
 };
 use parking_lot::Mutex;
 use std::{
@@ -389,42 +391,6 @@ impl Driver {
         self.act(&mut inner, Event::Disconnection { tracker, incarnation }, None);
     }
 
-    /// The job that a request made, if it has been here before.
-    pub(crate) async fn job_of_request(&self, request: RequestId) -> Result<Option<JobId>, Refusal> {
-        self.look(|cluster| cluster.job_of_request(request)).await
-    }
-
-    /// A job comes in. No two jobs write to one place at a time.
-    pub(crate) async fn submit(&self, request: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
-        let (reply, seq) = {
-            let mut inner = self.inner.lock();
-            let cluster = inner.mind.cluster();
-            if cluster.job_of_request(request).is_none()
-                && let Some(job) = cluster.jobs().find(|job| shares_output(job, &spec.output))
-            {
-                let (id, output) = (job.id, &job.spec.output);
-                return Err(Refusal::exists(format!(
-                    "{id} writes to {output}: wait for it, or choose another"
-                )));
-            }
-            self.act(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
-        };
-        self.durable(seq).await?;
-        match reply {
-            Some(Reply::Submitted(job)) => Ok(job),
-            Some(Reply::Refused(why)) => Err(Refusal::invalid(why)),
-            _ => Err(Refusal::unavailable("internal error: the job was not answered for")),
-        }
-    }
-
-    /// Stops a job.
-    pub(crate) async fn kill(&self, request: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
-        match self.ask(Event::Kill { request, job, by }).await? {
-            Reply::Refused(why) => Err(Refusal::refused(why)),
-            _ => Ok(()),
-        }
-    }
-
     #[cfg(test)]
     pub(crate) fn handled(&self) -> u64 {
         self.inner.lock().handled
@@ -478,13 +444,4 @@ fn left_over(cluster: &Cluster, fact: &Fact) -> Option<Leftovers> {
         }
         _ => None,
     }
-}
-
-fn shares_output(job: &Job, output: &str) -> bool {
-    let inside = |inner: &str, outer: &str| {
-        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    let other = job.spec.output.as_str();
-    let both = !output.is_empty() && !other.is_empty() && !job.is_over();
-    both && (inside(output, other) || inside(other, output))
 }

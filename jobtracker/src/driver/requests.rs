@@ -1,0 +1,96 @@
+//! What clients ask for: each is one event, answered once it is durable.
+
+use super::Driver;
+use crate::error::Refusal;
+use mrcore::{
+    Event,
+    event::Reply,
+    ids::{AttemptId, JobId, RequestId, TaskId, TrackerId},
+    job::{Job, JobSpec},
+    task::Recall,
+};
+use std::sync::Arc;
+
+impl Driver {
+    /// The job that a request made, if it has been here before.
+    pub(crate) async fn job_of_request(&self, request: RequestId) -> Result<Option<JobId>, Refusal> {
+        self.look(|cluster| cluster.job_of_request(request)).await
+    }
+
+    /// A job comes in. No two jobs write to one place at a time.
+    pub(crate) async fn submit(&self, request: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
+        let (reply, seq) = {
+            let mut inner = self.inner.lock();
+            let cluster = inner.mind.cluster();
+            if cluster.job_of_request(request).is_none()
+                && let Some(job) = cluster.jobs().find(|job| shares_output(job, &spec.output))
+            {
+                let (id, output) = (job.id, &job.spec.output);
+                return Err(Refusal::exists(format!(
+                    "{id} writes to {output}: wait for it, or choose another"
+                )));
+            }
+            self.act(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
+        };
+        self.durable(seq).await?;
+        match reply {
+            Some(Reply::Submitted(job)) => Ok(job),
+            Some(Reply::Refused(why)) => Err(Refusal::invalid(why)),
+            _ => Err(Refusal::unavailable("internal error: the job was not answered for")),
+        }
+    }
+
+    /// Stops a job.
+    pub(crate) async fn kill(&self, request: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
+        match self.ask(Event::Kill { request, job, by }).await? {
+            Reply::Refused(why) => Err(Refusal::refused(why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes an attempt's slot back.
+    pub(crate) async fn preempt(
+        &self,
+        request: RequestId,
+        attempt: AttemptId,
+        how: Recall,
+        by: String,
+    ) -> Result<(), Refusal> {
+        self.taken(Event::Preemption { request, attempt, how, by }).await
+    }
+
+    /// Has a paused task go on, on the tracker of that name if there is one.
+    pub(crate) async fn resume(
+        &self,
+        request: RequestId,
+        task: TaskId,
+        on: Option<&str>,
+        by: String,
+    ) -> Result<(), Refusal> {
+        let on = match on {
+            None => None,
+            Some(name) => {
+                let found: Option<TrackerId> =
+                    self.look(|cluster| cluster.tracker_named(name).map(|tracker| tracker.id)).await?;
+                Some(found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {name}")))?)
+            }
+        };
+        self.taken(Event::Resumption { request, task, on, by }).await
+    }
+
+    async fn taken(&self, event: Event) -> Result<(), Refusal> {
+        match self.ask(event).await? {
+            Reply::Refused(why) => Err(Refusal::refused(why)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn shares_output(job: &Job, output: &str) -> bool {
+    let inside = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let other = job.spec.output.as_str();
+    let both = !output.is_empty() && !other.is_empty() && !job.is_over();
+    both && (inside(output, other) || inside(other, output))
+}
