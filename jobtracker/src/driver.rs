@@ -10,6 +10,7 @@ use crate::{
     compact::job_of,
     error::Refusal,
     history::Scribe,
+    leftovers::{self, Leftovers},
     output::Files,
     wire::{self, ToTracker},
 };
@@ -17,10 +18,10 @@ use daemon::config::JobTrackerConfig;
 use journal::{AppendError, Log, Seq, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
-    event::{Heartbeat, Registration, Reply},
+    event::{AttemptStatus, Heartbeat, Registration, Reply},
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TrackerId},
-    job::{Job, JobOutcome, JobSpec, JobState},
+    job::{Job, JobOutcome, JobSpec},
 };
 use parking_lot::Mutex;
 use std::{
@@ -59,7 +60,7 @@ enum What {
     Fact(Entry),
     Message { to: Option<(TrackerId, u64)>, sender: mpsc::Sender<ToTracker>, message: ToTracker },
     Commit(JobId),
-    Discard(JobId),
+    Clear(Leftovers),
 }
 
 /// Why the process cannot go on.
@@ -200,6 +201,7 @@ impl Driver {
             }
             _ => BTreeSet::new(),
         };
+        let told = ended(&event);
         let mut effects = Vec::new();
         inner.mind.handle(self.clock.now(), event, &mut effects);
         let (seq, mut answer) = (self.append(&effects), None);
@@ -207,10 +209,10 @@ impl Driver {
             match effect {
                 Effect::Append(entry) => {
                     changed.extend(job_of(&entry.fact));
-                    let left_over = left_over(inner.mind.cluster(), &entry.fact);
+                    let left = left_over(inner.mind.cluster(), &entry.fact);
                     self.send(seq, What::Fact(entry));
-                    if let Some(job) = left_over {
-                        self.send(seq, What::Discard(job));
+                    if let Some(left) = left {
+                        self.send(seq, What::Clear(left));
                     }
                 }
                 Effect::Reply { reply, .. } => {
@@ -226,8 +228,15 @@ impl Driver {
                     self.message(inner, seq, tracker, wire::register_again());
                 }
                 Effect::CommitJob { job } => self.send(seq, What::Commit(job)),
-                Effect::DiscardOutput { job } => self.send(seq, What::Discard(job)),
+                Effect::DiscardOutput { job } => {
+                    if let Some(job) = inner.mind.cluster().job(job) {
+                        self.send(seq, What::Clear(Leftovers::of(job, true)));
+                    }
+                }
             }
+        }
+        for job in told.iter().filter_map(|job| inner.mind.cluster().job(*job)).filter(|job| job.is_over()) {
+            self.send(seq, What::Clear(Leftovers::of(job, true)));
         }
         ring(inner, &changed);
         (answer, seq)
@@ -327,7 +336,7 @@ impl Driver {
                     }
                 }
                 What::Commit(job) => drop(tokio::spawn(crate::output::commit(self.clone(), job))),
-                What::Discard(job) => drop(tokio::spawn(crate::output::discard(self.clone(), job))),
+                What::Clear(left) => drop(tokio::spawn(leftovers::clear(self.clone(), left))),
             }
         }
     }
@@ -408,9 +417,6 @@ impl Driver {
 
     /// Stops a job.
     pub(crate) async fn kill(&self, request: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
-        if self.look(|cluster| cluster.job(job).is_none()).await? {
-            return Err(Refusal::not_found(format!("there is no {job}")));
-        }
         match self.ask(Event::Kill { request, job, by }).await? {
             Reply::Refused(why) => Err(Refusal::refused(why)),
             _ => Ok(()),
@@ -444,15 +450,32 @@ fn ring(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
     }
 }
 
-/// A job that ended without success, whose last attempt is gone now: it may have written after the first clean-up.
-fn left_over(cluster: &Cluster, fact: &Fact) -> Option<JobId> {
-    let (Fact::AttemptFailed { attempt, .. } | Fact::AttemptKilled { attempt, .. }) = fact else {
-        return None;
+/// Jobs of which a tracker says that an attempt is gone. If it has outlived its job, it may have written after the
+/// clean-up; nothing else need follow from its end, so that no fact tells.
+fn ended(event: &Event) -> BTreeSet<JobId> {
+    let reports = match event {
+        Event::Heartbeat(heartbeat) => &heartbeat.attempts,
+        Event::Registration { tracker, .. } => &tracker.attempts,
+        _ => return BTreeSet::new(),
     };
-    let job = cluster.job(attempt.job())?;
-    let in_vain = matches!(&job.state, JobState::Ended(outcome) if *outcome != JobOutcome::Succeeded);
-    let alone = job.running.map.is_empty() && job.running.reduce.is_empty();
-    (in_vain && alone).then_some(job.id)
+    let gone = reports.iter().filter(|report| !matches!(report.status, AttemptStatus::Running(_)));
+    gone.map(|report| report.attempt.job()).collect()
+}
+
+/// What is to be cleared away: of a job that has succeeded, and of one that was over before its last attempt, which
+/// went with its tracker.
+fn left_over(cluster: &Cluster, fact: &Fact) -> Option<Leftovers> {
+    match fact {
+        Fact::JobEnded { job, outcome: JobOutcome::Succeeded } => {
+            cluster.job(*job).map(|job| Leftovers::of(job, false))
+        }
+        Fact::AttemptKilled { attempt, .. } => {
+            let job = cluster.job(attempt.job()).filter(|job| job.is_over())?;
+            let alone = job.running.map.is_empty() && job.running.reduce.is_empty();
+            alone.then(|| Leftovers::of(job, true))
+        }
+        _ => None,
+    }
 }
 
 fn shares_output(job: &Job, output: &str) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and `splits` (a
 //! request becomes a job), `link` (trackers), `server` (clients), `output` (moving a job's output into place),
-//! `history` (what is left for people and simulators), `storage` and `compact` (the journal).
+//! `leftovers` (clearing away the rest), `history` (what is left for people and simulators), `storage` and `compact` (the journal).
 //!
 //! Deliberately absent: scheduling (in `schedulers`), any rule about tasks (in `core`), the web page.
 
@@ -11,6 +11,7 @@ mod compact;
 mod driver;
 mod error;
 mod history;
+mod leftovers;
 mod link;
 mod output;
 mod run;

@@ -1,4 +1,4 @@
-//! A job's output in the file system: moved into place whole, or cleared away.
+//! A job's output in the file system: moved into place whole, or not at all.
 //!
 //! Every commit carries this process's epoch. The fence is raised at start, so that an older JobTracker on the same
 //! journal, stopped and woken up later, can commit nothing; it learns so from its refusal and ends.
@@ -17,20 +17,20 @@ use mrcore::{
 use std::{sync::Arc, time::Duration};
 
 /// Folder below a job's output in which attempts write.
-const WORK: &str = "_temporary";
+pub(crate) const WORK: &str = "_temporary";
 const SUCCESS: &str = "_SUCCESS";
 
 /// Waits between attempts while the NameNode is away: twice as long each time.
-struct Pause(Duration);
+pub(crate) struct Pause(Duration);
 
 impl Pause {
     const MAX: Duration = Duration::from_secs(5);
 
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Duration::from_millis(100))
     }
 
-    async fn wait(&mut self) {
+    pub(crate) async fn wait(&mut self) {
         tokio::time::sleep(self.0).await;
         self.0 = (self.0 * 2).min(Self::MAX);
     }
@@ -76,7 +76,7 @@ pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
 }
 
 /// Whether asking again may help: the NameNode is away, not of another mind.
-fn is_passing(error: &ClientError) -> bool {
+pub(crate) fn is_passing(error: &ClientError) -> bool {
     matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
 }
 
@@ -158,23 +158,4 @@ fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathErro
     moves.push(CommitMove { pieces: Vec::new(), to: output.join(SUCCESS)? });
     let deletes = vec![output.join(WORK)?];
     Ok(Some(Commit { scope, epoch, commit_id: job.id.to_string(), moves, deletes }))
-}
-
-/// Clears away what a job has written in vain: its own work folder, and those around it if nothing else is there.
-pub(crate) async fn discard(driver: Arc<Driver>, id: JobId) {
-    let output = driver.peek(|cluster| cluster.job(id).map(|job| job.spec.output.clone()));
-    let Some(output) = output.and_then(|text| DfsPath::parse(&text).ok()) else { return };
-    let Ok(work) = output.join(WORK) else { return };
-    let Ok(own) = work.join(&id.to_string()) else { return };
-    for (folder, recursive) in [(own, true), (work, false), (output, false)] {
-        let deleted = match driver.files().client().await {
-            Ok(client) => client.delete(&folder, recursive).await,
-            Err(error) => Err(error),
-        };
-        match deleted {
-            Ok(_) => {}
-            Err(error) if error.is(Kind::NotEmpty) => return,
-            Err(error) => return tracing::warn!(%error, job = %id, "cannot clear away a job's work"),
-        }
-    }
 }

@@ -4,6 +4,7 @@ use crate::{
     clock::Clock,
     driver::{Driver, Parts},
     history::{Histories, Scribe},
+    leftovers,
     link::LinkService,
     output::{self, Files},
     server::ClientService,
@@ -91,6 +92,7 @@ impl Daemon {
         driver.tell(Event::Start);
         tasks.push(tokio::spawn(driver.clone().tick()));
         tasks.push(tokio::spawn(output::fence(driver.clone())));
+        tasks.push(tokio::spawn(leftovers::sweep(driver.clone())));
         tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0)));
         let addr = listener.local_addr()?;
         let incoming =

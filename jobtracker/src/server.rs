@@ -35,7 +35,17 @@ pub(crate) struct ClientService {
 impl ClientService {
     async fn of_job<T>(&self, id: JobId, look: impl FnOnce(&Cluster, &Job) -> T) -> Result<T, Refusal> {
         let found = self.driver.look(|cluster| cluster.job(id).map(|job| look(cluster, job))).await?;
-        found.ok_or_else(|| Refusal::not_found(format!("there is no {id}")))
+        found.ok_or_else(|| self.unknown(id))
+    }
+
+    /// A job may be too old to be remembered.
+    fn unknown(&self, id: JobId) -> Refusal {
+        let known = history::path_of(&self.histories, id).exists();
+        Refusal::not_found(if known {
+            format!("{id} is over and no longer remembered; `mrctl history {id}` still tells of it")
+        } else {
+            format!("there is no {id}")
+        })
     }
 
     /// Status and whether the job is over.
@@ -86,6 +96,7 @@ impl JobTracker for ClientService {
 
     async fn kill(&self, request: Request<pb::KillRequest>) -> Answer<pb::KillReply> {
         let (request, job, by) = wire::kill(request)?;
+        self.of_job(job, |_, _| ()).await?;
         self.driver.kill(request, job, by).await?;
         Ok(Response::new(pb::KillReply {}))
     }
@@ -131,7 +142,10 @@ impl JobTracker for ClientService {
         let file = match std::fs::File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Refusal::not_found(format!("there is no history of {id}")).into());
+                let kept = self.driver.config().histories_kept;
+                let words =
+                    format!("there is no history of {id}: it never was, or is not of the newest {kept}");
+                return Err(Refusal::not_found(words).into());
             }
             Err(error) => return Err(unreadable(id, &error)),
         };

@@ -5,6 +5,7 @@
 use crate::{
     driver::Driver,
     error::Refusal,
+    leftovers,
     spec::{self, Program},
     splits::{self, Cutting, Input},
 };
@@ -53,6 +54,7 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
         return Ok(job);
     }
     let settings = Settings::of(&submission.conf, driver.config())?;
+    leftovers::staging(&submission.conf)?;
     let client = driver.files().client().await;
     let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
     check_program(&client, &submission).await?;

@@ -53,6 +53,12 @@ impl Target {
         }
     }
 
+    /// The address of the namenode that is meant.
+    pub(crate) fn namenode(&self) -> Result<String> {
+        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        Ok(self.find(&cwd)?.namenode)
+    }
+
     /// Connects to the JobTracker of the cluster that is meant.
     pub(crate) async fn jobtracker(&self) -> Result<JobTracker> {
         self.jobtracker_as(None).await

@@ -13,6 +13,7 @@ pub mod merge;
 pub mod output;
 pub mod partition;
 pub mod programs;
+pub mod ranges;
 pub mod registry;
 pub mod run;
 pub mod segment;

@@ -1,19 +1,20 @@
 //! The main of a job binary.
 //!
 //! Started by a tracker it is a task process; by hand it describes the job (`--describe`), runs it on local files
-//! (`--local`), or says how to submit it.
+//! (`--local`), or says how to submit it. For `mrctl submit` it also samples its input (`--sample`).
 
 use crate::{
     conf::Conf,
     error::TaskError,
     job::{InputFormat, Job, OutputFormat},
     local::{LocalRun, run_local},
-    task,
+    ranges, task,
 };
 use clap::Parser;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
+    io::Write as _,
     path::PathBuf,
     process::{self, ExitCode},
     sync::Arc,
@@ -86,6 +87,9 @@ struct Args {
     /// Print what the job is, as JSON
     #[arg(long, conflicts_with = "local")]
     describe: bool,
+    /// For mrctl: write the split keys of a job that is sorted as a whole; what to sample comes on stdin
+    #[arg(long, hide = true, conflicts_with_all = ["describe", "local"])]
+    sample: bool,
     /// Run in this process on local files: one input or more, then the output folder, which must not exist
     #[arg(long, num_args = 2.., value_names = ["IN", "OUT"])]
     local: Option<Vec<PathBuf>>,
@@ -119,7 +123,8 @@ pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> 
 fn by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> ExitCode {
     match try_by_hand(args, make) {
         Ok(words) => {
-            print!("{words}");
+            // Whoever closes the pipe has read enough.
+            let _ = std::io::stdout().write_all(&words);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -129,14 +134,19 @@ fn by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> ExitC
     }
 }
 
-fn try_by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> Result<String, TaskError> {
+fn try_by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> Result<Vec<u8>, TaskError> {
     let conf: Conf = args.conf.iter().cloned().collect();
+    if args.sample {
+        let request: ranges::SampleRequest = serde_json::from_reader(std::io::stdin().lock())
+            .map_err(|error| format!("what to sample is not told as mrlib knows it: {error}"))?;
+        return ranges::split_keys(&make(&request.conf.clone().into_iter().collect())?, &request);
+    }
     if args.describe {
         let description = Description::of(&make(&conf)?);
         let json = serde_json::to_string(&description).expect("a plain structure");
-        return Ok(json + "\n");
+        return Ok((json + "\n").into_bytes());
     }
-    let Some([inputs @ .., output]) = args.local.as_deref() else { return Ok(how_to_submit()) };
+    let Some([inputs @ .., output]) = args.local.as_deref() else { return Ok(how_to_submit().into_bytes()) };
     let job = make(&conf)?;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let run = LocalRun {
@@ -146,7 +156,7 @@ fn try_by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> R
         threads: args.threads.map_or_else(cores, |threads| threads as usize),
         conf,
     };
-    Ok(table(&run_local(&job, &run)?))
+    Ok(table(&run_local(&job, &run)?).into_bytes())
 }
 
 fn table(counters: &BTreeMap<String, u64>) -> String {
@@ -171,7 +181,9 @@ mod tests {
 
     fn said(args: &[&str]) -> Result<String, TaskError> {
         let args = Args::try_parse_from([&["job"], args].concat()).map_err(|error| error.to_string())?;
-        try_by_hand(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf))
+        let words =
+            try_by_hand(&args, &|conf| registry::job(conf.get("program").unwrap_or("wordcount"), conf));
+        words.map(|words| String::from_utf8(words).expect("text"))
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub enum TrackerError {
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+    /// The guard cannot be started.
+    #[error("cannot start this program once more, to guard what tasks start: {0}")]
+    Guard(std::io::Error),
     /// The program that runs tasks is not there.
     #[error("{0} is not there or not a file: build it, or name it with --mrtask")]
     Program(PathBuf),

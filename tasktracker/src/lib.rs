@@ -5,7 +5,7 @@
 //!                           │
 //!                         child ─ fetch                 one task an attempt
 //!                           │  └─ pool ─ process        warm processes; start, kill, reap
-//!                       umbilical ◄─► task processes
+//!                       umbilical ◄─► task processes ◄─ guard
 //!
 //! reduces ◄── shuffle ── held ── disks                  map output, and where everything lies
 //! mrctl logs ◄── logs
@@ -21,6 +21,7 @@ mod disks;
 mod driver;
 mod error;
 mod fetch;
+pub mod guard;
 mod held;
 pub mod ids;
 mod index;
@@ -41,6 +42,7 @@ use daemon::{
 };
 use disks::{Disks, Found};
 use error::folder;
+use guard::Guard;
 use pool::Pool;
 use process::{Spawner, Surroundings};
 use proto::mr::tracker_logs_server::TrackerLogsServer;
@@ -83,6 +85,15 @@ impl TaskTracker {
     /// Opens the folders, binds the addresses, serves, and begins to look for the JobTracker. `mrtask` is the
     /// program that holds the built-in jobs; without it, the one beside this executable.
     pub async fn start(config: &Config, mrtask: Option<&Path>) -> Result<Self, TrackerError> {
+        // A guard is the tracker's own program, which whoever embeds a tracker is not.
+        Self::start_guarded(config, mrtask, Guard::default()).await
+    }
+
+    async fn start_guarded(
+        config: &Config,
+        mrtask: Option<&Path>,
+        guard: Guard,
+    ) -> Result<Self, TrackerError> {
         let settings = &config.tasktracker;
         check(settings)?;
         let program = program(mrtask)?;
@@ -103,7 +114,7 @@ impl TaskTracker {
             memory_max: settings.task_memory_max.0,
             files_max: settings.task_files_max,
         };
-        let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
+        let spawner = Spawner::start(surroundings, guard).map_err(TrackerError::Thread)?;
         let pool = Pool::new(disks.clone(), spawner.clone(), program, settings.warm_tasks as usize);
         let pool = Arc::new(pool);
         let who = identity(settings, shuffle_at, logs_at);
@@ -192,7 +203,8 @@ impl Drop for TaskTracker {
 /// Runs a TaskTracker until it is asked to stop (SIGTERM, SIGINT) or cannot go on. Writes the ready file, with
 /// the shuffle address, once registered.
 pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> Result<(), TrackerError> {
-    let tracker = TaskTracker::start(config, mrtask).await?;
+    let guard = Guard::start().map_err(TrackerError::Guard)?;
+    let tracker = TaskTracker::start_guarded(config, mrtask, guard).await?;
     let serve = async {
         tracker.ready().await?;
         args.write_ready(tracker.shuffle_addr()).map_err(TrackerError::Ready)?;

@@ -4,9 +4,10 @@
 //! The number of a process is not used after it has been reaped: it may be another's by then. Children ask the
 //! kernel to be killed with their parent *thread*, so all are started by one thread that lives as long as the
 //! tracker. That request and the limits are made by the child itself, first thing (`FERMATA_*` in its
-//! environment), because doing it between fork and exec takes unsafe code. Deliberately absent: catching a
-//! grandchild that leaves the group on purpose.
+//! environment), because doing it between fork and exec takes unsafe code. What they start in turn is killed by the
+//! guard. Deliberately absent: catching a grandchild that leaves the group on purpose.
 
+use crate::guard::Guard;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::{
@@ -99,8 +100,11 @@ pub(crate) struct Spawner {
 
 type Request = (Start, oneshot::Sender<io::Result<Process>>);
 
-#[derive(Debug, Default)]
-struct Living(Mutex<HashMap<i32, Entry>>);
+#[derive(Debug)]
+struct Living {
+    table: Mutex<HashMap<i32, Entry>>,
+    guard: Guard,
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -111,9 +115,9 @@ struct Entry {
 
 impl Spawner {
     /// Begins the thread that all processes are started from.
-    pub(crate) fn start(surroundings: Surroundings) -> io::Result<Self> {
+    pub(crate) fn start(surroundings: Surroundings, guard: Guard) -> io::Result<Self> {
         let (requests, incoming) = threads::channel::<Request>();
-        let living = Arc::new(Living::default());
+        let living = Arc::new(Living { table: Mutex::default(), guard });
         let for_thread = living.clone();
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (start, reply) in incoming {
@@ -134,12 +138,13 @@ impl Spawner {
 
     /// The way to the owner of the living process `pid`, once.
     pub(crate) fn claim(&self, pid: i32) -> Option<mpsc::Sender<Said>> {
-        self.living.0.lock().get_mut(&pid)?.said.take()
+        self.living.table.lock().get_mut(&pid)?.said.take()
     }
 
     /// Kills all.
     pub(crate) fn kill_all(&self) {
-        let all: Vec<Arc<Handle>> = self.living.0.lock().values().map(|entry| entry.handle.clone()).collect();
+        let all: Vec<Arc<Handle>> =
+            self.living.table.lock().values().map(|entry| entry.handle.clone()).collect();
         for handle in all {
             handle.kill();
         }
@@ -147,7 +152,7 @@ impl Spawner {
 
     /// How many live.
     pub(crate) fn count(&self) -> usize {
-        self.living.0.lock().len()
+        self.living.table.lock().len()
     }
 }
 
@@ -156,12 +161,13 @@ fn spawn(start: &Start, surroundings: &Surroundings, living: &Arc<Living>) -> io
     let (say, said) = mpsc::channel(SAID_MAX);
     let (tell_end, ended) = oneshot::channel();
     // Held until the entry is in: the process may connect before `spawn` returns.
-    let mut table = living.0.lock();
+    let mut table = living.table.lock();
     let child = command.spawn()?;
     let pid = Pid::from_child(&child);
     let handle = Arc::new(Handle { pid, there: Mutex::new(true) });
     table.insert(pid.as_raw_nonzero().get(), Entry { handle: handle.clone(), said: Some(say) });
     drop(table);
+    living.guard.watch(pid);
     let (for_wait, for_table) = (handle.clone(), living.clone());
     let process = Process { handle, said, ended };
     let waiter = std::thread::Builder::new().name("waiter".into()).stack_size(64 << 10);
@@ -180,7 +186,8 @@ fn wait(mut child: Child, handle: &Handle, living: &Living) -> ExitStatus {
     rustix::process::kill_process_group(handle.pid, Signal::KILL).ok();
     *there = false;
     drop(there);
-    living.0.lock().remove(&handle.pid.as_raw_nonzero().get());
+    living.table.lock().remove(&handle.pid.as_raw_nonzero().get());
+    living.guard.forget(handle.pid);
     child.wait().unwrap_or_default()
 }
 

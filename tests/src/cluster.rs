@@ -130,12 +130,99 @@ impl Cluster {
         ran.stderr
     }
 
+    /// Submits a job and follows it to its end; its state as JSON, whatever it is.
+    #[track_caller]
+    pub fn submit(&self, args: &[&str]) -> Value {
+        let ran = self.try_mrctl(&[&["submit"], args, &["--json"]].concat());
+        serde_json::from_str(&ran.stdout)
+            .unwrap_or_else(|error| panic!("mrctl submit {args:?}: {error}: {}{}", ran.stdout, ran.stderr))
+    }
+
+    /// Submits a job that must succeed.
+    #[track_caller]
+    pub fn succeed(&self, args: &[&str]) -> Value {
+        let job = self.submit(args);
+        assert_eq!(job["state"], "succeeded", "{args:?}: {job}");
+        job
+    }
+
+    /// Submits a job and comes back; its id.
+    #[track_caller]
+    pub fn detach(&self, args: &[&str]) -> String {
+        let job = self.json(&[&["submit"], args, &["--detach"]].concat());
+        job["job"].as_str().expect("an id").to_owned()
+    }
+
+    /// The bytes of all parts of a job's output, in order.
+    pub fn output(&self, folder: &str) -> Vec<u8> {
+        let parts = format!("{folder}/part-*");
+        let ran = self.command(&["fs", "cat", &parts]).output().expect("mrctl starts");
+        assert!(ran.status.success(), "{folder}: {}", String::from_utf8_lossy(&ran.stderr));
+        ran.stdout
+    }
+
+    /// Processes that work in a folder of the cluster: tasks, and whatever they have started.
+    pub fn processes_in(&self, folder: &str) -> Vec<u32> {
+        let folder = fs::canonicalize(self.folder.path()).expect("our folder").join(folder);
+        let pids = fs::read_dir("/proc").expect("proc").flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let cwd = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            cwd.starts_with(&folder) && !stat.contains(") Z ")
+        })
+        .collect()
+    }
+
+    /// What jobs have left that are all over: slots in use, files of trackers, files in the DFS. Empty when all is well.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for node in self.json(&["nodes"]).as_array().expect("nodes") {
+            let tracker = &node["tracker"];
+            if tracker["maps_running"] != 0 || tracker["reduces_running"] != 0 {
+                left.push(format!("slots of {}: {tracker}", node["node"]));
+            }
+        }
+        for tracker in fs::read_dir(self.path(".fermata/tasks")).expect("trackers' folders").flatten() {
+            files_in(&tracker.path().join("jobs"), &mut left);
+        }
+        for entry in self.json(&["fs", "ls", "-R", "/"]).as_array().expect("files") {
+            let path = entry["path"].as_str().expect("a path");
+            if path.contains("/_temporary") || path.starts_with("/tmp/fermata/staging/") {
+                left.push(path.to_owned());
+            }
+        }
+        left
+    }
+
+    /// Waits until jobs have left nothing.
+    #[track_caller]
+    pub fn wait_clean(&self) {
+        let start = std::time::Instant::now();
+        loop {
+            let left = self.leftovers();
+            if left.is_empty() {
+                return;
+            }
+            assert!(start.elapsed().as_secs() < 30, "left behind: {left:#?}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
     /// The data file of each replica on a node's disks.
     pub fn replicas_on(&self, node: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
         collect_blocks(&self.path(".fermata").join("data"), node, &mut found);
         found.sort();
         found
+    }
+}
+
+fn files_in(folder: &Path, found: &mut Vec<String>) {
+    for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        // Nothing of a job: not even its empty folder.
+        found.push(path.display().to_string());
+        files_in(&path, found);
     }
 }
 

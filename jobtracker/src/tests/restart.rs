@@ -98,3 +98,75 @@ async fn an_older_jobtracker_is_shut_out() {
     assert!(why.contains("another JobTracker has taken over"), "{why}");
     assert!(!cluster.exists("/out/_SUCCESS").await);
 }
+
+fn staged(output: &str, staging: &str) -> pb::SubmitRequest {
+    let conf = [("staging".to_owned(), staging.to_owned())].into();
+    pb::SubmitRequest { conf, ..submission("/in", output, 0) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_job_left_is_cleared_by_the_next_start_if_need_be() {
+    let mut cluster = Cluster::start_with(|config| config.client.deadline = daemon::Period::secs(2)).await;
+    cluster.put("/in/a", b"a\n").await;
+    let folders = ["/tmp/fermata/staging/one", "/tmp/fermata/staging/two", "/tmp/fermata/staging/three"];
+    for folder in folders {
+        cluster.put(&format!("{folder}/program"), b"program").await;
+    }
+    let mut tracker = cluster.tracker("node1").await;
+    let mut client = cluster.client().await;
+    client.submit(staged("/out", folders[0])).await.unwrap();
+    let map = tracker.launch().await;
+    tracker.succeed(&cluster, &map, b"whole").await;
+    until("a clean staging folder", || async { !cluster.exists(folders[0]).await }).await;
+    // A killed job cannot be cleared away now, and then the JobTracker dies.
+    client.submit(staged("/killed", folders[1])).await.unwrap();
+    let map = tracker.launch().await;
+    cluster.put(&format!("{}/piece-0", map.work_output), b"half").await;
+    cluster.dfs.set_safemode(true).await.unwrap();
+    client.kill(pb::KillRequest { request_id: vec![9; 16], job: "job_2".into() }).await.unwrap();
+    assert_eq!(cluster.status("job_2").await.state, "killed");
+    cluster.kill_jobtracker();
+    assert!(cluster.exists("/killed/_temporary").await && cluster.exists(folders[1]).await);
+    cluster.start_jobtracker();
+    cluster.dfs.set_safemode(false).await.unwrap();
+    until("the rest is cleared away", || async {
+        !cluster.exists("/killed").await && !cluster.exists(folders[1]).await
+    })
+    .await;
+    assert!(cluster.exists(folders[2]).await, "nobody's job: it may be on its way");
+    assert_eq!(cluster.length("/out/part-m-00000").await, 5);
+    // A third job ends well; then somebody makes a folder of the killed one's name, and the JobTracker starts again.
+    let mut tracker = cluster.tracker("node1").await;
+    cluster.client().await.submit(staged("/again", folders[2])).await.unwrap();
+    let map = tracker.launch().await;
+    tracker.succeed(&cluster, &map, b"whole").await;
+    until("a clean staging folder", || async { !cluster.exists(folders[2]).await }).await;
+    cluster.kill_jobtracker();
+    cluster.dfs.mkdir(&dfs_path("/killed"), false).await.unwrap();
+    cluster.put(&format!("{}/program", folders[2]), b"as if the crash had come before").await;
+    cluster.start_jobtracker();
+    until("the last job's rest is gone", || async { !cluster.exists(folders[2]).await }).await;
+    assert!(cluster.exists("/killed").await, "it is not of the job any more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_given_up_attempt_writes_after_its_job_is_cleared_when_it_is_gone() {
+    let mut cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    let mut tracker = cluster.tracker("node1").await;
+    cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
+    let first = tracker.launch().await;
+    // The tracker comes back as a new process that knows nothing; the old one's task still writes.
+    let mut tracker =
+        cluster.attach(pb::RegisterTracker { incarnation: u64::MAX, ..registration("node1") }).await;
+    let second = tracker.launch().await;
+    assert_ne!(first.attempt, second.attempt);
+    tracker.succeed(&cluster, &second, b"whole").await;
+    until("its end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
+    cluster.put(&format!("{}/piece-0", first.work_output), b"late").await;
+    assert!(cluster.exists("/out/_temporary").await);
+    tracker.heartbeat(vec![killed(&first.attempt)]).await;
+    until("the late work is gone", || async { !cluster.exists("/out/_temporary").await }).await;
+    assert_eq!(cluster.length("/out/part-m-00000").await, 5);
+    cluster.kill_jobtracker();
+}

@@ -246,8 +246,7 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
     };
     let tail = args.tail.map_or(0, |tail| tail.0);
     let mut out = std::io::stdout().lock();
-    wire::log(&attempt.logs_addr, &attempt.attempt, !args.stdout, tail, |bytes| Ok(out.write_all(bytes)?))
-        .await?;
+    wire::log(attempt, !args.stdout, tail, |bytes| Ok(out.write_all(bytes)?)).await?;
     Ok(ExitCode::SUCCESS)
 }
 

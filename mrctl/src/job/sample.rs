@@ -1,39 +1,61 @@
-//! Ranges of keys for a job that is sorted as a whole: a sample of its input, mapped here, cut into equal parts.
+//! Ranges of keys for a job that is sorted as a whole. A built-in program is sampled here, any other samples itself.
 
 use super::wire::Submission;
-use anyhow::{Context, Result};
-use dfs::{
-    client::{Client, FileStatus},
-    path::DfsPath,
+use crate::locate::Target;
+use anyhow::{Context, Result, ensure};
+use dfs::client::Client;
+use mrlib::{
+    ranges::{SampleRequest, split_keys},
+    registry,
 };
-use mrlib::{Conf, engine::sample_keys, input::DfsFile, partition::encode_splits, registry};
+use std::{
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
 
-/// Keys looked at for each reduce: enough for parts of about the same size.
-const KEYS_PER_REDUCE: usize = 1000;
-const KEYS_MAX: usize = 200_000;
-
-/// The contents of a file of split keys for this job. Empty input gives empty ranges.
-pub(super) async fn splits(client: &Client, submission: &Submission, program: &str) -> Result<Vec<u8>> {
-    let conf: Conf = submission.conf.clone().into_iter().collect();
-    let job = registry::job(program, &conf).context(
-        "a program of your own that sorts as a whole brings its split keys: --conf total.order.splits=PATH",
-    )?;
-    let mut files: Vec<FileStatus> = Vec::new();
+/// The contents of a file of split keys for this job.
+pub(super) async fn splits(
+    client: &Client,
+    target: &Target,
+    submission: &Submission,
+    program: &str,
+) -> Result<Vec<u8>> {
+    let mut files = Vec::new();
     for input in &submission.inputs {
         for found in client.glob(input).await? {
-            files.extend(client.walk(&found.path).await?);
+            let inside = client.walk(&found.path).await?;
+            let read = inside.iter().filter(|file| !file.path.name().starts_with(['_', '.']));
+            files.extend(read.map(|file| (file.path.to_string(), file.length)));
         }
     }
-    let files: Vec<(String, u64)> = files.iter().map(|file| (file.path.to_string(), file.length)).collect();
-    let (client, runtime, reduces) = (client.clone(), tokio::runtime::Handle::current(), submission.reduces);
-    let keys = (reduces as usize * KEYS_PER_REDUCE).min(KEYS_MAX);
-    let order = job.order;
-    let sampled = tokio::task::spawn_blocking(move || {
-        let mut open = |path: &str| {
-            let path = DfsPath::parse(path).map_err(|error| error.to_string())?;
-            Ok(Box::new(DfsFile::open(client.clone(), runtime.clone(), path)?) as _)
-        };
-        sample_keys(&job, &conf, &files, keys, &mut open)
+    let (reduces, conf) = (submission.reduces, submission.conf.clone());
+    let request = SampleRequest { namenode: target.namenode()?, files, reduces, conf };
+    let program = program.to_owned();
+    let sampling = tokio::task::spawn_blocking(move || match registry::find(&program) {
+        Some(_) => {
+            let job = registry::job(&program, &request.conf.clone().into_iter().collect())?;
+            Ok(split_keys(&job, &request)?)
+        }
+        None => by_itself(&program, &request),
     });
-    Ok(encode_splits(sampled.await??, reduces, order))
+    sampling.await?
+}
+
+/// Has a program sample its own input.
+fn by_itself(program: &str, request: &SampleRequest) -> Result<Vec<u8>> {
+    let mut command = Command::new(std::path::absolute(Path::new(program))?);
+    command.arg("--sample").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
+    let told = serde_json::to_vec(request).context("a plain structure")?;
+    // If it does not read, how it ends says more.
+    let _ = child.stdin.take().expect("asked for").write_all(&told);
+    let ended = child.wait_with_output().with_context(|| format!("cannot wait for {program}"))?;
+    let words = String::from_utf8_lossy(&ended.stderr);
+    ensure!(
+        ended.status.success(),
+        "{program} cannot sample its input for a total order: {}",
+        words.lines().last().unwrap_or("it says nothing")
+    );
+    Ok(ended.stdout)
 }

@@ -1,6 +1,9 @@
 //! `mrctl submit`: checks what can be checked here, uploads what the tasks will need, sends the job, follows it.
 
-use super::{follow, wire::Submission};
+use super::{
+    follow,
+    wire::{Submission, Unanswered},
+};
 use crate::{locate::Target, output};
 use anyhow::{Context, Result, bail, ensure};
 use dfs::{
@@ -85,47 +88,18 @@ fn setting(text: &str) -> Result<(String, String), String> {
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
-    let conf = settings(&args)?;
-    let description = describe(&args.program, &conf)?;
     let mut stage = Stage::new(&client);
-    let mut submission = Submission {
-        name: args.name.clone().unwrap_or_else(|| short_name(&args.program)),
-        queue: args.queue.clone(),
-        priority: args.priority.clone(),
-        inputs: args.input.clone(),
-        output: args.output.clone().unwrap_or_default(),
-        reduces: args.reduces.unwrap_or(u32::from(description.reducer)),
-        conf,
-        ..Submission::default()
+    let submitted = match prepare(&args, target, &client, &mut stage).await {
+        Ok(submission) => tracker.submit(submission).await,
+        Err(error) => Err(error),
     };
-    check_paths(&submission, &args.program)?;
-    if is_builtin(&args.program) {
-        submission.builtin = Some(args.program.clone());
-    } else {
-        submission.executable = Some(stage.put(Path::new(&args.program)).await?);
-    }
-    for file in &args.file {
-        submission.files.push(stage.put(file).await?);
-    }
-    if args.program == "teragen" && submission.inputs.is_empty() {
-        submission.inputs = super::tera::ranges(&mut stage, &submission.conf).await?;
-    }
-    if description.input == "whole" {
-        submission.conf.entry("input.format".into()).or_insert("whole".into());
-    }
-    if description.total_order
-        && submission.reduces > 1
-        && !submission.conf.contains_key("total.order.splits")
-    {
-        let keys = super::sample::splits(&client, &submission, &args.program).await?;
-        let path = stage.put_bytes("split-keys", keys).await?;
-        submission.conf.insert("total.order.splits".into(), path);
-    }
-    submission.conf.insert("staging".into(), stage.folder.to_string());
-    let id = match tracker.submit(submission).await {
+    let id = match submitted {
         Ok(id) => id,
         Err(error) => {
-            stage.discard().await;
+            // Without an answer it may be a job: then the JobTracker will clear away what it needs until then.
+            if !error.is::<Unanswered>() {
+                stage.discard().await;
+            }
             return Err(error);
         }
     };
@@ -149,6 +123,49 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         follow::summary(&job)?;
     }
     Ok(if job.state == "succeeded" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Checks what is asked for, and uploads what the tasks will need.
+async fn prepare(args: &Args, target: &Target, client: &Client, stage: &mut Stage<'_>) -> Result<Submission> {
+    let conf = settings(args)?;
+    let description = describe(&args.program, &conf)?;
+    let mut submission = Submission {
+        name: args.name.clone().unwrap_or_else(|| short_name(&args.program)),
+        queue: args.queue.clone(),
+        priority: args.priority.clone(),
+        inputs: args.input.clone(),
+        output: args.output.clone().unwrap_or_default(),
+        reduces: args.reduces.unwrap_or(u32::from(description.reducer)),
+        conf,
+        ..Submission::default()
+    };
+    check_paths(&submission, &args.program)?;
+    if is_builtin(&args.program) {
+        submission.builtin = Some(args.program.clone());
+    } else {
+        submission.executable = Some(stage.put(Path::new(&args.program)).await?);
+    }
+    for file in &args.file {
+        submission.files.push(stage.put(file).await?);
+    }
+    if args.program == "teragen" && submission.inputs.is_empty() {
+        submission.inputs = super::tera::ranges(stage, &submission.conf).await?;
+    }
+    if description.input == "whole" {
+        submission.conf.entry("input.format".into()).or_insert("whole".into());
+    }
+    if description.total_order
+        && submission.reduces > 1
+        && !submission.conf.contains_key("total.order.splits")
+    {
+        let keys = super::sample::splits(client, target, &submission, &args.program).await?;
+        let path = stage.put_bytes("split-keys", keys).await?;
+        submission.conf.insert("total.order.splits".into(), path);
+    }
+    if stage.used {
+        submission.conf.insert("staging".into(), stage.folder.to_string());
+    }
+    Ok(submission)
 }
 
 fn settings(args: &Args) -> Result<BTreeMap<String, String>> {
@@ -207,13 +224,20 @@ fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Descriptio
                 names.join(", ")
             );
         }
-        let asked = Command::new(std::path::absolute(path)?).arg("--describe").output();
-        let asked = asked.with_context(|| {
+        let mut asking = Command::new(std::path::absolute(path)?);
+        asking.arg("--describe");
+        for (key, value) in conf {
+            asking.arg("--conf").arg(format!("{key}={value}"));
+        }
+        let asked = asking.output().with_context(|| {
             format!("cannot run {program}: is it executable, and built for this machine?")
         })?;
+        let words = String::from_utf8_lossy(&asked.stderr);
         ensure!(
             asked.status.success(),
-            "{program} does not answer --describe: is it built on mrlib? (scripts and other programs go through `streaming`)"
+            "{program} does not answer --describe ({}): is it built on mrlib? (scripts and other programs go \
+             through `streaming`)",
+            words.lines().next().unwrap_or("it says nothing")
         );
         String::from_utf8_lossy(&asked.stdout).into_owned()
     };
@@ -224,13 +248,15 @@ fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Descriptio
 /// A folder in the file system for one job's program and side files. The JobTracker removes it with the job.
 pub(super) struct Stage<'a> {
     client: &'a Client,
-    pub(super) folder: DfsPath,
+    folder: DfsPath,
+    /// Whether anything may be in it.
+    used: bool,
 }
 
 impl<'a> Stage<'a> {
     fn new(client: &'a Client) -> Self {
         let folder = format!("{STAGING}/{}", uuid::Uuid::new_v4());
-        Self { client, folder: DfsPath::parse(&folder).expect("a plain path") }
+        Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), used: false }
     }
 
     /// Uploads a local file under its own name.
@@ -238,6 +264,7 @@ impl<'a> Stage<'a> {
         let name = file.file_name().with_context(|| format!("{} is not a file", file.display()))?;
         let to = self.folder.join(&name.to_string_lossy())?;
         let source = PutSource::File(file.to_owned());
+        self.used = true;
         let put =
             self.client.put(source, &to, PutOptions { make_parents: true, ..PutOptions::default() }, &());
         put.await.with_context(|| format!("cannot upload {}", file.display()))?;
@@ -248,13 +275,16 @@ impl<'a> Stage<'a> {
     pub(super) async fn put_bytes(&mut self, name: &str, bytes: Vec<u8>) -> Result<String> {
         let to = self.folder.join(name)?;
         let source = PutSource::Reader(Box::new(std::io::Cursor::new(bytes)));
+        self.used = true;
         self.client.put(source, &to, PutOptions { make_parents: true, ..PutOptions::default() }, &()).await?;
         Ok(to.to_string())
     }
 
     /// Nothing came of it.
     async fn discard(&self) {
-        let _ = self.client.delete(&self.folder, true).await;
+        if self.used {
+            let _ = self.client.delete(&self.folder, true).await;
+        }
     }
 }
 

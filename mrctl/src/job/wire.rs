@@ -4,7 +4,10 @@ use super::model::{Attempt, Job, Phase, Task, Tracker};
 use anyhow::{Context, Result, anyhow, bail};
 use dfs::client::ClientOptions;
 use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 use tonic::{
     Code, Request, Status, Streaming,
     metadata::{Ascii, MetadataValue},
@@ -12,6 +15,18 @@ use tonic::{
 };
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a submission is repeated while there is no answer.
+const SUBMIT_PATIENCE: Duration = Duration::from_secs(10);
+/// A tracker that has not begun to send a log by then is as good as gone.
+const LOG_WITHIN: Duration = Duration::from_secs(10);
+
+/// Nobody knows what became of a submission.
+#[derive(Debug, thiserror::Error)]
+#[error("the JobTracker at {addr} does not take the job: {why}; `mrctl jobs` shows whether it has")]
+pub(crate) struct Unanswered {
+    addr: String,
+    why: String,
+}
 
 /// A job to be submitted.
 #[derive(Debug, Clone, Default)]
@@ -54,14 +69,17 @@ async fn channel(addr: &str, what: &str) -> Result<Channel> {
         .map_err(|_| anyhow!("cannot reach the {what} at {addr}: is it running? start one with `mrctl up`"))
 }
 
+/// Whether there was no answer, rather than a refusal.
+fn is_passing(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Unknown)
+}
+
 /// A refusal is shown in the server's own words.
 fn refusal(status: Status) -> anyhow::Error {
-    match status.code() {
-        Code::Unavailable | Code::Cancelled | Code::Unknown => {
-            anyhow!("the JobTracker does not answer: {}", status.message())
-        }
-        _ => anyhow!("{}", status.message()),
+    if is_passing(&status) {
+        return anyhow!("the JobTracker does not answer: {}", status.message());
     }
+    anyhow!("{}", status.message())
 }
 
 impl JobTracker {
@@ -104,16 +122,18 @@ impl JobTracker {
             reduces: submission.reduces,
             conf: submission.conf.into_iter().collect(),
         };
-        for _ in 0..5 {
+        let began = Instant::now();
+        loop {
             match self.client.clone().submit(self.request(message.clone())).await {
                 Ok(reply) => return Ok(reply.into_inner().job),
-                Err(status) if status.code() == Code::Unavailable => {
-                    tokio::time::sleep(Duration::from_millis(300)).await;
+                Err(status) if !is_passing(&status) => return Err(refusal(status)),
+                Err(status) if began.elapsed() > SUBMIT_PATIENCE => {
+                    let (addr, why) = (self.addr.clone(), status.message().to_owned());
+                    return Err(Unanswered { addr, why }.into());
                 }
-                Err(status) => return Err(refusal(status)),
+                Err(_) => tokio::time::sleep(Duration::from_millis(300)).await,
             }
         }
-        bail!("the JobTracker at {} does not answer: nothing was submitted twice, try again", self.addr)
     }
 
     pub(crate) async fn kill(&self, job: &str) -> Result<()> {
@@ -164,17 +184,24 @@ impl JobTracker {
 
 /// Hands each piece of an attempt's log to `sink`.
 pub(crate) async fn log(
-    addr: &str,
-    attempt: &str,
+    attempt: &Attempt,
     stderr: bool,
     tail_bytes: u64,
     mut sink: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    let mut client = TrackerLogsClient::new(channel(addr, "TaskTracker").await?);
-    let message = pb::LogRequest { attempt: attempt.into(), stderr, tail_bytes };
-    let mut chunks =
-        client.log(message).await.map_err(|status| anyhow!("{}", status.message()))?.into_inner();
-    while let Some(chunk) = chunks.message().await.map_err(|status| anyhow!("{}", status.message()))? {
+    let Attempt { attempt: id, tracker: node, logs_addr: addr, .. } = attempt;
+    let silent = || {
+        anyhow!(
+            "the logs of {id} are on {node}, whose tasktracker at {addr} does not answer: `mrctl nodes` shows its state"
+        )
+    };
+    let mut client = TrackerLogsClient::new(channel(addr, "TaskTracker").await.map_err(|_| silent())?);
+    let message = pb::LogRequest { attempt: id.clone(), stderr, tail_bytes };
+    let asked = tokio::time::timeout(LOG_WITHIN, client.log(message)).await.map_err(|_| silent())?;
+    let refused =
+        |status: Status| if is_passing(&status) { silent() } else { anyhow!("{}", status.message()) };
+    let mut chunks = asked.map_err(refused)?.into_inner();
+    while let Some(chunk) = chunks.message().await.map_err(refused)? {
         sink(&chunk.data)?;
     }
     Ok(())

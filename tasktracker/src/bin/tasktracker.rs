@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use daemon::lifecycle::DaemonArgs;
+use fermata_tasktracker::guard;
 use std::{path::PathBuf, process::ExitCode};
 
 /// Runs tasks of Fermata's jobs on this machine
@@ -40,6 +41,9 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|first| first == guard::GUARD_ARG) {
+        return guard::serve();
+    }
     let args = Args::parse();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
     let config = match daemon.load(|config| args.lay_over(config)) {

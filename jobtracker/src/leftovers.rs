@@ -1,0 +1,150 @@
+//! What a job leaves in the file system that nobody needs after its end: its work folder, and what was staged for
+//! it at submission.
+//!
+//! Cleared when the job ends; again when an attempt that outlived its job is gone, because it may have written
+//! since; and at every start for the jobs that are remembered, because a crash may have come in between. Only
+//! names that Fermata gave are deleted: a folder around them goes if it is empty, and only if one of them was
+//! there. Deliberately absent: what was staged by a client that died before it could submit.
+
+use crate::{
+    driver::Driver,
+    error::Refusal,
+    output::{Pause, WORK, is_passing},
+};
+use dfs::{client::ClientError, error::Kind, path::DfsPath};
+use mrcore::{
+    Cluster,
+    job::{Job, JobOutcome, JobState},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// The folder in which clients stage, each job in one of its own.
+pub(crate) const STAGING: &str = "/tmp/fermata/staging";
+/// The setting that names it.
+const STAGING_KEY: &str = "staging";
+
+/// What may be left of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Leftovers {
+    /// The folder its attempts wrote in, if it may be there.
+    work: Option<DfsPath>,
+    /// Whether its output folder has nothing of worth in it.
+    in_vain: bool,
+    staging: Option<DfsPath>,
+}
+
+impl Leftovers {
+    /// Of a job that is over. The commit of one that succeeded took its work folder away: it is looked for only if
+    /// somebody may have written since.
+    pub(crate) fn of(job: &Job, written_since: bool) -> Self {
+        let in_vain = !matches!(job.state, JobState::Ended(JobOutcome::Succeeded));
+        let work = || DfsPath::parse(&job.spec.output).ok()?.join(WORK).ok()?.join(&job.id.to_string()).ok();
+        let work = if in_vain || written_since { work() } else { None };
+        Self { work, in_vain, staging: staging(&job.spec.conf).ok().flatten() }
+    }
+}
+
+/// Where a job's files were staged. Anything but a folder of its own in the staging area is refused: it would be
+/// deleted with the job.
+pub(crate) fn staging(conf: &BTreeMap<String, String>) -> Result<Option<DfsPath>, Refusal> {
+    let Some(text) = conf.get(STAGING_KEY) else { return Ok(None) };
+    let path = DfsPath::parse(text).ok();
+    let own = path.filter(|path| path.split_last().is_some_and(|(above, _)| above.as_str() == STAGING));
+    own.map(Some).ok_or_else(|| {
+        Refusal::invalid(format!(
+            "setting {STAGING_KEY} = {text:?}: it must be a folder in {STAGING}, which is deleted with the job"
+        ))
+    })
+}
+
+/// Clears away what is left of a job, however long the NameNode is away.
+pub(crate) async fn clear(driver: Arc<Driver>, left: Leftovers) {
+    let mut pause = Pause::new();
+    while let Err(error) = try_clear(&driver, &left).await {
+        tracing::warn!(%error, "cannot clear away what a job left");
+        if !is_passing(&error) {
+            return;
+        }
+        pause.wait().await;
+    }
+}
+
+async fn try_clear(driver: &Driver, left: &Leftovers) -> Result<(), ClientError> {
+    let client = driver.files().client().await?;
+    if let Some(staging) = &left.staging {
+        client.delete(staging, true).await?;
+    }
+    let Some(own) = &left.work else { return Ok(()) };
+    let mut found = client.delete(own, true).await?;
+    let Some((all, _)) = own.split_last() else { return Ok(()) };
+    let Some((output, _)) = all.split_last() else { return Ok(()) };
+    for (folder, wanted) in [(all, true), (output, left.in_vain)] {
+        if !wanted {
+            break;
+        }
+        match client.delete(&folder, false).await {
+            Ok(existed) => found |= existed,
+            Err(error) if error.is(Kind::NotEmpty) => break,
+            Err(error) => return Err(error),
+        }
+        if !found {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Clears away what a crash left: of every job that is over, what is still there.
+pub(crate) async fn sweep(driver: Arc<Driver>) {
+    let staged = staged(&driver).await;
+    let over = |cluster: &Cluster| -> Vec<Leftovers> {
+        cluster.jobs().filter(|job| job.is_over()).map(|job| Leftovers::of(job, true)).collect()
+    };
+    for mut left in driver.peek(over) {
+        left.staging = left.staging.filter(|path| staged.contains(path));
+        clear(driver.clone(), left).await;
+    }
+}
+
+/// All folders in the staging area.
+async fn staged(driver: &Driver) -> BTreeSet<DfsPath> {
+    let area = DfsPath::parse(STAGING).expect("a plain path");
+    let mut pause = Pause::new();
+    loop {
+        let listed = match driver.files().client().await {
+            Ok(client) => client.list(&area).await,
+            Err(error) => Err(error),
+        };
+        match listed {
+            Ok(entries) => return entries.into_iter().map(|entry| entry.path).collect(),
+            Err(error) if is_passing(&error) => pause.wait().await,
+            // Nobody has staged anything yet.
+            Err(_) => return BTreeSet::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf(staging: &str) -> BTreeMap<String, String> {
+        [(STAGING_KEY.to_owned(), staging.to_owned())].into()
+    }
+
+    #[test]
+    fn only_a_folder_in_the_staging_area_is_one() {
+        assert_eq!(staging(&BTreeMap::new()).unwrap(), None);
+        let own = staging(&conf("/tmp/fermata/staging/1b2c")).unwrap().unwrap();
+        assert_eq!(own.as_str(), "/tmp/fermata/staging/1b2c");
+        for bad in
+            ["/", "/home", STAGING, "/tmp/fermata/staging/a/b", "relative", "/tmp/fermata/staging/../x", ""]
+        {
+            let error = staging(&conf(bad)).unwrap_err().to_string();
+            assert!(error.starts_with("setting staging = "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A job of a user's own, for the cluster tests: sorts lines as a whole behind the prefix that its side file holds,
+//! or does harm (setting `harm`) when it meets the line `now`.
+
+use mrlib::{Conf, Context, Emit, Job, Mapper, Reducer, TaskError, Values};
+use std::{fs, process::Command, thread, time::Duration};
+
+struct Lines {
+    prefix: Vec<u8>,
+    harm: String,
+}
+
+impl Lines {
+    fn new(conf: &Conf) -> Result<Self, TaskError> {
+        let harm = conf.get("harm").unwrap_or_default().to_owned();
+        // While sampling there are no side files yet.
+        Ok(Self { prefix: fs::read("prefix.txt").unwrap_or_default(), harm })
+    }
+}
+
+impl Mapper for Lines {
+    fn map(
+        &mut self,
+        _offset: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        if line == b"now" {
+            do_harm(&self.harm, context)?;
+        }
+        let value: &[u8] = if self.prefix.is_empty() { b"none" } else { &self.prefix };
+        out.emit(line, value)
+    }
+}
+
+fn do_harm(harm: &str, context: &mut Context) -> Result<(), TaskError> {
+    match harm {
+        "" => {}
+        "eat" => {
+            let mut eaten: Vec<Vec<u8>> = Vec::new();
+            loop {
+                eaten.push(vec![1; 16 << 20]);
+            }
+        }
+        "hang" => loop {
+            thread::sleep(Duration::from_secs(1));
+        },
+        "fork" => {
+            for _ in 0..20 {
+                Command::new("sleep").arg("987").spawn().map_err(TaskError::io("start sleep"))?;
+            }
+            context.set_status("forked");
+            panic!("after forking");
+        }
+        "exit" => {
+            eprintln!("the last word of the task");
+            std::process::exit(3);
+        }
+        "signal" => {
+            eprintln!("shot by the test");
+            Command::new("kill").arg("-SEGV").arg(std::process::id().to_string()).status().ok();
+            thread::sleep(Duration::from_secs(60));
+        }
+        other => return Err(format!("no such harm: {other}").into()),
+    }
+    Ok(())
+}
+
+struct Show;
+
+impl Reducer for Show {
+    fn reduce(
+        &mut self,
+        line: &[u8],
+        prefixes: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        while let Some(prefix) = prefixes.next()? {
+            let shown = [prefix, b" ", line].concat();
+            out.emit(&shown, b"")?;
+        }
+        Ok(())
+    }
+}
+
+fn main() {
+    mrlib::run(|_: &Conf| Job::map(Lines::new).reduce(|_| Ok(Show)).totally_ordered())
+}

@@ -1,0 +1,152 @@
+//! Tasks that crash, hang, fork or eat memory hurt only their attempt, and the user sees the real error; disks that
+//! are full; trackers whose tasks must not outlive them.
+
+use fermata_tests::{Cluster, Up, binaries, eventually};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn put(cluster: &Cluster, name: &str, text: &str) {
+    fs::write(cluster.path(name), text).unwrap();
+    cluster.mrctl(&["fs", "put", name, &format!("/{name}")]);
+}
+
+#[test]
+fn harm_is_told_and_hurts_nobody_else() {
+    let settings = "[jobtracker]\nheartbeat = \"200ms\"\ntask_timeout = \"4s\"\n\
+                    [tasktracker]\ntask_memory_max = \"1GiB\"\ntask_memory = \"64MiB\"\n";
+    let cluster = Cluster::up(Up { nodes: 2, settings, ..Up::default() });
+    put(&cluster, "in", "a\nnow\nb\n");
+    put(&cluster, "words", &"x y z\n".repeat(1000));
+    let program = binaries().join("test-job").display().to_string();
+    let harms = [
+        ("exit", ["exit code 3", "the last word of the task"]),
+        ("signal", ["signal 11", "shot by the test"]),
+        ("eat", ["memory", "signal 6"]),
+        ("fork", ["after forking", "panicked"]),
+        ("hang", ["not come further for 4", "job_"]),
+    ];
+    let mut running = Vec::new();
+    for (harm, words) in harms {
+        let (harm_setting, output) = (format!("harm={harm}"), format!("/out-{harm}"));
+        let args = ["submit", &program, "--input", "/in", "--output", &output, "--conf", &harm_setting];
+        let child = cluster.command(&[&args[..], &["--conf", "attempts.max=2", "--json"]].concat());
+        running.push((harm, words, { child }.stdout(Stdio::piped()).spawn().unwrap()));
+    }
+    cluster.succeed(&["wordcount", "--input", "/words", "--output", "/counts"]);
+    assert_eq!(cluster.output("/counts"), b"x\t1000\ny\t1000\nz\t1000\n");
+    for (harm, words, child) in running {
+        let ended = child.wait_with_output().unwrap();
+        let job: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        assert_eq!(job["state"], "failed", "{harm}: {job}");
+        assert_eq!(job["maps"]["failed_attempts"], 2, "{harm}: {job}");
+        let why = job["why"].as_str().unwrap();
+        assert!(words.iter().all(|word| why.contains(word)), "{harm}: {why}");
+        let logs = cluster.mrctl(&["logs", &format!("{}.m0", job["job"].as_str().unwrap())]);
+        assert!(harm != "exit" || logs.contains("the last word of the task"), "{logs}");
+    }
+    cluster.wait_clean();
+    eventually("only idle task processes are left", PATIENCE, || {
+        let of_jobs = cluster.processes_in(".fermata/tasks/node1/jobs").len()
+            + cluster.processes_in(".fermata/tasks/node2/jobs").len();
+        (of_jobs == 0).then_some(())
+    });
+}
+
+#[test]
+fn tasks_and_what_they_started_die_with_their_tracker() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "in", "a\n");
+    fs::write(cluster.path("hang.sh"), "sleep 987 &\nsh -c 'sleep 988; true'\nwait\n").unwrap();
+    let mapper = ["--mapper", "sh hang.sh", "--file", "hang.sh"];
+    cluster.detach(&[&["streaming", "--input", "/in", "--output", "/out"], &mapper[..]].concat());
+    let tasks = || cluster.processes_in(".fermata/tasks/node1/jobs");
+    // The task, its shell, and what the shell started: two sleeps and another shell.
+    eventually("everything runs", PATIENCE, || (tasks().len() >= 5).then_some(()));
+    cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "tasktracker"]);
+    eventually("everything is dead", Duration::from_secs(10), || tasks().is_empty().then_some(()));
+    eventually("idle ones too", Duration::from_secs(10), || {
+        cluster.processes_in(".fermata/tasks/node1").is_empty().then_some(())
+    });
+}
+
+/// A small disk. Needs root; gone when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path, size: &str) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(at)
+            .stderr(Stdio::null())
+            .status();
+        mount.is_ok_and(|status| status.success()).then(|| Self(at.into()))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A tracker with folders of the test's choice, in place of the cluster's own.
+struct Tracker(Child);
+
+impl Tracker {
+    fn start(cluster: &Cluster, dirs: &[&Path]) -> Self {
+        cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "tasktracker"]);
+        let ready = cluster.path("ready");
+        let _ = fs::remove_file(&ready);
+        let log = fs::File::create(cluster.path(".fermata/logs/by-hand.log")).unwrap();
+        let mut command = Command::new(binaries().join("tasktracker"));
+        command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
+        command.args(["--node", "node1", "--listen", "127.0.0.1:0"]).arg("--ready-file").arg(&ready);
+        for dir in dirs {
+            command.arg("--dir").arg(dir);
+        }
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let tracker = Self(child);
+        eventually("the tracker serves", PATIENCE, || ready.exists().then_some(()));
+        tracker
+    }
+}
+
+impl Drop for Tracker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_full_disk_is_passed_over_and_two_are_named() {
+    let settings = "[jobtracker]\nheartbeat = \"200ms\"\n\
+                    [tasktracker]\nreserve = \"0B\"\ntask_memory = \"4MiB\"\nwarm_tasks = 0\n";
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, block_size: "8MiB", settings, ..Up::default() });
+    let (one, two) = (cluster.path("one"), cluster.path("two"));
+    let Some(_one) = SmallDisk::mount(&one, "3m") else {
+        eprintln!("skipped: a small disk cannot be mounted here (needs root)");
+        return;
+    };
+    cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=200000", "--conf", "maps=2"]);
+    let sort =
+        |output: &str| cluster.submit(&["terasort", "--input", "/gen", "--output", output, "--reduces", "2"]);
+    {
+        let _tracker = Tracker::start(&cluster, &[&one, &two]);
+        let job = sort("/sorted");
+        assert_eq!(job["state"], "succeeded", "{job}");
+    }
+    let Some(_two) = SmallDisk::mount(&two, "3m") else { return };
+    let _tracker = Tracker::start(&cluster, &[&one, &two]);
+    let job = sort("/never");
+    assert_eq!(job["state"], "failed", "{job}");
+    let why = job["why"].as_str().unwrap();
+    assert!(why.contains("no space on") && why.contains(&cluster.path("").display().to_string()), "{why}");
+}

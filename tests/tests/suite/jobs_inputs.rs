@@ -1,0 +1,147 @@
+//! Awkward inputs and shapes of jobs, each against a plain computation in the test.
+
+use fermata_tests::{Cluster, QUICK, Up};
+use std::{fs, io::Write as _, path::Path};
+
+/// Lines as the specification has them: ended by `\n` or `\r\n`, or by the end of the file.
+fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+    if lines.last().is_some_and(|last| last.is_empty()) {
+        lines.pop();
+    }
+    lines.iter().map(|line| line.strip_suffix(b"\r").unwrap_or(line).to_vec()).collect()
+}
+
+fn put(cluster: &Cluster, name: &str, bytes: &[u8]) {
+    fs::write(cluster.path(name), bytes).unwrap();
+    cluster.mrctl(&["fs", "put", name, &format!("/in/{name}")]);
+    fs::remove_file(cluster.path(name)).unwrap();
+}
+
+/// Any bytes but newlines, and now and then a line's end, with or without a carriage return.
+fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut out = Vec::with_capacity(bytes);
+    while out.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        match state >> 58 {
+            0 => out.extend_from_slice(b"\r\n"),
+            1 => out.push(b'\n'),
+            2 => out.push(b'\r'),
+            _ => out.push((state >> 20) as u8),
+        }
+    }
+    out
+}
+
+#[test]
+fn every_byte_of_awkward_text_arrives() {
+    let cluster = Cluster::up(Up { nodes: 2, block_size: "4MiB", ..Up::default() });
+    cluster.mrctl(&["fs", "mkdir", "/in"]);
+    // A line of 100 MB lies across 25 blocks, and is a record like any other.
+    let long: Vec<u8> = (0..100_000_000u32).map(|at| b'a' + (at % 23) as u8).collect();
+    let files: [(&str, Vec<u8>); 6] = [
+        ("noise", noise(1, 3 << 20)),
+        ("more-noise", noise(2, 9 << 20)),
+        ("empty", Vec::new()),
+        ("crlf", b"one\r\ntwo\r\n\r\nthree".to_vec()),
+        ("bom", b"\xef\xbb\xbfwith a mark\n\0nul\n\xff\xfe\n".to_vec()),
+        ("long", [b"before\n", long.as_slice(), b"\nafter\n"].concat()),
+    ];
+    let mut wanted = Vec::new();
+    for (name, bytes) in &files {
+        put(&cluster, name, bytes);
+        wanted.extend(lines(bytes));
+    }
+    drop(files);
+    wanted.sort();
+    let records = wanted.len();
+    let wanted = wanted.join(&b'\n');
+    let job = cluster.succeed(&["sort", "--input", "/in", "--output", "/sorted", "--reduces", "3"]);
+    assert_eq!(job["counters"]["MAP_INPUT_RECORDS"], records, "{job}");
+    // Ranges of keys: the parts one after the other are sorted as a whole.
+    let sorted = cluster.output("/sorted");
+    assert!(sorted.strip_suffix(b"\n") == Some(&wanted[..]), "{} bytes came", sorted.len());
+
+    // Without reduces: the same lines, in the files' own order, a part a map.
+    let job = cluster.succeed(&["sort", "--input", "/in", "--output", "/mapped", "--reduces", "0"]);
+    assert_eq!(job["reduces"]["total"], 0, "{job}");
+    let mapped = cluster.output("/mapped");
+    let mut mapped: Vec<&[u8]> = mapped.strip_suffix(b"\n").unwrap().split(|byte| *byte == b'\n').collect();
+    mapped.sort_unstable();
+    assert!(mapped.join(&b'\n') == wanted, "{} lines came", mapped.len());
+    cluster.wait_clean();
+}
+
+#[test]
+fn empty_input_gives_empty_parts() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    cluster.mrctl(&["fs", "mkdir", "/in"]);
+    put(&cluster, "empty", b"");
+    put(&cluster, "too", b"");
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/out", "--reduces", "3"]);
+    assert_eq!(cluster.json(&["fs", "ls", "/out/part-*"]).as_array().unwrap().len(), 3);
+    assert!(cluster.output("/out").is_empty());
+    cluster.succeed(&["sort", "--input", "/in", "--output", "/out2", "--reduces", "3"]);
+    assert!(cluster.output("/out2").is_empty());
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/out3", "--reduces", "0"]);
+    assert_eq!(cluster.mrctl(&["fs", "cat", "/out3/_SUCCESS"]), "");
+    cluster.wait_clean();
+}
+
+/// All parts of a folder in one local file.
+fn gather(cluster: &Cluster, folder: &str, to: &Path) {
+    fs::File::create(to).unwrap().write_all(&cluster.output(folder)).unwrap();
+}
+
+/// Terasort of so many records: against a plain sort of the same bytes, and as teravalidate sees it.
+fn terasort(cluster: &Cluster, rows: usize, reduces: &str) {
+    let rows_setting = format!("rows={rows}");
+    cluster.succeed(&["teragen", "--output", "/gen", "--conf", &rows_setting, "--conf", "maps=7"]);
+    let job = cluster.succeed(&["terasort", "--input", "/gen", "--output", "/sorted", "--reduces", reduces]);
+    assert_eq!(job["counters"]["MAP_INPUT_RECORDS"], rows, "{job}");
+    assert_eq!(job["reduces"]["done"].to_string(), reduces, "{job}");
+    let (from, to) = (cluster.path("from"), cluster.path("to"));
+    gather(cluster, "/gen", &from);
+    gather(cluster, "/sorted", &to);
+    let (from, to) = (fs::read(from).unwrap(), fs::read(to).unwrap());
+    assert_eq!(from.len(), rows * 100);
+    let mut records: Vec<&[u8]> = from.chunks(100).collect();
+    records.sort_unstable();
+    assert!(records.concat() == to, "the output is not what a plain sort gives");
+    cluster.succeed(&["teravalidate", "--input", "/sorted", "--output", "/report"]);
+    let report = cluster.mrctl(&["fs", "cat", "/report/part-*"]);
+    assert!(report.contains(&format!("records\t{rows}\n")), "{report}");
+    assert!(report.contains("out-of-order\t0\n"), "{report}");
+    cluster.wait_clean();
+}
+
+#[test]
+fn terasort_on_one_node() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    terasort(&cluster, 50_000, "1");
+}
+
+#[test]
+fn terasort_on_ten_nodes_with_two_hundred_reduces() {
+    // Ten nodes on few cores: nobody is to be given up for being slow.
+    let settings = "[tasktracker]\nwarm_tasks = 0\n";
+    let cluster = Cluster::up(Up { nodes: 10, racks: 3, replication: 1, settings, ..Up::default() });
+    terasort(&cluster, 100_000, "200");
+}
+
+#[test]
+fn terasort_of_64_mib_spills_and_merges() {
+    // A sort buffer of a few MiB for maps of 16: several spills each, and merges of many.
+    let settings = format!("{QUICK}[tasktracker]\ntask_memory = \"6MiB\"\n");
+    let cluster = Cluster::up(Up {
+        nodes: 3,
+        replication: 1,
+        block_size: "16MiB",
+        settings: &settings,
+        ..Up::default()
+    });
+    terasort(&cluster, 671_089, "5");
+}

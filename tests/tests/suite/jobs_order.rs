@@ -1,0 +1,147 @@
+//! Which job runs when and where: kills, priorities, blacklists, duplicates of stragglers, repeated submissions.
+
+use fermata_tests::{Cluster, Up, eventually};
+use proto::mr as pb;
+use serde_json::Value;
+use std::{collections::BTreeSet, fs, process::Command, time::Duration};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn put(cluster: &Cluster, name: &str, text: &str) {
+    fs::write(cluster.path(name), text).unwrap();
+    cluster.mrctl(&["fs", "put", name, &format!("/{name}")]);
+}
+
+fn state(cluster: &Cluster, job: &str) -> Value {
+    cluster.json(&["job", job])
+}
+
+#[test]
+fn a_kill_frees_slots_at_once_and_urgent_jobs_go_first() {
+    // Heartbeats so rare that nothing below can wait for one.
+    let settings = "[jobtracker]\nheartbeat = \"60s\"\nsuspect_after = \"120s\"\nlost_after = \"240s\"\n\
+                    [tasktracker]\nmap_slots = 1\n";
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
+    put(&cluster, "in", "a b\n");
+    let sleeper = ["streaming", "--mapper", "sleep 600", "--input", "/in", "--output"];
+    let first = cluster.detach(&[&sleeper[..], &["/one"]].concat());
+    let second = cluster.detach(&[&sleeper[..], &["/two"]].concat());
+    eventually("the first runs", PATIENCE, || {
+        (state(&cluster, &first)["maps"]["running"] == 1).then_some(())
+    });
+    let count = ["wordcount", "--input", "/in", "--output"];
+    let normal = cluster.detach(&[&count[..], &["/normal"]].concat());
+    let urgent = cluster.detach(&[&count[..], &["/urgent", "--priority", "very-high"]].concat());
+    assert_eq!(state(&cluster, &second)["maps"]["running"], 0);
+    cluster.mrctl(&["kill", &first]);
+    // The urgent one overtakes; then the second of the sleepers has its turn, and is killed too.
+    let soon = Duration::from_secs(15);
+    eventually("the urgent one is done", soon, || {
+        (state(&cluster, &urgent)["state"] == "succeeded").then_some(())
+    });
+    eventually("the second runs", soon, || (state(&cluster, &second)["maps"]["running"] == 1).then_some(()));
+    assert_ne!(state(&cluster, &normal)["state"], "succeeded");
+    cluster.mrctl(&["kill", &second]);
+    eventually("the normal one is done", soon, || {
+        (state(&cluster, &normal)["state"] == "succeeded").then_some(())
+    });
+    for (job, by) in [(&first, "killed"), (&second, "killed")] {
+        assert_eq!(state(&cluster, job)["state"], by);
+    }
+    cluster.wait_clean();
+    cluster.refused(1, &["fs", "stat", "/one"]);
+}
+
+#[test]
+fn a_node_on_which_a_job_fails_is_left_alone() {
+    let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
+    let cluster = Cluster::up(Up { nodes: 4, block_size: "64KiB", settings, ..Up::default() });
+    put(&cluster, "in", &"some words\n".repeat(100_000));
+    let script = "case \"$PWD\" in */node2/*) echo this node is ill >&2; exit 1;; esac\nsleep 0.2\ncat\n";
+    fs::write(cluster.path("map.sh"), script).unwrap();
+    let args = ["streaming", "--mapper", "sh map.sh", "--file", "map.sh", "--reducer", "wc -l"];
+    let job = cluster.succeed(&[&args[..], &["--input", "/in", "--output", "/out"]].concat());
+    assert_eq!(String::from_utf8(cluster.output("/out")).unwrap().trim(), "100000");
+    let id = job["job"].as_str().unwrap();
+    let failed = job["maps"]["failed_attempts"].as_u64().unwrap();
+    // Three make it known; those that ran beside them may fail too.
+    assert!((3..=5).contains(&failed), "{job}");
+    let history = cluster.mrctl(&["history", id]);
+    assert_eq!(history.matches("tracker-blacklisted").count(), 1, "{history}");
+    assert!(history.contains("this node is ill"), "{history}");
+    // Another job uses it as before.
+    let args = ["streaming", "--mapper", "sh -c 'echo $PWD'", "--reduces", "0", "--input", "/in"];
+    cluster.succeed(&[&args[..], &["--output", "/where"]].concat());
+    assert!(String::from_utf8(cluster.output("/where")).unwrap().contains("/node2/"));
+    cluster.wait_clean();
+}
+
+#[test]
+fn a_straggler_is_duplicated_and_the_first_to_finish_counts() {
+    let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
+    let cluster = Cluster::up(Up { nodes: 3, block_size: "64KiB", settings, ..Up::default() });
+    put(&cluster, "in", &"w\n".repeat(150_000));
+    let paced = ["wordcount", "--input", "/in", "--output", "/out", "--conf", "pace.map=32KiB"];
+    let id = cluster.detach(&paced);
+    let stopped = eventually("a map of it runs", PATIENCE, || {
+        cluster.processes_in(".fermata/tasks/node1/jobs").first().copied()
+    });
+    let signal = |name: &str| Command::new("kill").args([name, &stopped.to_string()]).status().unwrap();
+    assert!(signal("-STOP").success());
+    let over = eventually("the job is done without it", PATIENCE, || {
+        Some(state(&cluster, &id)).filter(|job| job["state"] != "running" && job["state"] != "committing")
+    });
+    assert_eq!(over["state"], "succeeded", "{over}");
+    assert_eq!(cluster.output("/out"), b"w\t150000\n");
+    let tasks = cluster.json(&["tasks", &id]);
+    let attempts: Vec<&Value> =
+        tasks.as_array().unwrap().iter().flat_map(|task| task["attempts"].as_array().unwrap()).collect();
+    let twins: Vec<_> = attempts.iter().filter(|attempt| attempt["speculative"] == true).collect();
+    assert!(twins.iter().any(|twin| twin["state"] == "succeeded"), "{tasks}");
+    // The one that was stopped is killed, not waited for.
+    cluster.wait_clean();
+    eventually("it is gone", PATIENCE, || {
+        (!cluster.processes_in(".fermata/tasks/node1/jobs").contains(&stopped)).then_some(())
+    });
+}
+
+#[test]
+fn a_submission_is_taken_once_however_often_it_is_sent() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "in", "a b a\n");
+    let addr = || {
+        let state = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
+        let state: Value = serde_json::from_str(&state).unwrap();
+        format!("http://{}", state["jobtracker"].as_str().unwrap())
+    };
+    let request = pb::SubmitRequest {
+        request_id: vec![42; 16],
+        name: "once".into(),
+        program: Some(pb::Program {
+            kind: Some(pb::program::Kind::Builtin("wordcount".into())),
+            files: Vec::new(),
+        }),
+        inputs: vec!["/in".into()],
+        output: "/out".into(),
+        reduces: 1,
+        ..pb::SubmitRequest::default()
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let submit = || {
+        runtime.block_on(async {
+            let mut client = pb::job_tracker_client::JobTrackerClient::connect(addr()).await.unwrap();
+            client.submit(request.clone()).await.unwrap().into_inner().job
+        })
+    };
+    let mut ids = BTreeSet::from([submit(), submit()]);
+    let id = ids.first().unwrap().clone();
+    eventually("it is done", PATIENCE, || (state(&cluster, &id)["state"] == "succeeded").then_some(()));
+    // Its output is there now, which would refuse a new job.
+    ids.insert(submit());
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    ids.insert(submit());
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    assert_eq!(cluster.json(&["jobs"]).as_array().unwrap().len(), 1);
+    assert_eq!(cluster.output("/out"), b"a\t2\nb\t1\n");
+}

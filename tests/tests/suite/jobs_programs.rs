@@ -1,0 +1,96 @@
+//! Programs of a user's own: uploaded, fetched by the trackers, started with their side files; and nothing of them is
+//! left in the file system afterwards.
+
+use fermata_tests::{Cluster, Up, binaries};
+use std::fs;
+
+fn test_job() -> String {
+    binaries().join("test-job").display().to_string()
+}
+
+fn lines(count: u32) -> Vec<String> {
+    (0..count).map(|at| format!("line {:08x}", at.wrapping_mul(0x9e37_79b9))).collect()
+}
+
+#[test]
+fn an_executable_sorts_as_a_whole_with_its_side_file() {
+    let cluster = Cluster::up(Up { block_size: "64KiB", ..Up::default() });
+    let mut text = lines(20_000);
+    fs::write(cluster.path("lines"), text.join("\n")).unwrap();
+    fs::write(cluster.path("prefix.txt"), "seen:").unwrap();
+    cluster.mrctl(&["fs", "put", "lines", "/lines"]);
+    let program = test_job();
+    let common = ["--input", "/lines", "--file", "prefix.txt", "--reduces", "4"];
+    let job = cluster.succeed(&[&[program.as_str(), "--output", "/out"], &common[..]].concat());
+    assert!(job["maps"]["total"].as_u64().unwrap() > 3, "{job}");
+    assert_eq!(job["name"], "test-job");
+    text.sort();
+    let wanted: String = text.iter().map(|line| format!("seen: {line}\n")).collect();
+    assert!(
+        String::from_utf8(cluster.output("/out")).unwrap() == wanted,
+        "not sorted, or without its side file"
+    );
+    // The sample made ranges of about the same size.
+    let parts = cluster.json(&["fs", "ls", "/out/part-*"]);
+    let sizes: Vec<u64> =
+        parts.as_array().unwrap().iter().map(|part| part["length"].as_u64().unwrap()).collect();
+    assert!(sizes.len() == 4 && sizes.iter().all(|size| *size > wanted.len() as u64 / 8), "{sizes:?}");
+    cluster.wait_clean();
+
+    // Refused after it was uploaded, before the upload was whole, and while sampling: nothing stays either.
+    let again = cluster.refused(1, &[&["submit", &program, "--output", "/out"], &common[..]].concat());
+    assert!(again.contains("/out exists"), "{again}");
+    let missing = [
+        "submit",
+        &program,
+        "--output",
+        "/o",
+        "--input",
+        "/lines",
+        "--file",
+        "prefix.txt",
+        "--file",
+        "nowhere",
+    ];
+    assert!(cluster.refused(1, &missing).contains("nowhere"));
+    let unread = ["submit", &program, "--output", "/o", "--input", "/nowhere", "--reduces", "3"];
+    assert!(cluster.refused(1, &unread).contains("/nowhere"));
+    assert_eq!(cluster.leftovers(), [""; 0]);
+
+    // A staging folder that is none would be deleted with the job.
+    let theft = ["submit", "wordcount", "--input", "/lines", "--output", "/o", "--conf", "staging=/lines"];
+    assert!(cluster.refused(1, &theft).contains("staging"));
+    assert_eq!(cluster.json(&["fs", "ls", "/lines"]).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_program_that_is_none_says_so() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    fs::write(cluster.path("f"), "now\n").unwrap();
+    cluster.mrctl(&["fs", "put", "f", "/f"]);
+    fs::write(cluster.path("text"), "no program\n").unwrap();
+    let refused = |program: &str| cluster.refused(1, &["submit", program, "--input", "/f", "--output", "/o"]);
+    assert!(refused("./text").contains("cannot run ./text"));
+    assert!(refused("./nowhere").contains("cannot run ./nowhere"));
+    assert!(refused("/bin/true").contains("/bin/true"));
+    // One that runs here but not there: the tracker's error is the real one.
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let job = cluster.submit(&[
+        "streaming",
+        "--mapper",
+        "./text",
+        "--file",
+        "text",
+        "--input",
+        "/f",
+        "--output",
+        "/o",
+    ]);
+    assert_eq!(job["state"], "failed", "{job}");
+    let why = job["why"].as_str().unwrap();
+    assert!(why.contains("./text") && why.contains("not found") || why.contains("format error"), "{why}");
+    let job = cluster.submit(&["streaming", "--mapper", "nosuchprogram", "--input", "/f", "--output", "/o"]);
+    let why = job["why"].as_str().unwrap();
+    assert!(why.contains("nosuchprogram") && why.contains("No such file"), "{why}");
+    cluster.wait_clean();
+}
