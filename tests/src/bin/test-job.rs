@@ -58,7 +58,7 @@ fn do_harm(harm: &str, context: &mut Context) -> Result<(), TaskError> {
         }
         "signal" => {
             eprintln!("shot by the test");
-            Command::new("kill").arg("-SEGV").arg(std::process::id().to_string()).status().ok();
+            Command::new("kill").arg("-ILL").arg(std::process::id().to_string()).status().ok();
             thread::sleep(Duration::from_secs(60));
         }
         other => return Err(format!("no such harm: {other}").into()),
