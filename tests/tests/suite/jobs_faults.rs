@@ -35,33 +35,51 @@ fn sums(cluster: &Cluster, folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// Starts a slow sort, waits until some of its maps are done, does `harm`, and compares the result.
+/// When a sort is disturbed: which phase is slow, and how many of its tasks must be on their way.
+#[derive(Clone, Copy)]
+enum When {
+    Mapping,
+    Reducing,
+}
+
+impl When {
+    fn pace(self) -> &'static str {
+        match self {
+            Self::Mapping => "pace.map=500KiB",
+            // Five seconds each.
+            Self::Reducing => "pace.reduce=1MiB",
+        }
+    }
+
+    fn has_come(self, job: &serde_json::Value) -> Option<bool> {
+        Some(match self {
+            Self::Mapping => job["maps"]["done"].as_u64()? >= 3,
+            Self::Reducing => {
+                job["maps"]["done"] == job["maps"]["total"] && job["reduces"]["progress"].as_f64()? > 0.75
+            }
+        })
+    }
+}
+
+/// Starts a slow sort, does `harm` when its time has come, and compares the result.
 fn disturbed(harm: impl Fn(&Cluster)) {
     let (cluster, calm) = cluster();
-    let args = [
-        "submit",
-        "terasort",
-        "--input",
-        "/gen",
-        "--output",
-        "/disturbed",
-        "--reduces",
-        "4",
-        "--conf",
-        "pace.map=500KiB",
-        "--json",
-    ];
+    disturb(&cluster, &calm, "/disturbed", When::Mapping, harm);
+}
+
+fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, harm: impl Fn(&Cluster)) {
+    let args = ["submit", "terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
+    let args = [&args[..], &["--conf", when.pace(), "--json"]].concat();
     let job = cluster.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("some maps are done", PATIENCE, || {
+    eventually("its time has come", PATIENCE, || {
         let jobs = cluster.json(&["jobs", "--running"]);
-        let done = jobs.as_array()?.first()?["maps"]["done"].as_u64()?;
-        (done >= 3).then_some(())
+        when.has_come(jobs.as_array()?.first()?)?.then_some(())
     });
-    harm(&cluster);
+    harm(cluster);
     let ended = job.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success(), "{text}{}", String::from_utf8_lossy(&ended.stderr));
-    assert_eq!(sums(&cluster, "/disturbed"), calm, "the output differs from an undisturbed run");
+    assert_eq!(sums(cluster, output), calm, "the output differs from an undisturbed run");
     // Whoever died comes back and finds what it has of a job that is over.
     for node in ["node1", "node2", "node3", "node4"] {
         if cluster.try_mrctl(&["chaos", "cont", node, "--daemon", "tasktracker"]).code != 0 {
@@ -116,5 +134,25 @@ fn a_tracker_is_frozen_past_its_expiry_and_goes_on() {
             nodes.as_array().unwrap().iter().any(lost).then_some(())
         });
         cluster.mrctl(&["chaos", "cont", "node4", "--daemon", "tasktracker"]);
+    });
+}
+
+#[test]
+fn whoever_dies_while_reduces_write_changes_nothing() {
+    let (cluster, calm) = cluster();
+    disturb(&cluster, &calm, "/tracker", When::Reducing, |cluster| {
+        cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
+    });
+    disturb(&cluster, &calm, "/jobtracker", When::Reducing, |cluster| {
+        cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+        cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    });
+    disturb(&cluster, &calm, "/namenode", When::Reducing, |cluster| {
+        cluster.mrctl(&["chaos", "kill", "namenode"]);
+        cluster.mrctl(&["chaos", "restart", "namenode"]);
+    });
+    // It stays frozen until the job is over: its task goes on writing, and what it writes is cleared away.
+    disturb(&cluster, &calm, "/frozen", When::Reducing, |cluster| {
+        cluster.mrctl(&["chaos", "stop", "node3", "--daemon", "tasktracker"]);
     });
 }

@@ -68,6 +68,11 @@ fn tasks_and_what_they_started_die_with_their_tracker() {
     let tasks = || cluster.processes_in(".fermata/tasks/node1/jobs");
     // The task, its shell, and what the shell started: two sleeps and another shell.
     eventually("everything runs", PATIENCE, || (tasks().len() >= 5).then_some(()));
+    // What the other tests wait to see gone is seen while it is there.
+    let left = cluster.leftovers();
+    for part in ["slots of", "/jobs/job_1/work/job_1.m0.0", "/tmp/fermata/staging/"] {
+        assert!(left.iter().any(|left| left.contains(part)), "{part}: {left:?}");
+    }
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "tasktracker"]);
     eventually("everything is dead", Duration::from_secs(10), || tasks().is_empty().then_some(()));
     eventually("idle ones too", Duration::from_secs(10), || {
