@@ -6,7 +6,7 @@
 
 use crate::{
     agent::{Ending, Event},
-    disks::{Disks, Work},
+    disks::{Disks, Work, says_full},
     fetch::Fetcher,
     held::Held,
     ids::{Attempt, Phase},
@@ -197,8 +197,7 @@ fn succeed(result: TaskResult, makes_output: bool, work: &Work) -> Ending {
 
 /// A full disk is not the task's fault: says so, and lets the next attempt go elsewhere.
 fn name_full_disk(words: String, disks: &Disks, own: usize) -> String {
-    let says_so = ["No space left", "no space on", "os error 28", "Disk quota"];
-    let full = disks.full().or_else(|| says_so.iter().any(|text| words.contains(text)).then_some(own));
+    let full = disks.full().or_else(|| says_full(&words).then_some(own));
     let Some(disk) = full else { return words };
     disks.shun(disk);
     format!("no space on {}: {words}", disks.root(disk).display())

@@ -5,7 +5,7 @@
 //! warm/N/                        of an idle process: becomes its attempt's folder, by a rename
 //! jobs/JOB/work/ATTEMPT/         current folder, spills, stdout, stderr
 //! jobs/JOB/output/ATTEMPT.out    map output, and its .index
-//! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in the first folder
+//! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in one of the folders
 //! jobs/JOB/token                 the job's shuffle token, in the first folder
 //! logs/ATTEMPT/{stdout,stderr}
 //! ```
@@ -147,18 +147,18 @@ impl Disks {
     }
 
     fn token_path(&self, job: Job) -> PathBuf {
-        self.job_folder(job).join("token")
+        self.job_folder(0, job).join("token")
     }
 
-    /// Where what is fetched once a job goes.
-    pub(crate) fn job_folder(&self, job: Job) -> PathBuf {
-        self.all[0].root.join("jobs").join(job.to_string())
+    /// A job's own folder on this disk.
+    pub(crate) fn job_folder(&self, disk: usize, job: Job) -> PathBuf {
+        self.all[disk].root.join("jobs").join(job.to_string())
     }
 
     /// Keeps a job's token for the next start, readable by us alone.
     pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<()> {
         let path = self.token_path(job);
-        fs::create_dir_all(self.job_folder(job))?;
+        fs::create_dir_all(self.job_folder(0, job))?;
         let aside = path.with_extension("tmp");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
         file.write_all(token)?;
@@ -221,7 +221,7 @@ impl Disks {
         attempt: Attempt,
         warm: Option<&Path>,
     ) -> Result<Work, DiskError> {
-        let job = |disk: usize| self.all[disk].root.join("jobs").join(attempt.job.to_string());
+        let job = |disk: usize| self.job_folder(disk, attempt.job);
         let make = |disk: usize, path: &Path| {
             fs::create_dir_all(path).map_err(|source| self.failed(disk, path, source))
         };
@@ -275,8 +275,7 @@ impl Disks {
 
     /// Deletes everything of a job but its logs.
     pub(crate) fn clean(&self, job: Job) {
-        for disk in &self.all {
-            let path = disk.root.join("jobs").join(job.to_string());
+        for path in (0..self.all.len()).map(|disk| self.job_folder(disk, job)) {
             warn(&path, "remove", remove_tree(&path));
         }
     }
@@ -332,6 +331,11 @@ pub(crate) struct Work {
 /// Whether an error says that a disk is full.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Whether somebody's words say that a disk is full.
+pub(crate) fn says_full(words: &str) -> bool {
+    ["No space left", "no space on", "os error 28", "Disk quota"].iter().any(|text| words.contains(text))
 }
 
 fn free(path: &Path) -> io::Result<u64> {

@@ -1,8 +1,12 @@
 //! What a job brings along, fetched from the file system once a job: its executable and its side files.
 //!
-//! A fetch that fails is tried again by the next attempt. Attempts of one job wait for the same fetch.
+//! A fetch that fails is tried again by the next attempt; one that finds a full disk goes on to another. Attempts of
+//! one job wait for the same fetch.
 
-use crate::{disks::Disks, ids::Job};
+use crate::{
+    disks::{DiskError, Disks, says_full},
+    ids::Job,
+};
 use daemon::config::ClientConfig;
 use dfs::{
     client::{Client, ClientError, ClientOptions, GetOptions},
@@ -47,6 +51,9 @@ pub(crate) enum FetchError {
         /// Why.
         source: io::Error,
     },
+    /// There is no folder for it.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// Two files want the same place.
     #[error("two side files are called {0:?}: rename one")]
     Twice(String),
@@ -103,26 +110,39 @@ impl Fetcher {
             options.user.clone_from(&spec.user);
         }
         let client = Client::connect(options).await.map_err(dfs_error(&spec.namenode))?;
-        let folder = self.disks.job_folder(job);
-        let mut executable = None;
-        if let Some(program::Kind::Executable(path)) = &program.kind {
-            let file = get(&client, path, &folder.join("program")).await?.1;
-            fs::set_permissions(&file, Permissions::from_mode(0o755)).map_err(local(&file))?;
-            executable = Some(file);
-        }
-        let mut side = Vec::new();
-        let mut names = HashSet::new();
-        for path in &program.files {
-            let (name, file) = get(&client, path, &folder.join("files")).await?;
-            if !names.insert(name.clone()) {
-                return Err(FetchError::Twice(name));
+        let mut others = self.disks.roots().count();
+        loop {
+            let disk = self.disks.choose()?;
+            let fetched = fetch_to(&client, program, &self.disks.job_folder(disk, job)).await;
+            others -= 1;
+            let full = fetched.as_ref().is_err_and(|error| says_full(&error.to_string()));
+            if others == 0 || !full {
+                return fetched;
             }
-            // Scripts are side files too.
-            fs::set_permissions(&file, Permissions::from_mode(0o755)).map_err(local(&file))?;
-            side.push((name, file));
+            self.disks.shun(disk);
         }
-        Ok(JobFiles { executable, side })
     }
+}
+
+async fn fetch_to(client: &Client, program: &Program, folder: &Path) -> Result<JobFiles, FetchError> {
+    let mut executable = None;
+    if let Some(program::Kind::Executable(path)) = &program.kind {
+        let file = get(client, path, &folder.join("program")).await?.1;
+        fs::set_permissions(&file, Permissions::from_mode(0o755)).map_err(local(&file))?;
+        executable = Some(file);
+    }
+    let mut side = Vec::new();
+    let mut names = HashSet::new();
+    for path in &program.files {
+        let (name, file) = get(client, path, &folder.join("files")).await?;
+        if !names.insert(name.clone()) {
+            return Err(FetchError::Twice(name));
+        }
+        // Scripts are side files too.
+        fs::set_permissions(&file, Permissions::from_mode(0o755)).map_err(local(&file))?;
+        side.push((name, file));
+    }
+    Ok(JobFiles { executable, side })
 }
 
 async fn get(client: &Client, path: &str, folder: &Path) -> Result<(String, PathBuf), FetchError> {

@@ -201,6 +201,9 @@ pub struct Agent {
     /// Kept whole for as long as the job may start another reduce here: the JobTracker sends each entry once.
     map_events: BTreeMap<Job, Vec<MapEvent>>,
     cleaning: BTreeSet<Job>,
+    /// The newest ending of each job that has not been cleaned. Told again with each registration: a job that ended
+    /// while we were away is known by it, and its files are ordered away.
+    last: BTreeMap<Job, Report>,
     /// To be told next.
     untold: Untold,
     /// On its way, not answered yet.
@@ -224,6 +227,7 @@ impl Agent {
             outputs,
             map_events: BTreeMap::new(),
             cleaning: BTreeSet::new(),
+            last: BTreeMap::new(),
             untold: Untold::default(),
             on_its_way: Untold::default(),
             line: Line::Down,
@@ -275,6 +279,8 @@ impl Agent {
         self.on_its_way.ended = std::mem::take(&mut self.untold.ended);
         let mut attempts = self.reports_of_running();
         attempts.extend(self.on_its_way.ended.iter().cloned());
+        let told: BTreeSet<Job> = attempts.iter().map(|report| report.attempt.job).collect();
+        attempts.extend(self.last.values().filter(|report| !told.contains(&report.attempt.job)).cloned());
         out.push(Action::Register { attempts, outputs: self.outputs.iter().copied().collect() });
     }
 
@@ -411,6 +417,7 @@ impl Agent {
     fn finish_cleaning(&mut self, job: Job, out: &mut Vec<Action>) {
         let idle = !self.running.keys().any(|attempt| attempt.job == job);
         if idle && self.cleaning.remove(&job) {
+            self.last.remove(&job);
             out.push(Action::Clean(job));
         }
     }
@@ -425,6 +432,7 @@ impl Agent {
         if matches!(ending, Ending::Succeeded { output: true, .. }) && !self.cleaning.contains(&attempt.job) {
             self.outputs.insert(attempt);
         }
+        self.last.insert(attempt.job, Report { attempt, status: Status::Ended(ending.clone()) });
         self.tell(now, attempt, ending);
         self.finish_cleaning(attempt.job, out);
     }

@@ -301,6 +301,27 @@ fn outputs_of_an_earlier_start_are_registered() {
 }
 
 #[test]
+fn a_job_is_mentioned_with_each_registration_until_it_is_cleaned() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, launch("job_1.m1.0"))]);
+    for id in ["job_1.m0.0", "job_1.m1.0"] {
+        world.on(Event::Ended(attempt(id), Ending::Failed("boom".into())));
+    }
+    world.after(GAP);
+    world.orders(2, vec![]);
+    let mentioned = |actions: &[Action]| -> Vec<String> {
+        let [Action::Register { attempts, .. }] = actions else { panic!("{actions:?}") };
+        attempts.iter().map(|report| format!("{} {}", report.attempt, word(&report.status))).collect()
+    };
+    for _ in 0..2 {
+        assert_eq!(mentioned(&world.on(Event::RegisterAgain)), ["job_1.m1.0 failed"]);
+        world.register();
+    }
+    assert_eq!(world.orders(0, vec![(1, Order::Clean(Job(1)))]), [Action::Clean(Job(1))]);
+    assert_eq!(mentioned(&world.on(Event::RegisterAgain)), [""; 0]);
+}
+
+#[test]
 fn an_order_that_makes_no_sense_is_taken_too() {
     let mut world = World::online();
     assert_eq!(world.orders(0, vec![(1, Order::Unknown)]), []);
