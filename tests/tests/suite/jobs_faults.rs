@@ -93,6 +93,14 @@ fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, harm: i
     cluster.wait_clean();
 }
 
+fn wait_lost(cluster: &Cluster, node: &str) {
+    eventually("it is given up", PATIENCE, || {
+        let nodes = cluster.json(&["nodes"]);
+        let lost = |one: &serde_json::Value| one["node"] == node && one["tracker"]["state"] == "lost";
+        nodes.as_array().unwrap().iter().any(lost).then_some(())
+    });
+}
+
 #[test]
 fn a_tracker_is_killed() {
     disturbed(|cluster| {
@@ -127,12 +135,7 @@ fn the_namenode_is_killed_and_comes_back() {
 fn a_tracker_is_frozen_past_its_expiry_and_goes_on() {
     disturbed(|cluster| {
         cluster.mrctl(&["chaos", "stop", "node4", "--daemon", "tasktracker"]);
-        eventually("it is given up", PATIENCE, || {
-            let nodes = cluster.json(&["nodes"]);
-            let lost =
-                |node: &serde_json::Value| node["node"] == "node4" && node["tracker"]["state"] == "lost";
-            nodes.as_array().unwrap().iter().any(lost).then_some(())
-        });
+        wait_lost(cluster, "node4");
         cluster.mrctl(&["chaos", "cont", "node4", "--daemon", "tasktracker"]);
     });
 }
@@ -180,6 +183,7 @@ fn a_tracker_that_was_away_when_a_job_ended_is_told_to_clean() {
         (waiting && cluster.processes_in(".fermata/tasks/node1/jobs").is_empty()).then_some(())
     });
     cluster.mrctl(&["chaos", "stop", "node1", "--daemon", "tasktracker"]);
+    wait_lost(&cluster, "node1");
     fs::write(go, "").unwrap();
     let over = cluster.mrctl(&["job", &id, "--follow"]);
     assert!(over.contains("succeeded"), "{over}");
