@@ -89,15 +89,20 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
     let mut stage = Stage::new(&client);
-    let submitted = match prepare(&args, target, &client, &mut stage).await {
-        Ok(submission) => tracker.submit(submission).await,
-        Err(error) => Err(error),
+    let submitting = async {
+        let submission = prepare(&args, target, &client, &mut stage).await?;
+        stage.sent = true;
+        tracker.submit(submission).await
+    };
+    let submitted = tokio::select! {
+        submitted = submitting => submitted,
+        () = crate::command::end_signal() => Err(Interrupted.into()),
     };
     let id = match submitted {
         Ok(id) => id,
         Err(error) => {
             // Without an answer it may be a job: then the JobTracker will clear away what it needs until then.
-            if !error.is::<Unanswered>() {
+            if !(stage.sent && (error.is::<Unanswered>() || error.is::<Interrupted>())) {
                 stage.discard().await;
             }
             return Err(error);
@@ -124,6 +129,11 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     Ok(if job.state == "succeeded" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
+
+/// The user had enough.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted before the JobTracker answered: `mrctl jobs` shows whether it has taken the job")]
+struct Interrupted;
 
 /// Checks what is asked for, and uploads what the tasks will need.
 async fn prepare(args: &Args, target: &Target, client: &Client, stage: &mut Stage<'_>) -> Result<Submission> {
@@ -251,12 +261,14 @@ pub(super) struct Stage<'a> {
     folder: DfsPath,
     /// Whether anything may be in it.
     used: bool,
+    /// Whether the JobTracker has been told of it.
+    sent: bool,
 }
 
 impl<'a> Stage<'a> {
     fn new(client: &'a Client) -> Self {
         let folder = format!("{STAGING}/{}", uuid::Uuid::new_v4());
-        Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), used: false }
+        Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), used: false, sent: false }
     }
 
     /// Uploads a local file under its own name.

@@ -10,10 +10,10 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(conf: &Conf) -> Result<Self, TaskError> {
+    fn new(conf: &Conf) -> Self {
         let harm = conf.get("harm").unwrap_or_default().to_owned();
         // While sampling there are no side files yet.
-        Ok(Self { prefix: fs::read("prefix.txt").unwrap_or_default(), harm })
+        Self { prefix: fs::read("prefix.txt").unwrap_or_default(), harm }
     }
 }
 
@@ -85,5 +85,5 @@ impl Reducer for Show {
 }
 
 fn main() {
-    mrlib::run(|_: &Conf| Job::map(Lines::new).reduce(|_| Ok(Show)).totally_ordered())
+    mrlib::run(|_: &Conf| Job::map(|conf| Ok(Lines::new(conf))).reduce(|_| Ok(Show)).totally_ordered())
 }

@@ -83,7 +83,9 @@ fn reads_go_on_past_damage_which_is_reported_and_replaced() {
         }
     }
     // Whatever readers have not come across by chance, an operator's check finds.
-    cluster.mrctl(&["fs", "fsck", "/", "--verify"]);
+    let checked = cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]);
+    // 1 while copies of what was found before are still being made.
+    assert!(checked.code <= 1, "{}{}", checked.stdout, checked.stderr);
     healed(&cluster);
 }
 

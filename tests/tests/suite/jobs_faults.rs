@@ -1,7 +1,7 @@
 //! Daemons die while a job runs; its output is the same, byte for byte, as without.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
-use std::{process::Stdio, time::Duration};
+use std::{fs, process::Stdio, time::Duration};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -93,6 +93,14 @@ fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, harm: i
     cluster.wait_clean();
 }
 
+fn wait_lost(cluster: &Cluster, node: &str) {
+    eventually("it is given up", PATIENCE, || {
+        let nodes = cluster.json(&["nodes"]);
+        let lost = |one: &serde_json::Value| one["node"] == node && one["tracker"]["state"] == "lost";
+        nodes.as_array().unwrap().iter().any(lost).then_some(())
+    });
+}
+
 #[test]
 fn a_tracker_is_killed() {
     disturbed(|cluster| {
@@ -127,12 +135,7 @@ fn the_namenode_is_killed_and_comes_back() {
 fn a_tracker_is_frozen_past_its_expiry_and_goes_on() {
     disturbed(|cluster| {
         cluster.mrctl(&["chaos", "stop", "node4", "--daemon", "tasktracker"]);
-        eventually("it is given up", PATIENCE, || {
-            let nodes = cluster.json(&["nodes"]);
-            let lost =
-                |node: &serde_json::Value| node["node"] == "node4" && node["tracker"]["state"] == "lost";
-            nodes.as_array().unwrap().iter().any(lost).then_some(())
-        });
+        wait_lost(cluster, "node4");
         cluster.mrctl(&["chaos", "cont", "node4", "--daemon", "tasktracker"]);
     });
 }
@@ -155,4 +158,36 @@ fn whoever_dies_while_reduces_write_changes_nothing() {
     disturb(&cluster, &calm, "/frozen", When::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "stop", "node3", "--daemon", "tasktracker"]);
     });
+}
+
+#[test]
+fn a_tracker_that_was_away_when_a_job_ended_is_told_to_clean() {
+    let settings =
+        format!("{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"2s\"\n");
+    let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings: &settings, ..Up::default() });
+    fs::write(cluster.path("in"), "line\n".repeat(50_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    // Maps on the second node wait until they may go on; then nothing of the job is left to run on the first.
+    let go = cluster.path("go");
+    let script = format!(
+        "case \"$PWD\" in */node2/*) until [ -e {} ]; do sleep 0.1; done;; esac\ncat\n",
+        go.display()
+    );
+    fs::write(cluster.path("map.sh"), script).unwrap();
+    let args =
+        ["streaming", "--mapper", "sh map.sh", "--file", "map.sh", "--input", "/in", "--output", "/out"];
+    let id = cluster.detach(&args);
+    let status = |name: &str| cluster.json(&["job", &id])["maps"][name].clone();
+    eventually("only the second node's maps are left", PATIENCE, || {
+        let waiting = status("pending") == 0 && status("done").as_u64()? >= 1;
+        (waiting && cluster.processes_in(".fermata/tasks/node1/jobs").is_empty()).then_some(())
+    });
+    cluster.mrctl(&["chaos", "stop", "node1", "--daemon", "tasktracker"]);
+    wait_lost(&cluster, "node1");
+    fs::write(go, "").unwrap();
+    let over = cluster.mrctl(&["job", &id, "--follow"]);
+    assert!(over.contains("succeeded"), "{over}");
+    assert!(!cluster.leftovers().is_empty(), "the side file of the one that is away is still there");
+    cluster.mrctl(&["chaos", "cont", "node1", "--daemon", "tasktracker"]);
+    cluster.wait_clean();
 }

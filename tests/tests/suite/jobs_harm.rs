@@ -148,6 +148,10 @@ fn a_full_disk_is_passed_over_and_two_are_named() {
         let _tracker = Tracker::start(&cluster, &[&one, &two]);
         let job = sort("/sorted");
         assert_eq!(job["state"], "succeeded", "{job}");
+        // A program that does not fit on the first is fetched to the other.
+        put(&cluster, "in", "a\n");
+        let program = binaries().join("test-job").display().to_string();
+        cluster.succeed(&[&program, "--input", "/in", "--output", "/own"]);
     }
     let Some(_two) = SmallDisk::mount(&two, "3m") else { return };
     let _tracker = Tracker::start(&cluster, &[&one, &two]);

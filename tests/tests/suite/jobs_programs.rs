@@ -25,7 +25,7 @@ fn an_executable_sorts_as_a_whole_with_its_side_file() {
     assert!(job["maps"]["total"].as_u64().unwrap() > 3, "{job}");
     assert_eq!(job["name"], "test-job");
     text.sort();
-    let wanted: String = text.iter().map(|line| format!("seen: {line}\n")).collect();
+    let wanted = format!("seen: {}\n", text.join("\nseen: "));
     assert!(
         String::from_utf8(cluster.output("/out")).unwrap() == wanted,
         "not sorted, or without its side file"
