@@ -19,8 +19,13 @@ fn main() -> Result<(), TaskError> {
     let settings = rest.iter().skip(1).filter_map(|setting| setting.split_once('='));
     let conf: Conf = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let job = registry::job(program, &conf)?;
-    let run =
-        LocalRun { inputs: vec![PathBuf::from(input)], output: PathBuf::from(output), reduces, threads: 2, conf };
+    let run = LocalRun {
+        inputs: vec![PathBuf::from(input)],
+        output: PathBuf::from(output),
+        reduces,
+        threads: 2,
+        conf,
+    };
     let started = Instant::now();
     run_local(&job, &run)?;
     let cpu = clock_gettime(ClockId::ProcessCPUTime);

@@ -4,7 +4,7 @@
 
 use mrlib::{
     Conf, Context, Emit, InputFormat, Job, Mapper, OutputFormat, Reducer, TaskError, Values,
-    engine::{MapTask, OutputSink, Progress, Scratch, StopFlag, TaskIo, run_map},
+    engine::{MapTask, OutputSink, Progress, Pulse, Scratch, StopFlag, TaskIo, run_map},
     input::{ByteSource, LocalFile},
     merge::{Cursor, Merge, SortOrder},
     segment::Run,
@@ -22,6 +22,10 @@ struct Here(PathBuf);
 
 impl TaskIo for Here {
     fn progress(&mut self, _: &Progress) {}
+
+    fn pulse(&self) -> Pulse {
+        Pulse::default()
+    }
 
     fn stop(&self) -> StopFlag {
         StopFlag::default()

@@ -18,6 +18,9 @@ pub trait Values {
     /// The next value; the bytes are lent until the next call.
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError>;
 
+    /// The next value with the key that came with it.
+    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError>;
+
     /// The key that came with the value returned last: under a grouping comparator it may differ from the group's
     /// first (secondary sort).
     fn key(&self) -> &[u8];
@@ -59,8 +62,33 @@ pub trait Reducer: Send {
         false
     }
 
+    /// For a combiner whose `fold` adds eight-byte little-endian numbers, wrapping around, and refuses all else: the
+    /// engine may then add by itself, which is faster.
+    fn adds(&self) -> bool {
+        false
+    }
+
     /// The end of the task's input. Not called on a combiner.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        Ok(())
+    }
+}
+
+/// A reducer that puts every pair out as it came in. A job with reduces and no reducer has this one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pass;
+
+impl Reducer for Pass {
+    fn reduce(
+        &mut self,
+        _key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _context: &mut Context,
+    ) -> Result<(), TaskError> {
+        while let Some((key, value)) = values.next_pair()? {
+            out.emit(key, value)?;
+        }
         Ok(())
     }
 }

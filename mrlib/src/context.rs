@@ -1,6 +1,15 @@
-//! What a task can tell: counters and a status line.
+//! What a task can tell: counters, a status line, and that it is alive.
 
+use crate::{
+    engine::{Pulse, StopFlag},
+    error::TaskError,
+    task::limits,
+};
+use hashbrown::HashMap;
 use std::collections::BTreeMap;
+
+/// A program's counters, at the most: the engine has a few of its own.
+const PROGRAM_COUNTERS_MAX: usize = limits::COUNTERS_MAX - 40;
 
 /// A counter, looked up once and added to cheaply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,28 +18,58 @@ pub struct Counter(usize);
 /// A running task's side of its conversation with the user.
 #[derive(Debug, Default)]
 pub struct Context {
-    names: Vec<String>,
+    names: HashMap<String, usize>,
     values: Vec<u64>,
     status: Option<String>,
     source: String,
     start: u64,
+    /// What is wrong with a counter. The task fails with it.
+    fault: Option<String>,
+    pulse: Pulse,
+    stop: StopFlag,
 }
 
 impl Context {
-    /// The counter of this name, made if it is new.
+    /// Of a task with these.
+    pub(crate) fn new(pulse: Pulse, stop: StopFlag) -> Self {
+        Self { pulse, stop, ..Self::default() }
+    }
+
+    /// The counter of this name, made if it is new. A task may have some hundred, of which none has a long name: one
+    /// that has more fails.
     pub fn counter(&mut self, name: &str) -> Counter {
-        let known = self.names.iter().position(|known| known == name);
-        Counter(known.unwrap_or_else(|| {
-            self.names.push(name.to_owned());
+        if let Some(&known) = self.names.get(name) {
+            return Counter(known);
+        }
+        let fault = match limits::check_name(name) {
+            Ok(()) if self.names.len() < PROGRAM_COUNTERS_MAX => return self.add_counter(name),
+            Ok(()) => limits::too_many(),
+            Err(fault) => fault,
+        };
+        self.fault.get_or_insert(fault);
+        // Adding to it does no harm: the task will not end well.
+        self.add_counter("")
+    }
+
+    fn add_counter(&mut self, name: &str) -> Counter {
+        let next = self.values.len();
+        let at = *self.names.entry_ref(name).or_insert(next);
+        if at == next {
             self.values.push(0);
-            self.names.len() - 1
-        }))
+        }
+        Counter(at)
     }
 
     /// Adds to a counter.
     #[inline]
     pub fn add(&mut self, counter: Counter, n: u64) {
-        self.values[counter.0] += n;
+        self.values[counter.0] = self.values[counter.0].saturating_add(n);
+    }
+
+    /// One of the engine's own counters.
+    pub(crate) fn count(&mut self, name: &str, n: u64) {
+        let counter = self.add_counter(name);
+        self.add(counter, n);
     }
 
     /// The file that a map's records come from; empty in a reduce.
@@ -49,9 +88,15 @@ impl Context {
         self.start = start;
     }
 
-    /// Says in a few words what the task is doing.
+    /// Says in a few words what the task is doing, and that it is alive.
     pub fn set_status(&mut self, status: impl Into<String>) {
-        self.status = Some(status.into());
+        self.status = Some(limits::short_status(status.into()));
+        self.pulse.beat();
+    }
+
+    /// Says that the task is alive, from within a record that takes long.
+    pub fn beat(&self) {
+        self.pulse.beat();
     }
 
     /// The status line, if it has changed since it was last taken.
@@ -59,9 +104,80 @@ impl Context {
         self.status.take()
     }
 
+    /// An error if the task has been told to stop, or has made counters that it may not have.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), TaskError> {
+        match &self.fault {
+            Some(fault) => Err(TaskError::Program(fault.clone())),
+            None => self.stop.check(),
+        }
+    }
+
     /// All counters that are not zero.
     pub fn counters(&self) -> BTreeMap<String, u64> {
-        let named = self.names.iter().cloned().zip(self.values.iter().copied());
+        let named = self.names.iter().map(|(name, at)| (name.clone(), self.values[*at]));
         named.filter(|(_, value)| *value > 0).collect()
+    }
+
+    /// What all counters are at, for `put_back`.
+    pub(crate) fn values(&self) -> Vec<u64> {
+        self.values.clone()
+    }
+
+    /// Sets counters back to what they were: work is done again from there.
+    pub(crate) fn put_back(&mut self, values: &[u64]) {
+        for (at, value) in self.values.iter_mut().enumerate() {
+            *value = values.get(at).copied().unwrap_or(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_found_again_and_too_many_are_refused() {
+        let mut context = Context::default();
+        for n in 0..PROGRAM_COUNTERS_MAX {
+            let counter = context.counter(&format!("c{n}"));
+            context.add(counter, 1);
+        }
+        let again = context.counter("c7");
+        context.add(again, u64::MAX);
+        context.check().expect("as many as there may be");
+        assert_eq!(context.counters().len(), PROGRAM_COUNTERS_MAX);
+        assert_eq!(context.counters()["c7"], u64::MAX);
+        for n in 0..5000 {
+            let counter = context.counter(&format!("more{n}"));
+            context.add(counter, 1);
+        }
+        assert!(context.check().expect_err("too many").to_string().contains("counters"));
+        assert!(context.counters().len() <= PROGRAM_COUNTERS_MAX + 1, "memory is bounded");
+        context.count("ENGINE", 3);
+        assert_eq!(context.counters()["ENGINE"], 3);
+    }
+
+    #[test]
+    fn a_long_name_is_refused_and_a_status_is_a_sign_of_life() {
+        let mut context = Context::default();
+        context.counter(&"x".repeat(limits::COUNTER_NAME_BYTES_MAX + 1));
+        assert!(context.check().is_err());
+        let before = context.pulse.count();
+        context.set_status("x".repeat(10 << 20));
+        assert!(context.pulse.count() > before);
+        assert_eq!(context.take_status().map(|status| status.len()), Some(limits::STATUS_BYTES_MAX));
+    }
+
+    #[test]
+    fn work_done_again_counts_once() {
+        let mut context = Context::default();
+        context.count("A", 5);
+        let values = context.values();
+        context.count("A", 2);
+        context.count("B", 1);
+        context.put_back(&values);
+        context.count("A", 2);
+        assert_eq!(context.counters(), BTreeMap::from([("A".to_owned(), 7)]));
     }
 }

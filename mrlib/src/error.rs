@@ -62,3 +62,26 @@ impl From<&str> for TaskError {
         Self::Program(words.into())
     }
 }
+
+/// Bytes as they are shown in an error: in quotes, escaped, and only the first of many.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    const SHOWN_MAX: usize = 64;
+    match bytes.get(..SHOWN_MAX) {
+        Some(start) if bytes.len() > SHOWN_MAX => {
+            format!("\"{}...\" ({} bytes)", start.escape_ascii(), bytes.len())
+        }
+        _ => format!("\"{}\"", bytes.escape_ascii()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn long_bytes_are_shown_by_their_start() {
+        assert_eq!(shown(b"a\n"), "\"a\\n\"");
+        let long = shown(&vec![b'x'; 10 << 20]);
+        assert!(long.len() < 100 && long.ends_with("xxx...\" (10485760 bytes)"), "{long}");
+    }
+}

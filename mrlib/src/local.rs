@@ -6,12 +6,12 @@
 use crate::{
     conf::Conf,
     engine::{
-        MapTask, OutputSink, Progress, ReduceTask, Scratch, Settings, StopFlag, TaskIo, TaskOutcome, run_map,
-        run_reduce, sample_keys,
+        MapTask, OutputSink, Progress, Pulse, ReduceTask, Scratch, Settings, StopFlag, TaskIo, TaskOutcome,
+        run_map, run_reduce, sample_keys,
     },
     error::TaskError,
     fetch::MapFeed,
-    input::{ByteSource, LocalFile},
+    input::{self, ByteSource, LocalFile},
     job::{InputFormat, Job, OutputFormat},
     output::{PieceWriter, RecordWriter, Target},
     partition::encode_splits,
@@ -107,7 +107,10 @@ fn splits(job: &Job, run: &LocalRun) -> Result<Vec<Split>, TaskError> {
     let mut splits = Vec::new();
     for path in files(&run.inputs)? {
         let length = fs::metadata(&path).map_err(disk("read", &path))?.len();
-        let whole = format == InputFormat::WholeFile || path.extension().is_some_and(|end| end == "gz");
+        if length == 0 {
+            continue;
+        }
+        let whole = format == InputFormat::WholeFile || input::is_gzip(&path.display().to_string());
         if whole {
             splits.push(Split { path, start: 0, end: length, whole });
             continue;
@@ -247,6 +250,8 @@ impl Work<'_> {
         let available = |map: usize| MapAvailable {
             attempt: format!("job_0.m{map}.0"),
             local_path: self.map_output(map).display().to_string(),
+            root: map as u32,
+            start: self.splits[map].start,
             ..MapAvailable::default()
         };
         let event = |map| MapEvent { kind: Some(map_event::Kind::Available(available(map))) };
@@ -300,6 +305,11 @@ struct LocalIo {
 
 impl TaskIo for LocalIo {
     fn progress(&mut self, _progress: &Progress) {}
+
+    fn pulse(&self) -> Pulse {
+        // Nobody watches.
+        Pulse::default()
+    }
 
     fn stop(&self) -> StopFlag {
         self.stop.clone()

@@ -125,11 +125,6 @@ impl Merge {
         Self::new(runs.iter().map(Run::open).collect::<Result<_, _>>()?, order)
     }
 
-    /// Stored bytes read so far, of all runs (for progress).
-    pub fn stored_read(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.reader.stored_read()).sum()
-    }
-
     /// Lets `lane` play from its leaf to the root.
     #[inline]
     fn replay(&mut self, lane: usize) {
@@ -208,6 +203,23 @@ impl Cursor for Merge {
     }
 }
 
+/// Memory for blocks of runs is taken to be at least this: merges of very few runs would only be slow.
+const BLOCKS_MIN: u64 = 1 << 20;
+
+/// How many runs to merge at a time: `most`, or as many as fit into `memory` even if they are those that need the most
+/// `rooms`; two, whatever they need.
+pub(crate) fn factor_for(mut rooms: Vec<u64>, memory: u64, most: usize) -> usize {
+    rooms.sort_unstable_by(|a, b| b.cmp(a));
+    let mut left = memory.max(BLOCKS_MIN);
+    let fitting = rooms.iter().take_while(|room| {
+        let fits = **room <= left;
+        left = left.saturating_sub(**room);
+        fits
+    });
+    let fitting = fitting.count();
+    if fitting == rooms.len() { most.max(2) } else { fitting.clamp(2, most.max(2)) }
+}
+
 /// Which neighbours to merge next, so that not more than `factor` runs remain in the end; None if it is so already.
 /// The first pass takes just so many that all later ones are full.
 pub(crate) fn next_pass(sizes: &[u64], factor: usize) -> Option<Range<usize>> {
@@ -255,7 +267,7 @@ pub fn merge_down(
             writer.finish()
         })?;
         let name = file.path().display().to_string().into();
-        let merged = Run { stored: Stored::Scratch(file), extent: index.extents[0], name };
+        let merged = Run { stored: Stored::Scratch(file), extent: index.extents[0], name, verified: false };
         runs.splice(pass, [merged]);
     }
     Ok(runs)
@@ -329,11 +341,6 @@ impl<C: Cursor> Groups<C> {
     pub fn records(&self) -> u64 {
         self.records
     }
-
-    /// The cursor underneath.
-    pub fn cursor(&self) -> &C {
-        &self.cursor
-    }
 }
 
 /// The values of one group.
@@ -369,6 +376,11 @@ impl<C: Cursor> Values for GroupedValues<'_, C> {
     #[inline]
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError> {
         if self.advance()? { Ok(Some(self.cursor.value())) } else { Ok(None) }
+    }
+
+    #[inline]
+    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError> {
+        if self.advance()? { Ok(Some((self.cursor.key(), self.cursor.value()))) } else { Ok(None) }
     }
 
     #[inline]

@@ -107,6 +107,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
 
 /// The main of a job binary: `fn main() { mrlib::run(|conf| Job::map(...)) }`. Does not return.
 pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> ! {
+    task::shim::enter();
     let make = move |conf: &Conf| program(conf).into_job();
     let code = match task::umbilical_path() {
         Some(socket) => task::serve(&socket, Arc::new(move |_, conf| make(conf))),

@@ -52,7 +52,7 @@
 use crate::{
     api::{Emit, Mapper, Reducer, Values},
     context::Context,
-    error::TaskError,
+    error::{TaskError, shown},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
@@ -199,7 +199,7 @@ impl<T: Serialize + DeserializeOwned> SortKey for Serde<T> {
 fn decode_key<K: SortKey>(mut bytes: &[u8]) -> Result<K, TaskError> {
     let whole = bytes;
     let key = K::decode(&mut bytes).filter(|_| bytes.is_empty());
-    key.ok_or_else(|| TaskError::Program(format!("key \"{}\" is not of its type", whole.escape_ascii())))
+    key.ok_or_else(|| TaskError::Program(format!("key {} is not of its type", shown(whole))))
 }
 
 fn decode_value<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, TaskError> {

@@ -5,6 +5,7 @@ use proto::mr::program;
 use std::{process::ExitCode, sync::Arc};
 
 fn main() -> ExitCode {
+    task::shim::enter();
     let Some(socket) = task::umbilical_path() else {
         eprintln!(
             "mrtask: only a tasktracker starts this program (it sets {}); to run a built-in program, \

@@ -1,6 +1,6 @@
 //! Runs a map: records, the mapper, and its output sorted or, without reduces, written as it is.
 
-use super::{Meter, OutputSink, Progress, Settings, StopFlag, TaskIo, TaskOutcome};
+use super::{Meter, OutputSink, Progress, Pulse, Settings, StopFlag, TaskIo, TaskOutcome, Wish};
 use crate::{
     api::{Emit, Mapper},
     conf::Conf,
@@ -50,9 +50,10 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
     };
     let gzip = input::is_gzip(&task.source);
     let mut reading = Reading {
-        context: Context::default(),
-        meter: Meter::new(settings.pace_map),
+        context: Context::new(io.pulse(), io.stop()),
+        meter: Meter::new(settings.pace_map, true),
         stop: io.stop(),
+        pulse: io.pulse(),
         skip_bad: settings.skip_bad_records,
         start: range.start,
         span: range.end.saturating_sub(range.start),
@@ -74,16 +75,12 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
         ("MAP_INPUT_BYTES", position.saturating_sub(range.start)),
         ("SKIPPED_RECORDS", skipped),
     ] {
-        count(&mut context, name, value);
+        context.count(name, value);
     }
+    context.check()?;
     outcome.position = position;
     outcome.counters = context.counters();
     Ok(outcome)
-}
-
-fn count(context: &mut Context, name: &str, value: u64) {
-    let counter = context.counter(name);
-    context.add(counter, value);
 }
 
 /// The loop over records, and what it counts.
@@ -91,6 +88,7 @@ struct Reading {
     context: Context,
     meter: Meter,
     stop: StopFlag,
+    pulse: Pulse,
     skip_bad: bool,
     start: u64,
     span: u64,
@@ -112,7 +110,8 @@ impl Reading {
         let mut short = false;
         while !short {
             let more = records.pump(&mut |record| {
-                short = self.stop.check()? && !self.gzip;
+                short = self.stop.wish()? != Wish::GoOn && !self.gzip;
+                self.pulse.at_record(record.offset);
                 if let Err(error) = mapper.map(record.key, record.value, output, &mut self.context) {
                     self.bad_record(path, record, error)?;
                 }
@@ -121,6 +120,7 @@ impl Reading {
                     read = record.offset - self.start;
                 }
                 if self.meter.tick(read, &self.stop)? {
+                    self.context.check()?;
                     self.tell(read, output, io);
                 }
                 Ok(if short { Flow::Stop } else { Flow::Go })
@@ -130,10 +130,12 @@ impl Reading {
             }
             // A long line, or a file with few records, may bring none for a while.
             self.stop.check()?;
+            self.pulse.beat();
             if self.gzip {
                 read = records.consumed();
             }
         }
+        self.pulse.past_records();
         self.meter.wait(if short { read } else { self.span }, &self.stop)
     }
 
@@ -167,7 +169,7 @@ impl Reading {
 /// Where a mapper's pairs go.
 enum MapOutput {
     Sorted(Box<MapBuffer>),
-    Straight { sink: Box<dyn OutputSink>, records: u64 },
+    Straight { sink: Box<dyn OutputSink>, records: u64, pulse: Pulse },
 }
 
 impl Emit for MapOutput {
@@ -175,8 +177,9 @@ impl Emit for MapOutput {
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         match self {
             Self::Sorted(buffer) => buffer.emit(key, value),
-            Self::Straight { sink, records } => {
+            Self::Straight { sink, records, pulse } => {
                 *records += 1;
+                pulse.emitted(*records);
                 sink.write(key, value)
             }
         }
@@ -190,7 +193,7 @@ fn open_output(
     io: &mut dyn TaskIo,
 ) -> Result<MapOutput, TaskError> {
     if task.reduces == 0 {
-        return Ok(MapOutput::Straight { sink: io.open_output(job.output)?, records: 0 });
+        return Ok(MapOutput::Straight { sink: io.open_output(job.output)?, records: 0, pulse: io.pulse() });
     }
     let spec = SortSpec {
         partitions: task.reduces,
@@ -201,7 +204,7 @@ fn open_output(
     };
     let partitioning = partitioning(job, task, settings, io)?;
     let combiner = job.combiner.as_ref().map(|make| make(&task.conf)).transpose()?;
-    Ok(MapOutput::Sorted(Box::new(MapBuffer::new(spec, partitioning, combiner, io.scratch()))))
+    Ok(MapOutput::Sorted(Box::new(MapBuffer::new(spec, partitioning, combiner, io.scratch(), io.pulse()))))
 }
 
 fn partitioning(
@@ -254,13 +257,13 @@ impl MapOutput {
         io: &mut dyn TaskIo,
     ) -> Result<TaskOutcome, TaskError> {
         let mut outcome = TaskOutcome::default();
-        let (stop, mut meter) = (io.stop(), Meter::new(None));
+        let (stop, pulse, mut meter) = (io.stop(), io.pulse(), Meter::new(None, false));
         match self {
-            Self::Straight { sink, records } => {
+            Self::Straight { sink, records, .. } => {
                 outcome.bytes_out = sink.bytes();
                 outcome.pieces = sink.finish()?;
-                count(context, "MAP_OUTPUT_RECORDS", records);
-                count(context, "OUTPUT_BYTES", outcome.bytes_out);
+                context.count("MAP_OUTPUT_RECORDS", records);
+                context.count("OUTPUT_BYTES", outcome.bytes_out);
             }
             Self::Sorted(buffer) => {
                 let bytes_out = buffer.bytes();
@@ -269,7 +272,8 @@ impl MapOutput {
                         let status = context.take_status();
                         io.progress(&Progress { done: 1.0, stage: "sort", bytes_in: 0, bytes_out, status });
                     }
-                    stop.check().map(drop)
+                    pulse.beat();
+                    stop.check()
                 };
                 let (index, counts) = buffer.finish(&task.map_output, &mut step)?;
                 index.write(&task.map_output)?;
@@ -281,10 +285,12 @@ impl MapOutput {
                     ("COMBINE_OUTPUT_RECORDS", counts.combine_out),
                     ("SPILLED_RECORDS", counts.spilled),
                 ] {
-                    count(context, name, value);
+                    context.count(name, value);
                 }
+                counts.combiner.check()?;
                 for (name, value) in counts.combiner.counters() {
-                    count(context, &name, value);
+                    let counter = context.counter(&name);
+                    context.add(counter, value);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! A task's clock: when to tell progress, and how long to wait if the task is paced.
 
-use super::StopFlag;
+use super::{StopFlag, Wish};
 use crate::error::TaskError;
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,6 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 /// The clock is read about this often: seldom enough to cost nothing, often enough for slow records.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 const RECORDS_MAX: u32 = 4096;
-/// A paced task looks at its stop flag this often while it waits.
-const NAP: Duration = Duration::from_millis(50);
 
 /// To be asked at each record.
 #[derive(Debug)]
@@ -21,13 +19,15 @@ pub struct Meter {
     records: u32,
     left: u32,
     pace: Option<u64>,
+    /// Whether a wish ends a wait, or only a kill.
+    heeds: bool,
 }
 
 impl Meter {
-    /// Starts now; `pace` in bytes a second.
-    pub fn new(pace: Option<u64>) -> Self {
+    /// Starts now; `pace` in bytes a second. One that heeds wishes waits no longer when there is one.
+    pub fn new(pace: Option<u64>, heeds: bool) -> Self {
         let now = Instant::now();
-        Self { started: now, looked: now, told: now, records: 1, left: 1, pace }
+        Self { started: now, looked: now, told: now, records: 1, left: 1, pace, heeds }
     }
 
     /// At a record, of which `bytes` of the input have been read: waits if the task is ahead of its pace. True if it
@@ -57,10 +57,10 @@ impl Meter {
         let Some(pace) = self.pace else { return Ok(()) };
         let due = Duration::from_secs_f64(bytes as f64 / pace as f64);
         while let Some(early) = due.checked_sub(self.started.elapsed()).filter(|early| !early.is_zero()) {
-            if stop.check()? {
+            if stop.wish()? != Wish::GoOn && self.heeds {
                 break;
             }
-            std::thread::sleep(early.min(NAP));
+            stop.rest(early, self.heeds);
         }
         Ok(())
     }

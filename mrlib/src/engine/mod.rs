@@ -2,29 +2,28 @@
 
 mod map;
 mod meter;
+mod pulse;
 mod reduce;
 mod sample;
 mod scratch;
 mod settings;
+mod stop;
 
 #[cfg(test)]
 mod tests;
 
 pub use map::{MapTask, run_map};
 pub use meter::Meter;
-pub use reduce::{Identity, ReduceTask, run_reduce};
+pub use pulse::Pulse;
+pub use reduce::{ReduceTask, run_reduce};
 pub use sample::{OpenInput, sample_keys};
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
+pub(crate) use settings::record_bytes_max;
+pub use stop::{StopFlag, Wish};
 
 use crate::{error::TaskError, input::ByteSource, job::OutputFormat};
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU8, Ordering},
-    },
-};
+use std::collections::BTreeMap;
 
 /// How far a task is, told about five times a second.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -41,52 +40,6 @@ pub struct Progress {
     pub status: Option<String>,
 }
 
-/// Set from another thread: the task ends at the next record, for nothing or with what it has done so far.
-#[derive(Debug, Clone, Default)]
-pub struct StopFlag(Arc<Stop>);
-
-#[derive(Debug, Default)]
-struct Stop {
-    /// `RUN`, `SHORT` or `STOP`; only ever grows.
-    state: AtomicU8,
-    why: OnceLock<String>,
-}
-
-const SHORT: u8 = 1;
-const STOP: u8 = 2;
-
-impl StopFlag {
-    /// Says stop: the task fails. The first reason stands.
-    pub fn set(&self, why: impl Into<String>) {
-        let _ = self.0.why.set(why.into());
-        self.0.state.fetch_max(STOP, Ordering::Release);
-    }
-
-    /// Says: a map ends at its next record, with the output of what it has read; [`TaskOutcome::position`] tells where.
-    pub fn cut_short(&self) {
-        self.0.state.fetch_max(SHORT, Ordering::Release);
-    }
-
-    /// Whether `set` has been called.
-    pub fn is_set(&self) -> bool {
-        self.0.state.load(Ordering::Relaxed) == STOP
-    }
-
-    /// Whether a map shall end at this record; an error once `set` has been called.
-    #[inline]
-    pub fn check(&self) -> Result<bool, TaskError> {
-        match self.0.state.load(Ordering::Relaxed) {
-            STOP => Err(self.stopped()),
-            state => Ok(state == SHORT),
-        }
-    }
-
-    #[cold]
-    fn stopped(&self) -> TaskError {
-        TaskError::Stopped(self.0.why.get().cloned().unwrap_or_default())
-    }
-}
-
 /// Where a reduce, or a map of a map-only job, writes: formats pairs and keeps them in pieces.
 pub trait OutputSink {
     /// One pair.
@@ -101,8 +54,11 @@ pub trait OutputSink {
 
 /// What a task needs from whoever runs it.
 pub trait TaskIo {
-    /// Tells how far the task is. Must not block.
+    /// Tells how far the task is, and is a sign of life. Must not block.
     fn progress(&mut self, progress: &Progress);
+
+    /// Where other signs of life go: always the same pulse.
+    fn pulse(&self) -> Pulse;
 
     /// Checked at every record.
     fn stop(&self) -> StopFlag;

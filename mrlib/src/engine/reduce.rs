@@ -1,19 +1,19 @@
 //! Runs a reduce: shuffle, merge, reduce.
 //!
-//! Runs are merged in the order of their maps, whatever memory or disk they came to lie on, so that the same map
+//! Runs are merged in the order of their maps' places in the input, whatever memory or disk they came to lie on, so that the same map
 //! outputs give the same output bytes. [`Watch`] is told of every record and every key group: it is the one place
 //! that knows how far the merge and the output are, where the stop flag is looked at, and where a pause will enter.
 
-use super::{Meter, OutputSink, Progress, Settings, StopFlag, TaskIo, TaskOutcome};
+use super::{Meter, OutputSink, Progress, Pulse, Settings, StopFlag, TaskIo, TaskOutcome};
 use crate::{
-    api::{Emit, Reducer, Values},
+    api::{Emit, Pass, Reducer, Values},
     conf::Conf,
     context::Context,
     error::TaskError,
     fetch::{FetchListener, FetchOptions, FetchProgress, MapFeed, fetch_all},
     job::Job,
-    merge::{Groups, Merge, SortOrder, merge_down},
-    segment::{BLOCK_BYTES, Run},
+    merge::{Groups, Merge, SortOrder, factor_for, merge_down},
+    segment::Run,
 };
 use std::sync::Arc;
 
@@ -58,6 +58,7 @@ pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<T
 struct Listener<'a> {
     io: &'a mut dyn TaskIo,
     task: &'a ReduceTask,
+    pulse: Pulse,
     bytes: u64,
 }
 
@@ -77,6 +78,10 @@ impl FetchListener for Listener<'_> {
     fn unfetched(&mut self, attempt: &str) {
         (self.task.unfetched)(attempt);
     }
+
+    fn beat(&mut self) {
+        self.pulse.beat();
+    }
 }
 
 fn shuffle(
@@ -88,9 +93,9 @@ fn shuffle(
     let (scratch, stop) = (io.scratch(), io.stop());
     let options = FetchOptions::new(task.partition, task.token.clone(), settings.fetch_parallel, budget);
     io.progress(&Progress { stage: "shuffle", ..Progress::default() });
-    let mut listener = Listener { io, task, bytes: 0 };
-    let runs = fetch_all(&task.feed, &options, &scratch, &stop, &mut listener)?;
-    Ok((runs, listener.bytes))
+    let mut listener = Listener { pulse: io.pulse(), io, task, bytes: 0 };
+    let fetched = fetch_all(&task.feed, &options, &scratch, &stop, &mut listener)?;
+    Ok((fetched.into_iter().map(|(_, run)| run).collect(), listener.bytes))
 }
 
 /// Makes the runs few enough to be merged at one time. Many small ones that fit into memory are few enough. What
@@ -104,22 +109,25 @@ fn merge(
     io: &mut dyn TaskIo,
 ) -> Result<Vec<Run>, TaskError> {
     let stored: u64 = runs.iter().map(|run| run.extent.stored).sum();
-    let blocks: u64 = runs.iter().map(|run| run.extent.raw.min(BLOCK_BYTES as u64)).sum();
+    let rooms: Vec<u64> = runs.iter().map(|run| run.extent.room()).collect();
+    let for_blocks = (memory as f64 * BLOCKS_PART) as u64;
     let (scratch, stop) = (io.scratch(), io.stop());
     let at_merge = Progress { done: 1.0 / STAGES, stage: "merge", bytes_in: stored, ..Progress::default() };
     io.progress(&at_merge);
-    if stored <= budget && blocks as f64 <= memory as f64 * BLOCKS_PART {
+    if stored <= budget && rooms.iter().sum::<u64>() <= for_blocks {
         return Ok(runs);
     }
     let order = SortOrder { keys: job.order, values: job.sort_values };
-    let mut meter = Meter::new(None);
+    let (mut meter, pulse) = (Meter::new(None, false), io.pulse());
     let mut step = || {
         if meter.tick(0, &stop)? {
             io.progress(&at_merge);
         }
-        stop.check().map(drop)
+        pulse.beat();
+        stop.check()
     };
-    merge_down(runs, order, settings.merge_factor, settings.compress, &scratch, &mut step)
+    let factor = factor_for(rooms, for_blocks, settings.merge_factor);
+    merge_down(runs, order, factor, settings.compress, &scratch, &mut step)
 }
 
 fn reduce(
@@ -130,15 +138,16 @@ fn reduce(
 ) -> Result<TaskOutcome, TaskError> {
     let mut reducer: Box<dyn Reducer> = match &job.reducer {
         Some(make) => make(&task.conf)?,
-        None => Box::new(Identity::default()),
+        None => Box::new(Pass),
     };
-    let mut context = Context::default();
-    let mut out = Output { sink: watch.io.open_output(job.output)?, records: 0 };
+    let pulse = watch.io.pulse();
+    let mut context = Context::new(pulse.clone(), watch.stop.clone());
+    let mut out = Output { sink: watch.io.open_output(job.output)?, records: 0, pulse };
     let mut group_count = 0;
-    while let Some((key, mut values)) = groups.next()? {
+    while let Some((key, values)) = groups.next()? {
         group_count += 1;
         let record_bytes = key.len() + LENGTHS_BYTES;
-        let mut watched = Watched { values: &mut values, watch: &mut watch, record_bytes };
+        let mut watched = Watched { values, watch: &mut watch, record_bytes };
         reducer.reduce(key, &mut watched, &mut out, &mut context)?;
         watch.boundary(&out, &mut context)?;
     }
@@ -154,21 +163,23 @@ fn reduce(
         ("OUTPUT_BYTES", bytes_out),
     ];
     for (name, value) in counters {
-        let counter = context.counter(name);
-        context.add(counter, value);
+        context.count(name, value);
     }
+    context.check()?;
     Ok(TaskOutcome { counters: context.counters(), pieces, bytes_out, position: 0 })
 }
 
 struct Output {
     sink: Box<dyn OutputSink>,
     records: u64,
+    pulse: Pulse,
 }
 
 impl Emit for Output {
     #[inline]
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.records += 1;
+        self.pulse.emitted(self.records);
         self.sink.write(key, value)
     }
 }
@@ -188,7 +199,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn new(io: &'a mut dyn TaskIo, input_bytes: u64, shuffled: u64, pace: Option<u64>) -> Self {
-        let (stop, meter) = (io.stop(), Meter::new(pace));
+        let (stop, meter) = (io.stop(), Meter::new(pace, false));
         let mut watch = Self { io, stop, meter, input_bytes, shuffled, read: 0, bytes_out: 0, status: None };
         watch.tell();
         watch
@@ -211,7 +222,7 @@ impl<'a> Watch<'a> {
         if let Some(status) = context.take_status() {
             self.status = Some(status);
         }
-        self.stop.check().map(drop)
+        context.check()
     }
 
     #[cold]
@@ -227,14 +238,14 @@ impl<'a> Watch<'a> {
     }
 }
 
-struct Watched<'a, 'io> {
-    values: &'a mut dyn Values,
+struct Watched<'a, 'io, V> {
+    values: V,
     watch: &'a mut Watch<'io>,
     /// Of a record without its value: the keys of a group are taken for equally long.
     record_bytes: usize,
 }
 
-impl Values for Watched<'_, '_> {
+impl<V: Values> Values for Watched<'_, '_, V> {
     #[inline]
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError> {
         let value = self.values.next()?;
@@ -244,30 +255,16 @@ impl Values for Watched<'_, '_> {
         Ok(value)
     }
 
+    #[inline]
+    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError> {
+        let pair = self.values.next_pair()?;
+        if let Some((_, value)) = pair {
+            self.watch.record(self.record_bytes + value.len())?;
+        }
+        Ok(pair)
+    }
+
     fn key(&self) -> &[u8] {
         self.values.key()
-    }
-}
-
-/// Puts out what comes in, for a job with reduces and no reducer.
-#[derive(Debug, Default)]
-pub struct Identity {
-    value: Vec<u8>,
-}
-
-impl Reducer for Identity {
-    fn reduce(
-        &mut self,
-        _key: &[u8],
-        values: &mut dyn Values,
-        out: &mut dyn Emit,
-        _context: &mut Context,
-    ) -> Result<(), TaskError> {
-        while let Some(value) = values.next()? {
-            self.value.clear();
-            self.value.extend_from_slice(value);
-            out.emit(values.key(), &self.value)?;
-        }
-        Ok(())
     }
 }

@@ -56,7 +56,10 @@ pub fn sample_keys(
         let mut full = false;
         while !full
             && records.pump(&mut |record| {
-                mapper.map(record.key, record.value, &mut sample, &mut context)?;
+                match mapper.map(record.key, record.value, &mut sample, &mut context) {
+                    Err(TaskError::Program(_) | TaskError::Record { .. }) if settings.skip_bad_records => {}
+                    mapped => mapped?,
+                }
                 full = sample.keys.len() >= sample.until;
                 Ok(if full { Flow::Stop } else { Flow::Go })
             })?

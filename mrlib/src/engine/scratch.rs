@@ -5,7 +5,7 @@
 
 use crate::error::TaskError;
 use std::{
-    io, mem,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -37,22 +37,12 @@ impl ScratchFile {
     pub fn path(&self) -> &Path {
         &self.0.0
     }
-
-    /// Leaves the file where it is, from now on the caller's.
-    pub fn keep(self) -> PathBuf {
-        match Arc::try_unwrap(self.0) {
-            Ok(mut owned) => mem::take(&mut owned.0),
-            Err(shared) => shared.0.clone(),
-        }
-    }
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        if !self.0.as_os_str().is_empty() {
-            // Best effort: the tracker clears the whole folder in the end.
-            let _ = std::fs::remove_file(&self.0);
-        }
+        // Best effort: the tracker clears the whole folder in the end.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Settings {
     /// `record.bytes.max`.
     pub record_bytes_max: u64,
     /// `skip.bad.records`: those that cannot be read, or that the mapper returns an error for, are counted and passed
-    /// over.
+    /// over. Not those that it panics at: what it left behind is in no known state.
     pub skip_bad_records: bool,
     /// `input.format`, else the job's.
     pub input: InputFormat,
@@ -45,12 +45,18 @@ impl Settings {
             fetch_parallel: at_least("fetch.parallel", 1, conf.parse("fetch.parallel", 4)?)? as usize,
             pace_map: given("pace.map")?,
             pace_reduce: given("pace.reduce")?,
-            record_bytes_max: at_least("record.bytes.max", 1, bytes("record.bytes.max", 256 << 20)?)?,
+            record_bytes_max: record_bytes_max(conf)?,
             skip_bad_records: conf.parse("skip.bad.records", false)?,
             input: conf.get("input.format").map_or(Ok(job.input), input_format)?,
             total_order_splits: conf.get("total.order.splits").map(str::to_owned),
         })
     }
+}
+
+/// `record.bytes.max`: no record of a job is longer.
+pub(crate) fn record_bytes_max(conf: &Conf) -> Result<u64, String> {
+    const KEY: &str = "record.bytes.max";
+    at_least(KEY, 1, conf.parse(KEY, Bytes(256 << 20))?.0)
 }
 
 fn at_least(key: &str, least: u64, value: u64) -> Result<u64, String> {

@@ -10,7 +10,7 @@ use crate::{
 };
 use std::{
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -18,6 +18,7 @@ use std::{
 struct Here {
     dir: tempfile::TempDir,
     stop: StopFlag,
+    pulse: Pulse,
     told: Vec<Progress>,
     written: Arc<Mutex<Vec<u8>>>,
 }
@@ -26,7 +27,13 @@ impl Here {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
-        Self { dir, stop: StopFlag::default(), told: Vec::new(), written: Arc::default() }
+        Self {
+            dir,
+            stop: StopFlag::default(),
+            pulse: Pulse::default(),
+            told: Vec::new(),
+            written: Arc::default(),
+        }
     }
 
     fn file(&self, name: &str, bytes: &[u8]) -> String {
@@ -72,6 +79,10 @@ impl TaskIo for Here {
         self.told.push(progress.clone());
     }
 
+    fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
     fn stop(&self) -> StopFlag {
         self.stop.clone()
     }
@@ -114,7 +125,7 @@ impl Mapper for Words {
         if let Some((left, stop)) = &mut self.cut {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                stop.cut_short();
+                stop.ask(Wish::Split);
             }
         }
         line.split(|byte| *byte == b' ')
@@ -248,6 +259,54 @@ fn stopped_and_bad_records() {
     here.stop.set("killed by its user");
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
     assert_eq!(error, "stopped: killed by its user");
+}
+
+#[test]
+fn a_program_with_too_many_counters_fails_in_words() {
+    struct Counting;
+    impl Mapper for Counting {
+        fn map(
+            &mut self,
+            _: &[u8],
+            line: &[u8],
+            _: &mut dyn Emit,
+            context: &mut Context,
+        ) -> Result<(), TaskError> {
+            let counter = context.counter(&String::from_utf8_lossy(line));
+            context.add(counter, 1);
+            Ok(())
+        }
+    }
+    let mut here = Here::new();
+    let lines: String = (0..20_000).map(|n| format!("word{n}\n")).collect();
+    let source = here.file("text", lines.as_bytes());
+    let job = Job::map(|_| Ok(Counting)).reduce(|_| Ok(Sum));
+    let error = run_map(&job, &here.task(&source, 0, u64::MAX, 1), &mut here).unwrap_err().to_string();
+    assert!(error.contains("more than 1000 counters"), "{error}");
+}
+
+#[test]
+fn the_record_at_hand_is_known_and_what_is_put_out_shows() {
+    struct Looking(Pulse, Arc<Mutex<Vec<(Option<u64>, u64)>>>);
+    impl Mapper for Looking {
+        fn map(&mut self, _: &[u8], _: &[u8], out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+            out.emit(b"k", b"v")?;
+            self.1.lock().unwrap().push((self.0.record(), self.0.count()));
+            Ok(())
+        }
+    }
+    for reduces in [0, 1] {
+        let mut here = Here::new();
+        let source = here.file("text", b"one\ntwo\nthree\n");
+        let (seen, pulse) = (Arc::default(), here.pulse.clone());
+        let log = Arc::clone(&seen);
+        let job = Job::map(move |_| Ok(Looking(pulse.clone(), Arc::clone(&log)))).reduce(|_| Ok(Sum));
+        run_map(&job, &here.task(&source, 0, 100, reduces), &mut here).unwrap();
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.iter().map(|(record, _)| *record).collect::<Vec<_>>(), [Some(0), Some(4), Some(8)]);
+        assert!(seen.is_sorted_by(|a, b| a.1 < b.1), "{seen:?}");
+        assert_eq!(here.pulse.record(), None);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! on its way or here. Work is queued by host; one fetcher at a time sits at a host. What fails is tried again after
 //! a growing pause and is told to the JobTracker, which decides whether the map runs again.
 
+use crate::task::map_of;
 use proto::mr::{MapAvailable, MapEvent, map_event};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -71,11 +72,6 @@ pub(super) struct Book<T> {
     pause: Duration,
 }
 
-/// The map a given attempt belongs to: `job_7.m3.0` is of map 3.
-fn map_of(attempt: &str) -> Option<u32> {
-    attempt.split('.').nth(1)?.strip_prefix('m')?.parse().ok()
-}
-
 /// Whether queued work is still wanted: it may have been withdrawn, or queued elsewhere.
 fn is_wanted<T>(entries: &BTreeMap<u32, Entry<T>>, work: &Work) -> bool {
     let state = entries.get(&work.map).map(|entry| &entry.state);
@@ -93,17 +89,23 @@ impl<T> Book<T> {
         self.here
     }
 
-    /// Takes one event of the list. False if it makes no sense.
-    pub(super) fn event(&mut self, event: MapEvent, now: Instant) -> bool {
+    /// Takes one event of the list; gives it back if it makes no sense.
+    pub(super) fn event(&mut self, event: MapEvent, now: Instant) -> Result<(), MapEvent> {
+        let attempt = match &event.kind {
+            Some(map_event::Kind::Available(available)) => &available.attempt,
+            Some(map_event::Kind::Withdrawn(attempt)) => attempt,
+            None => return Err(event),
+        };
+        let Some(map) = map_of(attempt) else { return Err(event) };
         match event.kind {
-            Some(map_event::Kind::Available(available)) => self.available(available, now),
-            Some(map_event::Kind::Withdrawn(attempt)) => self.withdrawn(&attempt, now),
-            None => false,
+            Some(map_event::Kind::Available(available)) => self.available(map, available, now),
+            Some(map_event::Kind::Withdrawn(attempt)) => self.withdrawn(map, &attempt, now),
+            None => {}
         }
+        Ok(())
     }
 
-    fn available(&mut self, available: MapAvailable, now: Instant) -> bool {
-        let Some(map) = map_of(&available.attempt) else { return false };
+    fn available(&mut self, map: u32, available: MapAvailable, now: Instant) {
         let new = || Entry { sources: Vec::new(), state: State::Missing, failures: 0 };
         let entry = self.entries.entry(map).or_insert_with(new);
         entry.sources.retain(|source| source.attempt != available.attempt);
@@ -111,17 +113,15 @@ impl<T> Book<T> {
         if matches!(entry.state, State::Missing) {
             self.queue(map, now);
         }
-        true
     }
 
-    fn withdrawn(&mut self, withdrawn: &str, now: Instant) -> bool {
-        let Some(map) = map_of(withdrawn) else { return false };
-        let Some(entry) = self.entries.get_mut(&map) else { return true };
+    fn withdrawn(&mut self, map: u32, withdrawn: &str, now: Instant) {
+        let Some(entry) = self.entries.get_mut(&map) else { return };
         entry.sources.retain(|source| source.attempt != withdrawn);
         let (State::Queued { attempt } | State::Fetching { attempt } | State::Here { attempt, .. }) =
             &entry.state
         else {
-            return true;
+            return;
         };
         if attempt == withdrawn {
             self.here -= u32::from(matches!(entry.state, State::Here { .. }));
@@ -129,7 +129,6 @@ impl<T> Book<T> {
             entry.failures = 0;
             self.queue(map, now);
         }
-        true
     }
 
     /// Queues a map at the host of one of its sources, if it has any: the newest first, then each in turn.
@@ -242,14 +241,16 @@ impl<T> Book<T> {
         told
     }
 
-    /// All that is here, by map.
-    pub(super) fn into_outputs(self) -> Vec<T> {
-        let entries = self.entries.into_values();
-        entries
-            .filter_map(|entry| match entry.state {
-                State::Here { output, .. } => Some(output),
-                _ => None,
-            })
-            .collect()
+    /// All that is here and whose it is, by the maps' places in the input; by number where those are the same.
+    pub(super) fn into_outputs(self) -> Vec<(String, T)> {
+        let mut placed = Vec::with_capacity(self.entries.len());
+        for (map, entry) in self.entries {
+            let State::Here { attempt, output } = entry.state else { continue };
+            let source = entry.sources.iter().find(|source| source.attempt == attempt);
+            let place = source.map_or((0, 0), |source| (source.root, source.start));
+            placed.push(((place, map), (attempt, output)));
+        }
+        placed.sort_unstable_by_key(|(place, _)| *place);
+        placed.into_iter().map(|(_, output)| output).collect()
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     FetchOptions, MapFeed,
     book::{Blame, Book, Work},
-    source::{Connection, FetchError, Output, Seat, fetch_local},
+    source::{Connection, FetchError, Output, Seat},
 };
 use crate::{engine::Scratch, error::TaskError, segment::Run};
 use proto::mr::MapEvent;
@@ -78,9 +78,8 @@ impl<'a> Fetchers<'a> {
             return Err(error);
         }
         for event in events {
-            let words = format!("{event:?}");
-            if !desk.book.event(event, now) {
-                return Err(TaskError::Program(format!("{words} is no map event: a bug of the tracker")));
+            if let Err(event) = desk.book.event(event, now) {
+                return Err(TaskError::Program(format!("{event:?} is no map event: a bug of the tracker")));
             }
         }
         self.bell.notify_all();
@@ -99,10 +98,10 @@ impl<'a> Fetchers<'a> {
         self.bell.notify_all();
     }
 
-    /// What has been fetched, by map.
-    pub(super) fn into_runs(self) -> Vec<Run> {
+    /// What has been fetched and from which attempts, in the order of the maps' places.
+    pub(super) fn into_runs(self) -> impl Iterator<Item = (String, Run)> {
         let desk = self.desk.into_inner().unwrap_or_else(PoisonError::into_inner);
-        desk.book.into_outputs().into_iter().map(Output::into_run).collect()
+        desk.book.into_outputs().into_iter().map(|(attempt, output)| (attempt, output.into_run()))
     }
 
     /// A fetcher's life.
@@ -146,9 +145,6 @@ impl<'a> Fetchers<'a> {
         connection: &mut Option<Connection>,
         seat: usize,
     ) -> Result<Output, FetchError> {
-        if !work.local_path.is_empty() {
-            return fetch_local(work, self.options.partition, &self.bytes);
-        }
         let seat = Seat {
             options: self.options,
             scratch: self.scratch,
@@ -160,7 +156,7 @@ impl<'a> Fetchers<'a> {
                 !desk.over
             },
         };
-        seat.fetch(work, connection)
+        if work.local_path.is_empty() { seat.fetch(work, connection) } else { seat.fetch_local(work) }
     }
 
     /// Enters what came of it; returns more work at the same host.

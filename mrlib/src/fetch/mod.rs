@@ -1,7 +1,7 @@
 //! The shuffle as a reduce sees it: follows the list of map outputs and fetches its partition of each.
 //!
-//! Small outputs stay in memory while the budget lasts; others go to scratch files, each byte once; output on this
-//! node's disks is read where it is. Every partition is verified before it counts. Each stays by itself until all
+//! Small outputs stay in memory while the budget lasts; others go to scratch files, each byte once, or are read where
+//! they are if that is this node. Every partition is verified before it counts. Each stays by itself until all
 //! are here, so that a withdrawn one can be replaced. What cannot be fetched is tried again for as long as the
 //! JobTracker lets the reduce wait; a full disk here is this task's own error.
 
@@ -72,16 +72,19 @@ pub trait FetchListener {
     fn progress(&mut self, progress: FetchProgress);
     /// This attempt's output could not be fetched.
     fn unfetched(&mut self, attempt: &str);
+    /// It is at work, or waits for maps: called several times a second.
+    fn beat(&mut self);
 }
 
-/// Fetches this reduce's partition of every map; returns the runs in the order of the maps, empty ones left out.
+/// Fetches this reduce's partition of every map; returns the runs with the attempts that made them, in the order of the
+/// maps' places ([`proto::mr::MapAvailable`]: root, then start), empty ones left out.
 pub fn fetch_all(
     feed: &MapFeed,
     options: &FetchOptions,
     scratch: &Scratch,
     stop: &StopFlag,
     listener: &mut dyn FetchListener,
-) -> Result<Vec<Run>, TaskError> {
+) -> Result<Vec<(String, Run)>, TaskError> {
     let fetchers = Fetchers::new(feed, options, scratch);
     let followed = thread::scope(|scope| {
         for seat in 0..options.parallel {
@@ -93,8 +96,7 @@ pub fn fetch_all(
         followed
     });
     followed?;
-    let runs = fetchers.into_runs();
-    Ok(runs.into_iter().filter(|run| run.extent.records > 0).collect())
+    Ok(fetchers.into_runs().filter(|(_, run)| run.extent.records > 0).collect())
 }
 
 /// Hands news to the fetchers until all maps are here.
@@ -108,6 +110,7 @@ fn follow(
     loop {
         let news = feed.wait(seen, rings, LOOK_PERIOD);
         stop.check()?;
+        listener.beat();
         seen += news.events.len();
         rings = news.rings;
         let report = fetchers.take_news(news.events, Instant::now())?;

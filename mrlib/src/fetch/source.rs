@@ -8,7 +8,7 @@ use super::{
 use crate::{
     engine::Scratch,
     error::TaskError,
-    segment::{Extent, Index, Run, Stored},
+    segment::{Extent, Run, Stored},
 };
 use bytes::Bytes;
 use std::{
@@ -16,7 +16,7 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{TcpStream, ToSocketAddrs as _},
     os::unix::fs::FileExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -89,33 +89,54 @@ pub(super) struct Seat<'a> {
     pub(super) opened: &'a dyn Fn(TcpStream) -> bool,
 }
 
-/// Output on this node's disks: verified, then read where it is. The open file outlives its deletion.
-pub(super) fn fetch_local(work: &Work, partition: u32, bytes: &AtomicU64) -> Result<Output, FetchError> {
-    let path = Path::new(&work.local_path);
-    let gone = |error: &dyn std::fmt::Display| theirs(Blame::Gone, format!("{}: {error}", path.display()));
-    let index = Index::read(path).map_err(|error| gone(&error))?;
-    let extent = *index
-        .extents
-        .get(partition as usize)
-        .ok_or_else(|| gone(&format!("it has no partition {partition}, but {}", index.extents.len())))?;
-    let file = File::open(path).map_err(|error| gone(&error))?;
-    let mut buffer = vec![0; CHUNK_BYTES.min(extent.stored as usize)];
-    let (mut at, mut crc) = (0, 0);
-    while at < extent.stored {
-        let length = buffer.len().min((extent.stored - at) as usize);
-        file.read_exact_at(&mut buffer[..length], extent.offset + at).map_err(|error| gone(&error))?;
-        crc = crc32c::crc32c_append(crc, &buffer[..length]);
-        at += length as u64;
-    }
-    if crc != extent.crc {
-        return Err(gone(&format!("the checksum of partition {partition} does not match")));
-    }
-    bytes.fetch_add(extent.stored, Ordering::Relaxed);
-    let run = Run { stored: Stored::Open(Arc::new(file)), extent, name: work.attempt.as_str().into() };
-    Ok(Output { run, _lease: None })
+/// Whose fault it is that an output on this node cannot be read: its own if it is not there or not what was written,
+/// else this task's (too many open files, a disk that fails), for which no map is to run again.
+fn local_trouble(error: TaskError) -> FetchError {
+    let gone = match &error {
+        TaskError::Damaged { .. } => true,
+        TaskError::Io { source, .. } => {
+            matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+        }
+        _ => false,
+    };
+    if gone { theirs(Blame::Gone, error.to_string()) } else { FetchError::Own(error) }
 }
 
 impl Seat<'_> {
+    /// Output on this node's disks: verified, then read where it is. What is small is kept in memory: an open file for
+    /// each of many maps would be too many.
+    pub(super) fn fetch_local(&self, work: &Work) -> Result<Output, FetchError> {
+        let path = PathBuf::from(&work.local_path);
+        let mut run = Run::of_file(path.clone(), self.options.partition).map_err(local_trouble)?;
+        let extent = run.extent;
+        if extent.stored == 0 {
+            return Ok(Output { run: Run::in_memory(&work.attempt, Bytes::new(), extent), _lease: None });
+        }
+        let unreadable = |error| local_trouble(TaskError::io(format!("read {}", path.display()))(error));
+        let file = File::open(&path).map_err(unreadable)?;
+        let mut buffer = vec![0; CHUNK_BYTES.min(extent.stored as usize)];
+        let (mut at, mut crc) = (0, 0);
+        while at < extent.stored {
+            let length = buffer.len().min((extent.stored - at) as usize);
+            file.read_exact_at(&mut buffer[..length], extent.offset + at).map_err(unreadable)?;
+            crc = crc32c::crc32c_append(crc, &buffer[..length]);
+            at += length as u64;
+        }
+        if crc != extent.crc {
+            let why = format!("{}: partition {} is damaged", path.display(), self.options.partition);
+            return Err(theirs(Blame::Gone, why));
+        }
+        self.bytes.fetch_add(extent.stored, Ordering::Relaxed);
+        let small = extent.stored as usize == buffer.len();
+        let lease = if small { self.reserve(extent.stored) } else { None };
+        if lease.is_some() {
+            run = Run::in_memory(&work.attempt, Bytes::from(buffer), extent);
+        }
+        run.name = work.attempt.as_str().into();
+        run.verified = true;
+        Ok(Output { run, _lease: lease })
+    }
+
     /// Fetches from a server. The connection is kept if it can be used again.
     pub(super) fn fetch(
         &self,
@@ -185,7 +206,7 @@ impl Seat<'_> {
             bytes.extend_from_slice(chunk);
             Ok(())
         })?;
-        Ok(Run::in_memory(&work.attempt, Bytes::from(bytes), coming))
+        Ok(Run { verified: true, ..Run::in_memory(&work.attempt, Bytes::from(bytes), coming) })
     }
 
     /// Writes to a scratch file. If a disk is full, another is tried, for which the output must be asked for again.
@@ -209,7 +230,8 @@ impl Seat<'_> {
         let (file, received) = self.scratch.create("fetch", write).map_err(FetchError::Own)?;
         received?;
         let name = work.attempt.as_str().into();
-        Ok(Run { stored: Stored::Scratch(file), extent: coming, name })
+        // It has gone through a disk since it was verified.
+        Ok(Run { stored: Stored::Scratch(file), extent: coming, name, verified: false })
     }
 
     /// Takes the announced bytes off the connection and verifies them. An error of `put` is this task's own.

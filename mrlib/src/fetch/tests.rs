@@ -8,7 +8,6 @@ use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::fs::FileExt as _,
-    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -142,6 +141,7 @@ struct Shuffle {
     options: FetchOptions,
     stop: StopFlag,
     unfetched: Vec<String>,
+    beats: u32,
     seen: u64,
     on_news: Box<OnNews>,
 }
@@ -159,6 +159,7 @@ impl Shuffle {
             options,
             stop: StopFlag::default(),
             unfetched: Vec::new(),
+            beats: 0,
             seen: 0,
             on_news: Box::new(|_, _| Vec::new()),
         };
@@ -176,7 +177,8 @@ impl Shuffle {
         let (feed, options, scratch, stop) =
             (self.feed.clone(), self.options.clone(), self.scratch.clone(), self.stop.clone());
         let runs = fetch_all(&feed, &options, &scratch, &stop, self)?;
-        Ok(runs.iter().map(|run| (run.name.to_string(), stored(run))).collect())
+        assert!(runs.iter().all(|(attempt, run)| *attempt == *run.name));
+        Ok(runs.iter().map(|(attempt, run)| (attempt.clone(), stored(run))).collect())
     }
 
     fn news(&mut self, progress: FetchProgress) {
@@ -195,6 +197,10 @@ impl FetchListener for Shuffle {
     fn unfetched(&mut self, attempt: &str) {
         self.unfetched.push(attempt.to_owned());
         self.news(FetchProgress::default());
+    }
+
+    fn beat(&mut self) {
+        self.beats += 1;
     }
 }
 
@@ -257,7 +263,7 @@ fn what_is_small_stays_in_memory_and_what_is_not_leaves_with_its_run() {
         let (feed, options, scratch, stop) =
             (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
         let runs = fetch_all(&feed, &options, &scratch, &stop, &mut shuffle).expect("a good server");
-        let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
+        let names: Vec<&str> = runs.iter().map(|(attempt, _)| attempt.as_str()).collect();
         assert_eq!(names, attempts, "in the order of the maps");
         assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), on_disk);
         drop(runs);
@@ -361,14 +367,79 @@ fn the_number_of_maps_may_grow() {
 }
 
 #[test]
-fn a_full_disk_here_blames_nobody_else() {
+fn a_disk_here_that_takes_nothing_blames_nobody_else() {
     let server = Server::start(|_, _| Manner::Well);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
     shuffle.options.memory = 0;
-    shuffle.scratch = Scratch::new(vec![PathBuf::from("/nowhere/at/all")]);
-    let error = shuffle.run().expect_err("there is no such folder").to_string();
-    assert!(error.contains("/nowhere/at/all"), "{error}");
+    // Whatever is written there, the device is full.
+    let full = shuffle.folder.path().join("full");
+    std::fs::create_dir(&full).expect("a folder");
+    std::os::unix::fs::symlink("/dev/full", full.join("fetch-0")).expect("a link");
+    shuffle.scratch = Scratch::new(vec![full.clone()]);
+    let error = shuffle.run().expect_err("nothing fits").to_string();
+    assert!(error.contains(&full.display().to_string()) && error.contains("No space left"), "{error}");
     assert!(shuffle.unfetched.is_empty());
+}
+
+#[test]
+fn trouble_of_our_own_with_an_output_here_blames_nobody_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("output");
+    std::fs::write(&path, b"").expect("a disk");
+    std::fs::create_dir(Index::path_of(&path)).expect("a disk");
+    let mut shuffle = Shuffle::new(1, vec![local("job_1.m0.0", &path)]);
+    let error = shuffle.run().expect_err("a folder cannot be read");
+    assert!(matches!(error, TaskError::Io { .. }), "{error}");
+    assert!(shuffle.unfetched.is_empty(), "the map is not to run again for that");
+}
+
+#[test]
+fn outputs_come_in_the_order_of_their_places() {
+    let server = Server::start(|_, _| Manner::Well);
+    let places = [(2, 0), (0, 500), (1, 0), (0, 0), (0, 0)];
+    let events = places.iter().enumerate().map(|(map, (root, start))| {
+        let mut event = available(&format!("job_1.m{map}.0"), &server.addr);
+        if let Some(map_event::Kind::Available(available)) = &mut event.kind {
+            (available.root, available.start) = (*root, *start);
+        }
+        event
+    });
+    let mut shuffle = Shuffle::new(5, events.collect());
+    let (feed, options, scratch, stop) =
+        (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
+    let runs = fetch_all(&feed, &options, &scratch, &stop, &mut shuffle).expect("a good server");
+    let order: Vec<&str> = runs.iter().map(|(attempt, _)| attempt.as_str()).collect();
+    assert_eq!(order, ["job_1.m3.0", "job_1.m4.0", "job_1.m1.0", "job_1.m2.0", "job_1.m0.0"]);
+}
+
+fn local(attempt: &str, path: &std::path::Path) -> MapEvent {
+    let (attempt, local_path) = (attempt.to_owned(), path.display().to_string());
+    let available = MapAvailable { attempt, local_path, ..MapAvailable::default() };
+    MapEvent { kind: Some(map_event::Kind::Available(available)) }
+}
+
+#[test]
+fn an_output_here_is_not_kept_open() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |map: u32, bytes: usize| {
+        let path = folder.path().join(format!("m{map}"));
+        let mut writer = SegmentWriter::create(&path, PARTITION + 1, false).expect("a disk");
+        if bytes > 0 {
+            writer.append(PARTITION, b"key", &vec![b'x'; bytes]).expect("a disk");
+        }
+        writer.finish().and_then(|index| index.write(&path)).expect("a disk");
+        local(&format!("job_1.m{map}.0"), &path)
+    };
+    let events = vec![write(0, 0), write(1, 10), write(2, 3 << 20)];
+    let mut shuffle = Shuffle::new(3, events);
+    let (feed, options, scratch, stop) =
+        (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
+    let runs = fetch_all(&feed, &options, &scratch, &stop, &mut shuffle).expect("sound outputs");
+    let kinds: Vec<_> = runs.iter().map(|(_, run)| (&run.stored, run.verified)).collect();
+    assert!(matches!(kinds[..], [(Stored::Memory(_), true), (Stored::File(_), true)]), "{kinds:?}");
+    for (_, run) in &runs {
+        assert!(run.open().and_then(|mut reader| reader.next()).expect("sound"));
+    }
 }
 
 #[test]
@@ -384,6 +455,7 @@ fn stop_ends_a_fetch_from_a_silent_server() {
     let error = shuffle.run().expect_err("told to stop");
     teller.join().expect("no panic");
     assert_eq!(error.to_string(), "stopped: preempted");
+    assert!(shuffle.beats > 0, "whoever waits is alive");
 }
 
 #[test]
@@ -396,11 +468,6 @@ fn output_on_this_node_is_read_in_place_after_it_was_verified() {
         let index = writer.finish().expect("a disk");
         index.write(&path).expect("a disk");
         path
-    };
-    let local = |attempt: &str, path: &std::path::Path| {
-        let (attempt, local_path) = (attempt.to_owned(), path.display().to_string());
-        let available = MapAvailable { attempt, local_path, ..MapAvailable::default() };
-        MapEvent { kind: Some(map_event::Kind::Available(available)) }
     };
     let (good, bad, again) = (write("job_1.m0.0"), write("job_1.m1.0"), write("job_1.m1.1"));
     let mut bytes = std::fs::read(&bad).expect("a disk");

@@ -121,9 +121,13 @@ impl DfsFile {
                 Now::Stream { reader, offset, bytes, end }
                     if reader.position() == self.at && self.at < *end =>
                 {
-                    *offset = self.at;
-                    let Some(next) = self.runtime.block_on(reader.next())? else { return Ok(0) };
-                    *bytes = next;
+                    let Some(next) = self.runtime.block_on(reader.next())? else {
+                        let (path, at, end) = (&self.status.path, self.at, *end);
+                        let words =
+                            format!("{path} ends at byte {at} although it should have {end} and more");
+                        return Err(TaskError::Program(words));
+                    };
+                    (*offset, *bytes) = (self.at, next);
                 }
                 _ => self.turn_to_block()?,
             }
@@ -151,7 +155,7 @@ impl ByteSource for DfsFile {
         Ok(match &self.now {
             Now::Nowhere => &[],
             Now::Mapped { offset, block } => &block.bytes()[(at - offset) as usize..][..length],
-            Now::Stream { offset, bytes, .. } => &bytes[(at - offset) as usize..],
+            Now::Stream { offset, bytes, .. } => &bytes[(at - offset) as usize..][..length],
         })
     }
 

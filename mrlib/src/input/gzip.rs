@@ -1,16 +1,22 @@
-//! Decompresses a gzip file of one or more members.
+//! Decompresses a gzip file of one or more members. Zeros behind the last, as tapes and some tools leave them, are
+//! passed over.
 
 use super::ByteSource;
 use crate::error::TaskError;
-use flate2::read::MultiGzDecoder;
-use std::io::{self, Read};
+use flate2::bufread::GzDecoder;
+use std::{
+    io::{self, BufRead, Read},
+    mem,
+};
 
 const STRETCH_BYTES: usize = 256 << 10;
 
 /// The decompressed bytes of another source. They can only be read from the start, once; a seek goes forward by reading,
 /// or back within the last stretch.
 pub struct Gunzip {
-    decoder: MultiGzDecoder<Stored>,
+    /// Of the current member; between two it is being replaced.
+    decoder: GzDecoder<Stored>,
+    over: bool,
     path: String,
     buffer: Vec<u8>,
     /// Of `buffer`'s first byte.
@@ -21,8 +27,8 @@ pub struct Gunzip {
 impl Gunzip {
     /// Over a source at its start.
     pub fn new(source: Box<dyn ByteSource>, path: &str) -> Self {
-        let decoder = MultiGzDecoder::new(Stored { source, left: Vec::new(), at: 0 });
-        Self { decoder, path: path.to_owned(), buffer: Vec::new(), offset: 0, at: 0 }
+        let decoder = GzDecoder::new(Stored { source: Some(source), left: Vec::new(), at: 0 });
+        Self { decoder, over: false, path: path.to_owned(), buffer: Vec::new(), offset: 0, at: 0 }
     }
 
     /// Decompresses the next stretch; false at the end.
@@ -30,9 +36,9 @@ impl Gunzip {
         self.offset += self.buffer.len() as u64;
         self.buffer.resize(STRETCH_BYTES, 0);
         let mut filled = 0;
-        while filled < STRETCH_BYTES {
+        while filled < STRETCH_BYTES && !self.over {
             match self.decoder.read(&mut self.buffer[filled..]) {
-                Ok(0) => break,
+                Ok(0) => self.next_member()?,
                 Ok(length) => filled += length,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.failed(error)),
@@ -40,6 +46,16 @@ impl Gunzip {
         }
         self.buffer.truncate(filled);
         Ok(filled > 0)
+    }
+
+    /// At a member's end: goes to the next, if there is one.
+    fn next_member(&mut self) -> Result<(), TaskError> {
+        let nothing = Stored { source: None, left: Vec::new(), at: 0 };
+        let mut stored = mem::replace(&mut self.decoder, GzDecoder::new(nothing)).into_inner();
+        let over = stored.skip_zeros();
+        self.decoder = GzDecoder::new(stored);
+        self.over = over.map_err(|error| self.failed(error))?;
+        Ok(())
     }
 
     fn failed(&self, error: io::Error) -> TaskError {
@@ -80,28 +96,56 @@ impl ByteSource for Gunzip {
 
     fn consumed(&self) -> u64 {
         let stored = self.decoder.get_ref();
-        stored.source.consumed() - (stored.left.len() - stored.at) as u64
+        let consumed = stored.source.as_ref().map_or(0, |source| source.consumed());
+        consumed - (stored.left.len() - stored.at) as u64
     }
 }
 
-/// A source as a `Read`.
+/// A source as a `BufRead`.
 struct Stored {
-    source: Box<dyn ByteSource>,
+    /// None: nothing comes.
+    source: Option<Box<dyn ByteSource>>,
     left: Vec<u8>,
     at: usize,
 }
 
+impl Stored {
+    /// Passes over zeros; true if nothing is behind them.
+    fn skip_zeros(&mut self) -> io::Result<bool> {
+        loop {
+            let left = self.fill_buf()?;
+            let zeros = left.iter().take_while(|byte| **byte == 0).count();
+            let (over, other) = (left.is_empty(), zeros < left.len());
+            self.consume(zeros);
+            if over || other {
+                return Ok(over);
+            }
+        }
+    }
+}
+
 impl Read for Stored {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.left.len() {
-            let next = self.source.next().map_err(io::Error::other)?;
+        let length = self.fill_buf()?.read(buffer)?;
+        self.consume(length);
+        Ok(length)
+    }
+}
+
+impl BufRead for Stored {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.at == self.left.len()
+            && let Some(source) = &mut self.source
+        {
+            let next = source.next().map_err(io::Error::other)?;
             self.left.clear();
             self.left.extend_from_slice(next);
             self.at = 0;
         }
-        let length = buffer.len().min(self.left.len() - self.at);
-        buffer[..length].copy_from_slice(&self.left[self.at..][..length]);
+        Ok(&self.left[self.at..])
+    }
+
+    fn consume(&mut self, length: usize) {
         self.at += length;
-        Ok(length)
     }
 }

@@ -186,6 +186,10 @@ proptest! {
         let named = |range| SplitSpec { path: "/file.gz".into(), ..spec(range, InputFormat::Lines) };
         let length = stored.len() as u64;
         prop_assert_eq!(all(&stored, stretch, named(0..length)), model(&bytes, InputFormat::Lines));
+        let padded = [stored.as_slice(), &[0; 700]].concat();
+        prop_assert_eq!(all(&padded, stretch, named(0..length + 700)), model(&bytes, InputFormat::Lines));
+        let garbage = [stored.as_slice(), &[0, 7, 7]].concat();
+        prop_assert!(drain(&mut *open(&garbage, stretch, named(0..length + 3))).is_err());
         let source = Memory { bytes: Vec::new(), at: 0, stretch };
         let tail = open_split(named(1..2), Box::new(source));
         prop_assert!(tail.is_err());

@@ -133,3 +133,17 @@ fn passes_are_full_and_take_the_smallest_neighbours() {
     assert_eq!(next_pass(&[9, 9, 1, 1, 9], 4), Some(2..4));
     assert_eq!(next_pass(&[9, 1, 1, 1, 9], 3), Some(1..4));
 }
+
+#[test]
+fn as_many_runs_are_merged_as_there_is_memory_for() {
+    let mib = |n: u64| n << 20;
+    assert_eq!(factor_for(vec![128 << 10; 1000], mib(16), 64), 64);
+    assert_eq!(factor_for(vec![128 << 10; 1000], mib(4), 64), 32);
+    // Small memory does not make for merges of two.
+    assert_eq!(factor_for(vec![128 << 10; 1000], 1, 64), 8);
+    let huge = [vec![mib(200); 5], vec![128 << 10; 100]].concat();
+    assert_eq!(factor_for(huge.clone(), mib(64), 64), 2);
+    assert_eq!(factor_for(huge.clone(), mib(700), 64), 3);
+    assert_eq!(factor_for(huge, mib(1100), 64), 64);
+    assert_eq!(factor_for(Vec::new(), 0, 1), 2);
+}

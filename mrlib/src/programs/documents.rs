@@ -18,8 +18,10 @@ fn file_name(context: &Context) -> Vec<u8> {
     context.source().rsplit('/').next().unwrap_or_default().as_bytes().to_vec()
 }
 
-/// A separator that cannot be in a word or, in practice, in a file's name.
-const BAR: u8 = b'|';
+/// Between words, none of which can hold it, and before a file's name, which can.
+const SPACE: u8 = b' ';
+/// Behind a file's name, which cannot hold it: all keys of a file sort together, whatever the names and the words.
+const END_OF_NAME: u8 = 0;
 
 struct WordToFile;
 
@@ -36,8 +38,9 @@ impl Mapper for WordToFile {
     }
 }
 
-/// Each different value once. They come sorted, so equal ones are neighbours.
-struct Distinct;
+/// Each value once for all equal neighbours: for a reducer, whose values come sorted, each different one once; as a
+/// combiner, whose values come as they were put out, it drops what it can.
+pub(super) struct Distinct;
 
 impl Reducer for Distinct {
     fn reduce(
@@ -47,12 +50,12 @@ impl Reducer for Distinct {
         out: &mut dyn Emit,
         _context: &mut Context,
     ) -> Result<(), TaskError> {
-        let mut last: Option<Vec<u8>> = None;
+        let (mut last, mut first) = (Vec::new(), true);
         while let Some(value) = values.next()? {
-            if last.as_deref() != Some(value) {
-                let value = value.to_vec();
-                out.emit(key, &value)?;
-                last = Some(value);
+            if first || last != value {
+                out.emit(key, value)?;
+                value.clone_into(&mut last);
+                first = false;
             }
         }
         Ok(())
@@ -71,14 +74,14 @@ impl Reducer for Listed {
         _context: &mut Context,
     ) -> Result<(), TaskError> {
         let mut list: Vec<u8> = Vec::new();
-        let mut last: Vec<u8> = Vec::new();
+        let mut last = 0;
         while let Some(value) = values.next()? {
-            if list.is_empty() || last != value {
+            if list.is_empty() || list[last..] != *value {
                 if !list.is_empty() {
-                    list.push(b' ');
+                    list.push(SPACE);
                 }
+                last = list.len();
                 list.extend_from_slice(value);
-                last = value.to_vec();
             }
         }
         out.emit(key, &list)
@@ -89,7 +92,7 @@ pub(super) fn inverted_index(_conf: &Conf) -> Result<Job, TaskError> {
     Ok(Job::map(|_| Ok(WordToFile)).combine(|_| Ok(Distinct)).reduce(|_| Ok(Listed)).sorted_values())
 }
 
-/// `FILE|WORD` with a one: counted first, then regrouped by file within the reducer's sorted stream.
+/// `FILE NUL WORD` with a one: counted first, then regrouped by file within the reducer's sorted stream.
 struct FileAndWord;
 
 impl Mapper for FileAndWord {
@@ -101,7 +104,7 @@ impl Mapper for FileAndWord {
         context: &mut Context,
     ) -> Result<(), TaskError> {
         let mut key = file_name(context);
-        key.push(BAR);
+        key.push(END_OF_NAME);
         let stem = key.len();
         for word in words(line) {
             key.truncate(stem);
@@ -117,7 +120,7 @@ struct ByFile;
 
 impl Partitioner for ByFile {
     fn partition(&self, key: &[u8], _value: &[u8], partitions: u32) -> u32 {
-        let file = key.split(|byte| *byte == BAR).next().unwrap_or_default();
+        let file = key.split(|byte| *byte == END_OF_NAME).next().unwrap_or_default();
         crate::partition::HashPartitioner.partition(file, b"", partitions)
     }
 }
@@ -138,7 +141,7 @@ impl TermVector {
         let mut line = Vec::new();
         for (count, word) in self.terms.drain(..) {
             if !line.is_empty() {
-                line.push(b' ');
+                line.push(SPACE);
             }
             line.extend_from_slice(&word);
             line.extend_from_slice(format!(":{count}").as_bytes());
@@ -155,7 +158,7 @@ impl Reducer for TermVector {
         out: &mut dyn Emit,
         _context: &mut Context,
     ) -> Result<(), TaskError> {
-        let cut = key.iter().position(|byte| *byte == BAR).ok_or("a term without its file")?;
+        let cut = key.iter().position(|byte| *byte == END_OF_NAME).ok_or("a term without its file")?;
         let (file, word) = (&key[..cut], &key[cut + 1..]);
         if file != self.file {
             self.flush(out)?;
@@ -200,7 +203,7 @@ impl Mapper for Sequences {
             key.clear();
             for word in three {
                 key.extend_from_slice(word);
-                key.push(BAR);
+                key.push(SPACE);
             }
             key.extend_from_slice(&file);
             out.emit(&key, &ONE)?;
@@ -213,7 +216,7 @@ pub(super) fn sequence_count(_conf: &Conf) -> Result<Job, TaskError> {
     Ok(Job::map(|_| Ok(Sequences)).combine(|_| Ok(Combine)).reduce(|_| Ok(Total)))
 }
 
-/// From `W1|W2|W3|FILE TAB COUNT` to the sequence, and the count before the file so that it sorts by it.
+/// From `W1 W2 W3 FILE TAB COUNT` to the sequence, and the count before the file so that it sorts by it.
 struct SequenceToFile;
 
 impl Mapper for SequenceToFile {
@@ -225,7 +228,8 @@ impl Mapper for SequenceToFile {
         _context: &mut Context,
     ) -> Result<(), TaskError> {
         let wrong = || TaskError::from("rankedinvertedindex reads what sequencecount wrote");
-        let cut = key.iter().rposition(|byte| *byte == BAR).ok_or_else(wrong)?;
+        let mut spaces = memchr::memchr_iter(SPACE, key);
+        let cut = spaces.nth(2).ok_or_else(wrong)?;
         let text = std::str::from_utf8(value).map_err(|_| wrong())?;
         let count: u64 = text.parse().map_err(|_| wrong())?;
         // Complemented, so that the largest count is the smallest value.
@@ -250,7 +254,7 @@ impl Reducer for Ranking {
             let (rank, file) = value.split_at_checked(8).ok_or("a rank is cut short")?;
             let count = !u64::from_be_bytes(rank.try_into().expect("eight bytes"));
             if !line.is_empty() {
-                line.push(b' ');
+                line.push(SPACE);
             }
             line.extend_from_slice(file);
             line.extend_from_slice(format!(":{count}").as_bytes());

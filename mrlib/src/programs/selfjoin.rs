@@ -3,6 +3,7 @@
 //! Each line is k sorted fields between commas. Two lines that agree on all but the last field give one line of
 //! k + 1: the shared fields and both last ones, in order.
 
+use super::documents::Distinct;
 use crate::{
     api::{Emit, Mapper, Reducer, Values},
     conf::Conf,
@@ -28,34 +29,6 @@ impl Mapper for CutLast {
     }
 }
 
-/// Drops doubles early; values come sorted.
-struct Distinct;
-
-impl Reducer for Distinct {
-    fn reduce(
-        &mut self,
-        key: &[u8],
-        values: &mut dyn Values,
-        out: &mut dyn Emit,
-        _context: &mut Context,
-    ) -> Result<(), TaskError> {
-        for last in distinct(values)? {
-            out.emit(key, &last)?;
-        }
-        Ok(())
-    }
-}
-
-fn distinct(values: &mut dyn Values) -> Result<Vec<Vec<u8>>, TaskError> {
-    let mut found: Vec<Vec<u8>> = Vec::new();
-    while let Some(value) = values.next()? {
-        if found.last().is_none_or(|last| last != value) {
-            found.push(value.to_vec());
-        }
-    }
-    Ok(found)
-}
-
 struct Pairs;
 
 impl Reducer for Pairs {
@@ -66,14 +39,27 @@ impl Reducer for Pairs {
         out: &mut dyn Emit,
         _context: &mut Context,
     ) -> Result<(), TaskError> {
-        let lasts = distinct(values)?;
+        // Values come sorted: equal ones are neighbours. All different ones lie in `bytes`, each up to its end.
+        let (mut bytes, mut ends) = (Vec::new(), vec![0]);
+        let mut start = 0;
+        while let Some(value) = values.next()? {
+            if ends.len() == 1 || bytes[start..] != *value {
+                start = bytes.len();
+                bytes.extend_from_slice(value);
+                ends.push(bytes.len());
+            }
+        }
         let mut line = Vec::new();
-        for (at, first) in lasts.iter().enumerate() {
-            for second in &lasts[at + 1..] {
-                line.clear();
-                for part in [key, b",", first, b",", second] {
-                    line.extend_from_slice(part);
-                }
+        for first in 0..ends.len() - 1 {
+            line.clear();
+            line.extend_from_slice(key);
+            line.push(b',');
+            line.extend_from_slice(&bytes[ends[first]..ends[first + 1]]);
+            line.push(b',');
+            let stem = line.len();
+            for second in first + 1..ends.len() - 1 {
+                line.truncate(stem);
+                line.extend_from_slice(&bytes[ends[second]..ends[second + 1]]);
                 out.emit(&line, b"")?;
             }
         }

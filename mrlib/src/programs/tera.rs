@@ -1,11 +1,8 @@
 //! The sort benchmark: make records, sort them, check the result.
 
-use super::{
-    gensort::{Checksum, KEY_BYTES, RECORD_BYTES, Records},
-    text::Pass,
-};
+use super::gensort::{Checksum, KEY_BYTES, RECORD_BYTES, Records};
 use crate::{
-    api::{Emit, Mapper, Reducer, Values},
+    api::{Emit, Mapper, Pass, Reducer, Values},
     conf::Conf,
     context::{Context, Counter},
     error::TaskError,

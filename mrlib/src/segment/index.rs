@@ -3,6 +3,7 @@
 //! On disk: `FMTX`, version u32, count u32, then for each partition offset, stored length, raw length, records and
 //! longest block as u64 and a CRC-32C as u32; last the CRC-32C of all that. Little endian.
 
+use super::LONG_BYTES;
 use crate::error::TaskError;
 use bytes::{Buf, BufMut};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,14 @@ pub struct Extent {
     pub block_max: u64,
     /// CRC-32C of the stored bytes.
     pub crc: u32,
+}
+
+impl Extent {
+    /// Memory that a reader of it needs: for its longest block as it is stored and, unless that is too long to have
+    /// been compressed, unpacked.
+    pub fn room(&self) -> u64 {
+        self.block_max + self.block_max.min(LONG_BYTES as u64)
+    }
 }
 
 /// The partitions of one segment file, in order.

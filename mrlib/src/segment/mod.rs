@@ -27,5 +27,7 @@ pub use writer::SegmentWriter;
 
 /// Raw bytes in a block, but for a record that is longer by itself.
 pub const BLOCK_BYTES: usize = 64 << 10;
+/// A record of this length is written as it is, not copied into a block first, and never compressed.
+const LONG_BYTES: usize = 1 << 20;
 /// Lengths before a block's bytes.
 const BLOCK_HEADER_BYTES: usize = 8;

@@ -1,6 +1,6 @@
 //! Reads one partition of a segment file, from wherever its stored bytes are.
 
-use super::{BLOCK_HEADER_BYTES, Extent, Index};
+use super::{BLOCK_HEADER_BYTES, Extent, Index, LONG_BYTES};
 use crate::{engine::ScratchFile, error::TaskError};
 use bytes::Bytes;
 use std::{
@@ -37,6 +37,8 @@ pub struct Run {
     pub extent: Extent,
     /// Named in errors.
     pub name: Arc<str>,
+    /// Its checksum has been found right, so that readers need not look again.
+    pub verified: bool,
 }
 
 impl Run {
@@ -52,12 +54,13 @@ impl Run {
                 why: "it has fewer partitions than asked for",
             });
         };
-        Ok(Self { stored: Stored::File(path), extent, name })
+        Ok(Self { stored: Stored::File(path), extent, name, verified: false })
     }
 
     /// Stored bytes that have been fetched. `extent.offset` does not matter.
     pub fn in_memory(name: &str, bytes: Bytes, extent: Extent) -> Self {
-        Self { stored: Stored::Memory(bytes), extent: Extent { offset: 0, ..extent }, name: name.into() }
+        let extent = Extent { offset: 0, ..extent };
+        Self { stored: Stored::Memory(bytes), extent, name: name.into(), verified: false }
     }
 
     /// A reader at the first record's door.
@@ -79,7 +82,7 @@ impl Run {
             read: 0,
             raw: 0,
             records: 0,
-            crc: 0,
+            crc: (!self.verified).then_some(0),
             ahead: None,
             packed: Vec::new(),
             unpacked: Vec::new(),
@@ -125,7 +128,8 @@ pub struct SegmentReader {
     read: u64,
     raw: u64,
     records: u64,
-    crc: u32,
+    /// Of what has been read; None if it need not be known.
+    crc: Option<u32>,
     /// The next block's header, read along with the block before it.
     ahead: Option<[u8; BLOCK_HEADER_BYTES]>,
     packed: Vec<u8>,
@@ -170,9 +174,10 @@ impl SegmentReader {
         &self.block()[self.value_at..self.value_end]
     }
 
-    /// Stored bytes read so far.
-    pub fn stored_read(&self) -> u64 {
-        self.read
+    /// Bytes of memory that it holds.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.packed.capacity() + self.unpacked.capacity()
     }
 
     #[inline]
@@ -188,6 +193,9 @@ impl SegmentReader {
     fn next_block(&mut self) -> Result<bool, TaskError> {
         if self.read == self.extent.stored {
             self.check()?;
+            // A merge has many readers, and some are at their end long before others.
+            (self.packed, self.unpacked, self.block) = (Vec::new(), Vec::new(), Block::Packed(0..0));
+            (self.at, self.value_at, self.value_end, self.end) = (0, 0, 0, 0);
             return Ok(false);
         }
         let left = self.extent.stored - self.read;
@@ -201,7 +209,7 @@ impl SegmentReader {
         if !fits || raw == 0 || stored == 0 || stored > raw || raw / EXPANSION_MAX > stored {
             return Err(self.damaged("a block's lengths make no sense"));
         }
-        self.crc = crc32c::crc32c_append(self.crc, &header);
+        self.crc = self.crc.map(|crc| crc32c::crc32c_append(crc, &header));
         self.read += BLOCK_HEADER_BYTES as u64;
         self.load(stored as usize)?;
         if stored < raw {
@@ -235,18 +243,21 @@ impl SegmentReader {
         let start = self.read as usize;
         match &self.source {
             Source::Memory(bytes) => {
-                self.crc = crc32c::crc32c_append(self.crc, &bytes[start..start + stored]);
+                self.crc = self.crc.map(|crc| crc32c::crc32c_append(crc, &bytes[start..start + stored]));
                 self.block = Block::Memory(start..start + stored);
             }
             Source::File(file) => {
                 // The next header comes along: one read a block.
                 let left = self.extent.stored - self.read - stored as u64;
                 let more = if left >= BLOCK_HEADER_BYTES as u64 { BLOCK_HEADER_BYTES } else { 0 };
+                if self.packed.capacity() > LONG_BYTES && stored + more <= LONG_BYTES {
+                    self.packed = Vec::new();
+                }
                 self.packed.resize(stored + more, 0);
                 let got = file.read_exact_at(&mut self.packed, self.extent.offset + self.read);
                 got.map_err(|error| self.unreadable(error))?;
                 self.ahead = self.packed[stored..].try_into().ok();
-                self.crc = crc32c::crc32c_append(self.crc, &self.packed[..stored]);
+                self.crc = self.crc.map(|crc| crc32c::crc32c_append(crc, &self.packed[..stored]));
                 self.block = Block::Packed(0..stored);
             }
         }
@@ -267,7 +278,7 @@ impl SegmentReader {
 
     /// At the end: is it what was written?
     fn check(&self) -> Result<(), TaskError> {
-        if self.crc != self.extent.crc {
+        if self.crc.is_some_and(|crc| crc != self.extent.crc) {
             return Err(self.damaged("its checksum does not match"));
         }
         if self.records != self.extent.records || self.raw != self.extent.raw {

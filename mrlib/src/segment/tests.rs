@@ -56,6 +56,12 @@ proptest! {
         let index = write(&path, 5, compress, &records);
         prop_assert_eq!(&Index::read(&path).unwrap(), &index);
         prop_assert_eq!(index.records(), records.len() as u64);
+        for (partition, extent) in index.extents.iter().enumerate() {
+            let own = records.iter().filter(|record| record.0 as usize == partition);
+            let longest = own.map(|record| record.1.len() + record.2.len()).max().unwrap_or(0) as u64;
+            prop_assert!(extent.block_max >= longest && extent.block_max <= extent.raw);
+            prop_assert!(extent.block_max <= (BLOCK_BYTES as u64).max(longest + 10));
+        }
         prop_assert_eq!(index.stored(), std::fs::metadata(&path).unwrap().len());
         let bytes = Bytes::from(std::fs::read(&path).unwrap());
         for partition in 0..5 {
@@ -88,7 +94,7 @@ proptest! {
         std::fs::write(&path, &bytes).unwrap();
         let memory = Run::in_memory("memory", bytes.into(), index.extents[0]);
         prop_assert_eq!(Run::of_file(path.clone(), 0).is_err(), cut, "a file that is cut");
-        let file = Run { stored: Stored::File(path), extent: index.extents[0], name: "file".into() };
+        let file = Run { stored: Stored::File(path), extent: index.extents[0], name: "file".into(), verified: false };
         for run in [file, memory] {
             prop_assert!(matches!(read(&run), Err(TaskError::Damaged { .. })), "byte {at}");
         }
@@ -112,6 +118,36 @@ proptest! {
         let told = Index::decode(&bytes, Path::new("index"));
         prop_assert!(matches!(told, Err(TaskError::Damaged { .. })), "byte {at}");
     }
+}
+
+#[test]
+fn a_verified_run_is_not_summed_again_but_still_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let index = write(&path, 1, false, &[(0, b"key".to_vec(), b"value".to_vec())]);
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    let run = Run::in_memory("memory", bytes.into(), index.extents[0]);
+    assert!(read(&run).is_err());
+    let run = Run { verified: true, ..run };
+    assert_eq!(read(&run).unwrap(), [(b"key".to_vec(), b"valud".to_vec())]);
+    let extent = Extent { records: 2, ..run.extent };
+    assert!(read(&Run { extent, ..run }).is_err());
+}
+
+#[test]
+fn a_long_block_does_not_stay_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let long = vec![7; 3 << 20];
+    write(&path, 1, true, &[(0, b"a".to_vec(), long), (0, b"b".to_vec(), b"1".to_vec())]);
+    let run = Run::of_file(path, 0).unwrap();
+    assert_eq!(run.extent.room(), run.extent.block_max + (1 << 20));
+    let mut reader = run.open().unwrap();
+    assert!(reader.next().unwrap() && reader.memory() > 3 << 20);
+    assert!(reader.next().unwrap() && reader.memory() < 1 << 20);
+    assert!(!reader.next().unwrap() && !reader.next().unwrap());
+    assert_eq!((reader.memory(), reader.key(), reader.value()), (0, &b""[..], &b""[..]));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::{
     api::{Emit, Reducer, Values},
     context::Context,
-    error::TaskError,
+    error::{TaskError, shown},
     merge::SortOrder,
 };
 use std::cmp::Ordering;
@@ -14,19 +14,35 @@ pub(crate) type Put<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), TaskErro
 /// A combiner and what it did.
 pub(crate) struct Combiner {
     reducer: Box<dyn Reducer>,
+    adds: bool,
     /// Its own: the mapper holds the task's while pairs come in.
     pub(crate) context: Context,
     pub(crate) records_in: u64,
     pub(crate) records_out: u64,
+    kept: Kept,
+}
+
+/// What has been put out for one key and waits to be sorted by value: bytes in one place, and where each pair is.
+#[derive(Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    /// Where the value starts, where the key does, and where both end.
+    pairs: Vec<(usize, usize, usize)>,
 }
 
 impl Combiner {
-    pub(crate) fn new(reducer: Box<dyn Reducer>) -> Self {
-        Self { reducer, context: Context::default(), records_in: 0, records_out: 0 }
+    pub(crate) fn new(reducer: Box<dyn Reducer>, context: Context) -> Self {
+        Self { adds: reducer.adds(), reducer, context, records_in: 0, records_out: 0, kept: Kept::default() }
     }
 
     #[inline]
     pub(crate) fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
+        if self.adds
+            && let (Ok(sum), Ok(value)) = (<&mut [u8; 8]>::try_from(&mut *into), <[u8; 8]>::try_from(value))
+        {
+            *sum = u64::from_le_bytes(*sum).wrapping_add(u64::from_le_bytes(value)).to_le_bytes();
+            return true;
+        }
         self.reducer.fold(into, value)
     }
 
@@ -38,15 +54,43 @@ impl Combiner {
         order: SortOrder,
         put: Put<'_>,
     ) -> Result<(), TaskError> {
-        let mut kept = Vec::new();
+        if !order.values {
+            let mut out = Checked { key, order, put };
+            return self.reducer.reduce(key, values, &mut out, &mut self.context);
+        }
+        let kept = &mut self.kept;
         let mut keep = |key: &[u8], value: &[u8]| {
-            kept.push((value.to_vec(), key.to_vec()));
+            kept.add(key, value);
             Ok(())
         };
-        let mut out = Checked { key, order, put: if order.values { &mut keep } else { &mut *put } };
-        self.reducer.reduce(key, values, &mut out, &mut self.context)?;
-        kept.sort_by(|a, b| a.0.cmp(&b.0));
-        kept.iter().try_for_each(|(value, key)| put(key, value))
+        let mut out = Checked { key, order, put: &mut keep };
+        let reduced = self.reducer.reduce(key, values, &mut out, &mut self.context);
+        reduced.and_then(|()| self.kept.give(put)).inspect_err(|_| self.kept.clear())
+    }
+}
+
+impl Kept {
+    fn add(&mut self, key: &[u8], value: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(key);
+        self.pairs.push((start, start + value.len(), self.bytes.len()));
+    }
+
+    /// Gives all to `put`, sorted by value, and forgets them.
+    fn give(&mut self, put: Put<'_>) -> Result<(), TaskError> {
+        let bytes = &self.bytes;
+        self.pairs.sort_by(|a, b| bytes[a.0..a.1].cmp(&bytes[b.0..b.1]));
+        for (value, key, end) in &self.pairs {
+            put(&bytes[*key..*end], &bytes[*value..*key])?;
+        }
+        self.clear();
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.pairs.clear();
     }
 }
 
@@ -60,9 +104,11 @@ struct Checked<'a, 'b> {
 impl Emit for Checked<'_, '_> {
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if self.order.keys.compare(self.key, key) != Ordering::Equal {
-            let (given, taken) = (key.escape_ascii(), self.key.escape_ascii());
-            let words =
-                format!("the combiner put out key \"{given}\" for key \"{taken}\": it must keep keys");
+            let words = format!(
+                "the combiner put out key {} for key {}: it must keep keys",
+                shown(key),
+                shown(self.key)
+            );
             return Err(TaskError::Program(words));
         }
         (self.put)(key, value)

@@ -1,8 +1,8 @@
 //! The map-side sort buffer: takes pairs, and makes one map output of them.
 //!
-//! Memory is bounded whatever comes: a full buffer is sorted and spilled to scratch folders, and spills are merged in
-//! the end. A pair longer than the buffer is a spill of its own. With a combiner, pairs are first gathered by key in a
-//! hash table, unless that turns out to gather little.
+//! A full buffer is sorted and spilled to scratch folders, and spills are merged in the end, as many at a time as there
+//! is memory for their blocks. A pair longer than the buffer is a spill of its own, and two such are merged whatever
+//! they take. With a combiner, pairs are first gathered by key in a hash table, unless that turns out to gather little.
 //!
 //! The same pairs and settings give the same bytes each time.
 
@@ -16,11 +16,11 @@ mod tests;
 use crate::{
     api::{Emit, Reducer},
     context::Context,
-    engine::{Scratch, ScratchFile},
+    engine::{Pulse, Scratch, ScratchFile, StopFlag},
     error::TaskError,
-    merge::{Cursor, Groups, Merge, SortOrder, next_pass},
+    merge::{Cursor, Groups, Merge, SortOrder, factor_for, next_pass},
     partition::Partitioning,
-    segment::{BLOCK_BYTES, Index, Run, SegmentWriter, Stored},
+    segment::{Extent, Index, Run, SegmentWriter, Stored},
 };
 use combine::Combiner;
 use plain::Plain;
@@ -31,9 +31,6 @@ use table::Table;
 const MEMORY_MAX: u64 = 4 << 30;
 /// Records between two calls of a `step`.
 const STEP_RECORDS: u64 = 4096;
-
-/// Merges of fewer runs than this (a mebibyte) would only be slow.
-const FACTOR_MIN: u64 = 8;
 
 /// Called now and then during long work: looks at the stop flag, tells progress.
 pub(crate) type Step<'a> = &'a mut dyn FnMut() -> Result<(), TaskError>;
@@ -65,11 +62,19 @@ struct Spill {
     index: Index,
 }
 
+impl Spill {
+    /// Memory for one reader of it.
+    fn room(&self) -> u64 {
+        self.index.extents.iter().map(Extent::room).max().unwrap_or(0)
+    }
+}
+
 /// The buffer.
 pub(crate) struct MapBuffer {
     spec: SortSpec,
     partitioning: Partitioning,
     scratch: Scratch,
+    pulse: Pulse,
     combiner: Option<Combiner>,
     /// Present while it is worth it.
     table: Option<Table>,
@@ -86,6 +91,7 @@ impl MapBuffer {
         partitioning: Partitioning,
         combiner: Option<Box<dyn Reducer>>,
         scratch: Scratch,
+        pulse: Pulse,
     ) -> Self {
         let bytes_max = spec.memory_bytes.min(MEMORY_MAX - 1) as usize;
         let table = combiner.as_ref().and_then(|_| Table::new(spec.order, bytes_max, partitioning.by_key()));
@@ -93,7 +99,9 @@ impl MapBuffer {
             spec,
             partitioning,
             scratch,
-            combiner: combiner.map(Combiner::new),
+            pulse: pulse.clone(),
+            combiner: combiner
+                .map(|one| Combiner::new(one, Context::new(pulse.clone(), StopFlag::default()))),
             table,
             plain: Plain::new(spec.order, bytes_max),
             spills: Vec::new(),
@@ -120,12 +128,16 @@ impl MapBuffer {
             self.spill()?;
             // From here on memory is for the blocks of the runs being merged: one as it is stored, one unpacked.
             (self.table, self.plain) = (None, Plain::new(self.spec.order, 0));
-            let room = (self.spec.memory_bytes / (2 * BLOCK_BYTES as u64)).max(FACTOR_MIN) as usize;
-            let factor = self.spec.merge_factor.min(room);
+            let rooms = self.spills.iter().map(Spill::room).collect();
+            let factor = factor_for(rooms, self.spec.memory_bytes, self.spec.merge_factor);
             let sizes = |spills: &[Spill]| spills.iter().map(|one| one.index.stored()).collect::<Vec<_>>();
             while let Some(pass) = next_pass(&sizes(&self.spills), factor) {
                 let scratch = self.scratch.clone();
-                let made = scratch.create("merged", |path| self.merge(pass.clone(), path, step))?;
+                let before = self.combiner_values();
+                let made = scratch.create("merged", |path| {
+                    self.put_back(&before);
+                    self.merge(pass.clone(), path, step)
+                })?;
                 self.spilled += made.1.records();
                 self.spills.splice(pass, [Spill { file: made.0, index: made.1 }]);
             }
@@ -155,9 +167,9 @@ impl MapBuffer {
         if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner)
             && !table.is_empty()
         {
-            return table.write(writer, combiner);
+            return table.write(writer, combiner, &self.pulse);
         }
-        self.plain.write(writer, self.combiner.as_mut())
+        self.plain.write(writer, self.combiner.as_mut(), &self.pulse)
     }
 
     /// Empties memory into a scratch file.
@@ -166,8 +178,9 @@ impl MapBuffer {
         if taken == 0 {
             return Ok(());
         }
-        let scratch = self.scratch.clone();
+        let (scratch, before) = (self.scratch.clone(), self.combiner_values());
         let (file, index) = scratch.create("spill", |path| {
+            self.put_back(&before);
             let mut writer = self.writer(path)?;
             self.write(&mut writer)?;
             writer.finish()
@@ -185,6 +198,18 @@ impl MapBuffer {
             }
         }
         Ok(())
+    }
+
+    /// The combiner's counters, for `put_back`.
+    fn combiner_values(&self) -> Vec<u64> {
+        self.combiner.as_ref().map_or_else(Vec::new, |combiner| combiner.context.values())
+    }
+
+    /// What is written again, because a disk was full, is combined again, and counts once.
+    fn put_back(&mut self, values: &[u64]) {
+        if let Some(combiner) = &mut self.combiner {
+            combiner.context.put_back(values);
+        }
     }
 
     /// Records taken since memory was empty.
@@ -269,7 +294,9 @@ impl MapBuffer {
             for (spill, (file, name)) in spills.iter().zip(&files) {
                 let (extent, name) = (spill.index.extents[partition as usize], Arc::clone(name));
                 if extent.records > 0 {
-                    readers.push(Run { stored: Stored::Open(file.clone()), extent, name }.open()?);
+                    readers.push(
+                        Run { stored: Stored::Open(file.clone()), extent, name, verified: false }.open()?,
+                    );
                 }
             }
             let mut merge = Merge::new(readers, self.spec.order)?;
@@ -302,11 +329,11 @@ fn merge_combined(
     step: Step<'_>,
 ) -> Result<u64, TaskError> {
     let mut groups = Groups::new(merge, order.keys);
-    let mut count = 0;
+    let mut stepped = 0;
     while let Some((key, mut values)) = groups.next()? {
         combiner.run(key, &mut values, order, &mut |key, value| writer.append(partition, key, value))?;
-        count += 1;
-        if count % STEP_RECORDS == 0 {
+        if groups.records() - stepped >= STEP_RECORDS {
+            stepped = groups.records();
             step()?;
         }
     }
@@ -317,6 +344,7 @@ impl Emit for MapBuffer {
     #[inline]
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.records += 1;
+        self.pulse.emitted(self.records);
         self.bytes += (key.len() + value.len()) as u64;
         self.put(key, value)
     }

@@ -1,8 +1,9 @@
 //! Records as they came, in one arena, sorted by small entries that point into it.
 
-use super::combine::Combiner;
+use super::{STEP_RECORDS, combine::Combiner};
 use crate::{
     api::KeyOrder,
+    engine::Pulse,
     error::TaskError,
     merge::{Cursor, Groups, SortOrder},
     segment::SegmentWriter,
@@ -74,8 +75,10 @@ impl Plain {
         &mut self,
         writer: &mut SegmentWriter,
         combiner: Option<&mut Combiner>,
+        pulse: &Pulse,
     ) -> Result<(), TaskError> {
         let (arena, order) = (&self.arena, self.order);
+        pulse.beat();
         // Those that are equal stay as they came, so that a map gives the same output each time it is run.
         self.entries.sort_unstable_by(|a, b| {
             let full = || match order.keys {
@@ -85,20 +88,30 @@ impl Plain {
                 KeyOrder::Reverse if a.key.max(b.key) <= 8 && !order.values => b.key.cmp(&a.key),
                 _ => order.compare(a.record(arena), b.record(arena)),
             };
-            a.rank().cmp(&b.rank()).then_with(full).then(a.at.cmp(&b.at))
+            // Where a pair of no bytes came, the next lies at the same place.
+            let came = || (a.at, a.value).cmp(&(b.at, b.value));
+            a.rank().cmp(&b.rank()).then_with(full).then_with(came)
         });
+        pulse.beat();
         let Some(combiner) = combiner else {
-            return self.entries.iter().try_for_each(|entry| {
-                let (key, value) = entry.record(arena);
-                writer.append(entry.partition, key, value)
-            });
+            for some in self.entries.chunks(STEP_RECORDS as usize) {
+                for entry in some {
+                    let (key, value) = entry.record(arena);
+                    writer.append(entry.partition, key, value)?;
+                }
+                pulse.beat();
+            }
+            return Ok(());
         };
         for own in self.entries.chunk_by(|a, b| a.partition == b.partition) {
             let partition = own[0].partition;
             let mut groups = Groups::new(Sorted { arena, rest: own.iter(), now: None }, order.keys);
             while let Some((key, mut values)) = groups.next()? {
-                combiner
-                    .run(key, &mut values, order, &mut |key, value| writer.append(partition, key, value))?;
+                let put = &mut |key: &[u8], value: &[u8]| {
+                    pulse.beat();
+                    writer.append(partition, key, value)
+                };
+                combiner.run(key, &mut values, order, put)?;
             }
         }
         Ok(())

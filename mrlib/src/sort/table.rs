@@ -6,9 +6,10 @@
 //!
 //! Only for keys that are sorted by their bytes: equal in the table is then equal in the order.
 
-use super::combine::Combiner;
+use super::{STEP_RECORDS, combine::Combiner};
 use crate::{
     api::{KeyOrder, Values},
+    engine::Pulse,
     error::TaskError,
     merge::{SortOrder, prefix},
     segment::SegmentWriter,
@@ -104,6 +105,10 @@ impl<'a> List<'a> {
 impl Values for List<'_> {
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError> {
         Ok(self.take())
+    }
+
+    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError> {
+        Ok(self.take().map(|value| (self.key, value)))
     }
 
     fn key(&self) -> &[u8] {
@@ -247,8 +252,10 @@ impl Table {
         &mut self,
         writer: &mut SegmentWriter,
         combiner: &mut Combiner,
+        pulse: &Pulse,
     ) -> Result<(), TaskError> {
         let (arena, order) = (&self.arena, self.order);
+        pulse.beat();
         let mut sorted: Vec<Slot> = self.slots.iter().copied().collect();
         let reverse = matches!(order.keys, KeyOrder::Reverse);
         let rank = |slot: &Slot| {
@@ -258,7 +265,10 @@ impl Table {
         sorted.sort_unstable_by(|a, b| {
             rank(a).cmp(&rank(b)).then_with(|| order.keys.compare(a.key(arena), b.key(arena)))
         });
-        for slot in &sorted {
+        for (at, slot) in sorted.iter().enumerate() {
+            if at % STEP_RECORDS as usize == 0 {
+                pulse.beat();
+            }
             let key = slot.key(arena);
             let Some((first, last)) = slot.list() else {
                 writer.append(slot.partition, key, &slot.payload[..slot.value_length as usize])?;

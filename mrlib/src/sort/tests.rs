@@ -46,6 +46,10 @@ impl Reducer for Sum {
         }
         false
     }
+
+    fn adds(&self) -> bool {
+        self.in_place
+    }
 }
 
 /// Puts out what it gets: a combiner that helps nothing must not harm either.
@@ -91,8 +95,13 @@ fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
         std::fs::create_dir(disk).unwrap();
     }
     let partitioning = if case.by_value { Partitioning::Own(Box::new(ByValue)) } else { Partitioning::Hash };
-    let mut buffer =
-        MapBuffer::new(case.spec, partitioning, case.combiner, Scratch::new(disks.clone().into()));
+    let mut buffer = MapBuffer::new(
+        case.spec,
+        partitioning,
+        case.combiner,
+        Scratch::new(disks.clone().into()),
+        Pulse::default(),
+    );
     for (key, value) in pairs {
         buffer.emit(key, value).unwrap();
     }
@@ -263,6 +272,33 @@ fn few_keys_never_leave_memory() {
 }
 
 #[test]
+fn a_spill_that_is_written_again_counts_once() {
+    let counted = |full: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = [dir.path().join("a"), dir.path().join("b")];
+        for disk in &disks {
+            std::fs::create_dir(disk).unwrap();
+        }
+        // The device is full, whatever is written to it.
+        for spill in 0..if full { 100 } else { 0 } {
+            std::os::unix::fs::symlink("/dev/full", disks[0].join(format!("spill-{spill}"))).unwrap();
+        }
+        let combiner: Option<Box<dyn Reducer>> = Some(Box::new(Sum { in_place: false }));
+        let scratch = Scratch::new(disks.into());
+        let mut buffer =
+            MapBuffer::new(spec(16 << 10), Partitioning::Hash, combiner, scratch, Pulse::default());
+        for n in 0..20_000u32 {
+            buffer.emit(format!("key {}", n % 1000).as_bytes(), &1u64.to_le_bytes()).unwrap();
+        }
+        let (_, counts) = buffer.finish(&dir.path().join("out"), &mut || Ok(())).unwrap();
+        (counts.combiner.counters(), counts.combine_in, counts.combine_out, counts.spilled)
+    };
+    let counts = counted(false);
+    assert!(counts.3 > 2000, "it spills: {counts:?}");
+    assert_eq!(counted(true), counts);
+}
+
+#[test]
 fn a_partitioner_or_combiner_that_misbehaves_is_told() {
     struct Wild;
     impl Partitioner for Wild {
@@ -284,10 +320,17 @@ fn a_partitioner_or_combiner_that_misbehaves_is_told() {
     }
     let dir = tempfile::tempdir().unwrap();
     let scratch = Scratch::new(vec![dir.path().into()]);
-    let mut buffer = MapBuffer::new(spec(1000), Partitioning::Own(Box::new(Wild)), None, scratch.clone());
+    let mut buffer = MapBuffer::new(
+        spec(1000),
+        Partitioning::Own(Box::new(Wild)),
+        None,
+        scratch.clone(),
+        Pulse::default(),
+    );
     let error = buffer.emit(b"a", b"").unwrap_err().to_string();
     assert_eq!(error, "the partitioner chose 3 of 3 partitions: they count from 0");
-    let mut buffer = MapBuffer::new(spec(1000), Partitioning::Hash, Some(Box::new(Other)), scratch);
+    let mut buffer =
+        MapBuffer::new(spec(1000), Partitioning::Hash, Some(Box::new(Other)), scratch, Pulse::default());
     buffer.emit(b"a", b"").unwrap();
     buffer.emit(b"a", b"").unwrap();
     let error = buffer.finish(&dir.path().join("out"), &mut || Ok(())).unwrap_err().to_string();

@@ -1,30 +1,50 @@
 //! Lines out of chunks, and pairs out of lines.
 
 use crate::error::TaskError;
+use memchr::memchr;
 
 /// Cuts a stream of chunks into lines. The last needs no newline at its end.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lines {
     /// Of a line whose end has not come.
     begun: Vec<u8>,
+    /// A line may not be longer.
+    bytes_max: u64,
 }
 
 type Take<'a> = dyn FnMut(&[u8]) -> Result<(), TaskError> + 'a;
 
 impl Lines {
+    /// Lines of so many bytes at the most.
+    pub(super) fn new(bytes_max: u64) -> Self {
+        Self { begun: Vec::new(), bytes_max }
+    }
+
     /// Hands on the lines that end in this chunk.
     pub(super) fn take(&mut self, mut chunk: &[u8], take: &mut Take<'_>) -> Result<(), TaskError> {
-        while let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = memchr(b'\n', chunk) {
             if self.begun.is_empty() {
                 take(&chunk[..end])?;
             } else {
-                self.begun.extend_from_slice(&chunk[..end]);
+                self.begin(&chunk[..end])?;
                 take(&self.begun)?;
                 self.begun.clear();
             }
             chunk = &chunk[end + 1..];
         }
-        self.begun.extend_from_slice(chunk);
+        self.begin(chunk)
+    }
+
+    fn begin(&mut self, part: &[u8]) -> Result<(), TaskError> {
+        if (self.begun.len() + part.len()) as u64 > self.bytes_max {
+            let words = format!(
+                "the program wrote a line longer than record.bytes.max = {}: it must end its lines",
+                self.bytes_max
+            );
+            // Not of the record at hand, so not to be skipped with it.
+            return Err(TaskError::io("read its output")(std::io::Error::other(words)));
+        }
+        self.begun.extend_from_slice(part);
         Ok(())
     }
 
@@ -37,7 +57,7 @@ impl Lines {
 
 /// Key and value: cut at the first tab; a line without one is all key.
 pub(super) fn cut(line: &[u8]) -> (&[u8], &[u8]) {
-    match line.iter().position(|byte| *byte == b'\t') {
+    match memchr(b'\t', line) {
         Some(tab) => (&line[..tab], &line[tab + 1..]),
         None => (line, b""),
     }

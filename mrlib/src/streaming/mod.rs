@@ -1,7 +1,8 @@
 //! `streaming`: any executable as mapper, combiner and reducer, over stdin and stdout.
 //!
 //! The rules are Hadoop streaming's. A mapper reads lines (`key TAB value` where the input has keys of its own); what
-//! it writes is cut at the first tab into key and value. A reducer reads `key TAB value` lines, sorted by key. Lines
+//! it writes is cut at the first tab into key and value. A reducer reads `key TAB value` lines, sorted by key. What it
+//! writes, or a mapper without reduces, is the output, line by line as it is. Lines
 //! `reporter:counter:GROUP,NAME,N` and `reporter:status:TEXT` on stderr are for us, the rest goes to the log. Settings
 //! are in the environment. Programs are started without a shell, in the attempt's folder.
 //!
@@ -25,8 +26,10 @@ use crate::{
     api::{Emit, Mapper, Reducer, Values},
     conf::Conf,
     context::Context,
+    engine::record_bytes_max,
     error::TaskError,
     job::Job,
+    task,
 };
 use combine::Combining;
 use lines::{Lines, cut};
@@ -59,20 +62,24 @@ struct StreamMapper {
     lines: Lines,
     /// Whether records have keys that the program should see.
     keyed: bool,
+    /// Whether its lines are the job's output.
+    last: bool,
     combining: Option<Combining>,
 }
 
 impl StreamMapper {
     fn new(conf: &Conf) -> Result<Self, TaskError> {
         let keyed = conf.get("input.format").is_some_and(|format| format != "lines");
-        let combining = conf.get(COMBINER).map(|_| Combining::new(conf.clone()));
-        Ok(Self { program: Program::start(MAPPER, conf)?, lines: Lines::default(), keyed, combining })
+        let last = conf.get(task::JOB_REDUCES) == Some("0");
+        let combining = conf.get(COMBINER).filter(|_| !last).map(|_| Combining::new(conf.clone()));
+        let lines = Lines::new(record_bytes_max(conf)?);
+        Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining })
     }
 
     fn pump(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        let Self { program, lines, combining, .. } = self;
+        let Self { program, lines, combining, last, .. } = self;
         program.pump(all, context, &mut |bytes, context| {
-            lines.take(bytes, &mut |line| emit(line, combining.as_mut(), out, context))
+            lines.take(bytes, &mut |line| emit(line, *last, combining.as_mut(), out, context))
         })
     }
 }
@@ -80,14 +87,17 @@ impl StreamMapper {
 /// Puts out one line of the map program, by way of the combiner if there is one.
 fn emit(
     line: &[u8],
+    last: bool,
     combining: Option<&mut Combining>,
     out: &mut dyn Emit,
     context: &mut Context,
 ) -> Result<(), TaskError> {
-    let (key, value) = cut(line);
     match combining {
-        Some(combining) => combining.add(key, value, out, context),
-        None => out.emit(key, value),
+        Some(combining) => {
+            let (key, value) = cut(line);
+            combining.add(key, value, out, context)
+        }
+        None => put(line, last, out),
     }
 }
 
@@ -109,8 +119,8 @@ impl Mapper for StreamMapper {
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         self.pump(true, out, context)?;
-        let Self { lines, combining, .. } = self;
-        lines.end(&mut |line| emit(line, combining.as_mut(), out, context))?;
+        let Self { lines, combining, last, .. } = self;
+        lines.end(&mut |line| emit(line, *last, combining.as_mut(), out, context))?;
         match combining {
             Some(combining) => combining.flush(out, context),
             None => Ok(()),
@@ -122,6 +132,8 @@ impl Mapper for StreamMapper {
 pub(super) struct StreamReducer {
     program: Program,
     lines: Lines,
+    /// Whether its lines are the job's output; a combiner's are pairs.
+    last: bool,
 }
 
 impl StreamReducer {
@@ -130,12 +142,13 @@ impl StreamReducer {
     }
 
     fn of(setting: &'static str, conf: &Conf) -> Result<Self, TaskError> {
-        Ok(Self { program: Program::start(setting, conf)?, lines: Lines::default() })
+        let lines = Lines::new(record_bytes_max(conf)?);
+        Ok(Self { program: Program::start(setting, conf)?, lines, last: setting == REDUCER })
     }
 
     fn pump(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        let Self { program, lines } = self;
-        program.pump(all, context, &mut |bytes, _| lines.take(bytes, &mut |line| put(line, out)))
+        let Self { program, lines, last } = self;
+        program.pump(all, context, &mut |bytes, _| lines.take(bytes, &mut |line| put(line, *last, out)))
     }
 
     fn add(
@@ -150,8 +163,9 @@ impl StreamReducer {
     }
 }
 
-fn put(line: &[u8], out: &mut dyn Emit) -> Result<(), TaskError> {
-    let (key, value) = cut(line);
+/// A line that is the job's output goes out as it is: cut and put together again it would lose empty ends.
+fn put(line: &[u8], last: bool, out: &mut dyn Emit) -> Result<(), TaskError> {
+    let (key, value) = if last { (line, &[][..]) } else { cut(line) };
     out.emit(key, value)
 }
 
@@ -171,6 +185,7 @@ impl Reducer for StreamReducer {
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         self.pump(true, out, context)?;
-        self.lines.end(&mut |line| put(line, out))
+        let last = self.last;
+        self.lines.end(&mut |line| put(line, last, out))
     }
 }

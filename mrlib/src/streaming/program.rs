@@ -2,7 +2,8 @@
 //!
 //! No deadlock, whatever the sizes of pipes and the habits of programs: one thread writes stdin, one reads stdout, one
 //! reads stderr, with short queues between them and the task. The task never waits for room on the way in without
-//! also taking what comes out. A program may stop reading early; what is left for it is dropped.
+//! also taking what comes out. A program may stop reading early; what is left for it is dropped. What a program that has
+//! ended left running, with its pipes open, is not waited for. Bytes that move and words for us are signs of life.
 
 use super::{command::words, report::Reports};
 use crate::{conf::Conf, context::Context, error::TaskError, task};
@@ -11,15 +12,23 @@ use std::{
     env,
     io::{self, Read as _, Write as _},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread::{self, JoinHandle},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 /// Bytes handed on at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Chunks that wait on either side.
 const CHUNKS_WAITING: usize = 4;
+/// While it waits for a program the task looks this often whether it shall stop.
+const LOOK_PERIOD: Duration = Duration::from_millis(200);
+/// Once a program has ended, its pipes may stay silent and open for this long.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Variables that start so are between us and the tracker.
 const OWN_PREFIX: &str = "FERMATA_";
 
@@ -50,7 +59,10 @@ pub(super) struct Program {
     reports: Arc<Reports>,
     /// What is fed next.
     chunk: Vec<u8>,
-    threads: Vec<JoinHandle<()>>,
+    /// Disconnected when the last of the threads has ended.
+    threads: Receiver<()>,
+    /// It has been waited for.
+    ended: bool,
 }
 
 #[derive(Default)]
@@ -70,6 +82,8 @@ struct Waiting {
     /// Nothing more will come.
     from_end: bool,
     given_up: bool,
+    /// Chunks that went either way.
+    moved: u64,
 }
 
 impl Program {
@@ -83,12 +97,19 @@ impl Program {
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let stderr = child.stderr.take().expect("asked for");
         let (writing, reading, reporting) = (pipes.clone(), pipes.clone(), reports.clone());
-        let threads = vec![
-            thread::spawn(move || writing.write(stdin.expect("asked for"))),
-            thread::spawn(move || reading.read(stdout.expect("asked for"))),
-            thread::spawn(move || reporting.read(stderr)),
-        ];
-        Ok(Self { name, child, pipes, reports, chunk: Vec::with_capacity(CHUNK_BYTES), threads })
+        let (alive, threads) = mpsc::channel();
+        let run = |work: Box<dyn FnOnce() + Send>| {
+            let alive = alive.clone();
+            thread::spawn(move || {
+                work();
+                drop(alive);
+            });
+        };
+        run(Box::new(move || writing.write(stdin.expect("asked for"))));
+        run(Box::new(move || reading.read(stdout.expect("asked for"))));
+        run(Box::new(move || reporting.read(stderr)));
+        let chunk = Vec::with_capacity(CHUNK_BYTES);
+        Ok(Self { name, child, pipes, reports, chunk, threads, ended: false })
     }
 
     /// Puts bytes into the program's stdin, in time.
@@ -116,11 +137,15 @@ impl Program {
         let pipes = self.pipes.clone();
         let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES)));
         let mut waiting = pipes.lock();
+        let mut came = Instant::now();
         loop {
             if let Some(come) = waiting.from.pop_front() {
                 pipes.bell.notify_all();
                 drop(waiting);
                 take(&come, context)?;
+                context.beat();
+                context.check()?;
+                came = Instant::now();
                 waiting = pipes.lock();
                 continue;
             }
@@ -130,42 +155,47 @@ impl Program {
                 }
                 waiting.to_end |= all;
                 pipes.bell.notify_all();
-                if !all || waiting.from_end {
+                let mut left_open =
+                    || came.elapsed() >= PATIENCE && matches!(self.child.try_wait(), Ok(Some(_)));
+                if !all || waiting.from_end || left_open() {
                     break;
                 }
             }
-            waiting = pipes.bell.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            let moved = waiting.moved;
+            let woken = pipes.bell.wait_timeout(waiting, LOOK_PERIOD);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+            if waiting.moved != moved {
+                context.beat();
+            }
+            self.reports.give(context);
+            context.check()?;
         }
         let gone = waiting.from_end;
         drop(waiting);
-        self.report(context);
+        self.reports.give(context);
+        context.check()?;
         if all || gone { self.check_end(all, context) } else { Ok(()) }
-    }
-
-    /// Adds counters and status that the program has told.
-    fn report(&self, context: &mut Context) {
-        let (counters, status) = self.reports.take();
-        for (name, by) in counters {
-            let counter = context.counter(&name);
-            context.add(counter, by);
-        }
-        if let Some(status) = status {
-            context.set_status(status);
-        }
     }
 
     /// How the program has ended. One that has only closed its stdout is waited for at the end of the input.
     fn check_end(&mut self, all: bool, context: &mut Context) -> Result<(), TaskError> {
         let failed = |name: &str| TaskError::io(format!("wait for {name}"));
-        let ended = if all {
-            Some(self.child.wait().map_err(failed(&self.name))?)
-        } else {
-            self.child.try_wait().map_err(failed(&self.name))?
+        let mut nap = Duration::from_millis(1);
+        let status = loop {
+            match self.child.try_wait().map_err(failed(&self.name))? {
+                Some(status) => break status,
+                None if !all => return Ok(()),
+                None => {}
+            }
+            thread::sleep(nap);
+            nap = (nap * 2).min(LOOK_PERIOD);
+            self.reports.give(context);
+            context.check()?;
         };
-        let Some(status) = ended else { return Ok(()) };
         if all || !status.success() {
-            self.join();
-            self.report(context);
+            self.ended = true;
+            self.leave_pipes();
+            self.reports.give(context);
         }
         if status.success() {
             return Ok(());
@@ -176,18 +206,17 @@ impl Program {
         Err(TaskError::io(name.as_str())(io::Error::other(format!("ended with {status}{last}"))))
     }
 
-    fn join(&mut self) {
+    /// Lets the threads end. One whose pipe somebody else holds open is left to itself.
+    fn leave_pipes(&self) {
         self.pipes.lock().given_up = true;
         self.pipes.bell.notify_all();
-        for thread in self.threads.drain(..) {
-            thread.join().expect("these threads do not panic");
-        }
+        let _ = self.threads.recv_timeout(PATIENCE);
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        if !self.threads.is_empty() {
+        if !self.ended {
             // Given up in the middle. If it has ended by itself, there is nothing to kill.
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -220,6 +249,7 @@ impl Pipes {
                 self.bell.notify_all();
                 return;
             }
+            self.lock().moved += 1;
         }
     }
 
@@ -242,6 +272,7 @@ impl Pipes {
             }
             chunk.truncate(got);
             waiting.from.push_back(chunk);
+            waiting.moved += 1;
             self.bell.notify_all();
         }
     }
@@ -251,7 +282,7 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
     // A side file is named as it is, without `./`: it lies in this folder.
     let beside = Path::new(".").join(&argv[0]);
     let executable = if beside.is_file() { beside.as_path() } else { Path::new(&argv[0]) };
-    let mut command = Command::new(executable);
+    let mut command = task::shim::command(executable.as_os_str());
     command.args(&argv[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (key, _) in env::vars_os() {
         if key.to_string_lossy().starts_with(OWN_PREFIX) {

@@ -1,5 +1,9 @@
 //! A program's stderr: lines for us taken out, the rest passed on to the log and the last of it remembered.
 
+use crate::{
+    context::Context,
+    task::limits::{COUNTER_NAME_BYTES_MAX, COUNTERS_MAX, short_status},
+};
 use std::{
     collections::{BTreeMap, VecDeque},
     io::{self, BufRead as _, BufReader, Read, Write as _},
@@ -48,11 +52,16 @@ impl Reports {
             && let Some((name, by)) = counter.rsplit_once(',')
             && let Ok(by) = by.trim().parse::<u64>()
         {
-            *said.counters.entry(name.replacen(',', ":", 1)).or_default() += by;
+            // More, or longer, is refused where they are counted.
+            let name = &name[..name.floor_char_boundary(COUNTER_NAME_BYTES_MAX + 4)];
+            if said.counters.len() <= COUNTERS_MAX {
+                let counter = said.counters.entry(name.replacen(',', ":", 1)).or_default();
+                *counter = counter.saturating_add(by);
+            }
             return;
         }
         if let Some(status) = text.strip_prefix("reporter:status:") {
-            said.status = Some(status.to_owned());
+            said.status = Some(short_status(status.to_owned()));
             return;
         }
         if said.last.len() == LAST_LINES {
@@ -64,10 +73,21 @@ impl Reports {
         let _ = io::stderr().write_all(line);
     }
 
-    /// Counters and status since the last call.
-    pub(super) fn take(&self) -> (BTreeMap<String, u64>, Option<String>) {
+    /// Adds counters and status that came since the last call. They are signs of life.
+    pub(super) fn give(&self, context: &mut Context) {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (std::mem::take(&mut said.counters), said.status.take())
+        let (counters, status) = (std::mem::take(&mut said.counters), said.status.take());
+        drop(said);
+        if !counters.is_empty() {
+            context.beat();
+        }
+        for (name, by) in counters {
+            let counter = context.counter(&name);
+            context.add(counter, by);
+        }
+        if let Some(status) = status {
+            context.set_status(status);
+        }
     }
 
     /// The last lines, for an error message.

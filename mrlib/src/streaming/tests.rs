@@ -1,6 +1,7 @@
 //! Programs at work: what goes in and what comes out, and how they end.
 
 use super::*;
+use crate::engine::{Pulse, StopFlag};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
@@ -130,6 +131,68 @@ fn counters_and_status_are_taken_from_stderr() {
     let (_, counters, status) = mapped(&conf(&[(MAPPER, script)]), lines).expect("sh");
     assert_eq!(counters, BTreeMap::from([("My group:lines".to_owned(), 6)]));
     assert_eq!(status.as_deref(), Some("nearly done"));
+}
+
+#[test]
+fn too_many_counters_are_an_error_in_words() {
+    let script =
+        "awk '{ for (n = 0; n < 20000; n++) print \"reporter:counter:words,w\" n \",1\" > \"/dev/stderr\" }'";
+    let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("refused").to_string();
+    assert!(error.contains("more than 1000 counters"), "{error}");
+    let script = "awk '{ for (n = 0; n < 300; n++) x = x \"x\"; print \"reporter:counter:g,\" x \",1\" > \"/dev/stderr\" }'";
+    let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("refused").to_string();
+    assert!(error.contains("256 at most"), "{error}");
+}
+
+#[test]
+fn a_line_without_an_end_is_an_error() {
+    let conf = conf(&[(MAPPER, "head -c 300000 /dev/zero"), ("record.bytes.max", "100000")]);
+    let error = mapped(&conf, []).err().expect("too long").to_string();
+    assert!(error.contains("record.bytes.max = 100000"), "{error}");
+}
+
+#[test]
+fn lines_that_are_the_output_go_out_as_they_are() {
+    let lines: [&[u8]; 4] = [b"a\tb\tc", b"a\t", b"\tb", b""];
+    let as_keys = pairs(&[("a\tb\tc", ""), ("a\t", ""), ("\tb", ""), ("", "")]);
+    let only_maps = conf(&[(MAPPER, "cat"), (COMBINER, "false"), ("job.reduces", "0")]);
+    assert_eq!(mapped(&only_maps, lines).expect("cat").0.0, as_keys);
+    let mut reducer =
+        StreamReducer::new(&conf(&[(REDUCER, "printf 'a\\tb\\tc\\na\\t\\n\\tb\\n\\n'")])).expect("printf");
+    let (mut out, mut context) = (Kept::default(), Context::default());
+    reducer.finish(&mut out, &mut context).expect("printf");
+    assert_eq!(out.0, as_keys);
+}
+
+#[test]
+fn what_a_program_leaves_running_is_not_waited_for() {
+    let started = std::time::Instant::now();
+    for redirect in ["", ">/dev/null", "2>/dev/null"] {
+        let script = format!("sh -c 'sleep 600 {redirect} & echo done'");
+        let (out, _, _) = mapped(&conf(&[(MAPPER, &script)]), []).expect("sh");
+        assert_eq!(out.0, pairs(&[("done", "")]));
+    }
+    assert!(started.elapsed() < std::time::Duration::from_secs(60));
+}
+
+#[test]
+fn a_task_that_waits_for_a_program_hears_that_it_shall_stop() {
+    let (pulse, stop) = (Pulse::default(), StopFlag::default());
+    let mut context = Context::new(pulse.clone(), stop.clone());
+    let mut mapper =
+        StreamMapper::new(&conf(&[(MAPPER, "sh -c 'echo reporter:status:ready >&2; exec sleep 600'")]))
+            .expect("sh");
+    let teller = std::thread::spawn(move || {
+        // The status line is a sign of life; the sleep after it is none.
+        while pulse.count() == 0 {
+            std::thread::yield_now();
+        }
+        stop.set("enough");
+    });
+    let error = mapper.finish(&mut Kept::default(), &mut context).expect_err("told to stop");
+    teller.join().expect("no panic");
+    assert_eq!(error.to_string(), "stopped: enough");
+    assert_eq!(context.take_status().as_deref(), Some("ready"));
 }
 
 #[test]

@@ -68,6 +68,12 @@ fn parts(attempt: &str) -> Result<(&str, &str, &str), TaskError> {
     split().ok_or_else(|| TaskError::Program(format!("{attempt:?} is no attempt: write job_7.m3.0")))
 }
 
+/// The map that an attempt belongs to: `job_7.m3.0` is of map 3.
+pub(crate) fn map_of(attempt: &str) -> Option<u32> {
+    let (task, _, index) = parts(attempt).ok()?;
+    task.rsplit_once(".m").and_then(|_| index.parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +84,8 @@ mod tests {
         assert_eq!(parts("job_7.r12.4").expect("sound"), ("job_7.r12", "job_7", "12"));
         for bad in ["", "job_7", "job_7.m3", "a.b.c"] {
             assert!(parts(bad).is_err(), "{bad}");
+            assert_eq!(map_of(bad), None);
         }
+        assert_eq!((map_of("job_7.m3.0"), map_of("job_7.r3.0"), map_of("job_7.mx.0")), (Some(3), None, None));
     }
 }

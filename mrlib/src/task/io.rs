@@ -2,7 +2,7 @@
 
 use super::umbilical::Umbilical;
 use crate::{
-    engine::{OutputSink, Progress, Scratch, StopFlag, TaskIo},
+    engine::{OutputSink, Progress, Pulse, Scratch, StopFlag, TaskIo},
     error::TaskError,
     input::{ByteSource, DfsFile},
     job::OutputFormat,
@@ -66,6 +66,10 @@ fn dfs_path(path: &str) -> Result<DfsPath, TaskError> {
 impl TaskIo for ProcessIo {
     fn progress(&mut self, progress: &Progress) {
         self.umbilical.progress(progress);
+    }
+
+    fn pulse(&self) -> Pulse {
+        self.umbilical.pulse()
     }
 
     fn stop(&self) -> StopFlag {

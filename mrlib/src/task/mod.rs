@@ -9,6 +9,7 @@ pub mod frame;
 mod io;
 pub mod limits;
 pub mod process;
+pub mod shim;
 mod umbilical;
 
 pub use facts::*;
@@ -123,7 +124,15 @@ fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, make: Arc<M
         let run = AssertUnwindSafe(|| run(&umbilical, &start, &spec, make.as_ref()));
         let outcome = match panic::catch_unwind(run) {
             Ok(outcome) => outcome.map_err(|error| error.to_string()),
-            Err(_) => Err(words.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+            Err(_) => {
+                let words = words.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                Err(match (&spec.input, umbilical.pulse().record()) {
+                    (Some(task_spec::Input::Split(split)), Some(offset)) => {
+                        format!("record at {}:{offset}: {words}", split.source)
+                    }
+                    _ => words,
+                })
+            }
         };
         // Nobody listens only if the process is ending.
         let _ = sender.send(outcome);
@@ -197,7 +206,7 @@ fn supervise(umbilical: &Umbilical, ended: &Ended) -> std::io::Result<from_task:
                 let counters = counters.into_iter().collect();
                 return Ok(from_task::Kind::Done(TaskResult { counters, pieces, bytes_out }));
             }
-            Ok(Err(why)) => return Ok(from_task::Kind::Failed(why)),
+            Ok(Err(why)) => return Ok(from_task::Kind::Failed(limits::short_failure(why))),
             Err(RecvTimeoutError::Disconnected) => {
                 return Ok(from_task::Kind::Failed("the task's thread has ended without a word".into()));
             }

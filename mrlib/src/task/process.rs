@@ -1,7 +1,7 @@
 //! What a task process does to itself: it dies with its tracker, keeps to its limits, and knows its CPU time.
 
 use crate::error::TaskError;
-use rustix::process::{Resource, Rlimit, Signal, getppid, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, setrlimit};
 use std::{env, fs, io};
 
 /// The tracker's process, whose child this must still be.
@@ -28,6 +28,8 @@ pub(super) fn die_with_tracker() -> Result<bool, TaskError> {
 pub(super) fn limit_itself() -> Result<(), TaskError> {
     for (key, resource) in [(LIMIT_AS_VAR, Resource::As), (LIMIT_NOFILE_VAR, Resource::Nofile)] {
         let Some(most) = number(key)? else { continue };
+        // What is forbidden already cannot be allowed again.
+        let most = getrlimit(resource).maximum.map_or(most, |allowed| most.min(allowed));
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         setrlimit(resource, limit)
             .map_err(|error| TaskError::io(format!("set {key}={most}"))(io::Error::from(error)))?;

@@ -2,7 +2,7 @@
 
 use super::frame::{read_frame, write_frame};
 use crate::{
-    engine::{Progress, StopFlag},
+    engine::{Progress, Pulse, StopFlag},
     error::TaskError,
     fetch::MapFeed,
 };
@@ -15,13 +15,14 @@ use std::{
 };
 
 /// Progress is sent at least this often, as a sign of life.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// Shared by the thread that runs the task, the one that reads, and the one that tells.
 pub(super) struct Umbilical {
     writer: Mutex<UnixStream>,
     latest: Mutex<Latest>,
     stop: StopFlag,
+    pulse: Pulse,
     feed: Arc<MapFeed>,
 }
 
@@ -50,6 +51,7 @@ impl Umbilical {
             writer: Mutex::new(writer),
             latest: Mutex::new(latest),
             stop: StopFlag::default(),
+            pulse: Pulse::default(),
             feed: Arc::new(MapFeed::new(maps)),
         }
     }
@@ -58,12 +60,17 @@ impl Umbilical {
         self.stop.clone()
     }
 
+    pub(super) fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
     pub(super) fn feed(&self) -> Arc<MapFeed> {
         self.feed.clone()
     }
 
     /// Notes how far the task is; it is sent when its time comes.
     pub(super) fn progress(&self, progress: &Progress) {
+        self.pulse.beat();
         let mut latest = locked(&self.latest);
         let known = &mut latest.progress;
         known.done = progress.done;
@@ -87,6 +94,7 @@ impl Umbilical {
             }
             latest.changed = false;
             latest.sent = Instant::now();
+            latest.progress.beat = self.pulse.count();
             latest.progress.clone()
         };
         self.send(from_task::Kind::Progress(progress))

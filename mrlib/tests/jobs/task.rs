@@ -12,8 +12,8 @@ use mrlib::{
     },
 };
 use proto::mr::{
-    FromTask, MapAvailable, MapEvent, Partition, Program, TaskMapEvents, TaskResult, TaskSpec, TaskStart,
-    TaskStop, ToTask, from_task, map_event, program, task_spec, to_task,
+    FromTask, MapAvailable, MapEvent, Partition, Program, Progress, TaskMapEvents, TaskResult, TaskSpec,
+    TaskStart, TaskStop, ToTask, from_task, map_event, program, task_spec, to_task,
 };
 use std::{
     os::unix::{
@@ -69,6 +69,10 @@ impl Tracker {
 
     /// Starts a reduce of so many maps.
     fn start(&mut self, program: &str, maps: u32) {
+        self.start_with(program, maps, &[]);
+    }
+
+    fn start_with(&mut self, program: &str, maps: u32, conf: &[(&str, &str)]) {
         let spec = TaskSpec {
             attempt: "job_3.r0.0".into(),
             program: Some(Program {
@@ -77,6 +81,7 @@ impl Tracker {
             }),
             input: Some(task_spec::Input::Partition(Partition { index: 0, maps })),
             reduces: 1,
+            conf: conf.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             ..TaskSpec::default()
         };
         let folder = self.folder.path().display().to_string();
@@ -107,15 +112,21 @@ impl Tracker {
         self.send(to_task::Kind::MapEvents(TaskMapEvents { first: u64::from(map), events, maps: 0 }));
     }
 
-    /// Waits until it is in this stage.
-    fn wait_for_stage(&mut self, stage: &str) {
+    /// Waits until it is in this stage; its signs of life so far.
+    fn wait_for_stage(&mut self, stage: &str) -> u64 {
         loop {
-            let heard: FromTask = read_frame(&mut self.stream).expect("a frame").expect("progress");
-            match heard.kind {
-                Some(from_task::Kind::Progress(progress)) if progress.stage == stage => return,
-                Some(from_task::Kind::Progress(_)) => {}
-                other => panic!("{other:?} before {stage}"),
+            let progress = self.progress();
+            if progress.stage == stage {
+                return progress.beat;
             }
+        }
+    }
+
+    fn progress(&mut self) -> Progress {
+        let heard: FromTask = read_frame(&mut self.stream).expect("a frame").expect("progress");
+        match heard.kind {
+            Some(from_task::Kind::Progress(progress)) => progress,
+            other => panic!("{other:?}, not progress"),
         }
     }
 
@@ -216,6 +227,72 @@ fn a_task_stops_when_it_is_told_even_if_its_program_does_not() {
 }
 
 #[test]
+fn a_task_that_waits_is_alive_and_one_whose_program_hangs_is_not() {
+    let mut waiting = Tracker::with_own_program();
+    waiting.start("wait", 2);
+    let first = waiting.wait_for_stage("shuffle");
+    while waiting.progress().beat <= first {}
+    let mut hanging = Tracker::with_own_program();
+    hanging.start("hang", 1);
+    hanging.map_output(0, &["a"]);
+    hanging.wait_for_stage("reduce");
+    // It may have said so just before it hung.
+    let beat = hanging.progress().beat;
+    assert_eq!(hanging.progress().beat, beat);
+    for mut tracker in [waiting, hanging] {
+        tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into() }));
+        failed(tracker.end());
+    }
+}
+
+#[test]
+fn long_words_are_cut() {
+    let mut tracker = Tracker::with_own_program();
+    tracker.start("talk", 1);
+    tracker.map_output(0, &["a"]);
+    let why = failed(tracker.end());
+    assert!(why.len() <= task::limits::FAILURE_BYTES_MAX, "{}", why.len());
+    assert!(why.starts_with("begin") && why.ends_with("end"), "{why}");
+}
+
+#[test]
+fn a_streaming_program_dies_with_its_task() {
+    let mut tracker = Tracker::with_mrtask();
+    let told = tracker.folder.path().join("pid");
+    let reducer = format!("sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600'", told.display());
+    tracker.start_with("streaming", 1, &[("stream.mapper", "cat"), ("stream.reducer", &reducer)]);
+    tracker.map_output(0, &["a"]);
+    let patience = Instant::now() + Duration::from_secs(60);
+    let pid = loop {
+        if let Ok(pid) = std::fs::read_to_string(&told) {
+            break pid.trim().to_owned();
+        }
+        assert!(Instant::now() < patience, "the program does not start");
+        thread::sleep(Duration::from_millis(5));
+    };
+    tracker.child.kill().expect("it is ours");
+    tracker.child.wait().expect("it is ours");
+    // Gone, or dead and not yet collected by whoever inherits it.
+    let alive = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    };
+    while alive() {
+        assert!(Instant::now() < patience, "the program outlives its task");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_streaming_program_that_is_not_there_is_named() {
+    let mut tracker = Tracker::with_mrtask();
+    tracker.start_with("streaming", 1, &[("stream.mapper", "cat"), ("stream.reducer", "no-such-program x")]);
+    tracker.map_output(0, &["a"]);
+    let why = failed(tracker.end());
+    assert!(why.contains("start no-such-program"), "{why}");
+}
+
+#[test]
 fn without_a_tracker_a_task_process_ends() {
     // Before the task: a warm process that is not needed.
     let Tracker { stream, mut child, .. } = Tracker::with_mrtask();
@@ -292,6 +369,7 @@ impl Reducer for Misbehaved {
     ) -> Result<(), TaskError> {
         match self.0.as_str() {
             "panic" => panic!("this reducer panics"),
+            "talk" => Err(format!("begin{}end", "!".repeat(20 << 20)).into()),
             "hang" => loop {
                 thread::sleep(Duration::from_secs(1));
             },

@@ -1,0 +1,140 @@
+//! What is wished of a running task, set from another thread.
+//!
+//! A kill is heard everywhere, as an error at the next record or step. The other wishes are heard where they can be
+//! granted: today in a map of a file that can be split, which then ends at its next record with the output of what it
+//! has read ([`super::TaskOutcome::position`] tells where). A shuffle, a merge, a reduce and the map of a gzip file go
+//! on as if nothing had been said.
+
+use crate::error::TaskError;
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+/// What is wished, short of a kill. The later one stands for the former too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wish {
+    /// Go on to the end.
+    GoOn,
+    /// End soon with what has been done: the rest is for another task.
+    Split,
+    /// End soon with what has been done: the rest is for later.
+    Pause,
+}
+
+/// Shared by a task and whoever may stop it.
+#[derive(Debug, Clone, Default)]
+pub struct StopFlag(Arc<Stop>);
+
+#[derive(Debug, Default)]
+struct Stop {
+    /// A [`Wish`] as a number, or `KILL`; only ever grows.
+    state: AtomicU8,
+    why: OnceLock<String>,
+    /// Of whoever rests; the state is not behind it.
+    rest: Mutex<()>,
+    bell: Condvar,
+}
+
+const KILL: u8 = u8::MAX;
+
+impl StopFlag {
+    /// Says stop: the task fails. The first reason stands.
+    pub fn set(&self, why: impl Into<String>) {
+        let _ = self.0.why.set(why.into());
+        self.raise(KILL);
+    }
+
+    /// Makes a wish known.
+    pub fn ask(&self, wish: Wish) {
+        self.raise(wish as u8);
+    }
+
+    fn raise(&self, state: u8) {
+        self.0.state.fetch_max(state, Ordering::Release);
+        // Whoever is about to rest has looked at the state under this lock.
+        drop(self.0.rest.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.bell.notify_all();
+    }
+
+    /// Whether `set` has been called.
+    pub fn is_set(&self) -> bool {
+        self.state() == KILL
+    }
+
+    #[inline]
+    fn state(&self) -> u8 {
+        self.0.state.load(Ordering::Relaxed)
+    }
+
+    /// An error once `set` has been called.
+    #[inline]
+    pub fn check(&self) -> Result<(), TaskError> {
+        if self.state() == KILL { Err(self.stopped()) } else { Ok(()) }
+    }
+
+    /// What is wished; an error once `set` has been called.
+    #[inline]
+    pub fn wish(&self) -> Result<Wish, TaskError> {
+        match self.state() {
+            0 => Ok(Wish::GoOn),
+            KILL => Err(self.stopped()),
+            state if state == Wish::Split as u8 => Ok(Wish::Split),
+            _ => Ok(Wish::Pause),
+        }
+    }
+
+    /// Does nothing for so long; shorter if the task is killed or, with `heeds`, if there is a wish.
+    pub fn rest(&self, time: Duration, heeds: bool) {
+        let least = if heeds { Wish::Split as u8 } else { KILL };
+        let rest = self.0.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = |(): &mut ()| self.0.state.load(Ordering::Acquire) < least;
+        drop(self.0.bell.wait_timeout_while(rest, time, quiet));
+    }
+
+    #[cold]
+    fn stopped(&self) -> TaskError {
+        TaskError::Stopped(self.0.why.get().cloned().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_kill_outranks_every_wish_and_its_first_reason_stands() {
+        let stop = StopFlag::default();
+        assert_eq!(stop.wish().expect("alive"), Wish::GoOn);
+        stop.ask(Wish::Pause);
+        stop.ask(Wish::Split);
+        assert_eq!(stop.wish().expect("alive"), Wish::Pause);
+        stop.check().expect("alive");
+        stop.set("first");
+        stop.set("second");
+        stop.ask(Wish::Split);
+        assert_eq!(stop.wish().expect_err("killed").to_string(), "stopped: first");
+        assert!(stop.check().is_err() && stop.is_set());
+    }
+
+    #[test]
+    fn a_rest_ends_early_for_those_who_heed() {
+        let stop = StopFlag::default();
+        let (other, long) = (stop.clone(), Duration::from_secs(600));
+        let started = Instant::now();
+        let sleeper = std::thread::spawn(move || other.rest(long, true));
+        stop.ask(Wish::Split);
+        sleeper.join().expect("no panic");
+        stop.rest(Duration::from_millis(20), false);
+        assert!(started.elapsed() >= Duration::from_millis(20));
+        let other = stop.clone();
+        let sleeper = std::thread::spawn(move || other.rest(long, false));
+        stop.set("enough");
+        sleeper.join().expect("no panic");
+        assert!(started.elapsed() < long / 2);
+    }
+}

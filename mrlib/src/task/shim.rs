@@ -1,0 +1,59 @@
+//! Starts programs that die with this process, however it dies.
+//!
+//! The kernel's promise to kill a process at its parent's end is not inherited, and must be asked for between fork and
+//! exec. So a program is started by way of this very binary: the copy asks, looks whether its parent is still there,
+//! and becomes the program.
+
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::{
+    env,
+    ffi::OsStr,
+    os::unix::process::CommandExt as _,
+    process::{self, Command},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Set: this process is to become the program that its arguments name. The value is its parent's number.
+const SHIM_VAR: &str = "FERMATA_SHIM";
+/// As a shell says it.
+const CANNOT_START: i32 = 127;
+
+/// Whether the main of this binary has called `enter`.
+static KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// To be called first in the main of a binary that runs tasks. Does not return if this process was started only to
+/// become another program.
+pub fn enter() {
+    KNOWN.store(true, Ordering::Relaxed);
+    let Ok(parent) = env::var(SHIM_VAR) else { return };
+    eprintln!("{}", become_program(&parent));
+    process::exit(CANNOT_START);
+}
+
+/// Returns only to say why not.
+fn become_program(parent: &str) -> String {
+    let mut arguments = env::args_os().skip(1);
+    let Some(program) = arguments.next() else { return "no program is named".into() };
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return format!("ask for a signal at the task's end: {error}");
+    }
+    // The parent may have ended before the lines above; then nobody would ever tell.
+    let there = getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
+    if there.to_string() != parent {
+        return "the task has ended".into();
+    }
+    let error = Command::new(&program).args(arguments).env_remove(SHIM_VAR).exec();
+    format!("start {}: {error}", program.display())
+}
+
+/// A command that starts `program`, by way of this binary if it knows how. To be spawned by a thread that lives as
+/// long as the program should.
+pub(crate) fn command(program: &OsStr) -> Command {
+    if !KNOWN.load(Ordering::Relaxed) {
+        return Command::new(program);
+    }
+    // Also if the file of this binary has been removed meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(program).env(SHIM_VAR, process::id().to_string());
+    command
+}
