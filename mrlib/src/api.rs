@@ -62,6 +62,12 @@ pub trait Reducer: Send {
         false
     }
 
+    /// For a combiner whose `fold` adds eight-byte little-endian numbers, wrapping around, and refuses all else: the
+    /// engine may then add by itself, which is faster.
+    fn adds(&self) -> bool {
+        false
+    }
+
     /// The end of the task's input. Not called on a combiner.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())

@@ -3,6 +3,7 @@
 use crate::{
     api::{KeyOrder, Partitioner},
     error::TaskError,
+    merge::SortOrder,
 };
 use bytes::{Buf, BufMut};
 use std::cmp::Ordering;
@@ -30,6 +31,8 @@ impl Partitioner for HashPartitioner {
 pub struct RangePartitioner {
     /// The first keys of all partitions but the first, in order.
     splits: Vec<Vec<u8>>,
+    /// Their first bytes as numbers that sort as they do: enough to tell where nearly every key belongs.
+    prefixes: Vec<u64>,
     order: KeyOrder,
 }
 
@@ -50,7 +53,9 @@ impl RangePartitioner {
             splits.push(key.to_vec());
             bytes.advance(length);
         }
-        Ok(Self { splits, order })
+        let prefix = SortOrder { keys: order, values: false };
+        let prefixes = splits.iter().map(|split| prefix.prefix(split)).collect();
+        Ok(Self { splits, prefixes, order })
     }
 
     /// How many partitions it knows.
@@ -62,7 +67,11 @@ impl RangePartitioner {
 impl Partitioner for RangePartitioner {
     #[inline]
     fn partition(&self, key: &[u8], _value: &[u8], _partitions: u32) -> u32 {
-        self.splits.partition_point(|split| self.order.compare(split, key) != Ordering::Greater) as u32
+        let prefix = SortOrder { keys: self.order, values: false }.prefix(key);
+        let below = self.prefixes.partition_point(|split| *split < prefix);
+        let same = self.prefixes[below..].iter().take_while(|split| **split == prefix).count();
+        let not_above = |split: &Vec<u8>| self.order.compare(split, key) != Ordering::Greater;
+        (below + self.splits[below..below + same].partition_point(not_above)) as u32
     }
 }
 

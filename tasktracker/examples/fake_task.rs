@@ -91,7 +91,8 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             finish(stream, start, TaskResult { pieces, ..TaskResult::default() });
         }
         ("eat", mib) => {
-            println!("ate {}", std::hint::black_box(vec![1u8; mib.parse::<usize>().unwrap() << 20]).len());
+            let eaten = vec![1u8; mib.parse::<usize>().unwrap() << 20];
+            println!("ate {}", std::hint::black_box(&eaten).len());
             sleep();
         }
         ("print", _) => loop {
@@ -118,6 +119,12 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
         ("unfetched", map) => {
             send(stream, Kind::Unfetched(map.into()));
             sleep();
+        }
+        // As if there were no room where it should go.
+        ("elsewhere", _) => {
+            fs::write(&start.map_output, "half").unwrap();
+            let other = TaskStart { map_output: start.other_map_outputs[0].clone(), ..start.clone() };
+            done(stream, &other);
         }
         ("events", count) => wait_for_events(stream, count.parse().unwrap()),
         ("side", name) => {

@@ -106,15 +106,14 @@ impl Nursery {
                 Ok(moved) => moved,
                 Err(why) => return Ending::Failed(why),
             };
+        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let outputs = if makes_output(attempt, &spec) { &work.outputs[..] } else { &[] };
         let start = TaskStart {
-            work_dir: work.own.to_string_lossy().into_owned(),
-            scratch_dirs: work.scratch.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            work_dir: text(&work.own),
+            scratch_dirs: work.scratch.iter().map(text).collect(),
             memory_bytes: self.memory_bytes,
-            map_output: if makes_output(attempt, &spec) {
-                work.output.to_string_lossy().into()
-            } else {
-                String::new()
-            },
+            map_output: outputs.first().map(text).unwrap_or_default(),
+            other_map_outputs: outputs.iter().skip(1).map(text).collect(),
             spec: Some(spec),
         };
         let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
@@ -163,18 +162,17 @@ impl Nursery {
         let makes_output = talk.makes_output();
         let outcome = talk.outcome();
         let concluding = tokio::task::spawn_blocking(move || {
-            let (ending, index) = match outcome {
+            let (ending, output) = match outcome {
                 Outcome::Done(result) => succeed(result, makes_output, &work),
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
                 Outcome::Broken(how) => (speechless(with_stderr(how, &work.own), &disks, &work), None),
                 Outcome::Ended(status) => (speechless(last_words(status, &work.own), &disks, &work), None),
                 Outcome::Stopped(why) => (Ending::Killed(why), None),
             };
-            let keep = index.is_some();
-            if let Some(index) = index {
-                held.add(attempt, work.output.clone(), index);
+            disks.end_work(&work, output.as_ref().map(|(path, _)| path.as_path()), log_max);
+            if let Some((path, index)) = output {
+                held.add(attempt, path, index);
             }
-            disks.end_work(&work, keep, log_max);
             retention.add(attempt, &disks);
             ending
         });
@@ -186,12 +184,18 @@ fn makes_output(attempt: Attempt, spec: &TaskSpec) -> bool {
     attempt.phase == Phase::Map && spec.reduces > 0
 }
 
-fn succeed(result: TaskResult, makes_output: bool, work: &Work) -> (Ending, Option<Index>) {
+/// Map output is wherever there is a good one: the task takes the first disk that has room for it.
+fn succeed(result: TaskResult, makes_output: bool, work: &Work) -> (Ending, Option<(PathBuf, Index)>) {
     if !makes_output {
         return (Ending::Succeeded { result, output: false }, None);
     }
-    match Index::read(&work.output) {
-        Ok(index) => (Ending::Succeeded { result, output: true }, Some(index)),
+    let read = |path: &PathBuf| Index::read(path).map(|index| (path.clone(), index));
+    let mut found = read(&work.outputs[0]);
+    for other in &work.outputs[1..] {
+        found = found.or_else(|error| read(other).map_err(|_| error));
+    }
+    match found {
+        Ok(output) => (Ending::Succeeded { result, output: true }, Some(output)),
         Err(error) => {
             let why = format!("it said that it was done, but its map output cannot be used: {error}");
             (Ending::Failed(why), None)

@@ -228,16 +228,22 @@ impl Disks {
         make(disk, &job(disk).join("work"))?;
         let own = job(disk).join("work").join(attempt.to_string());
         fs::rename(warm, &own).map_err(|source| self.failed(disk, &own, source))?;
+        let name = format!("{attempt}.out");
+        let mut outputs = vec![output.join(&name)];
         let mut scratch = vec![own.clone()];
         for other in (0..self.all.len()).filter(|other| *other != disk && self.usable(*other)) {
             let path = job(other).join("work").join(attempt.to_string());
             // A disk that will not is done without.
             if make(other, &path).is_ok() {
                 scratch.push(path);
+                let output = job(other).join("output");
+                if make(other, &output).is_ok() {
+                    outputs.push(output.join(&name));
+                }
             }
         }
         self.all[disk].load.fetch_add(1, Ordering::Relaxed);
-        Ok(Work { attempt, disk, own, scratch, output: output.join(format!("{attempt}.out")) })
+        Ok(Work { attempt, disk, own, scratch, outputs })
     }
 
     fn failed(&self, disk: usize, path: &Path, source: io::Error) -> DiskError {
@@ -249,9 +255,9 @@ impl Disks {
         }
     }
 
-    /// Removes an attempt's folders, keeping its logs up to `log_max` bytes each (0: all), and its output unless it
-    /// did not succeed.
-    pub(crate) fn end_work(&self, work: &Work, keep_output: bool, log_max: u64) {
+    /// Removes an attempt's folders and outputs, keeping its logs up to `log_max` bytes each (0: all), and the output
+    /// that is good.
+    pub(crate) fn end_work(&self, work: &Work, good: Option<&Path>, log_max: u64) {
         let logs = self.all[work.disk].root.join("logs").join(work.attempt.to_string());
         let keep = |name: &str| {
             let log = OpenOptions::new().write(true).open(work.own.join(name))?;
@@ -268,9 +274,9 @@ impl Disks {
         for path in &work.scratch {
             warn(path, "remove", remove_tree(path));
         }
-        if !keep_output {
-            for path in [Index::path_of(&work.output), work.output.clone()] {
-                warn(&path, "remove", gone(fs::remove_file(&path)));
+        for output in work.outputs.iter().filter(|output| good != Some(output)) {
+            for path in [&Index::path_of(output), output] {
+                warn(path, "remove", gone(fs::remove_file(path)));
             }
         }
         self.all[work.disk].load.fetch_sub(1, Ordering::Relaxed);
@@ -338,8 +344,8 @@ pub(crate) struct Work {
     pub(crate) own: PathBuf,
     /// For spills, its own folder first.
     pub(crate) scratch: Vec<PathBuf>,
-    /// Where a map puts its output.
-    pub(crate) output: PathBuf,
+    /// Where a map may put its output, best first.
+    pub(crate) outputs: Vec<PathBuf>,
 }
 
 /// Whether an error says that a disk is full.

@@ -44,6 +44,10 @@ impl Reducer for Combine {
         into.copy_from_slice(&kept.wrapping_add(more).to_le_bytes());
         true
     }
+
+    fn adds(&self) -> bool {
+        true
+    }
 }
 
 /// Adds up and writes digits.

@@ -22,10 +22,11 @@ pub struct SegmentWriter {
     file: File,
     extents: Vec<Extent>,
     partition: usize,
-    /// The records of the block being filled.
-    block: Vec<u8>,
-    /// Stored bytes not yet written.
+    /// Stored bytes not yet written: whole blocks, then the header of the block being filled, still empty, and its
+    /// records as they are.
     out: Vec<u8>,
+    /// Where in `out` that header is.
+    block: usize,
     /// Where `out` goes.
     offset: u64,
     pack: Pack,
@@ -39,6 +40,7 @@ struct Pack {
     skip: u32,
     /// `skip` after the next block that does not pay.
     next_skip: u32,
+    packed: Vec<u8>,
 }
 
 impl SegmentWriter {
@@ -50,10 +52,10 @@ impl SegmentWriter {
             file,
             extents: vec![Extent::default(); partitions as usize],
             partition: 0,
-            block: Vec::with_capacity(BLOCK_BYTES),
-            out: Vec::new(),
+            out: vec![0; BLOCK_HEADER_BYTES],
+            block: 0,
             offset: 0,
-            pack: Pack { wanted: compress, skip: 0, next_skip: 1 },
+            pack: Pack { wanted: compress, skip: 0, next_skip: 1, packed: Vec::new() },
         })
     }
 
@@ -64,20 +66,24 @@ impl SegmentWriter {
             self.go_to(partition as usize)?;
         }
         let length = key.len() + value.len();
-        if self.block.len() + length + 10 > BLOCK_BYTES {
-            if !self.block.is_empty() {
-                self.seal()?;
-            }
+        if self.raw() + length + 10 > BLOCK_BYTES {
+            self.seal()?;
             if length > LONG_BYTES {
                 return self.append_long(key, value);
             }
         }
-        put_varint(&mut self.block, key.len() as u32);
-        put_varint(&mut self.block, value.len() as u32);
-        self.block.extend_from_slice(key);
-        self.block.extend_from_slice(value);
+        put_varint(&mut self.out, key.len() as u32);
+        put_varint(&mut self.out, value.len() as u32);
+        self.out.extend_from_slice(key);
+        self.out.extend_from_slice(value);
         self.extents[self.partition].records += 1;
         Ok(())
+    }
+
+    /// Bytes of the records in the block being filled.
+    #[inline]
+    fn raw(&self) -> usize {
+        self.out.len() - self.block - BLOCK_HEADER_BYTES
     }
 
     /// Writes what is left. The index is the caller's to keep or to `write`.
@@ -89,10 +95,8 @@ impl SegmentWriter {
 
     fn go_to(&mut self, partition: usize) -> Result<(), TaskError> {
         assert!(partition > self.partition || self.extents.is_empty(), "partitions come in order");
-        if !self.block.is_empty() {
-            self.seal()?;
-        }
-        let end = self.offset + self.out.len() as u64;
+        self.seal()?;
+        let end = self.offset + self.block as u64;
         for extent in self.extents.iter_mut().take(partition + 1).skip(self.partition + 1) {
             extent.offset = end;
         }
@@ -100,34 +104,37 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Ends the block.
+    /// Ends the block, if there is anything in it, and begins the next.
     fn seal(&mut self) -> Result<(), TaskError> {
-        let (start, raw) = (self.out.len(), self.block.len());
-        self.out.extend_from_slice(&[0; BLOCK_HEADER_BYTES]);
-        if !self.pack.compress(&self.block, &mut self.out) {
-            self.out.extend_from_slice(&self.block);
+        let raw = self.raw();
+        if raw == 0 {
+            return Ok(());
         }
-        let stored = self.out.len() - start - BLOCK_HEADER_BYTES;
-        self.out[start..start + BLOCK_HEADER_BYTES].copy_from_slice(&header(stored as u32, raw as u32));
-        self.account(start, raw);
-        self.block.clear();
-        if self.out.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+        let records = self.block + BLOCK_HEADER_BYTES;
+        if let Some(packed) = self.pack.compress(&self.out[records..]) {
+            self.out.truncate(records);
+            self.out.extend_from_slice(packed);
+        }
+        let stored = self.out.len() - records;
+        self.out[self.block..records].copy_from_slice(&header(stored as u32, raw as u32));
+        self.account(raw);
+        if self.block >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// A block of one record, without a copy.
+    /// A block of one record, without a copy. The one being filled is empty.
     fn append_long(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
-        let mut lengths = Vec::with_capacity(10);
-        let raw = key.len() + value.len() + 10;
-        if u32::try_from(raw).is_err() {
-            return Err(TaskError::Program(format!("a pair of {raw} bytes is too long: the limit is 4 GiB")));
+        let most = key.len() + value.len() + 10;
+        if u32::try_from(most).is_err() {
+            return Err(TaskError::Program(format!(
+                "a pair of {most} bytes is too long: the limit is 4 GiB"
+            )));
         }
-        put_varint(&mut lengths, key.len() as u32);
-        put_varint(&mut lengths, value.len() as u32);
-        let raw = lengths.len() + key.len() + value.len();
-        let start = self.out.len();
-        self.out.extend_from_slice(&header(raw as u32, raw as u32));
-        self.out.extend_from_slice(&lengths);
-        self.account(start, raw);
+        put_varint(&mut self.out, key.len() as u32);
+        put_varint(&mut self.out, value.len() as u32);
+        let raw = self.raw() + key.len() + value.len();
+        let records = self.block + BLOCK_HEADER_BYTES;
+        self.out[self.block..records].copy_from_slice(&header(raw as u32, raw as u32));
+        self.account(raw);
         self.flush()?;
         for part in [key, value] {
             let extent = &mut self.extents[self.partition];
@@ -140,43 +147,47 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Notes the stored bytes of `out` from `start` on, and the raw bytes of their block.
-    fn account(&mut self, start: usize, raw: usize) {
+    /// Notes the block that ends with `out`, and the raw bytes of it; the next begins there.
+    fn account(&mut self, raw: usize) {
         let extent = &mut self.extents[self.partition];
-        extent.crc = crc32c::crc32c_append(extent.crc, &self.out[start..]);
-        extent.stored += (self.out.len() - start) as u64;
+        extent.crc = crc32c::crc32c_append(extent.crc, &self.out[self.block..]);
+        extent.stored += (self.out.len() - self.block) as u64;
         extent.raw += raw as u64;
         extent.block_max = extent.block_max.max(raw as u64);
+        self.block = self.out.len();
+        self.out.extend_from_slice(&[0; BLOCK_HEADER_BYTES]);
     }
 
+    /// Writes all whole blocks. The one being filled is empty.
     fn flush(&mut self) -> Result<(), TaskError> {
-        let written = self.file.write_all(&self.out);
+        let written = self.file.write_all(&self.out[..self.block]);
         written.map_err(TaskError::io(format!("write {}", self.path.display())))?;
-        self.offset += self.out.len() as u64;
+        self.offset += self.block as u64;
         self.out.clear();
+        self.out.resize(BLOCK_HEADER_BYTES, 0);
+        self.block = 0;
         Ok(())
     }
 }
 
 impl Pack {
-    /// Puts `block` compressed at the end of `out`, if that saves a quarter. If it does not, the next blocks, first
-    /// one and then more and more, are not even tried: what random bytes cost is soon nothing.
-    fn compress(&mut self, block: &[u8], out: &mut Vec<u8>) -> bool {
+    /// The block compressed, if that saves half: what saves less costs more time than it saves, on disks and networks
+    /// as fast as today's. If it does not, the next blocks, first one and then more and more, are not even tried: what
+    /// random bytes cost is soon nothing.
+    fn compress(&mut self, block: &[u8]) -> Option<&[u8]> {
         if !self.wanted || block.len() > LONG_BYTES {
-            return false;
+            return None;
         }
         if self.skip > 0 {
             self.skip -= 1;
-            return false;
+            return None;
         }
-        let start = out.len();
-        out.resize(start + lz4_flex::block::get_maximum_output_size(block.len()), 0);
-        let length = lz4_flex::block::compress_into(block, &mut out[start..]).unwrap_or(usize::MAX);
-        let pays = length < block.len() - block.len() / 4;
-        out.truncate(if pays { start + length } else { start });
+        self.packed.resize(lz4_flex::block::get_maximum_output_size(block.len()), 0);
+        let length = lz4_flex::block::compress_into(block, &mut self.packed).unwrap_or(usize::MAX);
+        let pays = length <= block.len() / 2;
         self.skip = if pays { 0 } else { self.next_skip };
         self.next_skip = if pays { 1 } else { (self.next_skip * 2).min(SKIP_MAX) };
-        pays
+        pays.then(|| &self.packed[..length])
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) type Put<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), TaskErro
 /// A combiner and what it did.
 pub(crate) struct Combiner {
     reducer: Box<dyn Reducer>,
+    adds: bool,
     /// Its own: the mapper holds the task's while pairs come in.
     pub(crate) context: Context,
     pub(crate) records_in: u64,
@@ -31,11 +32,17 @@ struct Kept {
 
 impl Combiner {
     pub(crate) fn new(reducer: Box<dyn Reducer>, context: Context) -> Self {
-        Self { reducer, context, records_in: 0, records_out: 0, kept: Kept::default() }
+        Self { adds: reducer.adds(), reducer, context, records_in: 0, records_out: 0, kept: Kept::default() }
     }
 
     #[inline]
     pub(crate) fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
+        if self.adds
+            && let (Ok(sum), Ok(value)) = (<&mut [u8; 8]>::try_from(&mut *into), <[u8; 8]>::try_from(value))
+        {
+            *sum = u64::from_le_bytes(*sum).wrapping_add(u64::from_le_bytes(value)).to_le_bytes();
+            return true;
+        }
         self.reducer.fold(into, value)
     }
 

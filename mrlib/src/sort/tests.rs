@@ -46,6 +46,10 @@ impl Reducer for Sum {
         }
         false
     }
+
+    fn adds(&self) -> bool {
+        self.in_place
+    }
 }
 
 /// Puts out what it gets: a combiner that helps nothing must not harm either.

@@ -167,21 +167,12 @@ impl Agent {
         self.beat_if_due(now, out);
     }
 
-    /// Ends that one message does not hold are told after; until then the JobTracker believes them running.
     fn register(&mut self, out: &mut Vec<Action>) {
         self.hang_up();
         self.line = Line::Registering;
         self.on_its_way.ended = self.untold.take_ended();
-        let mut attempts = self.reports_of_running();
-        attempts.extend(
-            self.untold
-                .ended
-                .iter()
-                .map(|later| Report { attempt: later.attempt, status: Status::Running(Progress::default()) }),
-        );
-        attempts.extend(self.on_its_way.ended.iter().cloned());
         out.push(Action::Register {
-            attempts,
+            attempts: self.reports(),
             outputs: self.outputs.iter().copied().collect(),
             jobs: self.jobs.iter().copied().collect(),
         });
@@ -410,23 +401,24 @@ impl Agent {
         self.on_its_way = self.untold.take();
         // What one message does not hold follows at once.
         self.urgent = !self.untold.is_empty();
-        let mut attempts = self.reports_of_running();
-        attempts.extend(self.on_its_way.ended.iter().cloned());
         Heartbeat {
             seq: self.seq,
             acked: self.acked,
-            attempts,
+            attempts: self.reports(),
             fetch_failures: self.on_its_way.failures.iter().copied().collect(),
         }
     }
 
-    fn reports_of_running(&self) -> Vec<Report> {
-        let report = |(attempt, running): (&Attempt, &Running)| Report {
-            attempt: *attempt,
-            status: Status::Running(running.progress.clone()),
-        };
-        let mut reports: Vec<Report> = self.running.iter().map(report).collect();
+    /// Everything that runs, and the ends that are on their way. Ends that one message does not hold are told after;
+    /// until then their attempts are said to run.
+    fn reports(&self) -> Vec<Report> {
+        let report = |attempt, progress| Report { attempt, status: Status::Running(progress) };
+        let running =
+            self.running.iter().map(|(attempt, running)| report(*attempt, running.progress.clone()));
+        let later = self.untold.ended.iter().map(|later| report(later.attempt, Progress::default()));
+        let mut reports: Vec<Report> = running.chain(later).collect();
         shorten(&mut reports);
+        reports.extend(self.on_its_way.ended.iter().cloned());
         reports
     }
 }

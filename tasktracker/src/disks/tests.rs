@@ -60,8 +60,11 @@ fn an_attempt_comes_and_goes_and_leaves_its_logs() {
     assert_eq!(work.scratch.len(), 2);
     assert!(work.own.starts_with(disks.root(1)) && work.own.join("scrap").exists());
     assert!(disks.log(id, "stderr").unwrap().starts_with(&work.own));
-    fs::write(&work.output, "half").unwrap();
-    disks.end_work(&work, false, 4);
+    assert_eq!(work.outputs.len(), 2);
+    for output in &work.outputs {
+        fs::write(output, "half").unwrap();
+    }
+    disks.end_work(&work, None, 4);
     let left = ["LOCK", "logs/job_1.m0.0/stderr", "logs/job_1.m0.0/stdout"];
     assert_eq!(files(&dirs[1]), left);
     assert_eq!(files(&dirs[0]), ["LOCK"]);
@@ -83,12 +86,12 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         disks.keep_token(Job(1), b"secret").unwrap();
         disks.make_warm(0, 3).unwrap();
         let done = work(&disks, 1, "job_1.m0.0");
-        write(&done.output, &[b"one", b"two"]);
+        write(&done.outputs[0], &[b"one", b"two"]);
         let torn = work(&disks, 1, "job_1.m1.0");
-        fs::write(&torn.output, "half").unwrap();
+        fs::write(&torn.outputs[0], "half").unwrap();
         // Without a token nobody can fetch it.
         let tokenless = work(&disks, 0, "job_2.m0.0");
-        write(&tokenless.output, &[b"one"]);
+        write(&tokenless.outputs[0], &[b"one"]);
         fs::create_dir_all(dirs[0].join("jobs/job_1/files")).unwrap();
         fs::write(dirs[0].join("jobs/notes.txt"), "mine").unwrap();
         fs::write(dirs[1].join("jobs/job_1/output/notes.txt"), "mine").unwrap();
@@ -154,7 +157,7 @@ fn a_token_is_kept_where_there_is_room_for_it() {
     {
         let (disks, _) = Disks::open(&dirs, 0).unwrap();
         let done = work(&disks, 1, "job_1.m0.0");
-        write(&done.output, &[b"one"]);
+        write(&done.outputs[0], &[b"one"]);
         fs::remove_dir_all(dirs[0].join("jobs")).unwrap();
         fs::write(dirs[0].join("jobs"), "no folder can be made here").unwrap();
         disks.keep_token(Job(1), b"secret").unwrap();
@@ -181,13 +184,17 @@ fn a_start_has_a_greater_number_than_the_last_whatever_the_clock_says() {
 
 #[test]
 fn only_a_full_disk_of_the_attempt_is_blamed() {
-    /// Folder `b` is full.
+    /// Folder `b` is full, `c` is ill.
     fn room(path: &Path) -> io::Result<u64> {
-        Ok(if path.ends_with("b") { 0 } else { 100 << 30 })
+        match path.file_name().and_then(|name| name.to_str()) {
+            Some("b") => Ok(0),
+            Some("c") => Err(io::Error::other("ill")),
+            _ => Ok(100 << 30),
+        }
     }
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let (disks, _) = Disks::open_with(&[at("a"), at("b")], 1 << 20, room).unwrap();
+    let (disks, _) = Disks::open_with(&[at("a"), at("b"), at("c")], 1 << 20, room).unwrap();
     // It has no folder on `b`, which was full already.
     let on_a = work(&disks, 0, "job_1.m0.0");
     assert_eq!(on_a.scratch.len(), 1);

@@ -149,3 +149,28 @@ async fn a_full_disk_is_named_and_the_next_attempt_goes_elsewhere() {
         assert!(!on(full, &attempt), "{attempt} went to the full disk");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn map_output_may_go_to_another_disk() {
+    let world = World::with(|config| {
+        let other = config.tasktracker.dirs[0].with_file_name("two");
+        config.tasktracker.dirs.push(other);
+    })
+    .await;
+    world.launch("job_1.m0.0", "elsewhere");
+    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Said::Succeeded(_)));
+    let outputs = ["one", "two"].map(|name| files(&world.dir.path().join(name).join("jobs/job_1/output")));
+    let mut found: Vec<&String> = outputs.iter().flatten().collect();
+    found.sort();
+    // The half on the full disk is gone.
+    assert_eq!(found, ["job_1.m0.0.out", "job_1.m0.0.out.index"], "{outputs:?}");
+    world.launch("job_1.r0.0", "events:1");
+    let map =
+        MapAvailable { attempt: "job_1.m0.0".into(), tracker: "here".into(), ..MapAvailable::default() };
+    let events = vec![MapEvent { kind: Some(map_event::Kind::Available(map)) }];
+    let news = MapEvents { job: "job_1".into(), first: 0, events, maps: 1 };
+    world.jobtracker.order(order::Kind::MapEvents(news));
+    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
+    let path = result.pieces[0].strip_prefix("job_1.m0.0=").unwrap();
+    assert_eq!(std::fs::read(path).unwrap(), b"partition 0partition 1");
+}
