@@ -185,3 +185,90 @@ fn an_edit_log_that_vanished_is_refused_and_recover_gives_no_id_twice() {
     assert!(new.0 > block.0 + (1 << 31), "{new} is far from what was lost");
     assert!(bench.state.safemode().reason.contains("future_blocks 1"), "and the old block is kept");
 }
+
+/// A disk on which nothing is ever written until it is let go.
+#[derive(Clone)]
+struct HungDisk {
+    real: std::sync::Arc<journal::disk::RealDisk>,
+    hung: std::sync::Arc<std::sync::RwLock<()>>,
+}
+
+struct HungFile(Box<dyn journal::disk::WriteFile>, std::sync::Arc<std::sync::RwLock<()>>);
+
+impl journal::disk::WriteFile for HungFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        drop(self.1.read());
+        self.0.write(bytes)
+    }
+    fn truncate(&mut self, len: u64) -> std::io::Result<()> {
+        self.0.truncate(len)
+    }
+    fn sync(&mut self) -> std::io::Result<()> {
+        self.0.sync()
+    }
+}
+
+impl journal::disk::Disk for HungDisk {
+    fn list(&self) -> std::io::Result<Vec<String>> {
+        self.real.list()
+    }
+    fn create(&self, name: &str) -> std::io::Result<Box<dyn journal::disk::WriteFile>> {
+        Ok(Box::new(HungFile(self.real.create(name)?, self.hung.clone())))
+    }
+    fn append(&self, name: &str) -> std::io::Result<Box<dyn journal::disk::WriteFile>> {
+        Ok(Box::new(HungFile(self.real.append(name)?, self.hung.clone())))
+    }
+    fn open(&self, name: &str) -> std::io::Result<Box<dyn journal::disk::ReadFile>> {
+        self.real.open(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> std::io::Result<()> {
+        self.real.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> std::io::Result<()> {
+        self.real.remove(name)
+    }
+    fn sync_folder(&self) -> std::io::Result<()> {
+        self.real.sync_folder()
+    }
+    fn free_bytes(&self) -> std::io::Result<u64> {
+        self.real.free_bytes()
+    }
+}
+
+#[test]
+fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
+    let folder = tempfile::tempdir().unwrap();
+    let real = std::sync::Arc::new(journal::disk::RealDisk::open(folder.path()).unwrap());
+    let hung = std::sync::Arc::new(std::sync::RwLock::new(()));
+    let disk = std::sync::Arc::new(HungDisk { real, hung: hung.clone() });
+    let (Storage { log, namespace }, _) = Storage::open_log(disk, "c", Recovery::Refuse, ANSWERS).unwrap();
+    let config = NameNodeConfig::default();
+    let state = State::new(Settings::from(&config), namespace, now_since(Instant::now()));
+    let driver = super::driver::Driver::new(state, log, Instant::now(), &config);
+    let request = || Request {
+        id: RequestId::random(),
+        caller: Caller { user: "tester".into() },
+        op: Op::Mkdir { path: DfsPath::parse("/a").unwrap(), parents: false, mode: None },
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+
+    let hanging = hung.write().unwrap();
+    let filler = vec![0; journal::log::RECORD_BYTES_MAX];
+    while driver.log().has_room_for(journal::log::RECORD_BYTES_MAX) {
+        driver.log().append(&filler).unwrap();
+    }
+    // The refusal itself waits for the disk before it is let out, so it is read after the disk came back.
+    let asked = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| runtime.block_on(driver.submit(request(), |_, outcome| Ok(outcome))));
+        // Long enough to come to the refusal; were it not refused, it would be applied after all and seen below.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(hanging);
+        asked.join().unwrap()
+    });
+    let error = asked.unwrap_err();
+    assert!(error.message.contains("does not keep up with its edit log"), "{error}");
+    let there =
+        runtime.block_on(driver.query(|state| Ok(state.stat(&DfsPath::parse("/a").unwrap()).is_ok())));
+    assert!(!there.unwrap(), "nothing was applied");
+    runtime.block_on(driver.submit(request(), |_, outcome| Ok(outcome))).unwrap();
+}

@@ -89,6 +89,31 @@ fn reads_go_on_past_damage_which_is_reported_and_replaced() {
     healed(&cluster);
 }
 
+/// Nobody checks, scrubs or asks for anything: what a reader comes across and reports is mended by that alone.
+#[test]
+fn a_readers_report_alone_leads_to_repair() {
+    let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\nshort_circuit = false\n");
+    let cluster = Cluster::up(Up { replication: 2, nodes: 2, settings: &settings, ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, 1 << 20, 6);
+    cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
+    let wanted = sha256_of(&source);
+    let block = cluster.replicas_on("node1").remove(0);
+    flip_a_byte(&block);
+    eventually("a reader has found it, and it is mended", PATIENCE, || {
+        // Which of the two replicas is read first is not ours to say.
+        let got = cluster.path("got");
+        cluster.mrctl(&["fs", "get", "--force", "/file", got.to_str().unwrap()]);
+        assert_eq!(sha256_of(&got), wanted);
+        let report = cluster.json(&["fs", "report"]);
+        (report["corrupt_found_total"] == 1
+            && report["corrupt_replaced_total"] == 1
+            && report["corrupt_replicas"] == 0
+            && report["under_replicated"] == 0)
+            .then_some(())
+    });
+}
+
 #[test]
 fn the_scrubber_finds_damage_that_nobody_reads() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"256MiB\"\nscrub_period = \"1s\"\n");

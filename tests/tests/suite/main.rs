@@ -4,6 +4,7 @@ mod dfs_bad_input;
 mod dfs_commands;
 mod dfs_damage;
 mod dfs_namenode_restart;
+mod dfs_operating;
 mod dfs_recovery;
 mod dfs_survival;
 mod jobs;

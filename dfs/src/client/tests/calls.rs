@@ -123,3 +123,72 @@ async fn a_check_adds_up_its_pages_and_takes_the_worst() {
     let each: Vec<_> = found.problems.iter().map(|file| (file.path.as_str(), file.status)).collect();
     assert_eq!(each, [("/a", Health::Degraded), ("/b", Health::Corrupt)]);
 }
+
+/// A client that somebody watches, and what it was told.
+async fn watched(cluster: &Cluster) -> (Client, std::sync::Arc<Lock<Vec<String>>>) {
+    let told: std::sync::Arc<Lock<Vec<String>>> = std::sync::Arc::default();
+    let ears = told.clone();
+    let mut options = ClientOptions::new(cluster.namenode.clone(), cluster.config.clone());
+    options.listener = Some(Listener::new(move |line| ears.lock().push(line.to_owned())));
+    (Client::connect(options).await.unwrap(), told)
+}
+
+#[tokio::test]
+async fn a_wait_is_told_once_with_its_reason_and_its_end() {
+    let mut cluster = Cluster::start(0).await;
+    cluster.config.deadline = daemon::Period::secs(4);
+    let (client, told) = watched(&cluster).await;
+    client.stat(&path("/")).await.unwrap();
+    assert!(told.lock().is_empty(), "nothing to tell of what is quick");
+    let passing = || Status::from(Error::new(Kind::Safemode, "safemode: 3 of 9 blocks"));
+    cluster.table.lock().failures.extend((0..1000).map(|_| passing()));
+    client.stat(&path("/")).await.unwrap_err();
+    let told = told.lock().clone();
+    let wanted =
+        format!("waiting for the NameNode at {}: safemode: 3 of 9 blocks; gives up in ", cluster.namenode);
+    assert!(told.len() == 1 && told[0].starts_with(&wanted), "{told:?}");
+}
+
+#[tokio::test]
+async fn an_operators_safemode_is_waited_for_only_when_nobody_watches() {
+    let cluster = Cluster::start(0).await;
+    let held = || Status::from(Error::new(Kind::Held, "safemode is on: turned on by an operator"));
+    cluster.table.lock().failures.push_back(held());
+    cluster.client().await.stat(&path("/")).await.unwrap();
+    cluster.table.lock().failures.push_back(held());
+    let (client, _) = watched(&cluster).await;
+    let error = client.stat(&path("/")).await.unwrap_err();
+    assert_eq!(error.to_string(), "safemode is on: turned on by an operator");
+}
+
+#[tokio::test]
+async fn what_is_no_namenode_is_told_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let config = daemon::config::ClientConfig::default();
+    let client = Client::connect(ClientOptions::new(addr.clone(), config)).await.unwrap();
+    let root = path("/");
+    let asked = tokio::time::timeout(std::time::Duration::from_secs(20), client.stat(&root));
+    let text = asked.await.expect("long before the deadline of a minute").unwrap_err().to_string();
+    assert!(text.starts_with(&format!("what answers at {addr} is not a Fermata NameNode")), "{text}");
+}
+
+#[tokio::test]
+async fn a_file_is_located_over_several_replies() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let options = PutOptions { replication: Some(1), block_size: Some(65_536), ..PutOptions::default() };
+    client.put_with("/f", &bytes(65_536 * 8), options, &()).await.unwrap();
+    // The servers of these tests name at most three blocks in an answer.
+    let (_, blocks) = client.locate(&path("/f"), 65_536, u64::MAX).await.unwrap();
+    let offsets: Vec<u64> = blocks.iter().map(|block| block.offset).collect();
+    assert_eq!(offsets, (1..8).map(|n| n * 65_536).collect::<Vec<u64>>());
+}

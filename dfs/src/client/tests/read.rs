@@ -213,3 +213,33 @@ async fn a_local_block_is_mapped_and_verified() {
     let mut bad = run("good.sock");
     assert!(matches!(bad.items.recv().await, Some(Err(failure)) if failure.damaged));
 }
+
+#[tokio::test]
+async fn a_lost_block_is_named_and_the_rest_can_be_read() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let size = 100_000;
+    let data = bytes(3 * size + 5);
+    put(&client, "/f", &data, 1, size).await;
+    let lost = cluster.table.lock().files["/f"].blocks[1].0;
+    cluster.node(1).state.lock().blocks.remove(&lost);
+
+    let error = read_all(&mut client.open(&path("/f")).await.unwrap()).await.unwrap_err();
+    let text = error.to_string();
+    let wanted = format!("cannot read /f at byte {size}: no good replica of {}", BlockId(lost));
+    assert!(text.starts_with(&wanted), "{text}");
+
+    let mut holed = data.clone();
+    holed[size..2 * size].fill(0);
+    let mut reader = client.open(&path("/f")).await.unwrap();
+    reader.skip_lost();
+    assert!(read_all(&mut reader).await.unwrap() == holed);
+    let [hole] = reader.lost() else { panic!("{:?}", reader.lost()) };
+    assert_eq!((hole.block, hole.offset, hole.length), (BlockId(lost), size as u64, size as u64));
+
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("f");
+    let report = client.get_skipping_lost(&path("/f"), &to, GetOptions::default(), &()).await.unwrap();
+    assert_eq!(report.lost.len(), 1);
+    assert!(std::fs::read(&to).unwrap() == holed);
+}

@@ -240,3 +240,43 @@ async fn settings_that_make_no_sense_are_refused_by_name() {
     let error = bench.node_on(&config, Arc::new(RealDisk)).await.unwrap_err().to_string();
     assert!(error.starts_with("datanode.transfer_timeout = 0s: "), "{error}");
 }
+
+/// Files of this name cannot be opened.
+#[derive(Debug)]
+struct UnreadableFile(&'static str);
+
+impl Disk for UnreadableFile {
+    fn sync_file(&self, file: &File, path: &Path) -> io::Result<()> {
+        RealDisk.sync_file(file, path)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        RealDisk.sync_folder(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<File> {
+        if path.file_name().is_some_and(|name| name == self.0) {
+            return Err(Errno::IO.into());
+        }
+        RealDisk.open(path)
+    }
+    fn room(&self, path: &Path) -> io::Result<Room> {
+        RealDisk.room(path)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_that_meets_an_io_error_deletes_nothing() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let data = bytes(1000, 1);
+    put(&chain(&[&node]), 1, &data).unwrap();
+    node.stop().await;
+    let [block, sums] = ["blk_1", "blk_1.crc"].map(|name| bench.dir("n1").join("current/01").join(name));
+    assert!(block.is_file() && sums.is_file(), "{}", block.display());
+    for name in ["blk_1", "blk_1.crc"] {
+        let failed = bench.node_on(&bench.config("n1"), Arc::new(UnreadableFile(name))).await;
+        assert!(failed.is_err(), "{name}: its only folder cannot be read");
+        assert!(block.is_file() && sums.is_file(), "{name}: both are where they were");
+    }
+    let node = bench.node("n1").await;
+    assert!(read(&node, 1, 1000).unwrap().1 == data);
+}

@@ -260,7 +260,7 @@ fn an_operator_may_end_the_wait_and_turn_it_on() {
     bench.ask(mkdir("/x")).unwrap();
     assert_eq!(bench.state.report(bench.now).missing, 1);
     bench.state.set_safemode(true);
-    assert_eq!(bench.refused(mkdir("/y")), Kind::Safemode);
+    assert_eq!(bench.refused(mkdir("/y")), Kind::Held);
     bench.state.set_safemode(false);
     bench.ask(mkdir("/y")).unwrap();
 }

@@ -115,3 +115,66 @@ fn answers_survive_a_restart() {
     let again = bench.state.handle(bench.now, crate::namenode::op::Request { id, caller, op }).unwrap();
     assert_eq!((again.outcome, again.entry), (outcome, None), "even in safemode");
 }
+
+/// A state whose namespace begins with these edits.
+fn state_with(edits: Vec<Edit>) -> crate::namenode::State {
+    let mut namespace = Namespace::new("c1");
+    namespace.apply(&Record { at_ms: 1, request: None, edits }).unwrap();
+    let settings = crate::namenode::Settings { safemode_threshold: 0.0, ..super::bench::settings() };
+    crate::namenode::State::new(settings, namespace, now())
+}
+
+fn now() -> crate::namenode::op::Now {
+    crate::namenode::op::Now { mono_ms: 0, wall_ms: 1 }
+}
+
+fn refusal(state: &mut crate::namenode::State, op: Op) -> Option<crate::error::Error> {
+    let caller = crate::namenode::op::Caller { user: "me".into() };
+    let request = crate::namenode::op::Request { id: crate::ids::RequestId::random(), caller, op };
+    state.handle(now(), request).err()
+}
+
+#[test]
+fn there_is_a_largest_number_of_fences() {
+    let fence = |scope: String, epoch| Op::Fence { scope, epoch };
+    let mut state =
+        state_with((0..100_000).map(|n| Edit::Fenced { scope: format!("s{n}"), epoch: 1 }).collect());
+    let error = refusal(&mut state, fence("one more".into(), 1)).unwrap();
+    assert!(error.message.contains("100000 scopes have fences"), "{error}");
+    assert_eq!(refusal(&mut state, fence("s7".into(), 2)), None, "known ones go on");
+}
+
+#[test]
+fn a_file_has_a_largest_number_of_blocks() {
+    let file = FileId(10);
+    let created = Edit::FileCreated {
+        id: file,
+        parent: crate::namenode::namespace::ROOT,
+        name: "f".into(),
+        owner: "me".into(),
+        group: "us".into(),
+        mode: 0o644,
+        replication: 1,
+        block_size: 1 << 20,
+        holder: "w".into(),
+        on_abandon: crate::namenode::op::OnAbandon::Close,
+    };
+    let blocks = (1..=800_000).map(|n| Edit::BlockAdded { file, block: BlockId(n + 100) });
+    let mut state = state_with(std::iter::once(created).chain(blocks).collect());
+    let add = Op::AddBlock {
+        file,
+        holder: "w".into(),
+        commits: vec![],
+        exclude_nodes: vec![],
+        writer_host: String::new(),
+        suggested_hosts: vec![],
+        expected: 0,
+    };
+    state.register(now(), super::bench::FakeNode::new(0, "n1", "r1").registration()).unwrap();
+    let uuid = super::bench::FakeNode::new(0, "n1", "r1").uuid;
+    let room =
+        crate::namenode::op::Heartbeat { seq: 1, capacity: 1 << 40, free: 1 << 40, ..Default::default() };
+    state.heartbeat(now(), uuid, crate::ids::Incarnation(1), room);
+    let error = refusal(&mut state, add).unwrap();
+    assert!(error.message.contains("would have 800001 blocks and 800000 is the limit"), "{error}");
+}

@@ -1,0 +1,104 @@
+//! What those who run a cluster meet: drains, stopped nodes, waits, lost blocks, settings.
+
+use fermata_tests::{Cluster, Up, eventually, random_file};
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+fn pid_of(cluster: &Cluster, node: &str, kind: &str) -> String {
+    let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let all = state["daemons"].as_array().unwrap();
+    let found = all.iter().find(|daemon| daemon["name"] == node && daemon["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no {kind} on {node}: {text}"))["pid"].to_string()
+}
+
+#[test]
+fn drains_say_what_is_in_the_way_and_a_stopped_node_is_gone_at_once() {
+    // The defaults: a silent node is dead after ten seconds.
+    let cluster = Cluster::up(Up { settings: "", ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, 3 << 20, 9);
+    cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
+    cluster.mrctl(&["drain", "node1", "--deadline", "60s"]);
+    let line = cluster.refused(1, &["drain", "node2", "--deadline", "60s"]);
+    for word in ["too few nodes stay: 1 datanode", "/file", "1 of 2", "setrep", "--cancel"] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    let text = cluster.mrctl(&["nodes", "--json"]);
+    assert_eq!(text.matches("\"node\":").count(), 3, "each name once: {text}");
+    cluster.mrctl(&["drain", "node1", "--cancel"]);
+    cluster.mrctl(&["drain", "node2", "--cancel"]);
+    cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);
+
+    let pid = pid_of(&cluster, "node3", "datanode");
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    eventually(
+        "a node that was stopped is dead long before its silence tells",
+        Duration::from_secs(6),
+        || {
+            let nodes = cluster.json(&["nodes"]);
+            let node3 =
+                nodes.as_array().unwrap().iter().find(|node| node["node"] == "node3").cloned().unwrap();
+            (node3["state"] == "dead").then_some(())
+        },
+    );
+    cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);
+}
+
+#[test]
+fn lost_blocks_waits_and_settings() {
+    let settings = "[client]\ndeadline = \"4s\"\n";
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, 3 << 20, 10);
+    cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
+    let wanted = fs::read(&source).unwrap();
+
+    // The second block goes, with the only disk that had it.
+    cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
+    let blocks = cluster.replicas_on("node1");
+    assert_eq!(blocks.len(), 3);
+    let lost = blocks.iter().find(|block| {
+        let bytes = fs::read(block).unwrap();
+        bytes == wanted[1 << 20..2 << 20]
+    });
+    fs::remove_file(lost.unwrap()).unwrap();
+    cluster.mrctl(&["chaos", "restart", "node1", "--daemon", "datanode"]);
+    let got = cluster.path("got");
+    let ran = cluster.try_mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
+    assert_eq!(ran.code, 1);
+    for word in ["waiting for a good replica", "at byte 1048576", "no good replica", "--skip-lost"] {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
+    assert!(!got.exists(), "whole or not at all");
+    let line = cluster.refused(1, &["fs", "get", "--quiet", "--skip-lost", "/file", got.to_str().unwrap()]);
+    assert!(line.contains("1048576 bytes from byte 1048576 on are lost"), "{line}");
+    let mut holed = wanted.clone();
+    holed[1 << 20..2 << 20].fill(0);
+    assert!(fs::read(&got).unwrap() == holed);
+    let ran = cluster.try_mrctl(&["fs", "fsck"]);
+    assert!(ran.code == 1 && ran.stdout.contains("--skip-lost"), "{}", ran.stdout);
+    cluster.mrctl(&["fs", "rm", "/file"]);
+
+    // What waiting cannot help fails at once; what it may, says that it waits.
+    cluster.mrctl(&["fs", "safemode", "on"]);
+    let begun = Instant::now();
+    let line = cluster.refused(1, &["fs", "mkdir", "/x"]);
+    assert!(line.contains("turned on by an operator") && begun.elapsed() < Duration::from_secs(3), "{line}");
+    cluster.mrctl(&["fs", "safemode", "off"]);
+    cluster.mrctl(&["chaos", "stop", "namenode"]);
+    let ran = cluster.try_mrctl(&["fs", "ls", "/"]);
+    cluster.mrctl(&["chaos", "cont", "namenode"]);
+    assert!(ran.code == 1 && ran.stderr.contains("waiting for the NameNode at"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("gives up in"), "{}", ran.stderr);
+
+    // Settings beside the cluster are taken up, and the cluster is found although the file names no address.
+    cluster.mrctl(&["down"]);
+    fs::write(cluster.path("fermata.toml"), "[namenode]\nblock_size = \"2MiB\"\n").unwrap();
+    cluster.mrctl(&["up", "--detach"]);
+    cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/again"]);
+    assert_eq!(cluster.json(&["fs", "stat", "/again"])[0]["block_size"], 2 << 20);
+}
