@@ -74,30 +74,6 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             send(stream, Kind::Failed(words.into()));
             exit(1);
         }
-        ("long", bytes) => {
-            let status = "s".repeat(bytes.parse().unwrap());
-            send(stream, Kind::Progress(Progress { status: status.clone(), ..Progress::default() }));
-            send(stream, Kind::Failed(format!("begin{status}end")));
-            exit(1);
-        }
-        ("counters", count) => {
-            let counters = (0..count.parse().unwrap()).map(|number: u64| (format!("c{number}"), number));
-            let counters = counters.collect();
-            finish(stream, start, TaskResult { counters, ..TaskResult::default() });
-        }
-        ("pieces", count) => {
-            let pieces = (0..count.parse().unwrap()).map(|number: u64| format!("/out/{number:07}"));
-            let pieces = pieces.collect();
-            finish(stream, start, TaskResult { pieces, ..TaskResult::default() });
-        }
-        ("eat", mib) => {
-            let eaten = vec![1u8; mib.parse::<usize>().unwrap() << 20];
-            println!("ate {}", std::hint::black_box(&eaten).len());
-            sleep();
-        }
-        ("print", _) => loop {
-            println!("{}", "x".repeat(1000));
-        },
         // In a group of its own, and soon without a parent.
         ("escape", then) => {
             let mut shell = Command::new("sh");
@@ -134,6 +110,37 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             done(stream, start);
         }
         ("silent", _) => exit(0),
+        (what, how_much) => overdo(stream, start, what, how_much),
+    }
+}
+
+/// Says, takes or prints too much, or is simply done.
+fn overdo(stream: &mut UnixStream, start: &TaskStart, what: &str, how_much: &str) {
+    match (what, how_much) {
+        ("long", bytes) => {
+            let status = "s".repeat(bytes.parse().unwrap());
+            send(stream, Kind::Progress(Progress { status: status.clone(), ..Progress::default() }));
+            send(stream, Kind::Failed(format!("begin{status}end")));
+            exit(1);
+        }
+        ("counters", count) => {
+            let counters = (0..count.parse().unwrap()).map(|number: u64| (format!("c{number}"), number));
+            let counters = counters.collect();
+            finish(stream, start, TaskResult { counters, ..TaskResult::default() });
+        }
+        ("pieces", count) => {
+            let pieces = (0..count.parse().unwrap()).map(|number: u64| format!("/out/{number:07}"));
+            let pieces = pieces.collect();
+            finish(stream, start, TaskResult { pieces, ..TaskResult::default() });
+        }
+        ("eat", mib) => {
+            let eaten = vec![1u8; mib.parse::<usize>().unwrap() << 20];
+            println!("ate {}", std::hint::black_box(&eaten).len());
+            std::thread::sleep(Duration::from_secs(1000));
+        }
+        ("print", _) => loop {
+            println!("{}", "x".repeat(1000));
+        },
         _ => done(stream, start),
     }
 }

@@ -88,7 +88,7 @@ pub struct TaskTracker {
     nursery: Weak<child::Nursery>,
     _disks: Arc<Disks>,
     _socket: umbilical::Socket,
-    _keeper: Option<Child>,
+    keeper: Option<Child>,
 }
 
 impl TaskTracker {
@@ -148,7 +148,7 @@ impl TaskTracker {
             nursery,
             _disks: disks,
             _socket: socket,
-            _keeper: keeper,
+            keeper,
         })
     }
 
@@ -198,6 +198,12 @@ impl TaskTracker {
         while busy(&self) && Instant::now() < patience {
             self.spawner.kill_all();
             tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if let Some(mut keeper) = self.keeper.take() {
+            // It ends what is left, and itself, when this is gone.
+            drop(keeper.stdin.take());
+            let waiting = tokio::task::spawn_blocking(move || keeper.wait());
+            tokio::time::timeout(STOP_GRACE, waiting).await.ok();
         }
     }
 

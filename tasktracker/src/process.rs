@@ -24,7 +24,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     sync::{Arc, mpsc as threads},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -100,9 +100,11 @@ impl Handle {
         }
     }
 
-    /// Kills it for something that it has done.
+    /// Kills it for something that it has done, if its leader is still there.
     pub(crate) fn condemn(&self, why: String) {
-        self.sentence.lock().get_or_insert(why);
+        if *self.there.lock() {
+            self.sentence.lock().get_or_insert(why);
+        }
         self.kill();
     }
 
@@ -163,15 +165,19 @@ struct Entry {
 }
 
 impl Living {
-    /// Waits until there is something to look at: at once when a process has ended, after `period` while one
-    /// lives. False when the tracker ends.
-    pub(crate) fn wait_for_work(&self, period: Duration) -> bool {
+    /// Waits until there is something to look at: when a process has ended, after `period` while one lives, and
+    /// after `period` in any case if the warden is `busy`. False when the tracker ends.
+    pub(crate) fn wait_for_work(&self, period: Duration, busy: bool) -> bool {
         let mut table = self.table.lock();
+        let mut until = None;
         while !table.ended && !table.closing {
-            if table.all.is_empty() && period >= crate::warden::PERIOD {
+            if table.all.is_empty() && !busy {
                 self.bell.wait(&mut table);
-            } else if self.bell.wait_for(&mut table, period).timed_out() {
-                break;
+            } else {
+                let until = *until.get_or_insert_with(|| Instant::now() + period);
+                if self.bell.wait_until(&mut table, until).timed_out() {
+                    break;
+                }
             }
         }
         table.ended = false;

@@ -12,12 +12,17 @@ use crate::{
 };
 use daemon::Bytes;
 use rustix::process::{Pid, Signal, WaitOptions};
-use std::{fs::File, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-/// Between two looks.
-pub(crate) const PERIOD: Duration = Duration::from_millis(500);
-/// At the least, when something ends or an escaped process is dying.
-const PERIOD_MIN: Duration = Duration::from_millis(20);
+/// Between two looks at what processes take and print.
+const PERIOD: Duration = Duration::from_millis(500);
+/// Between two looks for escaped processes, when something has ended or one of them is dying.
+const PERIOD_MIN: Duration = Duration::from_millis(50);
 
 /// What is allowed.
 #[derive(Debug, Clone)]
@@ -54,13 +59,16 @@ impl Warden {
     /// Watches until the tracker ends.
     pub(crate) fn watch(self) {
         let mut busy = false;
-        while self.living.wait_for_work(if busy { PERIOD_MIN } else { PERIOD }) {
-            let watched = self.living.watched();
+        let mut looked = None;
+        while self.living.wait_for_work(if busy { PERIOD_MIN } else { PERIOD }, busy) {
             let escaped = self.escaped();
             busy = escaped.is_none();
-            let escaped = escaped.unwrap_or_default();
-            for one in &watched {
-                self.look(one, &escaped);
+            if looked.is_none_or(|looked: Instant| looked.elapsed() >= PERIOD) {
+                looked = Some(Instant::now());
+                let escaped = escaped.unwrap_or_default();
+                for one in self.living.watched() {
+                    self.look(&one, &escaped);
+                }
             }
             std::thread::sleep(PERIOD_MIN);
         }

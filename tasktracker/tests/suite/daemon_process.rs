@@ -32,6 +32,20 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Its child that is the same program.
+    fn keeper(&self) -> i32 {
+        let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_tasktracker")).unwrap();
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
+        let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        let lists: Vec<String> = lists.collect();
+        let mut pids =
+            lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok());
+        let exe = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe"));
+        pids.find(|pid| exe(pid).is_ok_and(|exe| exe == program)).expect("a keeper")
+    }
+}
+
 async fn spawn(world: &World) -> Child {
     let config = world.dir.path().join("fermata.toml");
     std::fs::write(&config, world.config.print()).unwrap();
@@ -101,19 +115,26 @@ async fn the_next_start_ends_what_outlived_both_tracker_and_keeper() {
     let mut daemon = Daemon::start().await;
     daemon.world.launch("job_1.m0.0", "escape:hang");
     let escaped = daemon.grandchild("job_1.m0.0").await;
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", daemon.child.id()));
-    let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_tasktracker")).unwrap();
-    let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap().flatten();
-    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    let lists: Vec<String> = lists.chain(children).collect();
-    let pids = lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok());
-    let is_keeper =
-        |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
-    let keeper = pids.into_iter().find(is_keeper).expect("a keeper");
+    let keeper = daemon.keeper();
     kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL).unwrap();
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
     assert!(!is_dead(escaped));
     daemon.child = spawn(&daemon.world).await;
     assert!(is_dead(escaped));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tracker_that_is_asked_to_stop_leaves_no_process() {
+    let mut daemon = Daemon::start().await;
+    daemon.world.launch("job_1.m0.0", "escape:hang");
+    let escaped = daemon.grandchild("job_1.m0.0").await;
+    let keeper = daemon.keeper();
+    let pid = Pid::from_child(&daemon.child);
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = daemon.child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    // Gone by then, and reaped.
+    assert!(state_of(keeper.cast_unsigned()).is_none());
+    until_true("the escaped one's end", || is_dead(escaped)).await;
 }
