@@ -191,7 +191,7 @@ impl Work<'_> {
                 scope.spawn(|| {
                     while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < tasks)
                     {
-                        let outcome = self.stop.check().and_then(|_| one(index));
+                        let outcome = self.stop.check().and_then(|()| one(index));
                         let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
                         match outcome {
                             Ok(outcome) => add(&mut ended.0, outcome.counters),

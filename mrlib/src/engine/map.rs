@@ -51,7 +51,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
     let gzip = input::is_gzip(&task.source);
     let mut reading = Reading {
         context: Context::new(io.pulse(), io.stop()),
-        meter: Meter::new(settings.pace_map, true),
+        meter: Meter::new(settings.pace_map, true, io.pulse()),
         stop: io.stop(),
         pulse: io.pulse(),
         skip_bad: settings.skip_bad_records,
@@ -257,7 +257,7 @@ impl MapOutput {
         io: &mut dyn TaskIo,
     ) -> Result<TaskOutcome, TaskError> {
         let mut outcome = TaskOutcome::default();
-        let (stop, pulse, mut meter) = (io.stop(), io.pulse(), Meter::new(None, false));
+        let (stop, pulse, mut meter) = (io.stop(), io.pulse(), Meter::new(None, false, io.pulse()));
         match self {
             Self::Straight { sink, records, .. } => {
                 outcome.bytes_out = sink.bytes();

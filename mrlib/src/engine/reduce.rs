@@ -6,7 +6,7 @@
 
 use super::{Meter, OutputSink, Progress, Pulse, Settings, StopFlag, TaskIo, TaskOutcome};
 use crate::{
-    api::{Emit, Pass, Reducer, Values},
+    api::{Emit, Pair, Pass, Reducer, Values},
     conf::Conf,
     context::Context,
     error::TaskError,
@@ -118,7 +118,7 @@ fn merge(
         return Ok(runs);
     }
     let order = SortOrder { keys: job.order, values: job.sort_values };
-    let (mut meter, pulse) = (Meter::new(None, false), io.pulse());
+    let (mut meter, pulse) = (Meter::new(None, false, io.pulse()), io.pulse());
     let mut step = || {
         if meter.tick(0, &stop)? {
             io.progress(&at_merge);
@@ -199,7 +199,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn new(io: &'a mut dyn TaskIo, input_bytes: u64, shuffled: u64, pace: Option<u64>) -> Self {
-        let (stop, meter) = (io.stop(), Meter::new(pace, false));
+        let (stop, meter) = (io.stop(), Meter::new(pace, false, io.pulse()));
         let mut watch = Self { io, stop, meter, input_bytes, shuffled, read: 0, bytes_out: 0, status: None };
         watch.tell();
         watch
@@ -256,7 +256,7 @@ impl<V: Values> Values for Watched<'_, '_, V> {
     }
 
     #[inline]
-    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError> {
+    fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError> {
         let pair = self.values.next_pair()?;
         if let Some((_, value)) = pair {
             self.watch.record(self.record_bytes + value.len())?;

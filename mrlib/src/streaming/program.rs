@@ -198,7 +198,7 @@ impl Program {
             self.reports.give(context);
         }
         if status.success() {
-            return Ok(());
+            return context.check();
         }
         let (name, words) = (&self.name, self.reports.last_lines());
         let last = if words.is_empty() { String::new() } else { format!("; its last words:\n{words}") };
