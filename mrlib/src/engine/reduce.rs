@@ -1,8 +1,9 @@
 //! Runs a reduce: shuffle, merge, reduce.
 //!
-//! Runs are merged in the order of their maps' places in the input, whatever memory or disk they came to lie on, so that the same map
-//! outputs give the same output bytes. [`Watch`] is told of every record and every key group: it is the one place
-//! that knows how far the merge and the output are, where the stop flag is looked at, and where a pause will enter.
+//! Runs are merged in the order of their maps' places in the input, whatever memory or disk they came to lie on, so that
+//! the same map outputs give the same output bytes. [`Watch`] is told of every record and every key group: it is the one
+//! place that knows how far the merge and the output are, where the stop flag is looked at, and where a pause will
+//! enter.
 
 use super::{Meter, OutputSink, Progress, Pulse, Settings, StopFlag, TaskIo, TaskOutcome};
 use crate::{
