@@ -184,12 +184,17 @@ pub struct TaskTrackerConfig {
     pub warm_tasks: u32,
     /// Memory a task plans its buffers for.
     pub task_memory: Bytes,
-    /// Address space a task may take; 0 for no limit.
+    /// Memory a task may take, with all that it starts; its address space may be four times as large. 0 for four
+    /// times `task_memory` and 1GiB.
     pub task_memory_max: Bytes,
     /// Files a task may have open.
     pub task_files_max: u64,
+    /// A task that prints more than this to stdout or stderr is ended; 0 for no limit.
+    pub task_log_max: Bytes,
     /// Logs of attempts kept.
     pub logs_kept: usize,
+    /// Tasks are stopped when the JobTracker has not been heard of for this long.
+    pub cut_off_after: Period,
     /// Room left free on each disk.
     pub reserve: Bytes,
 }
@@ -231,8 +236,20 @@ impl Default for TaskTrackerConfig {
             task_memory: Bytes::mib(256),
             task_memory_max: Bytes(0),
             task_files_max: 4096,
+            task_log_max: Bytes::mib(64),
             logs_kept: 1000,
+            cut_off_after: Period::secs(600),
             reserve: Bytes::mib(64),
+        }
+    }
+}
+
+impl TaskTrackerConfig {
+    /// `task_memory_max`, or what it stands for if it is 0.
+    pub fn memory_limit(&self) -> Bytes {
+        match self.task_memory_max {
+            Bytes(0) => Bytes(self.task_memory.0.saturating_mul(4).saturating_add(1 << 30)),
+            set => set,
         }
     }
 }
@@ -427,6 +444,14 @@ mod tests {
     fn an_empty_file_is_the_defaults_and_they_hold() {
         assert_eq!(parse("").unwrap(), Config::default());
         Config::default().check().unwrap();
+    }
+
+    #[test]
+    fn a_task_has_a_memory_limit_unless_told_otherwise() {
+        let limit = |text: &str| parse(text).unwrap().tasktracker.memory_limit();
+        assert_eq!(limit(""), Bytes::mib(2048));
+        assert_eq!(limit("[tasktracker]\ntask_memory = \"1GiB\"\n"), Bytes::mib(5 * 1024));
+        assert_eq!(limit("[tasktracker]\ntask_memory_max = \"3GiB\"\n"), Bytes::mib(3 * 1024));
     }
 
     #[test]

@@ -1,48 +1,48 @@
 //! A task process for the tracker's tests: speaks the umbilical and does what the setting `fake` of its job says.
 //! Ends at once when nobody started it as a task.
 
-use prost::Message;
+use mrlib::{
+    segment::{Extent, Index},
+    task::{
+        PROTOCOL, UMBILICAL_VAR,
+        frame::{read_frame, write_frame},
+        process::{LIMIT_AS_VAR, LIMIT_NOFILE_VAR, TRACKER_PID_VAR},
+    },
+};
 use proto::mr::{
     FromTask, Progress, TaskHello, TaskResult, TaskStart, ToTask, from_task::Kind, map_event, task_spec,
     to_task,
 };
 use std::{
+    collections::HashMap,
     fs,
-    io::{Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::{net::UnixStream, process::CommandExt},
     path::Path,
     process::{Command, exit},
     time::Duration,
 };
 
 fn send(stream: &mut UnixStream, kind: Kind) {
-    let body = FromTask { kind: Some(kind) }.encode_to_vec();
-    stream.write_all(&(body.len() as u32).to_le_bytes()).unwrap();
-    stream.write_all(&body).unwrap();
+    write_frame(stream, &FromTask { kind: Some(kind) }).unwrap();
 }
 
 fn receive(stream: &mut UnixStream) -> Option<to_task::Kind> {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length).ok()?;
-    let mut body = vec![0; u32::from_le_bytes(length) as usize];
-    stream.read_exact(&mut body).ok()?;
-    ToTask::decode(&body[..]).unwrap().kind
+    read_frame::<ToTask>(stream).ok()??.kind
 }
 
 fn main() {
-    let Some(path) = std::env::var_os("FERMATA_UMBILICAL") else { return };
+    let Some(path) = std::env::var_os(UMBILICAL_VAR) else { return };
     // As mrlib does, first thing: die with the tracker.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    assert_eq!(
-        std::env::var("FERMATA_TRACKER_PID").unwrap(),
-        std::os::unix::process::parent_id().to_string()
-    );
-    assert_eq!(std::env::var("FERMATA_RLIMIT_NOFILE").unwrap(), "4096");
+    assert_eq!(std::env::var(TRACKER_PID_VAR).unwrap(), std::os::unix::process::parent_id().to_string());
+    assert_eq!(std::env::var(LIMIT_NOFILE_VAR).unwrap(), "4096");
+    assert!(std::env::var(LIMIT_AS_VAR).unwrap().parse::<u64>().unwrap() > 0);
     let mut stream = UnixStream::connect(path).unwrap();
-    send(&mut stream, Kind::Hello(TaskHello { protocol: 1, version: "test".into() }));
+    send(&mut stream, Kind::Hello(TaskHello { protocol: PROTOCOL, version: "test".into() }));
     let Some(to_task::Kind::Start(start)) = receive(&mut stream) else { return };
     let spec = start.spec.clone().unwrap();
     println!("this is {}", spec.attempt);
+    println!("oom_score_adj {}", fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim());
     let here = fs::canonicalize(std::env::current_dir().unwrap()).unwrap();
     assert_eq!(here, Path::new(&start.work_dir), "its folder is the attempt's");
     fs::write("scrap", "left lying about").unwrap();
@@ -74,6 +74,13 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             send(stream, Kind::Failed(words.into()));
             exit(1);
         }
+        // In a group of its own, and soon without a parent.
+        ("escape", then) => {
+            let mut shell = Command::new("sh");
+            let script = "sleep 1000 <&- >&- 2>&- & echo grandchild $!";
+            shell.args(["-c", script]).process_group(0).status().unwrap();
+            act(stream, start, then);
+        }
         ("hang", _) => sleep(),
         // A grandchild that outlives its parent, unless the group is killed.
         ("fork", then) => {
@@ -89,22 +96,63 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             send(stream, Kind::Unfetched(map.into()));
             sleep();
         }
+        // As if there were no room where it should go.
+        ("elsewhere", _) => {
+            fs::write(&start.map_output, "half").unwrap();
+            let other = TaskStart { map_output: start.other_map_outputs[0].clone(), ..start.clone() };
+            done(stream, &other);
+        }
         ("events", count) => wait_for_events(stream, count.parse().unwrap()),
         ("side", name) => {
-            println!("{}", fs::read_to_string(name).unwrap());
+            use std::os::unix::fs::PermissionsExt;
+            let mode = fs::metadata(name).unwrap().permissions().mode();
+            println!("{} with mode {:o}", fs::read_to_string(name).unwrap(), mode & 0o777);
             done(stream, start);
         }
         ("silent", _) => exit(0),
+        (what, how_much) => overdo(stream, start, what, how_much),
+    }
+}
+
+/// Says, takes or prints too much, or is simply done.
+fn overdo(stream: &mut UnixStream, start: &TaskStart, what: &str, how_much: &str) {
+    match (what, how_much) {
+        ("long", bytes) => {
+            let status = "s".repeat(bytes.parse().unwrap());
+            send(stream, Kind::Progress(Progress { status: status.clone(), ..Progress::default() }));
+            send(stream, Kind::Failed(format!("begin{status}end")));
+            exit(1);
+        }
+        ("counters", count) => {
+            let counters = (0..count.parse().unwrap()).map(|number: u64| (format!("c{number}"), number));
+            let counters = counters.collect();
+            finish(stream, start, TaskResult { counters, ..TaskResult::default() });
+        }
+        ("pieces", count) => {
+            let pieces = (0..count.parse().unwrap()).map(|number: u64| format!("/out/{number:07}"));
+            let pieces = pieces.collect();
+            finish(stream, start, TaskResult { pieces, ..TaskResult::default() });
+        }
+        ("eat", mib) => {
+            let eaten = vec![1u8; mib.parse::<usize>().unwrap() << 20];
+            println!("ate {}", std::hint::black_box(&eaten).len());
+            std::thread::sleep(Duration::from_secs(1000));
+        }
+        ("print", _) => loop {
+            println!("{}", "x".repeat(1000));
+        },
         _ => done(stream, start),
     }
 }
 
-/// Says each map event back as a piece.
+/// Says each map event back as a piece, and how many maps there are as a counter.
 fn wait_for_events(stream: &mut UnixStream, count: usize) {
     let mut pieces = Vec::new();
+    let mut counters = HashMap::new();
     while pieces.len() < count {
         let Some(to_task::Kind::MapEvents(news)) = receive(stream) else { exit(4) };
         assert_eq!(news.first, pieces.len() as u64);
+        counters.insert("MAPS".to_string(), u64::from(news.maps));
         for event in news.events {
             pieces.push(match event.kind.unwrap() {
                 map_event::Kind::Available(map) => format!("{}={}", map.attempt, map.local_path),
@@ -112,33 +160,33 @@ fn wait_for_events(stream: &mut UnixStream, count: usize) {
             });
         }
     }
-    send(stream, Kind::Done(TaskResult { pieces, ..TaskResult::default() }));
+    send(stream, Kind::Done(TaskResult { pieces, counters, ..TaskResult::default() }));
 }
 
 fn done(stream: &mut UnixStream, start: &TaskStart) {
+    let counters = [("RECORDS".to_string(), 3)].into();
+    finish(stream, start, TaskResult { counters, ..TaskResult::default() });
+}
+
+fn finish(stream: &mut UnixStream, start: &TaskStart, result: TaskResult) {
     if !start.map_output.is_empty() {
         let spec = start.spec.as_ref().unwrap();
         assert!(matches!(spec.input, Some(task_spec::Input::Split(_))));
         write_output(Path::new(&start.map_output), spec.reduces);
     }
-    let counters = [("RECORDS".to_string(), 3)].into();
-    send(stream, Kind::Done(TaskResult { counters, ..TaskResult::default() }));
+    send(stream, Kind::Done(result));
 }
 
 fn write_output(path: &Path, partitions: u32) {
-    let mut index = Vec::from(b"FMTX");
-    index.extend(1u32.to_le_bytes());
-    index.extend(partitions.to_le_bytes());
+    let mut index = Index::default();
     let mut data = Vec::new();
     for partition in 0..partitions {
         let part = format!("partition {partition}");
-        for number in [data.len() as u64, part.len() as u64, part.len() as u64, 1] {
-            index.extend(number.to_le_bytes());
-        }
-        index.extend(crc32c::crc32c(part.as_bytes()).to_le_bytes());
+        let (offset, stored) = (data.len() as u64, part.len() as u64);
+        let crc = crc32c::crc32c(part.as_bytes());
+        index.extents.push(Extent { offset, stored, raw: stored, records: 1, block_max: stored, crc });
         data.extend(part.as_bytes());
     }
-    index.extend(crc32c::crc32c(&index).to_le_bytes());
     fs::write(path, data).unwrap();
-    fs::write(format!("{}.index", path.display()), index).unwrap();
+    index.write(path).unwrap();
 }

@@ -5,32 +5,26 @@
 //! ended, with the last lines of its stderr.
 
 use crate::{
-    agent::{Ending, Event},
+    agent::{Ending, Event, MapNews},
     disks::{Disks, Work},
     fetch::Fetcher,
     held::Held,
     ids::{Attempt, Phase},
-    index,
     logs::Retention,
-    pool::{Fresh, HELLO, Pool},
-    process::{Process, Said, last_words, with_stderr},
+    pool::{Fresh, Pool},
+    process::{Process, last_words, with_stderr},
+    talk::{Outcome, Talk},
 };
-use proto::mr::{
-    MapEvent, TaskMapEvents, TaskResult, TaskSpec, TaskStart, ToTask, from_task, task_spec, to_task,
-};
-use std::{os::unix::fs::symlink, process::ExitStatus, sync::Arc, time::Duration};
-use tokio::{sync::mpsc, time::Instant};
-
-/// How long a process may take to end after its last word, and how long one that hung up.
-const GRACE: Duration = Duration::from_secs(5);
-/// Map events in one message, so that it stays far below the longest.
-const NEWS_MAX: usize = 20_000;
+use mrlib::{segment::Index, task::limits::short_failure};
+use proto::mr::{TaskResult, TaskSpec, TaskStart, ToTask};
+use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc};
+use tokio::sync::mpsc;
 
 /// What a running attempt is told.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Entries of its job's map events.
-    News(u64, Vec<MapEvent>),
+    News(MapNews),
     /// End at once.
     Kill(String),
 }
@@ -48,13 +42,16 @@ pub(crate) struct Nursery {
     pub(crate) held: Arc<Held>,
     /// Logs.
     pub(crate) retention: Retention,
+    /// Bytes of each log that are kept; 0 for all.
+    pub(crate) log_max: u64,
     /// Memory that a task plans for.
     pub(crate) memory_bytes: u64,
     /// Where what happens is told.
     pub(crate) events: mpsc::Sender<Event>,
 }
 
-type Commands = mpsc::UnboundedReceiver<Command>;
+/// What an attempt is told.
+pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 
 impl Nursery {
     /// Begins an attempt; the sender reaches it.
@@ -66,7 +63,11 @@ impl Nursery {
         let (commands, receiver) = mpsc::unbounded_channel();
         let nursery = self.clone();
         tokio::spawn(async move {
-            let ending = nursery.live(attempt, *spec, receiver).await;
+            let ending = match nursery.live(attempt, *spec, receiver).await {
+                Ending::Failed(words) => Ending::Failed(short_failure(words)),
+                Ending::Killed(words) => Ending::Killed(short_failure(words)),
+                done @ Ending::Succeeded { .. } => done,
+            };
             nursery.events.send(Event::Ended(attempt, ending)).await.ok();
         });
         commands
@@ -81,7 +82,7 @@ impl Nursery {
                 tokio::select! {
                     files = &mut fetching => break files,
                     command = commands.recv() => match command {
-                        Some(Command::News(first, events)) => news.push((first, events)),
+                        Some(Command::News(more)) => news.push(more),
                         Some(Command::Kill(why)) => return Ending::Killed(why),
                         None => return Ending::Killed("the tracker stops".into()),
                     },
@@ -100,24 +101,27 @@ impl Nursery {
             Ok(fresh) => fresh,
             Err(error) => return Ending::Failed(error.to_string()),
         };
-        let (process, to_task, work) = match self.move_in(attempt, &spec, fresh, files.side).await {
-            Ok(moved) => moved,
-            Err(why) => return Ending::Failed(why),
-        };
+        let Moved { process, to_task, work, trouble } =
+            match self.move_in(attempt, &spec, fresh, files.side).await {
+                Ok(moved) => moved,
+                Err(why) => return Ending::Failed(why),
+            };
+        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let outputs = if makes_output(attempt, &spec) { &work.outputs[..] } else { &[] };
         let start = TaskStart {
-            work_dir: work.own.to_string_lossy().into_owned(),
-            scratch_dirs: work.scratch.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            work_dir: text(&work.own),
+            scratch_dirs: work.scratch.iter().map(text).collect(),
             memory_bytes: self.memory_bytes,
-            map_output: if makes_output(attempt, &spec) {
-                work.output.to_string_lossy().into()
-            } else {
-                String::new()
-            },
+            map_output: outputs.first().map(text).unwrap_or_default(),
+            other_map_outputs: outputs.iter().skip(1).map(text).collect(),
             spec: Some(spec),
         };
-        let mut talk = Talk::new(self, attempt, start, process, to_task);
-        for (first, events) in news {
-            talk.pass_on(first, events);
+        let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
+        if let Some(why) = trouble {
+            talk.break_off(why);
+        }
+        for more in news {
+            talk.pass_on(more);
         }
         talk.run(&mut commands).await;
         self.conclude(attempt, talk, work).await
@@ -129,52 +133,46 @@ impl Nursery {
         attempt: Attempt,
         spec: &TaskSpec,
         fresh: Fresh,
-        side: Vec<(String, std::path::PathBuf)>,
-    ) -> Result<(Process, Option<mpsc::UnboundedSender<ToTask>>, Work), String> {
+        side: Vec<(String, PathBuf)>,
+    ) -> Result<Moved, String> {
         let (disks, held, token) = (self.disks.clone(), self.held.clone(), spec.shuffle_token.clone());
         let making = tokio::task::spawn_blocking(move || {
             held.learn_token(attempt.job, &token, &disks);
-            let work = match disks.make_work(fresh.disk, attempt, Some(&fresh.folder)) {
+            let work = match disks.make_work(fresh.disk, attempt, &fresh.folder) {
                 Ok(work) => work,
                 Err(error) => {
                     fresh.discard();
                     return Err(error.to_string());
                 }
             };
-            for (name, file) in side {
-                if let Err(error) = symlink(&file, work.own.join(&name)) {
-                    fresh.process.handle.kill();
-                    disks.end_work(&work, false);
-                    return Err(format!("cannot link side file {name}: {error}"));
-                }
-            }
-            Ok((fresh.process, fresh.to_task, work))
+            let link = |(name, file): &(String, PathBuf)| {
+                let linked = symlink(file, work.own.join(name));
+                linked.err().map(|error| format!("cannot link side file {name}: {error}"))
+            };
+            let trouble = side.iter().find_map(link);
+            Ok(Moved { process: fresh.process, to_task: fresh.to_task, work, trouble })
         });
         making.await.unwrap_or_else(|error| Err(format!("a bug of the tracker: {error}")))
     }
 
     /// What it came to, and the end of its folders.
-    async fn conclude(&self, attempt: Attempt, talk: Talk<'_>, work: Work) -> Ending {
+    async fn conclude(&self, attempt: Attempt, talk: Talk, work: Work) -> Ending {
         let (disks, held, retention) = (self.disks.clone(), self.held.clone(), self.retention.clone());
-        let makes_output = !talk.map_output.is_empty();
+        let log_max = self.log_max;
+        let makes_output = talk.makes_output();
         let outcome = talk.outcome();
         let concluding = tokio::task::spawn_blocking(move || {
-            let ending = match outcome {
+            let (ending, output) = match outcome {
                 Outcome::Done(result) => succeed(result, makes_output, &work),
-                Outcome::Failed(words) => Ending::Failed(words),
-                Outcome::Broken(how) => Ending::Failed(with_stderr(how, &work.own)),
-                Outcome::Ended(status) => Ending::Failed(last_words(status, &work.own)),
-                Outcome::Stopped(why) => Ending::Killed(why),
+                Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
+                Outcome::Broken(how) => (speechless(with_stderr(how, &work.own), &disks, &work), None),
+                Outcome::Ended(status) => (speechless(last_words(status, &work.own), &disks, &work), None),
+                Outcome::Stopped(why) => (Ending::Killed(why), None),
             };
-            let ending = match ending {
-                Ending::Failed(words) => Ending::Failed(name_full_disk(words, &disks, work.disk)),
-                other => other,
-            };
-            let keep = matches!(ending, Ending::Succeeded { output: true, .. });
-            if keep {
-                held.add(attempt, work.output.clone());
+            disks.end_work(&work, output.as_ref().map(|(path, _)| path.as_path()), log_max);
+            if let Some((path, index)) = output {
+                held.add(attempt, path, index);
             }
-            disks.end_work(&work, keep);
             retention.add(attempt, &disks);
             ending
         });
@@ -186,215 +184,56 @@ fn makes_output(attempt: Attempt, spec: &TaskSpec) -> bool {
     attempt.phase == Phase::Map && spec.reduces > 0
 }
 
-fn succeed(result: TaskResult, makes_output: bool, work: &Work) -> Ending {
-    if makes_output && let Err(error) = index::read(&work.output) {
-        return Ending::Failed(format!(
-            "it said that it was done, but its map output cannot be used: {error}"
-        ));
+/// Map output is wherever there is a good one: the task takes the first disk that has room for it.
+fn succeed(result: TaskResult, makes_output: bool, work: &Work) -> (Ending, Option<(PathBuf, Index)>) {
+    if !makes_output {
+        return (Ending::Succeeded { result, output: false }, None);
     }
-    Ending::Succeeded { result, output: makes_output }
+    let read = |path: &PathBuf| Index::read(path).map(|index| (path.clone(), index));
+    let mut found = read(&work.outputs[0]);
+    for other in &work.outputs[1..] {
+        found = found.or_else(|error| read(other).map_err(|_| error));
+    }
+    match found {
+        Ok(output) => (Ending::Succeeded { result, output: true }, Some(output)),
+        Err(error) => {
+            let why = format!("it said that it was done, but its map output cannot be used: {error}");
+            (Ending::Failed(why), None)
+        }
+    }
 }
 
-/// A full disk is not the task's fault: says so, and lets the next attempt go elsewhere.
-fn name_full_disk(words: String, disks: &Disks, own: usize) -> String {
-    let says_so = ["No space left", "no space on", "os error 28", "Disk quota"];
-    let full = disks.full().or_else(|| says_so.iter().any(|text| words.contains(text)).then_some(own));
-    let Some(disk) = full else { return words };
+/// A full disk of ours is not the task's fault: says so, and lets the next attempt go elsewhere. The words must
+/// tell of one of our folders: it may be the file system of the cluster that is full.
+fn name_full_disk(words: String, disks: &Disks) -> String {
+    const FULL: [&str; 4] = ["No space left on device", "os error 28", "Disk quota exceeded", "os error 122"];
+    if !FULL.iter().any(|text| words.contains(text)) {
+        return words;
+    }
+    match disks.named_in(&words) {
+        Some(disk) => blame(words, disks, disk),
+        None => words,
+    }
+}
+
+/// The end of a process that could not say why. If a disk that it wrote to is full, that is the likely reason.
+fn speechless(words: String, disks: &Disks, work: &Work) -> Ending {
+    Ending::Failed(match disks.full(work) {
+        Some(disk) => blame(words, disks, disk),
+        None => words,
+    })
+}
+
+fn blame(words: String, disks: &Disks, disk: usize) -> String {
     disks.shun(disk);
     format!("no space on {}: {words}", disks.root(disk).display())
 }
 
-/// How the talk with a process ended.
-enum Outcome {
-    Done(TaskResult),
-    Failed(String),
-    /// We ended it, because it did not keep to the rules.
-    Broken(String),
-    Ended(ExitStatus),
-    Stopped(String),
-}
-
-/// The talk with one process, until it is gone and has been heard out.
-struct Talk<'a> {
-    nursery: &'a Nursery,
-    attempt: Attempt,
-    start: Option<TaskStart>,
-    map_output: String,
-    maps: u32,
+/// A process in its attempt's folder.
+struct Moved {
     process: Process,
     to_task: Option<mpsc::UnboundedSender<ToTask>>,
-    /// For when it has said hello.
-    waiting: Vec<ToTask>,
-    word: Option<from_task::Kind>,
-    stopped: Option<String>,
-    broken: Option<String>,
-    status: Option<ExitStatus>,
-    hung_up: bool,
-    /// When patience ends, and what is wrong then.
-    limit: Option<(Instant, String)>,
-}
-
-impl<'a> Talk<'a> {
-    fn new(
-        nursery: &'a Nursery,
-        attempt: Attempt,
-        start: TaskStart,
-        process: Process,
-        to_task: Option<mpsc::UnboundedSender<ToTask>>,
-    ) -> Self {
-        let maps = match start.spec.as_ref().and_then(|spec| spec.input.as_ref()) {
-            Some(task_spec::Input::Partition(partition)) => partition.maps,
-            _ => 0,
-        };
-        let late = format!("it did not say hello within {HELLO:?}");
-        Self {
-            nursery,
-            attempt,
-            map_output: start.map_output.clone(),
-            maps,
-            start: Some(start),
-            process,
-            to_task,
-            waiting: Vec::new(),
-            word: None,
-            stopped: None,
-            broken: None,
-            status: None,
-            hung_up: false,
-            limit: Some((Instant::now() + HELLO, late)),
-        }
-    }
-
-    async fn run(&mut self, commands: &mut Commands) {
-        if self.to_task.is_some() {
-            self.begin().await;
-        }
-        while self.status.is_none() || !self.hung_up {
-            let until = self.limit.as_ref().map(|(until, _)| *until);
-            let patience = async {
-                match until {
-                    Some(until) => tokio::time::sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                said = self.process.said.recv(), if !self.hung_up => self.heard(said).await,
-                status = &mut self.process.ended, if self.status.is_none() => {
-                    self.status = Some(status.unwrap_or_default());
-                    self.limit = Some((Instant::now() + GRACE, String::new()));
-                }
-                Some(command) = commands.recv() => self.commanded(command),
-                () = patience => {
-                    if self.status.is_some() {
-                        // Somebody outside its group holds the umbilical: there is nothing more to hear.
-                        return;
-                    }
-                    self.give_up();
-                }
-            }
-        }
-    }
-
-    async fn heard(&mut self, said: Option<Said>) {
-        match said {
-            Some(Said::Hello(to_task)) => {
-                self.to_task = Some(to_task);
-                self.begin().await;
-            }
-            Some(Said::Message(message)) => self.understand(message.kind).await,
-            Some(Said::Closed(why)) => self.hang_up(why),
-            None => self.hang_up(None),
-        }
-    }
-
-    fn hang_up(&mut self, why: Option<String>) {
-        self.hung_up = true;
-        if let Some(why) = why {
-            self.broken.get_or_insert(why);
-            self.process.handle.kill();
-        } else if self.status.is_none() && self.word.is_none() {
-            self.limit = Some((Instant::now() + GRACE, "it closed its umbilical without a word".into()));
-        }
-    }
-
-    async fn begin(&mut self) {
-        let Some(start) = self.start.take() else { return };
-        self.limit = None;
-        self.send(to_task::Kind::Start(start));
-        for message in std::mem::take(&mut self.waiting) {
-            if let Some(to_task) = &self.to_task {
-                to_task.send(message).ok();
-            }
-        }
-        self.tell(Event::Started(self.attempt)).await;
-    }
-
-    async fn understand(&mut self, kind: Option<from_task::Kind>) {
-        match kind {
-            Some(from_task::Kind::Progress(progress)) => {
-                self.tell(Event::Progressed(self.attempt, progress)).await;
-            }
-            Some(from_task::Kind::Unfetched(map)) => match map.parse() {
-                Ok(map) => self.tell(Event::Unfetched { reduce: self.attempt, map }).await,
-                Err(error) => {
-                    tracing::warn!(attempt = %self.attempt, %error, "an unfetched output of no map");
-                }
-            },
-            Some(word @ (from_task::Kind::Done(_) | from_task::Kind::Failed(_))) => {
-                self.word.get_or_insert(word);
-                self.limit = Some((Instant::now() + GRACE, String::new()));
-            }
-            Some(from_task::Kind::Hello(_)) | None => {}
-        }
-    }
-
-    async fn tell(&self, event: Event) {
-        self.nursery.events.send(event).await.ok();
-    }
-
-    fn commanded(&mut self, command: Command) {
-        match command {
-            Command::News(first, events) => self.pass_on(first, events),
-            Command::Kill(why) => {
-                self.stopped.get_or_insert(why);
-                self.process.handle.kill();
-            }
-        }
-    }
-
-    fn pass_on(&mut self, first: u64, events: Vec<MapEvent>) {
-        for (piece, events) in events.chunks(NEWS_MAX).enumerate() {
-            let first = first + (piece * NEWS_MAX) as u64;
-            let news = TaskMapEvents { first, events: events.to_vec(), maps: self.maps };
-            self.send(to_task::Kind::MapEvents(news));
-        }
-    }
-
-    fn send(&mut self, kind: to_task::Kind) {
-        let message = ToTask { kind: Some(kind) };
-        match (&self.to_task, &self.start) {
-            // A send fails when it is gone; how it went says the rest.
-            (Some(to_task), None) => drop(to_task.send(message)),
-            _ => self.waiting.push(message),
-        }
-    }
-
-    fn give_up(&mut self) {
-        if let Some((_, why)) = self.limit.take()
-            && self.word.is_none()
-        {
-            self.broken.get_or_insert(why);
-        }
-        self.process.handle.kill();
-    }
-
-    fn outcome(self) -> Outcome {
-        match (self.word, self.stopped, self.broken) {
-            (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
-            (_, Some(why), _) => Outcome::Stopped(why),
-            (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(words),
-            (_, _, Some(how)) => Outcome::Broken(how),
-            _ => Outcome::Ended(self.status.unwrap_or_default()),
-        }
-    }
+    work: Work,
+    /// Why it cannot begin.
+    trouble: Option<String>,
 }

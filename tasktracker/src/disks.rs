@@ -2,27 +2,34 @@
 //!
 //! ```text
 //! LOCK
+//! incarnation                    of the tracker's last start, in the first folder
 //! warm/N/                        of an idle process: becomes its attempt's folder, by a rename
 //! jobs/JOB/work/ATTEMPT/         current folder, spills, stdout, stderr
 //! jobs/JOB/output/ATTEMPT.out    map output, and its .index
-//! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in the first folder
-//! jobs/JOB/token                 the job's shuffle token, in the first folder
+//! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in one of the folders
+//! jobs/JOB/token                 the job's shuffle token, in one of the folders
 //! logs/ATTEMPT/{stdout,stderr}
 //! ```
 //!
 //! What holds: names come from typed ids; what we did not make is not touched; a full or failing folder is left
-//! alone for a while. Deliberately absent: fsync. What a power cut takes is made again by running the map again.
+//! alone for a while. Deliberately absent: fsync, but for the incarnation. What a power cut takes is made again by
+//! running the map again.
+
+mod sweep;
+#[cfg(test)]
+pub(crate) mod tests;
+pub(crate) use sweep::Found;
 
 use crate::{
     error::{TrackerError, folder},
     ids::{Attempt, Job},
-    index,
+    keeper, system,
 };
 use daemon::lock::FolderLock;
+use mrlib::segment::Index;
 use parking_lot::Mutex;
 use std::{
-    collections::BTreeMap,
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
@@ -32,8 +39,12 @@ use std::{
 
 /// A folder that was full or failed gets no new attempt for this long, if there is another.
 const SHUN: Duration = Duration::from_secs(60);
-/// With less than this, a failed attempt's disk was full even if nothing says so.
+/// With less than this, the disk of a process that ended without a word was full.
 const NO_ROOM: u64 = 1 << 20;
+
+/// How often a job's folder is tried to be removed: an escaped process may still write there.
+const CLEAN_TRIES: u32 = 10;
+const CLEAN_PAUSE: Duration = Duration::from_millis(100);
 
 /// Asks how many bytes are free. A seam for tests.
 pub(crate) type Room = fn(&Path) -> io::Result<u64>;
@@ -54,15 +65,6 @@ struct Disk {
     load: AtomicU64,
     shunned: Mutex<Option<Instant>>,
     _lock: FolderLock,
-}
-
-/// What an earlier start left.
-#[derive(Debug, Default)]
-pub(crate) struct Found {
-    /// Map outputs, and where.
-    pub(crate) outputs: BTreeMap<Attempt, PathBuf>,
-    /// Shuffle tokens of their jobs.
-    pub(crate) tokens: BTreeMap<Job, Vec<u8>>,
 }
 
 /// Why there is no folder for an attempt.
@@ -100,6 +102,8 @@ impl Disks {
             all.push(Disk { root, load: AtomicU64::new(0), shunned: Mutex::new(None), _lock: lock });
         }
         let disks = Self { all, reserve, room, turn: AtomicU64::new(0) };
+        // Before anything is looked at: they may be writing.
+        system::end_marked(disks.root(0), keeper::PATIENCE);
         let found = disks.sweep()?;
         Ok((disks, found))
     }
@@ -109,60 +113,43 @@ impl Disks {
         self.all.iter().map(|disk| disk.root.as_path())
     }
 
-    fn sweep(&self) -> Result<Found, TrackerError> {
-        let mut found = Found::default();
-        for disk in &self.all {
-            for name in ["warm", "jobs", "logs"] {
-                let path = disk.root.join(name);
-                fs::create_dir_all(&path).map_err(folder("make", &path))?;
-            }
-            let warm = disk.root.join("warm");
-            for (name, path) in entries(&warm)? {
-                if name.parse::<u64>().is_ok() {
-                    remove_tree(&path).map_err(folder("clean", &path))?;
-                }
-            }
-        }
-        for job in self.jobs()? {
-            if let Ok(token) = fs::read(self.token_path(job)) {
-                found.tokens.insert(job, token);
-            }
-            // The first folder last: the token stays as long as there is output anywhere.
-            for disk in self.all.iter().rev() {
-                sweep_job(&disk.root.join("jobs").join(job.to_string()), job, &mut found)?;
-            }
-        }
-        Ok(found)
+    /// What is fetched once a job goes here, if it goes to this disk.
+    pub(crate) fn job_folder(&self, disk: usize, job: Job) -> PathBuf {
+        self.all[disk].root.join("jobs").join(job.to_string())
     }
 
-    fn jobs(&self) -> Result<Vec<Job>, TrackerError> {
-        let mut jobs = Vec::new();
-        for disk in &self.all {
-            let names = entries(&disk.root.join("jobs"))?;
-            jobs.extend(names.iter().filter_map(|(name, _)| name.parse::<Job>().ok()));
-        }
-        jobs.sort_unstable();
-        jobs.dedup();
-        Ok(jobs)
+    fn job_folders(&self, job: Job) -> impl Iterator<Item = PathBuf> {
+        (0..self.all.len()).map(move |disk| self.job_folder(disk, job))
     }
 
-    fn token_path(&self, job: Job) -> PathBuf {
-        self.job_folder(job).join("token")
-    }
-
-    /// Where what is fetched once a job goes.
-    pub(crate) fn job_folder(&self, job: Job) -> PathBuf {
-        self.all[0].root.join("jobs").join(job.to_string())
-    }
-
-    /// Keeps a job's token for the next start, readable by us alone.
+    /// Keeps a job's token for the next start, readable by us alone, on the first disk that will.
     pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<()> {
-        let path = self.token_path(job);
-        fs::create_dir_all(self.job_folder(job))?;
-        let aside = path.with_extension("tmp");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-        file.write_all(token)?;
-        fs::rename(aside, path)
+        let keep = |folder: PathBuf| {
+            fs::create_dir_all(&folder)?;
+            write_aside(&folder.join("token"), token, false)
+        };
+        let mut last = Ok(());
+        for folder in self.job_folders(job) {
+            last = keep(folder);
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+
+    /// The number of this start: the time, but always more than the last, whatever the clock does meanwhile.
+    pub(crate) fn next_incarnation(&self, now: u64) -> io::Result<u64> {
+        let path = self.root(0).join("incarnation");
+        let last = match fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse().unwrap_or(0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+        let next = now.max(last + 1);
+        write_aside(&path, next.to_string().as_bytes(), true)?;
+        File::open(self.root(0))?.sync_all()?;
+        Ok(next)
     }
 
     /// Whether a new attempt may go to this folder.
@@ -174,6 +161,11 @@ impl Disks {
 
     /// The folder with the most room for each attempt in it; equals take turns.
     pub(crate) fn choose(&self) -> Result<usize, DiskError> {
+        self.choose_but(&[])
+    }
+
+    /// The same, but none of these.
+    pub(crate) fn choose_but(&self, not: &[usize]) -> Result<usize, DiskError> {
         let count = self.all.len();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
         let share = |disk: usize| {
@@ -181,11 +173,13 @@ impl Disks {
             // Equal disks must count as equal although their room changes a little all the time.
             ((self.room)(root).unwrap_or(0) / (load.load(Ordering::Relaxed) + 1)) >> 26
         };
-        let order = (0..count).map(|step| (turn + step) % count).filter(|disk| self.usable(*disk));
+        let order = (0..count).map(|step| (turn + step) % count).filter(|disk| !not.contains(disk));
+        let order = order.filter(|disk| self.usable(*disk));
         let best = order.rev().max_by_key(|disk| share(*disk));
         // Rather a folder that failed lately than none.
         let roomy = |disk: &usize| (self.room)(&self.all[*disk].root).is_ok_and(|room| room > self.reserve);
-        best.or_else(|| (0..count).find(roomy)).ok_or_else(|| {
+        let left = |disk: &usize| !not.contains(disk) && roomy(disk);
+        best.or_else(|| (0..count).find(left)).ok_or_else(|| {
             let names: Vec<String> = self.roots().map(|root| root.display().to_string()).collect();
             DiskError::NoSpace(names.join(", "))
         })
@@ -196,10 +190,19 @@ impl Disks {
         *self.all[disk].shunned.lock() = Some(Instant::now() + SHUN);
     }
 
-    /// If one of the folders has no room at all: which.
-    pub(crate) fn full(&self) -> Option<usize> {
+    /// If one of an attempt's disks has no room at all: which.
+    pub(crate) fn full(&self, work: &Work) -> Option<usize> {
         let bound = NO_ROOM.min(self.reserve.max(1));
-        (0..self.all.len()).find(|disk| (self.room)(&self.all[*disk].root).is_ok_and(|room| room < bound))
+        let used = |disk: &usize| work.scratch.iter().any(|path| path.starts_with(&self.all[*disk].root));
+        let full = |disk: &usize| (self.room)(&self.all[*disk].root).is_ok_and(|room| room < bound);
+        (0..self.all.len()).find(|disk| used(disk) && full(disk))
+    }
+
+    /// The folder of ours that these words tell of, the longest path if there are several.
+    pub(crate) fn named_in(&self, words: &str) -> Option<usize> {
+        let path = |disk: &usize| self.all[*disk].root.to_string_lossy();
+        let named = (0..self.all.len()).filter(|disk| words.contains(&*path(disk)));
+        named.max_by_key(|disk| path(disk).len())
     }
 
     /// The folder's path.
@@ -214,14 +217,9 @@ impl Disks {
         Ok(path)
     }
 
-    /// The folders of an attempt: its own, made of `warm` if it has one, and one on each other disk for spills.
-    pub(crate) fn make_work(
-        &self,
-        disk: usize,
-        attempt: Attempt,
-        warm: Option<&Path>,
-    ) -> Result<Work, DiskError> {
-        let job = |disk: usize| self.all[disk].root.join("jobs").join(attempt.job.to_string());
+    /// The folders of an attempt: its own, made of `warm`, and one on each other disk for spills.
+    pub(crate) fn make_work(&self, disk: usize, attempt: Attempt, warm: &Path) -> Result<Work, DiskError> {
+        let job = |disk: usize| self.job_folder(disk, attempt.job);
         let make = |disk: usize, path: &Path| {
             fs::create_dir_all(path).map_err(|source| self.failed(disk, path, source))
         };
@@ -229,20 +227,23 @@ impl Disks {
         make(disk, &output)?;
         make(disk, &job(disk).join("work"))?;
         let own = job(disk).join("work").join(attempt.to_string());
-        match warm {
-            Some(warm) => fs::rename(warm, &own).map_err(|source| self.failed(disk, &own, source))?,
-            None => make(disk, &own)?,
-        }
+        fs::rename(warm, &own).map_err(|source| self.failed(disk, &own, source))?;
+        let name = format!("{attempt}.out");
+        let mut outputs = vec![output.join(&name)];
         let mut scratch = vec![own.clone()];
         for other in (0..self.all.len()).filter(|other| *other != disk && self.usable(*other)) {
             let path = job(other).join("work").join(attempt.to_string());
             // A disk that will not is done without.
             if make(other, &path).is_ok() {
                 scratch.push(path);
+                let output = job(other).join("output");
+                if make(other, &output).is_ok() {
+                    outputs.push(output.join(&name));
+                }
             }
         }
         self.all[disk].load.fetch_add(1, Ordering::Relaxed);
-        Ok(Work { attempt, disk, own, scratch, output: output.join(format!("{attempt}.out")) })
+        Ok(Work { attempt, disk, own, scratch, outputs })
     }
 
     fn failed(&self, disk: usize, path: &Path, source: io::Error) -> DiskError {
@@ -254,31 +255,49 @@ impl Disks {
         }
     }
 
-    /// Removes an attempt's folders, keeping its logs, and its output unless it succeeded.
-    pub(crate) fn end_work(&self, work: &Work, keep_output: bool) {
+    /// Removes an attempt's folders and outputs, keeping its logs up to `log_max` bytes each (0: all), and the output
+    /// that is good.
+    pub(crate) fn end_work(&self, work: &Work, good: Option<&Path>, log_max: u64) {
         let logs = self.all[work.disk].root.join("logs").join(work.attempt.to_string());
+        let keep = |name: &str| {
+            let log = OpenOptions::new().write(true).open(work.own.join(name))?;
+            if log_max > 0 && log.metadata()?.len() > log_max {
+                log.set_len(log_max)?;
+            }
+            fs::rename(work.own.join(name), logs.join(name))
+        };
         let kept = fs::create_dir_all(&logs).and_then(|()| {
-            fs::rename(work.own.join("stdout"), logs.join("stdout"))?;
-            fs::rename(work.own.join("stderr"), logs.join("stderr"))
+            keep("stdout")?;
+            keep("stderr")
         });
         warn(&logs, "keep the logs in", kept);
         for path in &work.scratch {
             warn(path, "remove", remove_tree(path));
         }
-        if !keep_output {
-            for path in [index::path_of(&work.output), work.output.clone()] {
-                warn(&path, "remove", gone(fs::remove_file(&path)));
+        for output in work.outputs.iter().filter(|output| good != Some(output)) {
+            for path in [&Index::path_of(output), output] {
+                warn(path, "remove", gone(fs::remove_file(path)));
             }
         }
         self.all[work.disk].load.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Deletes everything of a job but its logs.
-    pub(crate) fn clean(&self, job: Job) {
-        for disk in &self.all {
-            let path = disk.root.join("jobs").join(job.to_string());
-            warn(&path, "remove", remove_tree(&path));
+    /// Deletes everything of a job but its logs; false if something is left.
+    pub(crate) fn clean(&self, job: Job) -> bool {
+        let mut whole = true;
+        for path in self.job_folders(job) {
+            let mut removed = remove_tree(&path);
+            for _ in 1..CLEAN_TRIES {
+                if removed.is_ok() {
+                    break;
+                }
+                std::thread::sleep(CLEAN_PAUSE);
+                removed = remove_tree(&path);
+            }
+            whole &= removed.is_ok();
+            warn(&path, "remove", removed);
         }
+        whole
     }
 
     /// An attempt's log, running or over.
@@ -295,7 +314,7 @@ impl Disks {
     pub(crate) fn logs(&self) -> Vec<Attempt> {
         let mut found = Vec::new();
         for disk in &self.all {
-            for (name, path) in entries(&disk.root.join("logs")).unwrap_or_default() {
+            for (name, path) in sweep::entries(&disk.root.join("logs")).unwrap_or_default() {
                 let changed = fs::metadata(&path).and_then(|about| about.modified());
                 if let (Ok(attempt), Ok(changed)) = (name.parse::<Attempt>(), changed) {
                     found.push((changed, attempt));
@@ -325,12 +344,12 @@ pub(crate) struct Work {
     pub(crate) own: PathBuf,
     /// For spills, its own folder first.
     pub(crate) scratch: Vec<PathBuf>,
-    /// Where a map puts its output.
-    pub(crate) output: PathBuf,
+    /// Where a map may put its output, best first.
+    pub(crate) outputs: Vec<PathBuf>,
 }
 
 /// Whether an error says that a disk is full.
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
@@ -339,47 +358,12 @@ fn free(path: &Path) -> io::Result<u64> {
     Ok(about.f_bavail * about.f_frsize)
 }
 
-fn sweep_job(path: &Path, job: Job, found: &mut Found) -> Result<(), TrackerError> {
-    for leftover in ["work", "program", "files"] {
-        let leftover = path.join(leftover);
-        remove_tree(&leftover).map_err(folder("clean", &leftover))?;
-    }
-    let output = path.join("output");
-    for (name, file) in entries(&output)? {
-        let stem = name.strip_suffix(".index").unwrap_or(&name).strip_suffix(".out");
-        let Some(attempt) = stem.and_then(|stem| stem.parse::<Attempt>().ok()) else { continue };
-        let whole = output.join(format!("{attempt}.out"));
-        if attempt.job == job && found.tokens.contains_key(&job) && index::read(&whole).is_ok() {
-            found.outputs.insert(attempt, whole);
-        } else {
-            // Half written, or of a job that nobody could show a token for.
-            gone(fs::remove_file(&file)).map_err(folder("remove", &file))?;
-        }
-    }
-    if entries(&output)?.is_empty() {
-        fs::remove_dir(&output).ok();
-    }
-    if !output.exists() && !found.outputs.keys().any(|attempt| attempt.job == job) {
-        // Nothing of it is left here. A file that is not ours keeps the folder.
-        if entries(path)?.iter().all(|(name, _)| name == "token" || name == "token.tmp") {
-            remove_tree(path).map_err(folder("remove", path))?;
-        }
-    }
-    Ok(())
-}
-
-/// The entries of a folder by name; none if there is no folder.
-fn entries(path: &Path) -> Result<Vec<(String, PathBuf)>, TrackerError> {
-    let read = || -> io::Result<Vec<(String, PathBuf)>> {
-        let entry = |entry: io::Result<fs::DirEntry>| {
-            entry.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
-        };
-        fs::read_dir(path)?.map(entry).collect()
-    };
-    match read() {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound) => Ok(Vec::new()),
-        other => other.map_err(folder("read", path)),
-    }
+/// Writes a file so that it is there whole or as it was before.
+fn write_aside(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
+    let aside = path.with_extension("tmp");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    let written = file.write_all(bytes).and_then(|()| if durable { file.sync_all() } else { Ok(()) });
+    written.and_then(|()| fs::rename(&aside, path)).inspect_err(|_| drop(fs::remove_file(&aside)))
 }
 
 /// Not there any more is as good as removed.
@@ -396,6 +380,3 @@ fn warn(path: &Path, what: &str, result: io::Result<()>) {
         tracing::warn!(path = %path.display(), %error, "cannot {what} it");
     }
 }
-
-#[cfg(test)]
-mod tests;

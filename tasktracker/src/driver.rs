@@ -106,13 +106,13 @@ impl Driver {
                 tracing::debug!(%attempt, why, "stopping");
                 self.command(attempt, Command::Kill(why));
             }
-            Action::News { reduce, first, events } => {
-                let events = events.into_iter().map(|event| self.localised(event)).collect();
-                self.command(reduce, Command::News(first, events));
+            Action::News(reduce, mut news) => {
+                news.events = news.events.into_iter().map(|event| self.localised(event)).collect();
+                self.command(reduce, Command::News(news));
             }
             Action::Clean(job) => self.clean(job),
-            Action::Register { attempts, outputs } => {
-                self.send(wire::register(&self.who, attempts, outputs));
+            Action::Register { attempts, outputs, jobs } => {
+                self.send(wire::register(&self.who, attempts, &outputs, &jobs));
             }
             Action::Beat(heartbeat) => self.send(wire::heartbeat(heartbeat)),
             Action::Exit(words) => {
@@ -154,6 +154,10 @@ impl Driver {
         let nursery = self.nursery.clone();
         nursery.held.forget(job);
         nursery.fetcher.forget(job);
-        tokio::task::spawn_blocking(move || nursery.disks.clean(job));
+        tokio::spawn(async move {
+            let disks = nursery.disks.clone();
+            let whole = tokio::task::spawn_blocking(move || disks.clean(job)).await.unwrap_or(false);
+            nursery.events.send(Event::Cleaned(job, whole)).await.ok();
+        });
     }
 }

@@ -1,8 +1,13 @@
 //! What a job brings along, fetched from the file system once a job: its executable and its side files.
 //!
-//! A fetch that fails is tried again by the next attempt. Attempts of one job wait for the same fetch.
+//! A fetch that fails is tried again by the next attempt. Attempts of one job wait for the same fetch. It goes to
+//! the disk with the most room, and to another if that is full. The files are one job's, shared by its attempts,
+//! so nobody may write to them.
 
-use crate::{disks::Disks, ids::Job};
+use crate::{
+    disks::{DiskError, Disks, is_full},
+    ids::Job,
+};
 use daemon::config::ClientConfig;
 use dfs::{
     client::{Client, ClientError, ClientOptions, GetOptions},
@@ -46,6 +51,14 @@ pub(crate) enum FetchError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// There is no disk for it.
+    #[error("cannot fetch the files of {job}: {source}")]
+    Disk {
+        /// Whose files.
+        job: Job,
+        /// Why.
+        source: DiskError,
     },
     /// Two files want the same place.
     #[error("two side files are called {0:?}: rename one")]
@@ -103,34 +116,74 @@ impl Fetcher {
             options.user.clone_from(&spec.user);
         }
         let client = Client::connect(options).await.map_err(dfs_error(&spec.namenode))?;
-        let folder = self.disks.job_folder(job);
-        let mut executable = None;
-        if let Some(program::Kind::Executable(path)) = &program.kind {
-            let file = get(&client, path, &folder.join("program")).await?.1;
-            fs::set_permissions(&file, Permissions::from_mode(0o755)).map_err(local(&file))?;
-            executable = Some(file);
-        }
-        let mut side = Vec::new();
-        let mut names = HashSet::new();
-        for path in &program.files {
-            let (name, file) = get(&client, path, &folder.join("files")).await?;
-            if !names.insert(name.clone()) {
-                return Err(FetchError::Twice(name));
-            }
-            // Scripts are side files too.
-            fs::set_permissions(&file, Permissions::from_mode(0o755)).map_err(local(&file))?;
-            side.push((name, file));
-        }
-        Ok(JobFiles { executable, side })
+        let client = &client;
+        on_some_disk(&self.disks, job, |folder| fetch_to(client, program, folder)).await
     }
 }
 
+/// Does it on the best disk, and on the others if that is full.
+async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
+    disks: &Disks,
+    job: Job,
+    act: impl Fn(PathBuf) -> F,
+) -> Result<T, FetchError> {
+    let mut full = Vec::new();
+    loop {
+        let disk = disks.choose_but(&full).map_err(|source| FetchError::Disk { job, source })?;
+        let folder = disks.job_folder(disk, job);
+        match act(folder.clone()).await {
+            Err(error) if error.is_full() => {
+                tracing::warn!(disk = %disks.root(disk).display(), %error, "full: another disk is tried");
+                disks.shun(disk);
+                full.push(disk);
+                for part in ["program", "files"] {
+                    // What is left there is found by the clean-up of the job.
+                    fs::remove_dir_all(folder.join(part)).ok();
+                }
+            }
+            other => return other,
+        }
+    }
+}
+
+async fn fetch_to(client: &Client, program: &Program, folder: PathBuf) -> Result<JobFiles, FetchError> {
+    let mut executable = None;
+    if let Some(program::Kind::Executable(path)) = &program.kind {
+        executable = Some(get(client, path, &folder.join("program")).await?.1);
+    }
+    let mut side = Vec::new();
+    let mut names = HashSet::new();
+    for path in &program.files {
+        let (name, file) = get(client, path, &folder.join("files")).await?;
+        if !names.insert(name.clone()) {
+            return Err(FetchError::Twice(name));
+        }
+        side.push((name, file));
+    }
+    Ok(JobFiles { executable, side })
+}
+
+impl FetchError {
+    /// Whether it says that our disk is full.
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Local { source, .. } => is_full(source),
+            // The client tells of a local file in words.
+            Self::Dfs { source: ClientError::Local { reason, .. }, .. } => {
+                ["os error 28", "os error 122"].iter().any(|text| reason.contains(text))
+            }
+            _ => false,
+        }
+    }
+}
 async fn get(client: &Client, path: &str, folder: &Path) -> Result<(String, PathBuf), FetchError> {
     let from = DfsPath::parse(path).map_err(|why| FetchError::Path { path: path.into(), why })?;
     fs::create_dir_all(folder).map_err(local(folder))?;
     let to = folder.join(from.name());
     let options = GetOptions { overwrite: true };
     client.get(&from, &to, options, &()).await.map_err(dfs_error(path))?;
+    // Scripts are side files too.
+    fs::set_permissions(&to, Permissions::from_mode(0o555)).map_err(local(&to))?;
     Ok((from.name().into(), to))
 }
 
@@ -140,4 +193,43 @@ fn dfs_error(path: &str) -> impl FnOnce(ClientError) -> FetchError + '_ {
 
 fn local(path: &Path) -> impl FnOnce(io::Error) -> FetchError + '_ {
     move |source| FetchError::Local { path: path.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full(path: &Path) -> FetchError {
+        local(path)(io::Error::from_raw_os_error(28))
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_left_for_another_and_named_when_all_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = [dir.path().join("one"), dir.path().join("two")];
+        let (disks, _) = Disks::open(&dirs, 0).unwrap();
+        let bad = std::sync::Mutex::new(None);
+        // Whichever comes first is full.
+        let fetched = on_some_disk(&disks, Job(1), |folder| {
+            fs::create_dir_all(folder.join("files")).unwrap();
+            let first = bad.lock().unwrap().get_or_insert_with(|| folder.clone()).clone();
+            std::future::ready(if first == folder { Err(full(&folder)) } else { Ok(folder) })
+        });
+        let fetched = fetched.await.unwrap();
+        let bad = bad.into_inner().unwrap().unwrap();
+        assert_ne!(fetched, bad);
+        assert!(!bad.join("files").exists() && fetched.join("files").exists());
+        let failed = on_some_disk(&disks, Job(1), |folder| std::future::ready(Err::<(), _>(full(&folder))));
+        let error = failed.await.unwrap_err().to_string();
+        assert!(error.starts_with("cannot fetch the files of job_1: no space on "), "{error}");
+        assert!(dirs.iter().all(|dir| error.contains(&*dir.to_string_lossy())), "{error}");
+        // Anything else is not tried again.
+        let tries = std::sync::atomic::AtomicU32::new(0);
+        let failed = on_some_disk(&disks, Job(1), |_| {
+            tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            std::future::ready(Err::<(), _>(FetchError::NoProgram))
+        });
+        failed.await.unwrap_err();
+        assert_eq!(tries.into_inner(), 1);
+    }
 }

@@ -1,18 +1,31 @@
-//! Which map outputs are here, and the tokens that open them.
+//! Which map outputs are here, where each partition lies in them, and the tokens that open them.
+//!
+//! Indexes are read once and kept, up to a bound: of a large job there may be more than memory should hold.
 
 use crate::{
     disks::{Disks, Found},
     ids::{Attempt, Job},
 };
-use parking_lot::RwLock;
-use std::{
-    collections::{BTreeSet, HashMap},
-    path::PathBuf,
+use mrlib::{
+    TaskError,
+    segment::{Extent, Index},
 };
+use parking_lot::{Mutex, RwLock};
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Partitions in all indexes kept in memory, of about 50 bytes each.
+const EXTENTS_MAX: usize = 128 << 10;
 
 /// What the shuffle server serves.
 #[derive(Debug, Default)]
-pub(crate) struct Held(RwLock<Inner>);
+pub(crate) struct Held {
+    inner: RwLock<Inner>,
+    indexes: Mutex<Indexes>,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -20,34 +33,78 @@ struct Inner {
     tokens: HashMap<Job, Vec<u8>>,
 }
 
+/// The indexes read last.
+#[derive(Debug, Default)]
+struct Indexes {
+    known: HashMap<Attempt, Arc<[Extent]>>,
+    oldest: VecDeque<Attempt>,
+    extents: usize,
+}
+
+impl Indexes {
+    fn add(&mut self, attempt: Attempt, extents: Arc<[Extent]>) {
+        self.extents += extents.len();
+        if let Some(before) = self.known.insert(attempt, extents) {
+            self.extents -= before.len();
+        } else {
+            self.oldest.push_back(attempt);
+        }
+        while self.extents > EXTENTS_MAX
+            && let Some(oldest) = self.oldest.pop_front()
+        {
+            self.extents -= self.known.remove(&oldest).map_or(0, |extents| extents.len());
+        }
+    }
+
+    fn forget(&mut self, job: Job) {
+        self.oldest.retain(|attempt| attempt.job != job);
+        self.known.retain(|attempt, _| attempt.job != job);
+        self.extents = self.known.values().map(|extents| extents.len()).sum();
+    }
+}
+
 impl Held {
     /// With what an earlier start left.
     pub(crate) fn new(found: Found) -> Self {
         let (outputs, tokens) = (found.outputs.into_iter().collect(), found.tokens.into_iter().collect());
-        Self(RwLock::new(Inner { outputs, tokens }))
+        Self { inner: RwLock::new(Inner { outputs, tokens }), indexes: Mutex::default() }
     }
 
     /// All of them.
     pub(crate) fn attempts(&self) -> BTreeSet<Attempt> {
-        self.0.read().outputs.keys().copied().collect()
+        self.inner.read().outputs.keys().copied().collect()
     }
 
     /// Where an attempt's output is.
     pub(crate) fn output(&self, attempt: Attempt) -> Option<PathBuf> {
-        self.0.read().outputs.get(&attempt).cloned()
+        self.inner.read().outputs.get(&attempt).cloned()
     }
 
     /// One more.
-    pub(crate) fn add(&self, attempt: Attempt, path: PathBuf) {
-        self.0.write().outputs.insert(attempt, path);
+    pub(crate) fn add(&self, attempt: Attempt, path: PathBuf, index: Index) {
+        self.indexes.lock().add(attempt, index.extents.into());
+        self.inner.write().outputs.insert(attempt, path);
+    }
+
+    /// Where the partitions lie in an attempt's output, which is at `path`.
+    pub(crate) fn extents(&self, attempt: Attempt, path: &Path) -> Result<Arc<[Extent]>, TaskError> {
+        if let Some(known) = self.indexes.lock().known.get(&attempt) {
+            return Ok(known.clone());
+        }
+        let extents: Arc<[Extent]> = Index::read(path)?.extents.into();
+        // The job may have been forgotten meanwhile.
+        if self.output(attempt).is_some() {
+            self.indexes.lock().add(attempt, extents.clone());
+        }
+        Ok(extents)
     }
 
     /// Learns a job's token, and keeps it on disk for the next start.
     pub(crate) fn learn_token(&self, job: Job, token: &[u8], disks: &Disks) {
-        if self.0.read().tokens.get(&job).is_some_and(|known| known == token) {
+        if self.inner.read().tokens.get(&job).is_some_and(|known| known == token) {
             return;
         }
-        self.0.write().tokens.insert(job, token.to_vec());
+        self.inner.write().tokens.insert(job, token.to_vec());
         if let Err(error) = disks.keep_token(job, token) {
             tracing::warn!(%job, %error, "cannot keep its token: a restart of this tracker loses its output");
         }
@@ -55,7 +112,7 @@ impl Held {
 
     /// Whether this token opens the job's output. Takes as long for a wrong one as for the right one.
     pub(crate) fn opens(&self, job: Job, token: &[u8]) -> bool {
-        let inner = self.0.read();
+        let inner = self.inner.read();
         let Some(known) = inner.tokens.get(&job).filter(|known| !known.is_empty()) else { return false };
         let differs = known.iter().zip(token).fold(0, |differs, (a, b)| differs | (a ^ b));
         std::hint::black_box(differs) == 0 && known.len() == token.len()
@@ -63,9 +120,11 @@ impl Held {
 
     /// The job is over.
     pub(crate) fn forget(&self, job: Job) {
-        let mut inner = self.0.write();
+        let mut inner = self.inner.write();
         inner.outputs.retain(|attempt, _| attempt.job != job);
         inner.tokens.remove(&job);
+        drop(inner);
+        self.indexes.lock().forget(job);
     }
 }
 
@@ -84,5 +143,25 @@ mod tests {
         }
         assert!(!held.opens(Job(2), b""));
         assert!(!held.opens(Job(3), b"secret"));
+    }
+
+    #[test]
+    fn indexes_are_kept_up_to_a_bound_and_go_with_their_job() {
+        let held = Held::default();
+        let partitions = 10_000;
+        let id = |job, index| Attempt { job: Job(job), phase: crate::ids::Phase::Map, index, number: 0 };
+        for number in 0..30 {
+            let index = Index { extents: vec![Extent::default(); partitions] };
+            held.add(id(1 + number % 2, number), "/nowhere".into(), index);
+        }
+        let kept = held.indexes.lock().known.len();
+        assert_eq!(kept, EXTENTS_MAX / partitions);
+        assert!(held.extents(id(2, 29), Path::new("/nowhere")).is_ok());
+        assert!(held.extents(id(1, 0), Path::new("/nowhere")).is_err());
+        for job in [1, 2] {
+            held.forget(Job(job));
+        }
+        let indexes = held.indexes.lock();
+        assert_eq!((indexes.known.len(), indexes.oldest.len(), indexes.extents), (0, 0, 0));
     }
 }

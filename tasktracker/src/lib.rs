@@ -5,6 +5,8 @@
 //!                           │
 //!                         child ─ fetch                 one task an attempt
 //!                           │  └─ pool ─ process        warm processes; start, kill, reap
+//!                         talk             └─ warden    memory, logs, escaped processes
+//!                           │
 //!                       umbilical ◄─► task processes
 //!
 //! reduces ◄── shuffle ── held ── disks                  map output, and where everything lies
@@ -12,8 +14,8 @@
 //! ```
 //!
 //! What holds: an attempt touches only its own folders; its end is reported when its process group is dead;
-//! killing the tracker kills its tasks; nothing runs that the JobTracker has not ordered. Deliberately absent:
-//! any opinion on what should run.
+//! killing the tracker kills its tasks and all they have started; nothing runs that the JobTracker has not ordered;
+//! nothing a task says ends more than its attempt. Deliberately absent: any opinion on what should run.
 
 pub mod agent;
 mod child;
@@ -23,16 +25,20 @@ mod error;
 mod fetch;
 mod held;
 pub mod ids;
-mod index;
+mod keeper;
 mod link;
 mod logs;
 mod pool;
 mod process;
 mod shuffle;
+mod system;
+mod talk;
 mod umbilical;
+mod warden;
 mod wire;
 
 pub use error::TrackerError;
+pub use keeper::serve_if_keeper;
 
 use agent::{Agent, Slots};
 use daemon::{
@@ -44,11 +50,13 @@ use error::folder;
 use pool::Pool;
 use process::{Spawner, Surroundings};
 use proto::mr::tracker_logs_server::TrackerLogsServer;
+use rustix::process::Pid;
 use std::{
     collections::HashMap,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    process::Child,
+    sync::{Arc, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
@@ -57,6 +65,7 @@ use tokio::{
     task::JoinHandle,
     time::Instant,
 };
+use warden::Limits;
 use wire::Identity;
 
 /// How long killed processes may take to go when the tracker stops.
@@ -75,14 +84,22 @@ pub struct TaskTracker {
     spawner: Spawner,
     pool: Arc<Pool>,
     shuffle: Arc<shuffle::Shuffle>,
+    /// There while an attempt is.
+    nursery: Weak<child::Nursery>,
     _disks: Arc<Disks>,
     _socket: umbilical::Socket,
+    keeper: Option<Child>,
 }
 
 impl TaskTracker {
     /// Opens the folders, binds the addresses, serves, and begins to look for the JobTracker. `mrtask` is the
     /// program that holds the built-in jobs; without it, the one beside this executable.
     pub async fn start(config: &Config, mrtask: Option<&Path>) -> Result<Self, TrackerError> {
+        Self::begin(config, mrtask, false).await
+    }
+
+    /// With `alone`, all children of this process are the tracker's: it takes over what escapes its parent.
+    async fn begin(config: &Config, mrtask: Option<&Path>, alone: bool) -> Result<Self, TrackerError> {
         let settings = &config.tasktracker;
         check(settings)?;
         let program = program(mrtask)?;
@@ -98,17 +115,15 @@ impl TaskTracker {
             umbilical::Socket::bind(&first).map_err(folder("make a socket in", &first))?;
         let umbilical =
             tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
-        let surroundings = Surroundings {
-            umbilical: socket.path.clone(),
-            memory_max: settings.task_memory_max.0,
-            files_max: settings.task_files_max,
-        };
+        let keeper = if alone { Some(take_over(&first)?) } else { None };
+        let surroundings = surroundings(settings, &first, &socket.path, keeper.as_ref());
         let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
         let pool = Pool::new(disks.clone(), spawner.clone(), program, settings.warm_tasks as usize);
         let pool = Arc::new(pool);
-        let who = identity(settings, shuffle_at, logs_at);
+        let who = identity(settings, shuffle_at, logs_at, &disks)?;
         let (driver, alarms, ready) = assemble(config, &who, found, &disks, &pool);
         let (driver, held, events) = driver;
+        let nursery = Arc::downgrade(&driver.nursery);
         let shuffle = Arc::new(shuffle::Shuffle::new(held));
         let (news, from_link) = mpsc::channel(64);
         let link = link::Link::new(&config.cluster.jobtracker, news)?;
@@ -122,7 +137,19 @@ impl TaskTracker {
         ];
         tracing::info!(node = who.name, shuffle = who.shuffle_addr, logs = who.logs_addr, "tracking tasks");
         let alarm = Mutex::new(alarms);
-        Ok(Self { who, ready, alarm, tasks, spawner, pool, shuffle, _disks: disks, _socket: socket })
+        Ok(Self {
+            who,
+            ready,
+            alarm,
+            tasks,
+            spawner,
+            pool,
+            shuffle,
+            nursery,
+            _disks: disks,
+            _socket: socket,
+            keeper,
+        })
     }
 
     /// Waits until the JobTracker has taken the registration.
@@ -163,13 +190,20 @@ impl TaskTracker {
         }
     }
 
-    /// Kills everything that runs, waits until it is gone, and ends.
+    /// Kills everything that runs, waits until it is gone with its folders, and ends.
     pub async fn stop(mut self) {
         self.end();
         let patience = Instant::now() + STOP_GRACE;
-        while self.spawner.count() > 0 && Instant::now() < patience {
+        let busy = |tracker: &Self| tracker.spawner.count() > 0 || tracker.nursery.strong_count() > 0;
+        while busy(&self) && Instant::now() < patience {
             self.spawner.kill_all();
             tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if let Some(mut keeper) = self.keeper.take() {
+            // It ends what is left, and itself, when this is gone.
+            drop(keeper.stdin.take());
+            let waiting = tokio::task::spawn_blocking(move || keeper.wait());
+            tokio::time::timeout(STOP_GRACE, waiting).await.ok();
         }
     }
 
@@ -192,7 +226,7 @@ impl Drop for TaskTracker {
 /// Runs a TaskTracker until it is asked to stop (SIGTERM, SIGINT) or cannot go on. Writes the ready file, with
 /// the shuffle address, once registered.
 pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> Result<(), TrackerError> {
-    let tracker = TaskTracker::start(config, mrtask).await?;
+    let tracker = TaskTracker::begin(config, mrtask, true).await?;
     let serve = async {
         tracker.ready().await?;
         args.write_ready(tracker.shuffle_addr()).map_err(TrackerError::Ready)?;
@@ -220,6 +254,7 @@ fn assemble(
     disks: &Arc<Disks>,
     pool: &Arc<Pool>,
 ) -> Assembled {
+    let jobs = found.jobs.clone();
     let held = Arc::new(held::Held::new(found));
     let (events, incoming) = mpsc::channel(EVENTS_MAX);
     let nursery = child::Nursery {
@@ -228,13 +263,14 @@ fn assemble(
         pool: pool.clone(),
         held: held.clone(),
         retention: logs::Retention::new(config.tasktracker.logs_kept, disks),
+        log_max: config.tasktracker.task_log_max.0,
         memory_bytes: config.tasktracker.task_memory.0,
         events,
     };
     let (alarm, alarms) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
-        agent: Agent::new(who.slots, held.attempts()),
+        agent: Agent::new(who.slots, held.attempts(), jobs, config.tasktracker.cut_off_after.0),
         who: who.clone(),
         jobtracker: config.cluster.jobtracker.clone(),
         nursery: Arc::new(nursery),
@@ -279,7 +315,39 @@ fn check(config: &TaskTrackerConfig) -> Result<(), ConfigError> {
         let value = config.task_memory.to_string();
         return refuse("tasktracker.task_memory", value, "must be at least 1MiB");
     }
+    if config.memory_limit() < config.task_memory {
+        let value = config.task_memory_max.to_string();
+        return refuse("tasktracker.task_memory_max", value, "must be at least task_memory, or 0");
+    }
+    if config.cut_off_after.0.is_zero() {
+        return refuse("tasktracker.cut_off_after", "0s".into(), "must be more than 0");
+    }
     Ok(())
+}
+
+/// From now on, whatever loses its parent below this process becomes its child, and whatever outlives it is ended.
+fn take_over(root: &Path) -> Result<Child, TrackerError> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|error| TrackerError::Thread(error.into()))?;
+    keeper::start(root).map_err(TrackerError::Thread)
+}
+
+/// Address space is bounded far above memory: many programs reserve much and use little of it.
+fn surroundings(
+    settings: &TaskTrackerConfig,
+    root: &Path,
+    umbilical: &Path,
+    keeper: Option<&Child>,
+) -> Surroundings {
+    let memory = settings.memory_limit().0;
+    Surroundings {
+        umbilical: umbilical.into(),
+        root: root.into(),
+        limits: Limits { memory, log: settings.task_log_max.0 },
+        address_space_max: memory.saturating_mul(4),
+        files_max: settings.task_files_max,
+        keeper: keeper.map(Pid::from_child),
+    }
 }
 
 fn program(mrtask: Option<&Path>) -> Result<PathBuf, TrackerError> {
@@ -294,20 +362,26 @@ fn program(mrtask: Option<&Path>) -> Result<PathBuf, TrackerError> {
     found.ok_or(TrackerError::Program(path))
 }
 
-fn identity(config: &TaskTrackerConfig, shuffle: SocketAddr, logs: SocketAddr) -> Identity {
+fn identity(
+    config: &TaskTrackerConfig,
+    shuffle: SocketAddr,
+    logs: SocketAddr,
+    disks: &Disks,
+) -> Result<Identity, TrackerError> {
     // The same text as the DataNode on this machine gives.
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let told = |bound: SocketAddr| {
         if bound.ip().is_unspecified() { format!("{host}:{}", bound.port()) } else { bound.to_string() }
     };
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Identity {
+    let incarnation = disks.next_incarnation(started.as_micros() as u64);
+    Ok(Identity {
         name: if config.node.is_empty() { host.clone() } else { config.node.clone() },
-        incarnation: started.as_micros() as u64,
+        incarnation: incarnation.map_err(folder("keep the number of this start in", disks.root(0)))?,
         rack: config.rack.clone(),
         shuffle_addr: told(shuffle),
         logs_addr: told(logs),
         slots: Slots { map: config.map_slots, reduce: config.reduce_slots },
         host,
-    }
+    })
 }

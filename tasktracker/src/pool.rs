@@ -165,7 +165,7 @@ impl Fresh {
             && self.process.said.is_empty()
     }
 
-    /// Ends it and removes its folder.
+    /// Ends it and removes its folder. It has no attempt yet, so it has nothing to write there.
     pub(crate) fn discard(self) {
         self.process.handle.kill();
         if let Err(error) = std::fs::remove_dir_all(&self.folder) {

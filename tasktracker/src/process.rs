@@ -1,27 +1,37 @@
 //! Task processes as the system sees them: start, kill, know when they are gone.
 //!
 //! Each is the leader of a process group of its own, and a kill takes the whole group; so does the leader's end.
-//! The number of a process is not used after it has been reaped: it may be another's by then. Children ask the
-//! kernel to be killed with their parent *thread*, so all are started by one thread that lives as long as the
-//! tracker. That request and the limits are made by the child itself, first thing (`FERMATA_*` in its
-//! environment), because doing it between fork and exec takes unsafe code. Deliberately absent: catching a
-//! grandchild that leaves the group on purpose.
+//! What leaves the group is `warden`'s. The number of a process is not used after it has been reaped: it may be
+//! another's by then. Children ask the kernel to be killed with their parent *thread*, so all are started by one
+//! thread that lives as long as the tracker. That request and the limits are made by the child itself, first thing
+//! (mrlib's variables in its environment), because doing it between fork and exec takes unsafe code.
 
-use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use crate::{
+    system,
+    warden::{Limits, Warden, Watched},
+};
+use mrlib::task::{
+    UMBILICAL_VAR,
+    process::{LIMIT_AS_VAR, LIMIT_NOFILE_VAR, TRACKER_PID_VAR},
+};
+use parking_lot::{Condvar, Mutex};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::unix::process::CommandExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     sync::{Arc, mpsc as threads},
+    time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
 
 /// Messages of one child that wait to be read; a child that says more waits itself.
-const SAID_MAX: usize = 64;
+const SAID_MAX: usize = 8;
+/// Of a thread that only waits.
+const WAITER_STACK: usize = 64 << 10;
 
 /// What is needed to start any process.
 #[derive(Debug, Clone)]
@@ -37,10 +47,16 @@ pub(crate) struct Start {
 pub(crate) struct Surroundings {
     /// Path of the umbilical's socket.
     pub(crate) umbilical: PathBuf,
-    /// Address space that each may take; 0 for no limit.
-    pub(crate) memory_max: u64,
+    /// The tracker's first folder, by which its processes are known.
+    pub(crate) root: PathBuf,
+    /// What they may take together with all that they start.
+    pub(crate) limits: Limits,
+    /// Address space that each process may take; 0 for no limit.
+    pub(crate) address_space_max: u64,
     /// Files that each may have open; 0 for no limit.
     pub(crate) files_max: u64,
+    /// Whether this process takes over what escapes: its one child that is no task.
+    pub(crate) keeper: Option<Pid>,
 }
 
 /// What comes from a process over its umbilical.
@@ -69,8 +85,10 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) struct Handle {
     pid: Pid,
+    number: u64,
     /// False once it may have been reaped.
     there: Mutex<bool>,
+    sentence: Mutex<Option<String>>,
 }
 
 impl Handle {
@@ -80,6 +98,29 @@ impl Handle {
             // An error means that there is nobody left to kill.
             rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
         }
+    }
+
+    /// Kills it for something that it has done, if its leader is still there.
+    pub(crate) fn condemn(&self, why: String) {
+        if *self.there.lock() {
+            self.sentence.lock().get_or_insert(why);
+        }
+        self.kill();
+    }
+
+    /// What it was killed for.
+    pub(crate) fn sentence(&self) -> Option<String> {
+        self.sentence.lock().clone()
+    }
+
+    /// Its number in the system; another's once it has been reaped.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Its number in its mark.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 }
 
@@ -99,28 +140,111 @@ pub(crate) struct Spawner {
 
 type Request = (Start, oneshot::Sender<io::Result<Process>>);
 
+/// The processes that live.
 #[derive(Debug, Default)]
-struct Living(Mutex<HashMap<i32, Entry>>);
+pub(crate) struct Living {
+    table: Mutex<Table>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    all: HashMap<i32, Entry>,
+    /// How many were started.
+    number: u64,
+    /// Something has ended since the warden looked.
+    ended: bool,
+    closing: bool,
+}
 
 #[derive(Debug)]
 struct Entry {
-    handle: Arc<Handle>,
+    watched: Watched,
     /// Taken by the first connection.
     said: Option<mpsc::Sender<Said>>,
 }
 
+impl Living {
+    /// Waits until there is something to look at: when a process has ended, after `period` while one lives, and
+    /// after `period` in any case if the warden is `busy`. False when the tracker ends.
+    pub(crate) fn wait_for_work(&self, period: Duration, busy: bool) -> bool {
+        let mut table = self.table.lock();
+        let mut until = None;
+        while !table.ended && !table.closing {
+            if table.all.is_empty() && !busy {
+                self.bell.wait(&mut table);
+            } else {
+                let until = *until.get_or_insert_with(|| Instant::now() + period);
+                if self.bell.wait_until(&mut table, until).timed_out() {
+                    break;
+                }
+            }
+        }
+        table.ended = false;
+        !table.closing
+    }
+
+    /// All of them.
+    pub(crate) fn watched(&self) -> Vec<Watched> {
+        self.table.lock().all.values().map(|entry| entry.watched.clone()).collect()
+    }
+
+    /// Whether the start of this number lives.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.table.lock().all.values().any(|entry| entry.watched.handle.number == number)
+    }
+
+    /// This process's children that are neither tasks nor `keeper`. Nothing is started meanwhile.
+    pub(crate) fn strangers(&self, keeper: Pid) -> Vec<Pid> {
+        let table = self.table.lock();
+        let mut found = system::children(rustix::process::getpid());
+        found.retain(|pid| *pid != keeper && !table.all.contains_key(&pid.as_raw_nonzero().get()));
+        found
+    }
+
+    fn close(&self) {
+        self.table.lock().closing = true;
+        self.bell.notify_all();
+    }
+
+    /// Reaps a process that has ended, and forgets it: in one step, because its number is free after that.
+    fn reap(&self, pid: Pid) -> ExitStatus {
+        let mut table = self.table.lock();
+        let reaped = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+        table.all.remove(&pid.as_raw_nonzero().get());
+        table.ended = true;
+        self.bell.notify_all();
+        reaped
+            .ok()
+            .flatten()
+            .map_or_else(ExitStatus::default, |(_, status)| ExitStatus::from_raw(status.as_raw()))
+    }
+}
+
 impl Spawner {
-    /// Begins the thread that all processes are started from.
+    /// Begins the thread that all processes are started from, and the one that watches them.
     pub(crate) fn start(surroundings: Surroundings) -> io::Result<Self> {
+        Self::start_with(surroundings, WAITER_STACK)
+    }
+
+    fn start_with(surroundings: Surroundings, waiter_stack: usize) -> io::Result<Self> {
         let (requests, incoming) = threads::channel::<Request>();
         let living = Arc::new(Living::default());
         let for_thread = living.clone();
+        let warden = Warden {
+            living: living.clone(),
+            limits: surroundings.limits.clone(),
+            root: surroundings.root.clone(),
+            keeper: surroundings.keeper,
+        };
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (start, reply) in incoming {
                 // If nobody waits for it any more, dropping it kills it.
-                reply.send(spawn(&start, &surroundings, &for_thread)).ok();
+                reply.send(spawn(&start, &surroundings, &for_thread, waiter_stack)).ok();
             }
+            for_thread.close();
         })?;
+        std::thread::Builder::new().name("warden".into()).spawn(move || warden.watch())?;
         Ok(Self { requests, living })
     }
 
@@ -134,86 +258,93 @@ impl Spawner {
 
     /// The way to the owner of the living process `pid`, once.
     pub(crate) fn claim(&self, pid: i32) -> Option<mpsc::Sender<Said>> {
-        self.living.0.lock().get_mut(&pid)?.said.take()
+        self.living.table.lock().all.get_mut(&pid)?.said.take()
     }
 
     /// Kills all.
     pub(crate) fn kill_all(&self) {
-        let all: Vec<Arc<Handle>> = self.living.0.lock().values().map(|entry| entry.handle.clone()).collect();
-        for handle in all {
-            handle.kill();
+        for one in self.living.watched() {
+            one.handle.kill();
         }
     }
 
     /// How many live.
     pub(crate) fn count(&self) -> usize {
-        self.living.0.lock().len()
+        self.living.table.lock().all.len()
     }
 }
 
-fn spawn(start: &Start, surroundings: &Surroundings, living: &Arc<Living>) -> io::Result<Process> {
-    let mut command = command(start, surroundings)?;
+fn spawn(
+    start: &Start,
+    surroundings: &Surroundings,
+    living: &Arc<Living>,
+    waiter_stack: usize,
+) -> io::Result<Process> {
+    let log = |name: &str| File::create(start.folder.join(name));
+    let logs = Arc::new([log("stdout")?, log("stderr")?]);
+    let mut command = command(start, surroundings);
+    command.stdout(logs[0].try_clone()?).stderr(logs[1].try_clone()?);
     let (say, said) = mpsc::channel(SAID_MAX);
     let (tell_end, ended) = oneshot::channel();
     // Held until the entry is in: the process may connect before `spawn` returns.
-    let mut table = living.0.lock();
-    let child = command.spawn()?;
-    let pid = Pid::from_child(&child);
-    let handle = Arc::new(Handle { pid, there: Mutex::new(true) });
-    table.insert(pid.as_raw_nonzero().get(), Entry { handle: handle.clone(), said: Some(say) });
+    let mut table = living.table.lock();
+    table.number += 1;
+    let number = table.number;
+    command.env(system::MARK_VAR, system::mark(number, &surroundings.root));
+    #[allow(clippy::zombie_processes, reason = "it is reaped by its number, in `wait`")]
+    let pid = Pid::from_child(&command.spawn()?);
+    system::offer_for_oom(pid);
+    let handle = Arc::new(Handle { pid, number, there: Mutex::new(true), sentence: Mutex::default() });
+    let watched = Watched { handle: handle.clone(), logs };
+    table.all.insert(pid.as_raw_nonzero().get(), Entry { watched, said: Some(say) });
+    living.bell.notify_all();
     drop(table);
     let (for_wait, for_table) = (handle.clone(), living.clone());
-    let process = Process { handle, said, ended };
-    let waiter = std::thread::Builder::new().name("waiter".into()).stack_size(64 << 10);
-    waiter.spawn(move || {
-        let status = wait(child, &for_wait, &for_table);
-        tell_end.send(status).ok();
-    })?;
-    Ok(process)
+    let waiter = std::thread::Builder::new().name("waiter".into()).stack_size(waiter_stack);
+    let waiting = waiter.spawn(move || {
+        tell_end.send(wait(&for_wait, &for_table)).ok();
+    });
+    if let Err(error) = waiting {
+        // Nobody would notice its end.
+        handle.kill();
+        wait(&handle, living);
+        return Err(error);
+    }
+    Ok(Process { handle, said, ended })
 }
 
 /// Waits for the leader's end, kills what is left of its group, and only then reaps it.
-fn wait(mut child: Child, handle: &Handle, living: &Living) -> ExitStatus {
+fn wait(handle: &Handle, living: &Living) -> ExitStatus {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(handle.pid), look) {}
     let mut there = handle.there.lock();
     rustix::process::kill_process_group(handle.pid, Signal::KILL).ok();
     *there = false;
     drop(there);
-    living.0.lock().remove(&handle.pid.as_raw_nonzero().get());
-    child.wait().unwrap_or_default()
+    living.reap(handle.pid)
 }
 
-fn command(start: &Start, surroundings: &Surroundings) -> io::Result<Command> {
-    let log = |name: &str| File::create(start.folder.join(name)).map(Stdio::from);
+fn command(start: &Start, surroundings: &Surroundings) -> Command {
     let mut command = Command::new(&start.program);
-    command
-        .current_dir(&start.folder)
-        .stdin(Stdio::null())
-        .stdout(log("stdout")?)
-        .stderr(log("stderr")?)
-        .process_group(0)
-        .env_clear();
+    command.current_dir(&start.folder).stdin(Stdio::null()).process_group(0).env_clear();
     for key in ["PATH", "HOME", "LANG", "FERMATA_LOG"] {
         if let Some(value) = std::env::var_os(key) {
             command.env(key, value);
         }
     }
-    command.env("FERMATA_UMBILICAL", &surroundings.umbilical);
-    command.env("FERMATA_TRACKER_PID", std::process::id().to_string());
-    let limits =
-        [("FERMATA_RLIMIT_AS", surroundings.memory_max), ("FERMATA_RLIMIT_NOFILE", surroundings.files_max)];
+    command.env(UMBILICAL_VAR, &surroundings.umbilical);
+    command.env(TRACKER_PID_VAR, std::process::id().to_string());
+    let limits = [(LIMIT_AS_VAR, surroundings.address_space_max), (LIMIT_NOFILE_VAR, surroundings.files_max)];
     for (key, limit) in limits {
         if limit > 0 {
             command.env(key, limit.to_string());
         }
     }
-    Ok(command)
+    command
 }
 
 /// What a process's end says when the process itself said nothing, with the last lines of its stderr.
 pub(crate) fn last_words(status: ExitStatus, folder: &Path) -> String {
-    use std::os::unix::process::ExitStatusExt;
     let how = match (status.signal(), status.code()) {
         (Some(9), _) => "killed by signal 9 (out of memory?)".into(),
         (Some(signal), _) => format!("killed by signal {signal}{}", signal_name(signal)),
@@ -244,5 +375,46 @@ fn signal_name(signal: i32) -> &'static str {
         15 => " (terminated)",
         25 => " (file too large)",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn surroundings(root: &Path) -> Surroundings {
+        Surroundings {
+            umbilical: root.join("nobody"),
+            root: root.to_owned(),
+            limits: Limits { memory: 0, log: 1000 },
+            address_space_max: 0,
+            files_max: 0,
+            keeper: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_cannot_be_waited_for_is_not_left_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        // No machine has room for such a stack.
+        let spawner = Spawner::start_with(surroundings(dir.path()), 1 << 62).unwrap();
+        let start = Start { program: "cat".into(), folder: dir.path().into() };
+        spawner.spawn(start).await.unwrap_err();
+        assert_eq!(spawner.count(), 0);
+        let name = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+        let cats = |pid: &Pid| name(pid).is_ok_and(|name| name.trim() == "cat");
+        assert_eq!(system::children(rustix::process::getpid()).iter().filter(|pid| cats(pid)).count(), 0);
+    }
+
+    #[tokio::test]
+    async fn one_that_prints_without_end_is_ended_with_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start(surroundings(dir.path())).unwrap();
+        let start = Start { program: "yes".into(), folder: dir.path().into() };
+        let mut process = spawner.spawn(start).await.unwrap();
+        let status = (&mut process.ended).await.unwrap();
+        assert_eq!(status.signal(), Some(9));
+        let words = process.handle.sentence().unwrap();
+        assert!(words.starts_with("it printed more than 1000"), "{words}");
     }
 }

@@ -1,15 +1,15 @@
 //! The shuffle server: reduces fetch their partitions of map output from here.
 //!
-//! A request is a frame (u32 length, all little-endian): `FMS1`, token (u8 length, bytes), attempt (u8 length,
-//! text), partition u32. The reply: a status byte; if it is 0, stored length, raw length, records (u64 each),
-//! crc32c (u32) and the stored bytes, by sendfile; else a message (u16 length, text). Several requests may follow
-//! one another on a connection, which has a thread of its own. Bounded: over the limit a connection is told
-//! "busy". The index is verified here; the bytes are by the reader, against the crc it was given.
+//! The protocol is mrlib's (`fetch::wire`); the stored bytes go out by sendfile. Several requests may follow one
+//! another on a connection, which has a thread of its own. Bounded: over the limit a connection is told "busy", as
+//! is one that this tracker's own lack of files or memory hits: that is no fault of the output. The index is
+//! verified here; the bytes are by the reader, against the crc it was given.
 
-use crate::{
-    held::Held,
-    ids::Attempt,
-    index::{self, Extent, IndexError},
+use crate::{held::Held, ids::Attempt};
+use mrlib::{
+    TaskError,
+    fetch::wire::{BUSY, DAMAGED, NOT_FOUND, REFUSED, REQUEST_BYTES_MAX, Request, coming, refusal},
+    segment::Extent,
 };
 use parking_lot::Mutex;
 use std::{
@@ -22,31 +22,11 @@ use std::{
 };
 use tokio::io::AsyncWriteExt;
 
-const MAGIC: &[u8; 4] = b"FMS1";
-/// Magic, two texts of at most 255 bytes with their lengths, and a number.
-const REQUEST_BYTES_MAX: usize = 4 + 256 + 256 + 4;
 /// Connections served at one time.
 const CONNECTIONS_MAX: usize = 512;
 /// A connection silent for this long is dropped.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const STACK_BYTES: usize = 256 << 10;
-
-/// What is wrong with a request, as the reply's status byte.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Refusal {
-    NotFound = 1,
-    Refused = 2,
-    Damaged = 3,
-    Busy = 4,
-}
-
-#[derive(Debug)]
-struct Request<'a> {
-    token: &'a [u8],
-    attempt: Attempt,
-    partition: u32,
-}
 
 /// The server.
 #[derive(Debug)]
@@ -76,7 +56,7 @@ impl Shuffle {
                 continue;
             };
             if self.open.lock().peers.len() >= CONNECTIONS_MAX {
-                let busy = refusal(Refusal::Busy, "all connections of this tracker are taken");
+                let busy = refusal(BUSY, "all connections of this tracker are taken");
                 tokio::spawn(async move { stream.write_all(&busy).await });
                 continue;
             }
@@ -124,76 +104,58 @@ impl Shuffle {
             let length = u32::from_le_bytes(length) as usize;
             let Some(body) = body.get_mut(..length) else {
                 // Where the next request begins cannot be told any more.
-                return stream.write_all(&refusal(Refusal::Refused, "a request longer than any can be"));
+                return stream.write_all(&refusal(REFUSED, "a request longer than any can be"));
             };
             stream.read_exact(body)?;
-            let found = parse(body)
-                .map_err(|why| (Refusal::Refused, why.to_string()))
+            let found = Request::parse(body)
+                .ok_or((REFUSED, "not a request of this protocol".into()))
                 .and_then(|request| self.find(&request));
             match found {
                 Ok((file, extent)) => send(stream, &file, extent)?,
-                Err((kind, message)) => stream.write_all(&refusal(kind, &message))?,
+                Err((status, message)) => stream.write_all(&refusal(status, &message))?,
             }
         }
     }
 
-    fn find(&self, request: &Request<'_>) -> Result<(File, Extent), (Refusal, String)> {
+    fn find(&self, request: &Request<'_>) -> Result<(File, Extent), (u8, String)> {
         let Request { token, attempt, partition } = *request;
+        let attempt: Attempt = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
         if !self.held.opens(attempt.job, token) {
-            return Err((Refusal::Refused, format!("the token does not open {}", attempt.job)));
+            return Err((REFUSED, format!("the token does not open {}", attempt.job)));
         }
-        let missing = || (Refusal::NotFound, format!("no output of {attempt} here"));
+        let missing = || (NOT_FOUND, format!("no output of {attempt} here"));
         let path = self.held.output(attempt).ok_or_else(missing)?;
-        let extents = index::read(&path).map_err(|error| match error {
-            IndexError::Missing(_) => missing(),
-            error => (Refusal::Damaged, error.to_string()),
+        let unreadable = |error: &io::Error, words: String| match error.kind() {
+            io::ErrorKind::NotFound => missing(),
+            _ if is_own_trouble(error) => (BUSY, words),
+            _ => (DAMAGED, words),
+        };
+        let extents = self.held.extents(attempt, &path).map_err(|error| match &error {
+            TaskError::Io { source, .. } => unreadable(source, error.to_string()),
+            _ => (DAMAGED, error.to_string()),
         })?;
         let extent = extents.get(partition as usize).copied().ok_or_else(|| {
-            (
-                Refusal::NotFound,
-                format!("output of {attempt} has {} partitions, not {partition}", extents.len()),
-            )
+            (NOT_FOUND, format!("output of {attempt} has {} partitions, not {partition}", extents.len()))
         })?;
-        Ok((File::open(path).map_err(|_| missing())?, extent))
+        let broken = |error: io::Error| unreadable(&error, error.to_string());
+        let file = File::open(&path).map_err(broken)?;
+        let length = file.metadata().map_err(broken)?.len();
+        if extent.offset.checked_add(extent.stored).is_none_or(|end| end > length) {
+            return Err((DAMAGED, format!("{} is shorter than its index says", path.display())));
+        }
+        Ok((file, extent))
     }
 }
 
-fn parse(body: &[u8]) -> Result<Request<'_>, &'static str> {
-    const SHORT: &str = "a request that ends too early";
-    let rest = body.strip_prefix(MAGIC).ok_or("not a request of this protocol")?;
-    let text = |rest: &mut &'_ [u8]| -> Option<std::ops::Range<usize>> {
-        let (length, after) = rest.split_first()?;
-        let from = body.len() - after.len();
-        *rest = after.get(usize::from(*length)..)?;
-        Some(from..from + usize::from(*length))
-    };
-    let mut rest = rest;
-    let token = text(&mut rest).ok_or(SHORT)?;
-    let attempt = text(&mut rest).ok_or(SHORT)?;
-    let partition: [u8; 4] = rest.try_into().map_err(|_| SHORT)?;
-    let attempt = std::str::from_utf8(&body[attempt]).ok().and_then(|text| text.parse().ok());
-    Ok(Request {
-        token: &body[token],
-        attempt: attempt.ok_or("not an attempt id")?,
-        partition: u32::from_le_bytes(partition),
-    })
-}
-
-fn refusal(kind: Refusal, message: &str) -> Vec<u8> {
-    let message = &message.as_bytes()[..message.len().min(usize::from(u16::MAX))];
-    let mut reply = vec![kind as u8];
-    reply.extend((message.len() as u16).to_le_bytes());
-    reply.extend(message);
-    reply
+/// Whether it will pass: no more files or memory for this process just now.
+fn is_own_trouble(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let own = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];
+    own.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 fn send(mut stream: &TcpStream, file: &File, extent: Extent) -> io::Result<()> {
-    let mut head = vec![0u8];
-    for number in [extent.stored, extent.raw, extent.records] {
-        head.extend(number.to_le_bytes());
-    }
-    head.extend(extent.crc.to_le_bytes());
-    stream.write_all(&head)?;
+    stream.write_all(&coming(&extent))?;
     let mut at = extent.offset;
     let end = extent.offset + extent.stored;
     while at < end {

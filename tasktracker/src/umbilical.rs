@@ -1,10 +1,15 @@
-//! The Unix socket between the tracker and its task processes: frames of a u32 little-endian length and one
-//! message, 16 MiB at the most.
+//! The Unix socket between the tracker and its task processes: mrlib's frames, of a u32 little-endian length and
+//! one message. To a task 16 MiB at the most; from one as much as the JobTracker is told of an attempt.
 //!
-//! A process is known by the number that the kernel gives for its end of the connection, so that nobody else can
-//! pose as it; it connects once. Whatever it sends, the worst is the end of its own attempt.
+//! A process is known by the number that the kernel gives for its end of the connection, so that no process that
+//! was not started here can speak; it connects once. Whatever it sends, the worst is the end of its own attempt:
+//! what is too long is refused here, what is too much in `talk`.
 
-use crate::process::{Said, Spawner};
+use crate::{
+    agent::ENDED_BYTES,
+    process::{Said, Spawner},
+};
+use mrlib::task::{PROTOCOL, frame::write_frame};
 use prost::Message;
 use proto::mr::{FromTask, ToTask, from_task};
 use std::{
@@ -26,10 +31,8 @@ use tokio::{
     sync::mpsc,
 };
 
-/// The version of this talk.
-const PROTOCOL: u32 = 1;
-/// Longest message.
-pub(crate) const FRAME_BYTES_MAX: u32 = 16 << 20;
+/// Longest message from a task: one that the JobTracker can be told of.
+const MESSAGE_BYTES_MAX: u32 = ENDED_BYTES as u32;
 /// A socket address holds 108 bytes; a little is left for the system.
 const PATH_BYTES_MAX: usize = 100;
 
@@ -130,8 +133,8 @@ async fn converse(
 /// One message; none at the end, also at an abrupt one: how the process ended says more.
 async fn read(input: &mut OwnedReadHalf) -> Result<Option<FromTask>, String> {
     let Ok(length) = input.read_u32_le().await else { return Ok(None) };
-    if length > FRAME_BYTES_MAX {
-        return Err(format!("it sent a message of {length} bytes, {FRAME_BYTES_MAX} are the most"));
+    if length > MESSAGE_BYTES_MAX {
+        return Err(format!("it sent a message of {length} bytes, {MESSAGE_BYTES_MAX} are the most"));
     }
     let mut body = vec![0; length as usize];
     if input.read_exact(&mut body).await.is_err() {
@@ -143,10 +146,12 @@ async fn read(input: &mut OwnedReadHalf) -> Result<Option<FromTask>, String> {
 
 async fn write_all(mut output: OwnedWriteHalf, mut orders: mpsc::UnboundedReceiver<ToTask>) {
     while let Some(message) = orders.recv().await {
-        let mut frame = vec![0; 4];
-        message.encode(&mut frame).expect("a vector grows");
-        let length = (frame.len() - 4) as u32;
-        frame[..4].copy_from_slice(&length.to_le_bytes());
+        let mut frame = Vec::new();
+        // Too long for the task to read: hung up, and it ends.
+        if let Err(error) = write_frame(&mut frame, &message) {
+            tracing::warn!(%error, "cannot tell a task");
+            return;
+        }
         if output.write_all(&frame).await.is_err() {
             return;
         }

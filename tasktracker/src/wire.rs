@@ -1,8 +1,8 @@
 //! From the wire's types to ours and back.
 
 use crate::{
-    agent::{Ending, Event, Heartbeat, Order, Report, Slots, Status},
-    ids::Attempt,
+    agent::{Ending, Event, Heartbeat, MapNews, Order, Report, Slots, Status},
+    ids::{Attempt, Job},
 };
 use proto::mr::{
     self, AttemptReport, FetchFailure, FromTracker, RegisterTracker, ToTracker, attempt_report, from_tracker,
@@ -33,7 +33,12 @@ pub(crate) struct Identity {
 }
 
 /// A registration.
-pub(crate) fn register(who: &Identity, attempts: Vec<Report>, outputs: Vec<Attempt>) -> FromTracker {
+pub(crate) fn register(
+    who: &Identity,
+    attempts: Vec<Report>,
+    outputs: &[Attempt],
+    jobs: &[Job],
+) -> FromTracker {
     let register = RegisterTracker {
         name: who.name.clone(),
         incarnation: who.incarnation,
@@ -47,7 +52,7 @@ pub(crate) fn register(who: &Identity, attempts: Vec<Report>, outputs: Vec<Attem
         outputs: outputs.iter().map(Attempt::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: PROTOCOL,
-        jobs: Vec::new(),
+        jobs: jobs.iter().map(Job::to_string).collect(),
     };
     FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
 }
@@ -107,8 +112,9 @@ fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
             Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec))
         }
         order::Kind::Stop(stop) => Order::Stop(of_attempt(&stop.attempt)?, stop.why),
-        order::Kind::MapEvents(news) => {
-            Order::MapEvents(news.job.parse().map_err(|error| format!("{error}"))?, news.first, news.events)
+        order::Kind::MapEvents(mr::MapEvents { job, first, events, maps }) => {
+            let job = job.parse().map_err(|error| format!("{error}"))?;
+            Order::MapEvents(job, MapNews { first, events, maps })
         }
         order::Kind::Clean(job) => Order::Clean(job.parse().map_err(|error| format!("{error}"))?),
     })

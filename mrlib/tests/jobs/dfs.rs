@@ -124,6 +124,7 @@ impl FileSystem {
             scratch_dirs: vec![scratch],
             memory_bytes: 8 << 20,
             map_output: self.map_output(attempt),
+            ..TaskStart::default()
         };
         tracker.send(to_task::Kind::Start(start));
         tracker

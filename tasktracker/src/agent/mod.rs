@@ -5,167 +5,33 @@
 //! - how an attempt ended is told until the heartbeat (or registration) that carried it has been answered;
 //! - one heartbeat is on its way at a time, and is sent again, the same, until it is answered;
 //! - no more attempts run than there are slots;
-//! - a job's files are deleted only after its last process here has gone.
+//! - a job's files are deleted only after its last process here has gone; until they are, the job is registered;
+//! - no message is longer than the JobTracker reads.
 //!
-//! While the JobTracker is away everything goes on; after the next registration it says what to stop.
+//! While the JobTracker is away everything goes on, up to a bound: a tracker cut off for longer stops its tasks,
+//! which by then run elsewhere. After a registration the JobTracker says what to stop; each such end is told.
 //! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything (`child`).
 
+mod language;
+mod telling;
 #[cfg(test)]
 mod tests;
 
+pub use language::*;
+pub use telling::ENDED_BYTES;
+
 use crate::ids::{Attempt, Job, Phase};
-use proto::mr::{MapEvent, Progress, TaskResult, TaskSpec};
+use proto::mr::{MapEvent, Progress, TaskSpec};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
+use telling::{Untold, shorten};
 
 /// News that come this close together share a heartbeat.
 pub const GAP: Duration = Duration::from_millis(2);
 /// The interval until the JobTracker names one.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Something that happened.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// There is a line to the JobTracker.
-    Connected,
-    /// It took the registration.
-    Registered {
-        /// How often it wants to hear of us.
-        heartbeat: Duration,
-    },
-    /// It does not know us any more.
-    RegisterAgain,
-    /// It has spoken its last word to us.
-    Refused(String),
-    /// Orders, as the answer to a heartbeat unless `answers` is 0.
-    Orders {
-        /// Which heartbeat.
-        answers: u64,
-        /// What to do, numbered.
-        orders: Vec<(u64, Order)>,
-    },
-    /// The line broke.
-    Disconnected,
-    /// A process has been given its attempt.
-    Started(Attempt),
-    /// It came further.
-    Progressed(Attempt, Progress),
-    /// A reduce could not fetch a map's output.
-    Unfetched {
-        /// Who wanted it.
-        reduce: Attempt,
-        /// Whose output.
-        map: Attempt,
-    },
-    /// Its process is gone, and so is its folder.
-    Ended(Attempt, Ending),
-    /// Time has passed.
-    Tick,
-}
-
-/// What the JobTracker wants done.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Order {
-    /// Run this.
-    Launch(Attempt, Box<TaskSpec>),
-    /// Stop this, and say when it is gone. Splitting and pausing will be other ways to stop.
-    Stop(Attempt, String),
-    /// Entries of a job's map events, for its reduces.
-    MapEvents(Job, u64, Vec<MapEvent>),
-    /// Delete whatever is left of a job.
-    Clean(Job),
-    /// Not understood; taken, so that it is not sent for ever.
-    Unknown,
-}
-
-/// How an attempt came to its end.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ending {
-    /// All its work is done.
-    Succeeded {
-        /// What it has to show.
-        result: TaskResult,
-        /// Whether this tracker now has map output of it.
-        output: bool,
-    },
-    /// It did not work out, and why.
-    Failed(String),
-    /// It was stopped.
-    Killed(String),
-}
-
-/// Something to be done, in order.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Action {
-    /// Run an attempt.
-    Start(Attempt, Box<TaskSpec>),
-    /// End it at once.
-    Kill(Attempt, String),
-    /// Tell a reduce about maps.
-    News {
-        /// Whom.
-        reduce: Attempt,
-        /// The number of the first.
-        first: u64,
-        /// The news.
-        events: Vec<MapEvent>,
-    },
-    /// Delete a job's files; nothing of it runs any more.
-    Clean(Job),
-    /// Say who we are and what we have.
-    Register {
-        /// Running, or ended and not yet told.
-        attempts: Vec<Report>,
-        /// Maps whose output is here.
-        outputs: Vec<Attempt>,
-    },
-    /// The regular word.
-    Beat(Heartbeat),
-    /// The end, with the reason; everything that runs has been killed before.
-    Exit(String),
-}
-
-/// The regular word.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Heartbeat {
-    /// Counts up from 1 within a registration.
-    pub seq: u64,
-    /// The newest order taken.
-    pub acked: u64,
-    /// What attempts do and did.
-    pub attempts: Vec<Report>,
-    /// Reduce and map: output that could not be fetched.
-    pub fetch_failures: Vec<(Attempt, Attempt)>,
-}
-
-/// What is said of an attempt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Report {
-    /// Which.
-    pub attempt: Attempt,
-    /// What.
-    pub status: Status,
-}
-
-/// The states that the JobTracker is told. All but `Running` mean that the process is gone and the slot is free.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Status {
-    /// It is this far.
-    Running(Progress),
-    /// It is over.
-    Ended(Ending),
-}
-
-/// How many attempts run at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slots {
-    /// Maps.
-    pub map: u32,
-    /// Reduces.
-    pub reduce: u32,
-}
 
 #[derive(Debug)]
 struct Running {
@@ -174,6 +40,25 @@ struct Running {
     stopped: Option<String>,
     /// Map events that it has been sent.
     told: usize,
+    /// How many maps it was told of with them.
+    maps: u32,
+}
+
+/// A job's map events.
+#[derive(Debug, Default)]
+struct MapList {
+    /// Kept whole for as long as the job may start another reduce here: the JobTracker sends each entry once.
+    events: Vec<MapEvent>,
+    maps: u32,
+}
+
+/// What is left to do before a job is gone.
+#[derive(Debug, PartialEq)]
+enum Cleaning {
+    /// Its processes are dying.
+    Waiting,
+    /// Its files are being deleted.
+    Deleting,
 }
 
 #[derive(Debug, PartialEq)]
@@ -184,23 +69,16 @@ enum Line {
     Up,
 }
 
-/// Something told whose answer is awaited.
-#[derive(Debug, Default)]
-struct Untold {
-    /// How attempts ended.
-    ended: Vec<Report>,
-    failures: Vec<(Attempt, Attempt)>,
-}
-
 /// The mind.
 #[derive(Debug)]
 pub struct Agent {
     slots: Slots,
     running: BTreeMap<Attempt, Running>,
     outputs: BTreeSet<Attempt>,
-    /// Kept whole for as long as the job may start another reduce here: the JobTracker sends each entry once.
-    map_events: BTreeMap<Job, Vec<MapEvent>>,
-    cleaning: BTreeSet<Job>,
+    /// Every job that there may be something of, on disk or in memory.
+    jobs: BTreeSet<Job>,
+    map_lists: BTreeMap<Job, MapList>,
+    cleaning: BTreeMap<Job, Cleaning>,
     /// To be told next.
     untold: Untold,
     /// On its way, not answered yet.
@@ -213,17 +91,27 @@ pub struct Agent {
     next_beat: Option<Instant>,
     /// Something has happened since the last heartbeat that should not wait for the interval.
     urgent: bool,
+    /// When the JobTracker last spoke.
+    heard: Option<Instant>,
+    cut_off_after: Duration,
 }
 
 impl Agent {
-    /// With what an earlier start left on disk.
-    pub fn new(slots: Slots, outputs: BTreeSet<Attempt>) -> Self {
+    /// With the map outputs and the jobs that an earlier start left on disk. Tasks are stopped when the JobTracker
+    /// has not been heard of for `cut_off_after`.
+    pub fn new(
+        slots: Slots,
+        outputs: BTreeSet<Attempt>,
+        jobs: BTreeSet<Job>,
+        cut_off_after: Duration,
+    ) -> Self {
         Self {
             slots,
             running: BTreeMap::new(),
+            jobs: outputs.iter().map(|attempt| attempt.job).chain(jobs).collect(),
             outputs,
-            map_events: BTreeMap::new(),
-            cleaning: BTreeSet::new(),
+            map_lists: BTreeMap::new(),
+            cleaning: BTreeMap::new(),
             untold: Untold::default(),
             on_its_way: Untold::default(),
             line: Line::Down,
@@ -233,16 +121,24 @@ impl Agent {
             sent: None,
             next_beat: None,
             urgent: false,
+            heard: None,
+            cut_off_after,
         }
     }
 
     /// When to come back with a `Tick`, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.next_beat
+        let cut_off = self.heard.and_then(|heard| heard.checked_add(self.cut_off_after));
+        let cut_off = cut_off.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
+        [self.next_beat, cut_off].into_iter().flatten().min()
     }
 
     /// Takes an event in; what follows from it goes to `out`.
     pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
+        let spoke = matches!(event, Event::Registered { .. } | Event::RegisterAgain | Event::Orders { .. });
+        if spoke {
+            self.heard = Some(now);
+        }
         match event {
             Event::Connected | Event::RegisterAgain => self.register(out),
             Event::Registered { heartbeat } => self.registered(now, heartbeat),
@@ -260,22 +156,26 @@ impl Agent {
                 }
             }
             Event::Unfetched { reduce, map } => {
-                self.untold.failures.push((reduce, map));
+                self.untold.add_failure(reduce, map);
                 self.hurry(now);
             }
             Event::Ended(attempt, ending) => self.ended(now, attempt, ending, out),
+            Event::Cleaned(job, whole) => self.cleaned(job, whole),
             Event::Tick => {}
         }
+        self.stop_if_cut_off(now, out);
         self.beat_if_due(now, out);
     }
 
     fn register(&mut self, out: &mut Vec<Action>) {
         self.hang_up();
         self.line = Line::Registering;
-        self.on_its_way.ended = std::mem::take(&mut self.untold.ended);
-        let mut attempts = self.reports_of_running();
-        attempts.extend(self.on_its_way.ended.iter().cloned());
-        out.push(Action::Register { attempts, outputs: self.outputs.iter().copied().collect() });
+        self.on_its_way.ended = self.untold.take_ended();
+        out.push(Action::Register {
+            attempts: self.reports(),
+            outputs: self.outputs.iter().copied().collect(),
+            jobs: self.jobs.iter().copied().collect(),
+        });
     }
 
     /// Orders and heartbeats are numbered anew within each registration.
@@ -295,15 +195,31 @@ impl Agent {
         self.line = Line::Down;
         self.next_beat = None;
         self.sent = None;
-        let mut again = std::mem::take(&mut self.on_its_way);
-        again.ended.append(&mut self.untold.ended);
-        again.failures.append(&mut self.untold.failures);
-        self.untold = again;
+        let again = std::mem::take(&mut self.on_its_way);
+        self.untold.put_back(again);
+    }
+
+    /// What runs here runs elsewhere by now.
+    fn stop_if_cut_off(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let Some(silence) = self.heard.map(|heard| now.saturating_duration_since(heard)) else { return };
+        if silence < self.cut_off_after {
+            return;
+        }
+        for (attempt, running) in &mut self.running {
+            if running.stopped.is_none() {
+                let why = format!("cut off from the jobtracker for {} s", silence.as_secs());
+                running.stopped = Some(why.clone());
+                out.push(Action::Kill(*attempt, why));
+            }
+        }
     }
 
     fn refused(&mut self, words: String, out: &mut Vec<Action>) {
         self.hang_up();
-        out.extend(self.running.keys().map(|attempt| Action::Kill(*attempt, words.clone())));
+        for (attempt, running) in &mut self.running {
+            running.stopped.get_or_insert_with(|| words.clone());
+            out.push(Action::Kill(*attempt, words.clone()));
+        }
         out.push(Action::Exit(words));
     }
 
@@ -324,7 +240,7 @@ impl Agent {
             match order {
                 Order::Launch(attempt, spec) => self.launch(now, attempt, spec, out),
                 Order::Stop(attempt, why) => self.stop(now, attempt, why, out),
-                Order::MapEvents(job, first, events) => self.learn(job, first, events, out),
+                Order::MapEvents(job, news) => self.learn(job, news, out),
                 Order::Clean(job) => self.clean(job, out),
                 Order::Unknown => {}
             }
@@ -332,13 +248,12 @@ impl Agent {
     }
 
     fn launch(&mut self, now: Instant, attempt: Attempt, spec: Box<TaskSpec>, out: &mut Vec<Action>) {
-        let over = self.untold.ended.iter().chain(&self.on_its_way.ended).any(|told| told.attempt == attempt);
-        if self.running.contains_key(&attempt) || over {
+        if self.running.contains_key(&attempt) || self.tells_end_of(attempt) {
             return;
         }
         let held = self.running.keys().filter(|running| running.phase == attempt.phase).count();
         let slots = if attempt.phase == Phase::Map { self.slots.map } else { self.slots.reduce };
-        let refusal = if self.cleaning.contains(&attempt.job) {
+        let refusal = if self.cleaning.contains_key(&attempt.job) {
             Some("its job is being cleaned up".into())
         } else if held >= slots as usize {
             Some(format!("all {slots} {} slots are taken", attempt.phase))
@@ -352,13 +267,16 @@ impl Agent {
             progress: Progress { stage: "start".into(), ..Progress::default() },
             stopped: None,
             told: 0,
+            maps: 0,
         };
         self.running.insert(attempt, running);
+        self.jobs.insert(attempt.job);
         out.push(Action::Start(attempt, spec));
         self.spread_news(attempt.job, out);
     }
 
     fn stop(&mut self, now: Instant, attempt: Attempt, why: String, out: &mut Vec<Action>) {
+        let told = self.tells_end_of(attempt);
         match self.running.get_mut(&attempt) {
             Some(running) if running.stopped.is_none() => {
                 running.stopped = Some(why.clone());
@@ -366,37 +284,46 @@ impl Agent {
                 out.push(Action::Kill(attempt, why));
             }
             Some(_) => {}
-            None => {
-                let told = self.untold.ended.iter().chain(&self.on_its_way.ended);
-                if !told.clone().any(|told| told.attempt == attempt) {
-                    self.tell(now, attempt, Ending::Killed("it does not run here".into()));
-                }
-            }
+            None if told => {}
+            None => self.tell(now, attempt, Ending::Killed("it does not run here".into())),
         }
     }
 
-    fn learn(&mut self, job: Job, first: u64, events: Vec<MapEvent>, out: &mut Vec<Action>) {
-        let known = self.map_events.entry(job).or_default();
+    fn tells_end_of(&self, attempt: Attempt) -> bool {
+        self.untold.has(attempt) || self.on_its_way.has(attempt)
+    }
+
+    fn learn(&mut self, job: Job, news: MapNews, out: &mut Vec<Action>) {
+        if self.cleaning.contains_key(&job) {
+            return;
+        }
+        self.jobs.insert(job);
+        let known = self.map_lists.entry(job).or_default();
         // Entry n is always the same: what overlaps is known, and a gap cannot be filled by guessing.
-        let Some(skip) = known.len().checked_sub(first as usize) else { return };
-        known.extend(events.into_iter().skip(skip));
+        let Some(skip) = known.events.len().checked_sub(news.first as usize) else { return };
+        known.events.extend(news.events.into_iter().skip(skip));
+        if news.maps > 0 {
+            known.maps = news.maps;
+        }
         self.spread_news(job, out);
     }
 
     fn spread_news(&mut self, job: Job, out: &mut Vec<Action>) {
-        let Some(known) = self.map_events.get(&job) else { return };
+        let Some(MapList { events, maps }) = self.map_lists.get(&job) else { return };
         for (attempt, running) in &mut self.running {
-            if attempt.job == job && attempt.phase == Phase::Reduce && running.told < known.len() {
-                let (first, events) = (running.told as u64, known[running.told..].to_vec());
-                running.told = known.len();
-                out.push(Action::News { reduce: *attempt, first, events });
+            let behind = running.told < events.len() || running.maps != *maps;
+            if attempt.job == job && attempt.phase == Phase::Reduce && behind {
+                let (first, new) = (running.told as u64, events[running.told..].to_vec());
+                (running.told, running.maps) = (events.len(), *maps);
+                out.push(Action::News(*attempt, MapNews { first, events: new, maps: *maps }));
             }
         }
     }
 
     fn clean(&mut self, job: Job, out: &mut Vec<Action>) {
-        self.map_events.remove(&job);
+        self.map_lists.remove(&job);
         self.outputs.retain(|attempt| attempt.job != job);
+        self.untold.failures.retain(|(reduce, _)| reduce.job != job);
         for (attempt, running) in &mut self.running {
             if attempt.job == job && running.stopped.is_none() {
                 let why = "its job is over".to_string();
@@ -404,14 +331,25 @@ impl Agent {
                 out.push(Action::Kill(*attempt, why));
             }
         }
-        self.cleaning.insert(job);
+        self.cleaning.entry(job).or_insert(Cleaning::Waiting);
         self.finish_cleaning(job, out);
     }
 
     fn finish_cleaning(&mut self, job: Job, out: &mut Vec<Action>) {
         let idle = !self.running.keys().any(|attempt| attempt.job == job);
-        if idle && self.cleaning.remove(&job) {
+        if let Some(step @ Cleaning::Waiting) = self.cleaning.get_mut(&job)
+            && idle
+        {
+            *step = Cleaning::Deleting;
             out.push(Action::Clean(job));
+        }
+    }
+
+    /// A job of which something is left stays among those that are registered: the JobTracker orders it again.
+    fn cleaned(&mut self, job: Job, whole: bool) {
+        self.cleaning.remove(&job);
+        if whole {
+            self.jobs.remove(&job);
         }
     }
 
@@ -422,7 +360,9 @@ impl Agent {
             (Ending::Failed(_) | Ending::Killed(_), Some(why)) => Ending::Killed(why),
             (ending, _) => ending,
         };
-        if matches!(ending, Ending::Succeeded { output: true, .. }) && !self.cleaning.contains(&attempt.job) {
+        if matches!(ending, Ending::Succeeded { output: true, .. })
+            && !self.cleaning.contains_key(&attempt.job)
+        {
             self.outputs.insert(attempt);
         }
         self.tell(now, attempt, ending);
@@ -458,23 +398,27 @@ impl Agent {
 
     fn new_heartbeat(&mut self) -> Heartbeat {
         self.seq += 1;
-        self.urgent = false;
-        self.on_its_way = std::mem::take(&mut self.untold);
-        let mut attempts = self.reports_of_running();
-        attempts.extend(self.on_its_way.ended.iter().cloned());
+        self.on_its_way = self.untold.take();
+        // What one message does not hold follows at once.
+        self.urgent = !self.untold.is_empty();
         Heartbeat {
             seq: self.seq,
             acked: self.acked,
-            attempts,
-            fetch_failures: self.on_its_way.failures.clone(),
+            attempts: self.reports(),
+            fetch_failures: self.on_its_way.failures.iter().copied().collect(),
         }
     }
 
-    fn reports_of_running(&self) -> Vec<Report> {
-        let report = |(attempt, running): (&Attempt, &Running)| Report {
-            attempt: *attempt,
-            status: Status::Running(running.progress.clone()),
-        };
-        self.running.iter().map(report).collect()
+    /// Everything that runs, and the ends that are on their way. Ends that one message does not hold are told after;
+    /// until then their attempts are said to run.
+    fn reports(&self) -> Vec<Report> {
+        let report = |attempt, progress| Report { attempt, status: Status::Running(progress) };
+        let running =
+            self.running.iter().map(|(attempt, running)| report(*attempt, running.progress.clone()));
+        let later = self.untold.ended.iter().map(|later| report(later.attempt, Progress::default()));
+        let mut reports: Vec<Report> = running.chain(later).collect();
+        shorten(&mut reports);
+        reports.extend(self.on_its_way.ended.iter().cloned());
+        reports
     }
 }

@@ -1,7 +1,11 @@
 //! The agent's promises, one by one.
 
 use super::*;
-use proto::mr::{MapAvailable, map_event};
+use proto::mr::{MapAvailable, TaskResult, map_event};
+
+mod more;
+
+const CUT_OFF: Duration = Duration::from_secs(600);
 
 struct World {
     agent: Agent,
@@ -29,9 +33,13 @@ fn event(map: &str) -> MapEvent {
     MapEvent { kind: Some(map_event::Kind::Available(map)) }
 }
 
+fn some(first: u64, maps: &[&str], count: u32) -> MapNews {
+    MapNews { first, events: maps.iter().map(|map| event(map)).collect(), maps: count }
+}
+
 impl World {
     fn new() -> Self {
-        let agent = Agent::new(Slots { map: 2, reduce: 1 }, BTreeSet::new());
+        let agent = Agent::new(Slots { map: 2, reduce: 1 }, BTreeSet::new(), BTreeSet::new(), CUT_OFF);
         Self { agent, now: Instant::now() }
     }
 
@@ -157,15 +165,16 @@ fn after_a_broken_line_everything_is_told_again() {
     let mut world = World::online();
     world.orders(0, vec![(5, launch("job_1.m0.0")), (6, launch("job_1.m1.0")), (7, launch("job_1.r0.0"))]);
     world.on(Event::Ended(attempt("job_1.m0.0"), done()));
+    let heard = world.now;
     world.beat_after(GAP);
     world.on(Event::Unfetched { reduce: attempt("job_1.r0.0"), map: attempt("job_1.m9.0") });
     assert_eq!(world.on(Event::Disconnected), []);
-    assert_eq!(world.agent.next_deadline(), None);
+    assert_eq!(world.agent.next_deadline(), Some(heard + CUT_OFF));
     // Life goes on meanwhile.
     world.on(Event::Ended(attempt("job_1.m1.0"), Ending::Failed("boom".into())));
     assert_eq!(world.after(INTERVAL * 100), []);
     let again = world.on(Event::Connected);
-    let [Action::Register { attempts, outputs }] = &again[..] else { panic!("{again:?}") };
+    let [Action::Register { attempts, outputs, .. }] = &again[..] else { panic!("{again:?}") };
     let words: Vec<&str> = attempts.iter().map(|report| word(&report.status)).collect();
     assert_eq!(words, ["running", "succeeded", "failed"]);
     assert_eq!(outputs[..], [attempt("job_1.m0.0")]);
@@ -244,22 +253,18 @@ fn map_events_reach_each_reduce_once_and_in_order() {
     world.agent.slots.reduce = 2;
     world.on(Event::Connected);
     world.register();
-    let news = |reduce: &str, first, maps: &[&str]| Action::News {
-        reduce: attempt(reduce),
-        first,
-        events: maps.iter().map(|map| event(map)).collect(),
-    };
+    let news = |reduce: &str, first, maps: &[&str]| Action::News(attempt(reduce), some(first, maps, 0));
     world.orders(0, vec![(1, launch("job_1.r0.0"))]);
-    let heard = world.orders(0, vec![(2, Order::MapEvents(Job(1), 0, vec![event("a"), event("b")]))]);
+    let heard = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a", "b"], 0)))]);
     assert_eq!(heard, [news("job_1.r0.0", 0, &["a", "b"])]);
     // A second reduce gets what came before it.
     let heard = world.orders(0, vec![(3, launch("job_1.r1.0"))]);
     assert_eq!(heard[1..], [news("job_1.r1.0", 0, &["a", "b"])]);
     // An overlap, as after a registration, is cut; a gap is not guessed at; other jobs do not matter.
-    let both = world.orders(0, vec![(4, Order::MapEvents(Job(1), 1, vec![event("b"), event("c")]))]);
+    let both = world.orders(0, vec![(4, Order::MapEvents(Job(1), some(1, &["b", "c"], 0)))]);
     assert_eq!(both, [news("job_1.r0.0", 2, &["c"]), news("job_1.r1.0", 2, &["c"])]);
-    assert_eq!(world.orders(0, vec![(5, Order::MapEvents(Job(1), 7, vec![event("x")]))]), []);
-    assert_eq!(world.orders(0, vec![(6, Order::MapEvents(Job(2), 0, vec![event("x")]))]), []);
+    assert_eq!(world.orders(0, vec![(5, Order::MapEvents(Job(1), some(7, &["x"], 0)))]), []);
+    assert_eq!(world.orders(0, vec![(6, Order::MapEvents(Job(2), some(0, &["x"], 0)))]), []);
 }
 
 #[test]
@@ -294,10 +299,12 @@ fn a_refusal_is_the_end() {
 #[test]
 fn outputs_of_an_earlier_start_are_registered() {
     let held = attempt("job_1.m0.0");
-    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, BTreeSet::from([held]));
+    let (outputs, jobs) = (BTreeSet::from([held]), BTreeSet::from([Job(9)]));
+    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, jobs, CUT_OFF);
     let mut out = Vec::new();
     agent.handle(Instant::now(), Event::Connected, &mut out);
-    assert_eq!(out, [Action::Register { attempts: vec![], outputs: vec![held] }]);
+    let registered = Action::Register { attempts: vec![], outputs: vec![held], jobs: vec![Job(1), Job(9)] };
+    assert_eq!(out, [registered]);
 }
 
 #[test]

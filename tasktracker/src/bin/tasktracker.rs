@@ -40,6 +40,9 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    if fermata_tasktracker::serve_if_keeper() {
+        return ExitCode::SUCCESS;
+    }
     let args = Args::parse();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
     let config = match daemon.load(|config| args.lay_over(config)) {

@@ -1,7 +1,29 @@
 //! What lies where, and what is left alone.
 
 use super::*;
-use crate::index::tests::write;
+use mrlib::segment::Extent;
+
+/// Writes an output file of these partitions, and its index.
+pub(crate) fn write(output: &Path, partitions: &[&[u8]]) {
+    let mut index = Index::default();
+    let mut offset = 0;
+    for part in partitions {
+        let (stored, raw, crc) = (part.len() as u64, part.len() as u64 * 2, crc32c::crc32c(part));
+        index.extents.push(Extent { offset, stored, raw, records: 3, block_max: raw, crc });
+        offset += stored;
+    }
+    fs::write(output, partitions.concat()).unwrap();
+    index.write(output).unwrap();
+}
+
+fn work(disks: &Disks, disk: usize, id: &str) -> Work {
+    let number = disks.turn.fetch_add(1, Ordering::Relaxed) + 1000;
+    let warm = disks.make_warm(disk, number).unwrap();
+    for name in ["stdout", "stderr"] {
+        fs::write(warm.join(name), name).unwrap();
+    }
+    disks.make_work(disk, attempt(id), &warm).unwrap()
+}
 
 fn attempt(text: &str) -> Attempt {
     text.parse().unwrap()
@@ -34,17 +56,20 @@ fn an_attempt_comes_and_goes_and_leaves_its_logs() {
     for name in ["stdout", "stderr", "scrap"] {
         fs::write(warm.join(name), name).unwrap();
     }
-    let work = disks.make_work(1, id, Some(&warm)).unwrap();
+    let work = disks.make_work(1, id, &warm).unwrap();
     assert_eq!(work.scratch.len(), 2);
     assert!(work.own.starts_with(disks.root(1)) && work.own.join("scrap").exists());
     assert!(disks.log(id, "stderr").unwrap().starts_with(&work.own));
-    fs::write(&work.output, "half").unwrap();
-    disks.end_work(&work, false);
+    assert_eq!(work.outputs.len(), 2);
+    for output in &work.outputs {
+        fs::write(output, "half").unwrap();
+    }
+    disks.end_work(&work, None, 4);
     let left = ["LOCK", "logs/job_1.m0.0/stderr", "logs/job_1.m0.0/stdout"];
     assert_eq!(files(&dirs[1]), left);
     assert_eq!(files(&dirs[0]), ["LOCK"]);
-    assert_eq!(fs::read(disks.log(id, "stdout").unwrap()).unwrap(), b"stdout");
-    disks.clean(Job(1));
+    assert_eq!(fs::read(disks.log(id, "stdout").unwrap()).unwrap(), b"stdo");
+    assert!(disks.clean(Job(1)));
     assert!(!dirs[0].join("jobs/job_1").exists() && !dirs[1].join("jobs/job_1").exists());
     assert_eq!(disks.logs(), [id]);
     disks.remove_log(id);
@@ -60,13 +85,13 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         let (disks, _) = Disks::open(&dirs, 0).unwrap();
         disks.keep_token(Job(1), b"secret").unwrap();
         disks.make_warm(0, 3).unwrap();
-        let work = disks.make_work(1, good, None).unwrap();
-        write(&work.output, &[b"one", b"two"]);
-        let torn = disks.make_work(1, attempt("job_1.m1.0"), None).unwrap();
-        fs::write(&torn.output, "half").unwrap();
+        let done = work(&disks, 1, "job_1.m0.0");
+        write(&done.outputs[0], &[b"one", b"two"]);
+        let torn = work(&disks, 1, "job_1.m1.0");
+        fs::write(&torn.outputs[0], "half").unwrap();
         // Without a token nobody can fetch it.
-        let tokenless = disks.make_work(0, attempt("job_2.m0.0"), None).unwrap();
-        write(&tokenless.output, &[b"one"]);
+        let tokenless = work(&disks, 0, "job_2.m0.0");
+        write(&tokenless.outputs[0], &[b"one"]);
         fs::create_dir_all(dirs[0].join("jobs/job_1/files")).unwrap();
         fs::write(dirs[0].join("jobs/notes.txt"), "mine").unwrap();
         fs::write(dirs[1].join("jobs/job_1/output/notes.txt"), "mine").unwrap();
@@ -75,6 +100,7 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         let (_, found) = Disks::open(&dirs, 0).unwrap();
         assert_eq!(found.outputs.keys().copied().collect::<Vec<_>>(), [good]);
         assert_eq!(found.tokens[&Job(1)], b"secret");
+        assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [Job(1)]);
     }
     assert_eq!(files(&dirs[0]), ["LOCK", "jobs/job_1/token", "jobs/notes.txt"]);
     let output = "jobs/job_1/output/job_1.m0.0.out";
@@ -109,7 +135,7 @@ fn attempts_are_spread_and_full_disks_left_alone() {
     let mut counts = [0; 4];
     for index in 0..10 {
         let disk = disks.choose().unwrap();
-        disks.make_work(disk, attempt(&format!("job_1.m{index}.0")), None).unwrap();
+        work(&disks, disk, &format!("job_1.m{index}.0"));
         counts[disk] += 1;
     }
     assert_eq!(counts, [0, 5, 5, 0]);
@@ -122,4 +148,60 @@ fn attempts_are_spread_and_full_disks_left_alone() {
     let (disks, _) = Disks::open_with(&[at("a")], 64 << 20, room).unwrap();
     let error = disks.choose().unwrap_err().to_string();
     assert!(error.starts_with("no space on ") && error.ends_with("/a"), "{error}");
+}
+
+#[test]
+fn a_token_is_kept_where_there_is_room_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = [dir.path().join("a"), dir.path().join("b")];
+    {
+        let (disks, _) = Disks::open(&dirs, 0).unwrap();
+        let done = work(&disks, 1, "job_1.m0.0");
+        write(&done.outputs[0], &[b"one"]);
+        fs::remove_dir_all(dirs[0].join("jobs")).unwrap();
+        fs::write(dirs[0].join("jobs"), "no folder can be made here").unwrap();
+        disks.keep_token(Job(1), b"secret").unwrap();
+        fs::remove_file(dirs[0].join("jobs")).unwrap();
+    }
+    let (_, found) = Disks::open(&dirs, 0).unwrap();
+    assert_eq!(found.tokens[&Job(1)], b"secret");
+    assert_eq!(found.outputs.len(), 1);
+}
+
+#[test]
+fn a_start_has_a_greater_number_than_the_last_whatever_the_clock_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = [dir.path().join("a")];
+    let number = |now| Disks::open(&dirs, 0).unwrap().0.next_incarnation(now).unwrap();
+    assert_eq!(number(1000), 1000);
+    assert_eq!(number(2000), 2000);
+    // Set back by an hour, and once more.
+    assert_eq!(number(500), 2001);
+    assert_eq!(number(500), 2002);
+    assert_eq!(number(3000), 3000);
+    assert_eq!(files(&dirs[0]), ["LOCK", "incarnation"]);
+}
+
+#[test]
+fn only_a_full_disk_of_the_attempt_is_blamed() {
+    /// Folder `b` is full, `c` is ill.
+    fn room(path: &Path) -> io::Result<u64> {
+        match path.file_name().and_then(|name| name.to_str()) {
+            Some("b") => Ok(0),
+            Some("c") => Err(io::Error::other("ill")),
+            _ => Ok(100 << 30),
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (disks, _) = Disks::open_with(&[at("a"), at("b"), at("c")], 1 << 20, room).unwrap();
+    // It has no folder on `b`, which was full already.
+    let on_a = work(&disks, 0, "job_1.m0.0");
+    assert_eq!(on_a.scratch.len(), 1);
+    assert_eq!(disks.full(&on_a), None);
+    let on_b = work(&disks, 1, "job_1.m1.0");
+    assert_eq!(disks.full(&on_b), Some(1));
+    let root = fs::canonicalize(at("b")).unwrap();
+    assert_eq!(disks.named_in(&format!("write {}/jobs/x: full", root.display())), Some(1));
+    assert_eq!(disks.named_in("no space on /elsewhere/data"), None);
 }

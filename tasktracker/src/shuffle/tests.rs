@@ -1,7 +1,14 @@
 //! Fetches, good and bad, over a real connection.
 
 use super::*;
-use crate::{disks::Found, ids::Job, index::tests::write};
+use crate::{
+    disks::{Found, tests::write},
+    ids::Job,
+};
+use mrlib::{
+    fetch::wire::{Answer, MAGIC, read_answer, request},
+    segment::Index,
+};
 use std::path::PathBuf;
 
 struct World {
@@ -18,6 +25,7 @@ impl World {
         let found = Found {
             outputs: [("job_1.m0.0".parse().unwrap(), output)].into(),
             tokens: [(Job(1), b"secret".to_vec())].into(),
+            ..Found::default()
         };
         let shuffle = Arc::new(Shuffle::new(Arc::new(Held::new(found))));
         let runtime =
@@ -39,27 +47,15 @@ impl World {
         self.stream.write_all(body).unwrap();
     }
 
-    fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        let mut bytes = [0; N];
-        self.stream.read_exact(&mut bytes).unwrap();
-        bytes
-    }
-
-    fn text(&mut self, length: usize) -> String {
-        let mut text = vec![0; length];
-        self.stream.read_exact(&mut text).unwrap();
-        String::from_utf8(text).unwrap()
-    }
-
     fn answer(&mut self) -> Result<(Extent, String), (u8, String)> {
-        let [status] = self.bytes();
-        if status != 0 {
-            let length = u16::from_le_bytes(self.bytes());
-            return Err((status, self.text(usize::from(length))));
+        match read_answer(&mut self.stream).unwrap() {
+            Answer::No(status, message) => Err((status, message)),
+            Answer::Coming(extent) => {
+                let mut text = vec![0; extent.stored as usize];
+                self.stream.read_exact(&mut text).unwrap();
+                Ok((extent, String::from_utf8(text).unwrap()))
+            }
         }
-        let [stored, raw, records] = [(); 3].map(|()| u64::from_le_bytes(self.bytes()));
-        let crc = u32::from_le_bytes(self.bytes());
-        Ok((Extent { offset: 0, stored, raw, records, crc }, self.text(stored as usize)))
     }
 
     fn fetch(
@@ -68,13 +64,7 @@ impl World {
         attempt: &str,
         partition: u32,
     ) -> Result<(Extent, String), (u8, String)> {
-        let mut body = Vec::from(MAGIC);
-        for text in [token, attempt.as_bytes()] {
-            body.push(text.len() as u8);
-            body.extend(text);
-        }
-        body.extend(partition.to_le_bytes());
-        self.send(&body);
+        self.stream.write_all(&request(token, attempt, partition).unwrap()).unwrap();
         self.answer()
     }
 }
@@ -108,7 +98,7 @@ fn what_cannot_be_had_is_said_and_the_line_stays() {
     }
     world.send(b"GET / HTTP/1.1");
     assert_eq!(world.answer().unwrap_err().0, 2);
-    world.send(b"FMS1\xff");
+    world.send(&[&MAGIC[..], b"\xff"].concat());
     assert_eq!(world.answer().unwrap_err().0, 2);
     world.send(b"");
     assert_eq!(world.answer().unwrap_err().0, 2);
@@ -118,19 +108,23 @@ fn what_cannot_be_had_is_said_and_the_line_stays() {
 #[test]
 fn a_damaged_index_and_a_short_file_are_seen() {
     let mut world = World::start();
-    let path = index::path_of(&world.output());
+    let path = Index::path_of(&world.output());
     let good = std::fs::read(&path).unwrap();
     let mut bad = good.clone();
     bad[20] ^= 1;
     std::fs::write(&path, bad).unwrap();
     let (status, words) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
-    assert_eq!(status, 3);
+    assert_eq!(status, DAMAGED);
     assert!(words.contains("checksum"), "{words}");
+    // What was not good is not remembered; what was is read once.
     std::fs::write(&path, good).unwrap();
+    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 2).unwrap().1, "third");
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 2).unwrap().1, "third");
     std::fs::write(world.output(), "short").unwrap();
-    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err().0, 3);
+    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err().0, DAMAGED);
     std::fs::remove_file(world.output()).unwrap();
-    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err().0, 1);
+    assert_eq!(world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err().0, NOT_FOUND);
 }
 
 #[test]

@@ -19,7 +19,9 @@ async fn an_attempt_starts_comes_further_and_is_done() {
     assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Said::Killed("enough".into()));
     // Each order came several times, and was taken once.
     assert_eq!(world.jobtracker.with(|heard| heard.ended.len()), 2);
-    assert_eq!(world.log("job_1.m0.0", false, 0).await.unwrap(), "this is job_1.m0.0\n");
+    let log = world.log("job_1.m0.0", false, 0).await.unwrap();
+    // The kernel takes tasks first when memory ends.
+    assert_eq!(log, "this is job_1.m0.0\noom_score_adj 1000\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,7 +86,8 @@ async fn reduces_hear_of_maps_with_the_path_of_what_is_here() {
         MapEvent { kind: Some(map_event::Kind::Available(map)) }
     };
     let withdrawn = MapEvent { kind: Some(map_event::Kind::Withdrawn("job_1.m1.0".into())) };
-    let news = |first, events| order::Kind::MapEvents(MapEvents { job: "job_1".into(), first, events });
+    let news =
+        |first, events| order::Kind::MapEvents(MapEvents { job: "job_1".into(), first, events, maps: 7 });
     world.jobtracker.order(news(0, vec![available("job_1.m0.0", "here")]));
     world.jobtracker.order(news(1, vec![available("job_1.m1.0", "there"), withdrawn]));
     let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
@@ -95,6 +98,8 @@ async fn reduces_hear_of_maps_with_the_path_of_what_is_here() {
     world.launch("job_1.r1.0", "events:3");
     let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r1.0").await else { panic!("not done") };
     assert_eq!(result.pieces.len(), 3);
+    // Not the 2 that it was launched with.
+    assert_eq!(result.counters["MAPS"], 7);
     world.launch("job_1.r2.0", "unfetched:job_1.m0.0");
     let failure = world.jobtracker.until("a fetch failure", |heard| {
         heard.heartbeats.iter().find_map(|heartbeat| heartbeat.fetch_failures.first().cloned())
@@ -127,15 +132,45 @@ async fn a_full_disk_is_named_and_the_next_attempt_goes_elsewhere() {
     })
     .await;
     let on = |name: &str, attempt: &str| world.dir.path().join(name).join("logs").join(attempt).exists();
-    world.launch("job_1.m0.0", "failed:No space left on device (os error 28)");
+    // A full file system of the cluster is no fault of our disks.
+    world.launch("job_1.m9.0", "failed:cannot write /out: no space on dn1: No space left on device");
+    let failure = world.jobtracker.failure_of("job_1.m9.0").await;
+    assert!(failure.starts_with("cannot write /out: "), "{failure}");
+    let root = std::fs::canonicalize(world.dir.path().join("two")).unwrap();
+    let words = format!("write {}/jobs/x: No space left on device (os error 28)", root.display());
+    world.launch("job_1.m0.0", &format!("failed:{words}"));
     let failure = world.jobtracker.failure_of("job_1.m0.0").await;
-    let full = if on("one", "job_1.m0.0") { "one" } else { "two" };
-    let root = std::fs::canonicalize(world.dir.path().join(full)).unwrap();
-    assert!(failure.starts_with(&format!("no space on {}: ", root.display())), "{failure}");
+    assert_eq!(failure, format!("no space on {}: {words}", root.display()));
+    let full = "two";
     for index in 1..5 {
         let attempt = format!("job_1.m{index}.0");
         world.launch(&attempt, "ok");
         world.jobtracker.end_of(&attempt).await;
         assert!(!on(full, &attempt), "{attempt} went to the full disk");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn map_output_may_go_to_another_disk() {
+    let world = World::with(|config| {
+        let other = config.tasktracker.dirs[0].with_file_name("two");
+        config.tasktracker.dirs.push(other);
+    })
+    .await;
+    world.launch("job_1.m0.0", "elsewhere");
+    assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Said::Succeeded(_)));
+    let outputs = ["one", "two"].map(|name| files(&world.dir.path().join(name).join("jobs/job_1/output")));
+    let mut found: Vec<&String> = outputs.iter().flatten().collect();
+    found.sort();
+    // The half on the full disk is gone.
+    assert_eq!(found, ["job_1.m0.0.out", "job_1.m0.0.out.index"], "{outputs:?}");
+    world.launch("job_1.r0.0", "events:1");
+    let map =
+        MapAvailable { attempt: "job_1.m0.0".into(), tracker: "here".into(), ..MapAvailable::default() };
+    let events = vec![MapEvent { kind: Some(map_event::Kind::Available(map)) }];
+    let news = MapEvents { job: "job_1".into(), first: 0, events, maps: 1 };
+    world.jobtracker.order(order::Kind::MapEvents(news));
+    let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
+    let path = result.pieces[0].strip_prefix("job_1.m0.0=").unwrap();
+    assert_eq!(std::fs::read(path).unwrap(), b"partition 0partition 1");
 }

@@ -47,7 +47,8 @@ impl JobTracker {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         let jobtracker = Self::default();
-        let service = TrackerLinkServer::new(jobtracker.clone());
+        // As the real one does.
+        let service = TrackerLinkServer::new(jobtracker.clone()).max_decoding_message_size(8 << 20);
         let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = tonic::transport::Server::builder().add_service(service);
         tokio::spawn(server.serve_with_incoming(incoming));

@@ -1,7 +1,10 @@
 //! A real tracker with real processes, and a JobTracker that the test speaks for.
 
 mod attempts;
+mod daemon_process;
 mod jobtracker;
+mod limits;
+mod side_files;
 mod tracker;
 
 use daemon::{Bytes, config::Config};
@@ -32,6 +35,12 @@ impl World {
     }
 
     async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut world = Self::without_tracker(change).await;
+        world.start_tracker().await;
+        world
+    }
+
+    async fn without_tracker(change: impl FnOnce(&mut Config)) -> Self {
         let one = ONE.lock().await;
         let dir = tempfile::tempdir().unwrap();
         let (jobtracker, addr) = JobTracker::start().await;
@@ -44,13 +53,15 @@ impl World {
         config.tasktracker.map_slots = 4;
         config.tasktracker.reduce_slots = 4;
         change(&mut config);
-        let mut world = Self { tracker: None, jobtracker, config, dir, _one: one };
-        world.start_tracker().await;
-        world
+        Self { tracker: None, jobtracker, config, dir, _one: one }
     }
 
     async fn start_tracker(&mut self) {
-        let tracker = TaskTracker::start(&self.config, Some(&fake_task())).await.unwrap();
+        self.start_tracker_of(&fake_task()).await;
+    }
+
+    async fn start_tracker_of(&mut self, program: &Path) {
+        let tracker = TaskTracker::start(&self.config, Some(program)).await.unwrap();
         tracker.ready().await.unwrap();
         self.tracker = Some(tracker);
     }
@@ -133,10 +144,14 @@ fn spec(attempt: &str, fake: &str) -> TaskSpec {
     }
 }
 
-/// Built by `cargo test` together with the tests.
 fn fake_task() -> PathBuf {
+    example("fake_task")
+}
+
+/// Built by `cargo test` together with the tests.
+fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
-    let path = this.ancestors().nth(2).unwrap().join("examples/fake_task");
+    let path = this.ancestors().nth(2).unwrap().join("examples").join(name);
     assert!(path.is_file(), "{} is missing: cargo build --examples", path.display());
     path
 }

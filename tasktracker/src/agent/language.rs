@@ -1,0 +1,155 @@
+//! What the agent hears and says.
+
+use crate::ids::{Attempt, Job};
+use proto::mr::{MapEvent, Progress, TaskResult, TaskSpec};
+use std::time::Duration;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// There is a line to the JobTracker.
+    Connected,
+    /// It took the registration.
+    Registered {
+        /// How often it wants to hear of us.
+        heartbeat: Duration,
+    },
+    /// It does not know us any more.
+    RegisterAgain,
+    /// It has spoken its last word to us.
+    Refused(String),
+    /// Orders, as the answer to a heartbeat unless `answers` is 0.
+    Orders {
+        /// Which heartbeat.
+        answers: u64,
+        /// What to do, numbered.
+        orders: Vec<(u64, Order)>,
+    },
+    /// The line broke.
+    Disconnected,
+    /// A process has been given its attempt.
+    Started(Attempt),
+    /// It came further.
+    Progressed(Attempt, Progress),
+    /// A reduce could not fetch a map's output.
+    Unfetched {
+        /// Who wanted it.
+        reduce: Attempt,
+        /// Whose output.
+        map: Attempt,
+    },
+    /// Its process is gone, and so is its folder.
+    Ended(Attempt, Ending),
+    /// The files of a job have been deleted, or not all of them could be.
+    Cleaned(Job, bool),
+    /// Time has passed.
+    Tick,
+}
+
+/// What the JobTracker wants done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Order {
+    /// Run this.
+    Launch(Attempt, Box<TaskSpec>),
+    /// Stop this, and say when it is gone. Splitting and pausing will be other ways to stop.
+    Stop(Attempt, String),
+    /// Entries of a job's map events, for its reduces.
+    MapEvents(Job, MapNews),
+    /// Delete whatever is left of a job.
+    Clean(Job),
+    /// Not understood; taken, so that it is not sent for ever.
+    Unknown,
+}
+
+/// Part of a job's list of map events.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MapNews {
+    /// The number of the first.
+    pub first: u64,
+    /// The entries.
+    pub events: Vec<MapEvent>,
+    /// How many maps the job has once these are counted; 0 if that is not said.
+    pub maps: u32,
+}
+
+/// How an attempt came to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ending {
+    /// All its work is done.
+    Succeeded {
+        /// What it has to show.
+        result: TaskResult,
+        /// Whether this tracker now has map output of it.
+        output: bool,
+    },
+    /// It did not work out, and why.
+    Failed(String),
+    /// It was stopped.
+    Killed(String),
+}
+
+/// Something to be done, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Run an attempt.
+    Start(Attempt, Box<TaskSpec>),
+    /// End it at once.
+    Kill(Attempt, String),
+    /// Tell a reduce about maps.
+    News(Attempt, MapNews),
+    /// Delete a job's files, and say when they are gone; nothing of it runs any more.
+    Clean(Job),
+    /// Say who we are and what we have.
+    Register {
+        /// Running, or ended and not yet told.
+        attempts: Vec<Report>,
+        /// Maps whose output is here.
+        outputs: Vec<Attempt>,
+        /// Every job that something is kept of, on disk or in memory.
+        jobs: Vec<Job>,
+    },
+    /// The regular word.
+    Beat(Heartbeat),
+    /// The end, with the reason; everything that runs has been killed before.
+    Exit(String),
+}
+
+/// The regular word. Every attempt that runs is in every one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Heartbeat {
+    /// Counts up from 1 within a registration.
+    pub seq: u64,
+    /// The newest order taken.
+    pub acked: u64,
+    /// What attempts do and did.
+    pub attempts: Vec<Report>,
+    /// Reduce and map: output that could not be fetched.
+    pub fetch_failures: Vec<(Attempt, Attempt)>,
+}
+
+/// What is said of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// Which.
+    pub attempt: Attempt,
+    /// What.
+    pub status: Status,
+}
+
+/// The states that the JobTracker is told. All but `Running` mean that the process is gone and the slot is free.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Status {
+    /// It is this far.
+    Running(Progress),
+    /// It is over.
+    Ended(Ending),
+}
+
+/// How many attempts run at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slots {
+    /// Maps.
+    pub map: u32,
+    /// Reduces.
+    pub reduce: u32,
+}

@@ -1,0 +1,174 @@
+//! What was promised later: bounds, zombies, clean-up, the live number of maps.
+
+use super::*;
+
+fn jobs(world: &mut World) -> Vec<Job> {
+    world.on(Event::Disconnected);
+    let again = world.on(Event::Connected);
+    let [Action::Register { jobs, .. }] = &again[..] else { panic!("{again:?}") };
+    let jobs = jobs.clone();
+    world.register();
+    jobs
+}
+
+#[test]
+fn zombies_are_told_to_stop_and_their_end_is_told_until_it_is_answered() {
+    let mut world = World::online();
+    let id = attempt("job_1.m0.0");
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    // The JobTracker had given it up meanwhile.
+    let again = world.on(Event::RegisterAgain);
+    let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
+    assert!(matches!(&attempts[..], [Report { status: Status::Running(_), .. }]));
+    world.register();
+    let stop = Order::Stop(id, "given up".into());
+    assert_eq!(world.orders(0, vec![(1, stop)]), [Action::Kill(id, "given up".into())]);
+    // Until it is gone it is said to run, in every heartbeat.
+    assert_eq!(told(&world.beat_after(INTERVAL)), ["job_1.m0.0 running"]);
+    world.on(Event::Ended(id, Ending::Killed("killed".into())));
+    world.orders(2, vec![]);
+    assert_eq!(told(&world.beat_after(GAP)), ["job_1.m0.0 killed"]);
+    // Unanswered, and the line breaks: it is in the registration.
+    world.on(Event::Disconnected);
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
+    assert_eq!(word(&attempts[0].status), "killed");
+    // One that was told to stop before the line broke is killed once, and told too.
+    world.register();
+    world.orders(0, vec![(1, launch("job_1.m1.0")), (2, Order::Stop(attempt("job_1.m1.0"), "why".into()))]);
+    world.on(Event::RegisterAgain);
+    world.register();
+    assert_eq!(world.orders(0, vec![(1, Order::Stop(attempt("job_1.m1.0"), "void".into()))]), []);
+    world.on(Event::Ended(attempt("job_1.m1.0"), Ending::Failed("signal 9".into())));
+    assert_eq!(told(&world.beat_after(GAP)), ["job_1.m1.0 killed"]);
+}
+
+#[test]
+fn no_message_is_longer_than_the_jobtracker_reads() {
+    let mut world = World::new();
+    world.agent.slots.map = 2;
+    world.on(Event::Connected);
+    world.register();
+    let large = || {
+        let pieces = vec!["x".repeat(1 << 20); 3];
+        Ending::Succeeded { result: TaskResult { pieces, ..TaskResult::default() }, output: false }
+    };
+    let mut number = 0;
+    for index in 0..4 {
+        let text = format!("job_1.m{index}.0");
+        number += 1;
+        world.orders(0, vec![(number, launch(&text))]);
+        world.on(Event::Ended(attempt(&text), large()));
+    }
+    let first = world.beat_after(GAP);
+    let running = ["job_1.m1.0 running", "job_1.m2.0 running", "job_1.m3.0 running"];
+    assert_eq!(told(&first), [&running[..], &["job_1.m0.0 succeeded"]].concat());
+    // The rest comes one by one, and at once; until then nobody is to believe that it is gone.
+    world.orders(first.seq, vec![]);
+    let second = world.beat_after(GAP);
+    assert_eq!(told(&second)[2], "job_1.m1.0 succeeded");
+    // A registration holds one too.
+    world.on(Event::Disconnected);
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
+    let words: Vec<&str> = attempts.iter().map(|report| word(&report.status)).collect();
+    assert_eq!(words, ["running", "running", "succeeded"]);
+    let first = world.on(Event::Registered { heartbeat: INTERVAL });
+    let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(told(first), ["job_1.m3.0 running", "job_1.m2.0 succeeded"]);
+}
+
+#[test]
+fn long_statuses_are_left_out_where_they_would_be_too_much() {
+    let mut world = World::new();
+    world.agent.slots.map = 10_000;
+    world.on(Event::Connected);
+    world.register();
+    let count = 4000;
+    let orders = (0..count).map(|at| (at + 1, launch(&format!("job_1.m{at}.0")))).collect();
+    world.orders(0, orders);
+    for at in 0..count {
+        let progress = Progress { status: "s".repeat(1024), ..Progress::default() };
+        world.on(Event::Progressed(attempt(&format!("job_1.m{at}.0")), progress));
+    }
+    let sent = world.beat_after(INTERVAL);
+    assert_eq!(sent.attempts.len(), count as usize);
+    let status = |report: &Report| match &report.status {
+        Status::Running(progress) => progress.status.len(),
+        Status::Ended(_) => 0,
+    };
+    let bytes: usize = sent.attempts.iter().map(status).sum();
+    assert!((1 << 20..4 << 20).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn a_fetch_failure_said_often_is_told_once() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.r0.0"))]);
+    for _ in 0..1000 {
+        world.on(Event::Unfetched { reduce: attempt("job_1.r0.0"), map: attempt("job_1.m1.0") });
+    }
+    assert_eq!(world.beat_after(GAP).fetch_failures.len(), 1);
+}
+
+#[test]
+fn every_job_that_something_is_left_of_is_registered() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::MapEvents(Job(2), some(0, &["a"], 1)))]);
+    assert_eq!(jobs(&mut world), [Job(1), Job(2)]);
+    world.orders(0, vec![(1, Order::Clean(Job(1))), (2, Order::Clean(Job(2)))]);
+    // Not gone yet: the order could be lost with this start.
+    assert_eq!(jobs(&mut world), [Job(1), Job(2)]);
+    world.on(Event::Cleaned(Job(2), true));
+    let gone = world.on(Event::Ended(attempt("job_1.m0.0"), Ending::Killed("killed".into())));
+    assert!(gone.contains(&Action::Clean(Job(1))), "{gone:?}");
+    assert_eq!(jobs(&mut world), [Job(1)]);
+    // It could not be deleted; when ordered again, it can.
+    world.on(Event::Cleaned(Job(1), false));
+    assert_eq!(jobs(&mut world), [Job(1)]);
+    assert_eq!(world.orders(0, vec![(1, Order::Clean(Job(1)))]), [Action::Clean(Job(1))]);
+    // News of it while it is deleted are nobody's, and bring nothing back.
+    world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 1)))]);
+    world.on(Event::Cleaned(Job(1), true));
+    assert_eq!(jobs(&mut world), []);
+    assert!(world.agent.map_lists.is_empty() && world.agent.cleaning.is_empty());
+}
+
+#[test]
+fn the_number_of_maps_is_passed_on_also_when_it_is_the_only_news() {
+    let mut world = World::online();
+    let reduce = attempt("job_1.r0.0");
+    world.orders(0, vec![(1, launch("job_1.r0.0"))]);
+    let heard = world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 5)))]);
+    assert_eq!(heard, [Action::News(reduce, some(0, &["a"], 5))]);
+    let heard = world.orders(0, vec![(3, Order::MapEvents(Job(1), some(1, &[], 6)))]);
+    assert_eq!(heard, [Action::News(reduce, some(1, &[], 6))]);
+    // One launched later hears the newest.
+    world.on(Event::Ended(reduce, Ending::Failed("boom".into())));
+    let heard = world.orders(0, vec![(4, launch("job_1.r0.1"))]);
+    assert_eq!(heard[1], Action::News(attempt("job_1.r0.1"), some(0, &["a"], 6)));
+}
+
+#[test]
+fn cut_off_for_long_it_stops_its_tasks_and_says_so() {
+    let mut world = World::online();
+    let id = attempt("job_1.m0.0");
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    world.on(Event::Disconnected);
+    assert_eq!(world.agent.next_deadline(), Some(world.now + CUT_OFF));
+    assert_eq!(world.after(CUT_OFF.saturating_sub(GAP)), []);
+    let why = "cut off from the jobtracker for 600 s".to_string();
+    assert_eq!(world.after(GAP), [Action::Kill(id, why.clone())]);
+    assert_eq!(world.after(CUT_OFF), []);
+    assert_eq!(world.agent.next_deadline(), None);
+    world.on(Event::Ended(id, Ending::Failed("signal 9".into())));
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
+    assert_eq!(attempts[..], [Report { attempt: id, status: Status::Ended(Ending::Killed(why)) }]);
+    // Heard again, it is as before.
+    world.register();
+    world.orders(0, vec![(1, launch("job_1.m1.0"))]);
+    assert!(
+        !world.after(CUT_OFF.saturating_sub(GAP)).iter().any(|action| matches!(action, Action::Kill(..)))
+    );
+}

@@ -1,0 +1,118 @@
+//! What an earlier start left on the disks: map output is kept, the rest goes.
+
+use super::{Disks, gone, remove_tree};
+use crate::{
+    error::{TrackerError, folder},
+    ids::{Attempt, Job},
+};
+use mrlib::segment::Index;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// What is there.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Map outputs, and where.
+    pub(crate) outputs: BTreeMap<Attempt, PathBuf>,
+    /// Shuffle tokens of their jobs.
+    pub(crate) tokens: BTreeMap<Job, Vec<u8>>,
+    /// Jobs that have a folder on any disk.
+    pub(crate) jobs: BTreeSet<Job>,
+}
+
+impl Disks {
+    /// Removes leftovers of attempts, and finds the map outputs.
+    pub(super) fn sweep(&self) -> Result<Found, TrackerError> {
+        let mut found = Found::default();
+        for disk in &self.all {
+            for name in ["warm", "jobs", "logs"] {
+                let path = disk.root.join(name);
+                fs::create_dir_all(&path).map_err(folder("make", &path))?;
+            }
+            let warm = disk.root.join("warm");
+            for (name, path) in entries(&warm)? {
+                if name.parse::<u64>().is_ok() {
+                    remove_tree(&path).map_err(folder("clean", &path))?;
+                }
+            }
+        }
+        for job in self.jobs()? {
+            let tokens = self.job_folders(job).map(|folder| fs::read(folder.join("token")));
+            if let Some(token) = tokens.flatten().find(|token| !token.is_empty()) {
+                found.tokens.insert(job, token);
+            }
+            for path in self.job_folders(job) {
+                sweep_job(&path, job, &mut found)?;
+            }
+            if !found.outputs.keys().any(|attempt| attempt.job == job) {
+                found.tokens.remove(&job);
+                for path in self.job_folders(job) {
+                    remove_empty(&path)?;
+                }
+            }
+            if self.job_folders(job).any(|path| path.exists()) {
+                found.jobs.insert(job);
+            }
+        }
+        Ok(found)
+    }
+
+    fn jobs(&self) -> Result<Vec<Job>, TrackerError> {
+        let mut jobs = Vec::new();
+        for disk in &self.all {
+            let names = entries(&disk.root.join("jobs"))?;
+            jobs.extend(names.iter().filter_map(|(name, _)| name.parse::<Job>().ok()));
+        }
+        jobs.sort_unstable();
+        jobs.dedup();
+        Ok(jobs)
+    }
+}
+
+fn sweep_job(path: &Path, job: Job, found: &mut Found) -> Result<(), TrackerError> {
+    for leftover in ["work", "program", "files"] {
+        let leftover = path.join(leftover);
+        remove_tree(&leftover).map_err(folder("clean", &leftover))?;
+    }
+    let output = path.join("output");
+    for (name, file) in entries(&output)? {
+        let stem = name.strip_suffix(".index").unwrap_or(&name).strip_suffix(".out");
+        let Some(attempt) = stem.and_then(|stem| stem.parse::<Attempt>().ok()) else { continue };
+        let whole = output.join(format!("{attempt}.out"));
+        if attempt.job == job && found.tokens.contains_key(&job) && Index::read(&whole).is_ok() {
+            found.outputs.insert(attempt, whole);
+        } else {
+            // Half written, or of a job that nobody could show a token for.
+            gone(fs::remove_file(&file)).map_err(folder("remove", &file))?;
+        }
+    }
+    if entries(&output)?.is_empty() {
+        fs::remove_dir(&output).ok();
+    }
+    Ok(())
+}
+
+/// Removes the folder of a job that nothing is left of. A file that is not ours keeps it.
+fn remove_empty(path: &Path) -> Result<(), TrackerError> {
+    if entries(path)?.iter().all(|(name, _)| name == "token" || name == "token.tmp") {
+        remove_tree(path).map_err(folder("remove", path))?;
+    }
+    Ok(())
+}
+
+/// The entries of a folder by name; none if there is no folder.
+pub(super) fn entries(path: &Path) -> Result<Vec<(String, PathBuf)>, TrackerError> {
+    let read = || -> io::Result<Vec<(String, PathBuf)>> {
+        let entry = |entry: io::Result<fs::DirEntry>| {
+            entry.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
+        };
+        fs::read_dir(path)?.map(entry).collect()
+    };
+    match read() {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound) => Ok(Vec::new()),
+        other => other.map_err(folder("read", path)),
+    }
+}

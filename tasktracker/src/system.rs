@@ -1,0 +1,172 @@
+//! What the system says of processes, and how those of a tracker are known among all.
+//!
+//! Each task process is started with a mark in its environment, which whatever it starts inherits: the number of
+//! the start, and the tracker's first folder. So descendants are found that have left their group, and those that
+//! a tracker which was killed has left behind. One that clears its environment as well is found only while its
+//! tracker, which then becomes its parent, lives.
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// The variable. Not one of `FERMATA_*`, which streaming programs do not get.
+pub(crate) const MARK_VAR: &str = "TASK_OF_TRACKER";
+
+const PAGE_BYTES: u64 = 4096;
+/// Between two looks for processes that have been killed.
+const NAP: Duration = Duration::from_millis(10);
+
+/// The mark of start `number` of the tracker whose first folder is `root`.
+pub(crate) fn mark(number: u64, root: &Path) -> OsString {
+    OsString::from_vec([number.to_string().as_bytes(), b":", root.as_os_str().as_bytes()].concat())
+}
+
+/// The number in the mark of a process, if it is of the tracker of this folder.
+pub(crate) fn number_of(pid: Pid, root: &Path) -> Option<u64> {
+    let environment = fs::read(path(pid, "environ")).ok()?;
+    let mut variables = environment.split(|byte| *byte == 0);
+    let mark = variables.find_map(|pair| pair.strip_prefix(MARK_VAR.as_bytes())?.strip_prefix(b"="))?;
+    let colon = mark.iter().position(|byte| *byte == b':')?;
+    let (number, folder) = (&mark[..colon], &mark[colon + 1..]);
+    let ours = folder == root.as_os_str().as_bytes();
+    std::str::from_utf8(number).ok()?.parse().ok().filter(|_| ours)
+}
+
+/// Kills every process with a mark of this folder's tracker, until there is none or `patience` ends.
+pub(crate) fn end_marked(root: &Path, patience: Duration) {
+    let until = Instant::now() + patience;
+    let own = rustix::process::getpid();
+    loop {
+        let marked = |pid: &Pid| *pid != own && number_of(*pid, root).is_some() && !is_zombie(*pid);
+        let left: Vec<Pid> = numbered(Path::new("/proc")).into_iter().filter(marked).collect();
+        if left.is_empty() || Instant::now() >= until {
+            return;
+        }
+        for pid in left {
+            tracing::warn!(pid = pid.as_raw_nonzero().get(), "left by a tracker that was killed: ended");
+            // The number could be another's by now: looked at again once it is held on to.
+            if let Ok(held) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+                && number_of(pid, root).is_some()
+            {
+                rustix::process::pidfd_send_signal(held, Signal::KILL).ok();
+            }
+        }
+        std::thread::sleep(NAP);
+    }
+}
+
+/// The children of a process, as far as the system tells.
+pub(crate) fn children(pid: Pid) -> Vec<Pid> {
+    let folder = path(pid, "task");
+    let mut found = Vec::new();
+    for thread in numbered(Path::new(&folder)) {
+        let list = format!("{folder}/{}/children", thread.as_raw_nonzero());
+        let list = fs::read_to_string(list).unwrap_or_default();
+        found.extend(list.split_whitespace().filter_map(|number| Pid::from_raw(number.parse().ok()?)));
+    }
+    found
+}
+
+/// A process and all below it.
+pub(crate) fn tree(root: Pid) -> Vec<Pid> {
+    let mut found = vec![root];
+    let mut at = 0;
+    while let Some(pid) = found.get(at).copied() {
+        found.extend(children(pid));
+        at += 1;
+    }
+    found
+}
+
+/// Memory of its own that a process has, mapped files not counted. What it shares with its children counts for
+/// each of them.
+pub(crate) fn memory(pid: Pid) -> u64 {
+    let pages = || {
+        let text = fs::read_to_string(path(pid, "statm")).ok()?;
+        let mut fields = text.split_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
+        let (resident, shared) = (fields.next()?, fields.next()?);
+        Some(resident.saturating_sub(shared))
+    };
+    pages().unwrap_or(0) * PAGE_BYTES
+}
+
+/// The same with a fair part of what is shared. Takes the system longer to find out.
+pub(crate) fn fair_memory(pid: Pid) -> u64 {
+    let text = fs::read_to_string(path(pid, "smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map_or_else(|| memory(pid), |kib| kib << 10)
+}
+
+/// Has the kernel end this process rather than a daemon when there is no memory left.
+pub(crate) fn offer_for_oom(pid: Pid) {
+    if let Err(error) = fs::write(path(pid, "oom_score_adj"), "1000") {
+        tracing::debug!(%error, "cannot offer a task process to the out-of-memory killer");
+    }
+}
+
+/// Whether a process has ended and waits to be reaped.
+pub(crate) fn is_zombie(pid: Pid) -> bool {
+    // The name before it, in brackets, may hold anything.
+    let stat = fs::read_to_string(path(pid, "stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
+}
+
+fn path(pid: Pid, name: &str) -> String {
+    format!("/proc/{}/{name}", pid.as_raw_nonzero())
+}
+
+fn numbered(folder: &Path) -> Vec<Pid> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        os::unix::process::CommandExt,
+        process::{Child, Command},
+    };
+
+    fn sleeper(root: &Path, number: u64) -> Child {
+        let mut command = Command::new("sleep");
+        command.arg("1000").process_group(0).env(MARK_VAR, mark(number, root)).spawn().unwrap()
+    }
+
+    #[test]
+    fn the_marked_are_found_and_ended_and_nobody_else_is() {
+        let (root, other) = (Path::new("/a folder"), Path::new("/a folder/deeper"));
+        let mut ours = [sleeper(root, 7), sleeper(root, 8)];
+        let mut strange = sleeper(other, 7);
+        assert_eq!(number_of(Pid::from_child(&ours[1]), root), Some(8));
+        assert_eq!(number_of(Pid::from_child(&strange), root), None);
+        end_marked(root, Duration::from_secs(20));
+        for child in &mut ours {
+            assert!(!child.wait().unwrap().success());
+        }
+        assert!(strange.try_wait().unwrap().is_none());
+        strange.kill().unwrap();
+        strange.wait().unwrap();
+    }
+
+    #[test]
+    fn children_and_memory_are_seen() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let (own, pid) = (rustix::process::getpid(), Pid::from_child(&child));
+        assert!(children(own).contains(&pid));
+        assert!(tree(own).contains(&pid));
+        let before = memory(own);
+        let block = std::hint::black_box(vec![1u8; 64 << 20]);
+        assert!(memory(own) >= before + (48 << 20));
+        assert!(fair_memory(own) >= 48 << 20);
+        drop(block);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

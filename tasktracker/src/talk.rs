@@ -1,0 +1,291 @@
+//! The talk with one task process: what it says is checked and cut to size before anybody else sees it.
+//!
+//! A task may be anybody's program. What holds: nothing of what it says is longer, or more, than the JobTracker
+//! takes; whoever breaks a rule is ended, and the words say which.
+
+use crate::{
+    agent::{ENDED_BYTES, Event, MapNews},
+    child::{Command, Commands},
+    ids::{Attempt, Phase},
+    pool::HELLO,
+    process::{Process, Said},
+};
+use mrlib::task::limits::{check_counters, short_failure, short_status};
+use prost::Message;
+use proto::mr::{
+    MapEvent, Progress, TaskMapEvents, TaskResult, TaskStart, ToTask, from_task, task_spec, to_task,
+};
+use std::{process::ExitStatus, time::Duration};
+use tokio::{sync::mpsc, time::Instant};
+
+/// How long a process may take to end after its last word, and how long one that hung up.
+const GRACE: Duration = Duration::from_secs(5);
+/// Map events in one message, so that it stays far below the longest.
+const NEWS_MAX: usize = 20_000;
+/// Output files of one task, as many as the JobTracker takes.
+const PIECES_MAX: usize = 100_000;
+/// Bytes of a task's result; a message to the JobTracker has room for one such.
+const RESULT_BYTES_MAX: usize = ENDED_BYTES - 1024;
+/// Letters of a stage's name.
+const NAME_CHARS: usize = 64;
+
+/// How the talk with a process ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// All its work is done.
+    Done(TaskResult),
+    /// Its own words.
+    Failed(String),
+    /// We ended it, because it did not keep to the rules.
+    Broken(String),
+    /// It ended without a word.
+    Ended(ExitStatus),
+    /// It was told to.
+    Stopped(String),
+}
+
+/// The talk with one process, until it is gone and has been heard out.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    events: mpsc::Sender<Event>,
+    attempt: Attempt,
+    start: Option<TaskStart>,
+    makes_output: bool,
+    /// As far as it is known here.
+    maps: u32,
+    process: Process,
+    to_task: Option<mpsc::UnboundedSender<ToTask>>,
+    /// For when it has said hello.
+    waiting: Vec<ToTask>,
+    word: Option<from_task::Kind>,
+    stopped: Option<String>,
+    broken: Option<String>,
+    status: Option<ExitStatus>,
+    hung_up: bool,
+    /// When patience ends, and what is wrong then.
+    limit: Option<(Instant, String)>,
+}
+
+impl Talk {
+    /// Nothing is said before `run`.
+    pub(crate) fn new(
+        events: mpsc::Sender<Event>,
+        attempt: Attempt,
+        start: TaskStart,
+        process: Process,
+        to_task: Option<mpsc::UnboundedSender<ToTask>>,
+    ) -> Self {
+        let maps = match start.spec.as_ref().and_then(|spec| spec.input.as_ref()) {
+            Some(task_spec::Input::Partition(partition)) => partition.maps,
+            _ => 0,
+        };
+        let late = format!("it did not say hello within {HELLO:?}");
+        Self {
+            events,
+            attempt,
+            makes_output: !start.map_output.is_empty(),
+            maps,
+            start: Some(start),
+            process,
+            to_task,
+            waiting: Vec::new(),
+            word: None,
+            stopped: None,
+            broken: None,
+            status: None,
+            hung_up: false,
+            limit: Some((Instant::now() + HELLO, late)),
+        }
+    }
+
+    /// Whether it was asked for map output.
+    pub(crate) fn makes_output(&self) -> bool {
+        self.makes_output
+    }
+
+    /// Talks until the process is gone.
+    pub(crate) async fn run(&mut self, commands: &mut Commands) {
+        if self.to_task.is_some() && self.broken.is_none() {
+            self.begin().await;
+        }
+        while self.status.is_none() || !self.hung_up {
+            let until = self.limit.as_ref().map(|(until, _)| *until);
+            let patience = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                said = self.process.said.recv(), if !self.hung_up => self.heard(said).await,
+                status = &mut self.process.ended, if self.status.is_none() => {
+                    self.status = Some(status.unwrap_or_default());
+                    self.limit = Some((Instant::now() + GRACE, String::new()));
+                }
+                Some(command) = commands.recv() => self.commanded(command),
+                () = patience => {
+                    if self.status.is_some() {
+                        // Somebody outside its group holds the umbilical: there is nothing more to hear.
+                        return;
+                    }
+                    self.give_up();
+                }
+            }
+        }
+    }
+
+    async fn heard(&mut self, said: Option<Said>) {
+        match said {
+            Some(Said::Hello(to_task)) => {
+                self.to_task = Some(to_task);
+                if self.broken.is_none() {
+                    self.begin().await;
+                }
+            }
+            Some(Said::Message(message)) => self.understand(message.kind).await,
+            Some(Said::Closed(why)) => self.hang_up(why),
+            None => self.hang_up(None),
+        }
+    }
+
+    fn hang_up(&mut self, why: Option<String>) {
+        self.hung_up = true;
+        if let Some(why) = why {
+            self.break_off(why);
+        } else if self.status.is_none() && self.word.is_none() {
+            self.limit = Some((Instant::now() + GRACE, "it closed its umbilical without a word".into()));
+        }
+    }
+
+    /// Ends it because of this.
+    pub(crate) fn break_off(&mut self, why: String) {
+        self.broken.get_or_insert(why);
+        self.process.handle.kill();
+    }
+
+    async fn begin(&mut self) {
+        let Some(start) = self.start.take() else { return };
+        self.limit = None;
+        self.send(to_task::Kind::Start(start));
+        for message in std::mem::take(&mut self.waiting) {
+            if let Some(to_task) = &self.to_task {
+                to_task.send(message).ok();
+            }
+        }
+        self.tell(Event::Started(self.attempt)).await;
+    }
+
+    async fn understand(&mut self, kind: Option<from_task::Kind>) {
+        match kind {
+            Some(from_task::Kind::Progress(progress)) => {
+                self.tell(Event::Progressed(self.attempt, short(progress))).await;
+            }
+            Some(from_task::Kind::Unfetched(map)) => match map.parse::<Attempt>() {
+                Ok(map) if map.job == self.attempt.job && map.phase == Phase::Map => {
+                    self.tell(Event::Unfetched { reduce: self.attempt, map }).await;
+                }
+                _ => {
+                    let map = map.chars().take(NAME_CHARS).collect::<String>();
+                    tracing::warn!(attempt = %self.attempt, map, "unfetched output of no map of its job");
+                }
+            },
+            // What comes after the last word is none.
+            Some(from_task::Kind::Done(_) | from_task::Kind::Failed(_)) if self.word.is_some() => {}
+            Some(from_task::Kind::Done(result)) => match check(&result) {
+                Ok(()) => self.last_word(from_task::Kind::Done(result)),
+                Err(why) => self.break_off(why),
+            },
+            Some(from_task::Kind::Failed(words)) => {
+                self.last_word(from_task::Kind::Failed(short_failure(words)));
+            }
+            Some(from_task::Kind::Hello(_)) | None => {}
+        }
+    }
+
+    fn last_word(&mut self, word: from_task::Kind) {
+        self.word = Some(word);
+        self.limit = Some((Instant::now() + GRACE, String::new()));
+    }
+
+    async fn tell(&self, event: Event) {
+        self.events.send(event).await.ok();
+    }
+
+    fn commanded(&mut self, command: Command) {
+        match command {
+            Command::News(news) => self.pass_on(news),
+            Command::Kill(why) => {
+                self.stopped.get_or_insert(why);
+                self.process.handle.kill();
+            }
+        }
+    }
+
+    /// Tells it of maps, in messages of a moderate length.
+    pub(crate) fn pass_on(&mut self, news: MapNews) {
+        let MapNews { first, events, maps } = news;
+        if maps > 0 {
+            self.maps = maps;
+        }
+        let mut pieces: Vec<&[MapEvent]> = events.chunks(NEWS_MAX).collect();
+        if pieces.is_empty() {
+            // The number of maps is news by itself.
+            pieces.push(&[]);
+        }
+        for (piece, events) in pieces.into_iter().enumerate() {
+            let first = first + (piece * NEWS_MAX) as u64;
+            let news = TaskMapEvents { first, events: events.to_vec(), maps: self.maps };
+            self.send(to_task::Kind::MapEvents(news));
+        }
+    }
+
+    fn send(&mut self, kind: to_task::Kind) {
+        let message = ToTask { kind: Some(kind) };
+        match (&self.to_task, &self.start) {
+            // A send fails when it is gone; how it went says the rest.
+            (Some(to_task), None) => drop(to_task.send(message)),
+            _ => self.waiting.push(message),
+        }
+    }
+
+    fn give_up(&mut self) {
+        if let Some((_, why)) = self.limit.take()
+            && self.word.is_none()
+        {
+            self.broken.get_or_insert(why);
+        }
+        self.process.handle.kill();
+    }
+
+    /// What it came to.
+    pub(crate) fn outcome(mut self) -> Outcome {
+        let broken = self.broken.take().or_else(|| self.process.handle.sentence());
+        match (self.word.take(), self.stopped.take(), broken) {
+            (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
+            (_, Some(why), _) => Outcome::Stopped(why),
+            (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(words),
+            (_, _, Some(how)) => Outcome::Broken(how),
+            _ => Outcome::Ended(self.status.unwrap_or_default()),
+        }
+    }
+}
+
+/// With words short enough to be told every second.
+fn short(mut progress: Progress) -> Progress {
+    progress.status = short_status(progress.status);
+    progress.stage = progress.stage.chars().take(NAME_CHARS).collect();
+    progress
+}
+
+/// A result that the JobTracker would not take is the task's own failure, not the tracker's.
+fn check(result: &TaskResult) -> Result<(), String> {
+    check_counters(result.counters.keys().map(String::as_str))?;
+    if result.pieces.len() > PIECES_MAX {
+        return Err(format!("it wrote {} output files: {PIECES_MAX} at most", result.pieces.len()));
+    }
+    let bytes = result.encoded_len();
+    if bytes > RESULT_BYTES_MAX {
+        return Err(format!("its result has {bytes} bytes: {RESULT_BYTES_MAX} at most"));
+    }
+    Ok(())
+}

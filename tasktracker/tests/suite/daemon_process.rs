@@ -1,0 +1,140 @@
+//! The tracker as a process of its own: what escapes its tasks, and what a kill of it leaves.
+
+use super::*;
+use proto::mr::attempt_report::Status as Said;
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::{Child, Command, Stdio};
+
+struct Daemon {
+    world: World,
+    child: Child,
+}
+
+impl Daemon {
+    async fn start() -> Self {
+        let world = World::without_tracker(|config| config.tasktracker.warm_tasks = 1).await;
+        let child = spawn(&world).await;
+        Self { world, child }
+    }
+
+    /// What an attempt printed; its process is running.
+    async fn grandchild(&self, attempt: &str) -> u32 {
+        let job = attempt.split('.').next().unwrap();
+        let root = self.world.root();
+        let running = root.join("jobs").join(job).join("work").join(attempt).join("stdout");
+        let over = root.join("logs").join(attempt).join("stdout");
+        until("the grandchild's number", || async {
+            let read = |path: &Path| std::fs::read_to_string(path).ok();
+            let log = read(&running).or_else(|| read(&over))?;
+            log.lines().find_map(|line| line.strip_prefix("grandchild ")?.parse().ok())
+        })
+        .await
+    }
+}
+
+impl Daemon {
+    /// Its child that is the same program.
+    fn keeper(&self) -> i32 {
+        let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_tasktracker")).unwrap();
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
+        let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        let lists: Vec<String> = lists.collect();
+        let mut pids =
+            lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok());
+        let exe = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe"));
+        pids.find(|pid| exe(pid).is_ok_and(|exe| exe == program)).expect("a keeper")
+    }
+}
+
+async fn spawn(world: &World) -> Child {
+    let config = world.dir.path().join("fermata.toml");
+    std::fs::write(&config, world.config.print()).unwrap();
+    let before = world.jobtracker.with(|heard| heard.registrations.len());
+    let child = Command::new(env!("CARGO_BIN_EXE_tasktracker"))
+        .arg("--config")
+        .arg(&config)
+        .arg("--mrtask")
+        .arg(fake_task())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    world.jobtracker.until("a registration", |heard| heard.registrations.get(before).map(drop)).await;
+    child
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn stop(attempt: &str) -> order::Kind {
+    order::Kind::Stop(proto::mr::Stop { attempt: attempt.into(), why: "enough".into() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_escapes_dies_after_its_own_attempt_and_not_before() {
+    let daemon = Daemon::start().await;
+    let jobtracker = &daemon.world.jobtracker;
+    daemon.world.launch("job_1.m0.0", "escape:hang");
+    let kept = daemon.grandchild("job_1.m0.0").await;
+    // Its parent is dead: the tracker has taken it over.
+    until_true("the tracker as a parent", || {
+        state_of(kept).is_some_and(|(_, parent)| parent == daemon.child.id())
+    })
+    .await;
+    daemon.world.launch("job_1.m1.0", "escape:ok");
+    assert!(matches!(jobtracker.end_of("job_1.m1.0").await, Said::Succeeded(_)));
+    let gone = daemon.grandchild("job_1.m1.0").await;
+    // Reaped too.
+    until_true("the escaped one's end", || state_of(gone).is_none()).await;
+    assert!(!is_dead(kept), "it belongs to an attempt that runs");
+    jobtracker.order(stop("job_1.m0.0"));
+    assert_eq!(jobtracker.end_of("job_1.m0.0").await, Said::Killed("enough".into()));
+    until_true("the escaped one's end", || state_of(kept).is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_tracker_takes_everything_with_it() {
+    let mut daemon = Daemon::start().await;
+    daemon.world.launch("job_1.m0.0", "fork:hang");
+    daemon.world.launch("job_1.m1.0", "escape:hang");
+    let in_group = daemon.grandchild("job_1.m0.0").await;
+    let escaped = daemon.grandchild("job_1.m1.0").await;
+    let (_, task) = state_of(in_group).unwrap();
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    for pid in [task, in_group, escaped] {
+        until_true("the end of what it ran", || is_dead(pid)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_start_ends_what_outlived_both_tracker_and_keeper() {
+    let mut daemon = Daemon::start().await;
+    daemon.world.launch("job_1.m0.0", "escape:hang");
+    let escaped = daemon.grandchild("job_1.m0.0").await;
+    let keeper = daemon.keeper();
+    kill_process(Pid::from_raw(keeper).unwrap(), Signal::KILL).unwrap();
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    assert!(!is_dead(escaped));
+    daemon.child = spawn(&daemon.world).await;
+    assert!(is_dead(escaped));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tracker_that_is_asked_to_stop_leaves_no_process() {
+    let mut daemon = Daemon::start().await;
+    daemon.world.launch("job_1.m0.0", "escape:hang");
+    let escaped = daemon.grandchild("job_1.m0.0").await;
+    let keeper = daemon.keeper();
+    let pid = Pid::from_child(&daemon.child);
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = daemon.child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    // Gone by then, and reaped.
+    assert!(state_of(keeper.cast_unsigned()).is_none());
+    until_true("the escaped one's end", || is_dead(escaped)).await;
+}

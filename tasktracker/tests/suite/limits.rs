@@ -1,0 +1,87 @@
+//! A task that says, takes or prints too much ends itself, and nobody else.
+
+use super::*;
+use proto::mr::attempt_report::Status as Said;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_task_says_too_much_of_fails_that_attempt_alone() {
+    let world = World::start().await;
+    world.launch("job_1.m9.0", "hang");
+    world.jobtracker.progress_of("job_1.m9.0").await;
+    let cases = [
+        ("job_1.m0.0", "counters:1001", "more than 1000 counters in one task"),
+        ("job_1.m1.0", "pieces:100001", "it wrote 100001 output files: 100000 at most"),
+        // More than a message to the JobTracker may have.
+        ("job_1.m2.0", "counters:700000", "it sent a message of "),
+    ];
+    for (attempt, fake, words) in cases {
+        world.launch(attempt, fake);
+        let failure = world.jobtracker.failure_of(attempt).await;
+        assert!(failure.starts_with(words), "{fake}: {failure}");
+    }
+    for (attempt, fake) in [("job_1.m3.0", "counters:1000"), ("job_1.m4.0", "pieces:99999")] {
+        world.launch(attempt, fake);
+        assert!(matches!(world.jobtracker.end_of(attempt).await, Said::Succeeded(_)), "{fake}");
+    }
+    world.launch("job_1.m5.0", "long:3000000");
+    let failure = world.jobtracker.failure_of("job_1.m5.0").await;
+    assert!(failure.len() <= 16 << 10, "{}", failure.len());
+    assert!(failure.starts_with("beginsss") && failure.ends_with("sssend"));
+    let statuses = world.jobtracker.with(|heard| {
+        let running = |report: &proto::mr::AttemptReport| match &report.status {
+            Some(Said::Running(progress)) => progress.status.len(),
+            _ => 0,
+        };
+        heard.heartbeats.iter().flat_map(|heartbeat| &heartbeat.attempts).map(running).max()
+    });
+    assert!(statuses.unwrap() <= 1024);
+    // One line all the time, and the neighbour still runs.
+    assert_eq!(world.jobtracker.with(|heard| heard.registrations.len()), 1);
+    let ended = world.jobtracker.with(|heard| heard.ended.iter().any(|(id, _)| id == "job_1.m9.0"));
+    assert!(!ended);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_beyond_the_limit_ends_the_attempt_with_the_figures() {
+    let world = World::with(|config| {
+        config.tasktracker.task_memory = Bytes::mib(16);
+        config.tasktracker.task_memory_max = Bytes::mib(100);
+    })
+    .await;
+    world.launch("job_1.m1.0", "eat:50");
+    world.launch("job_1.m0.0", "eat:300");
+    let failure = world.jobtracker.failure_of("job_1.m0.0").await;
+    let used = failure.strip_prefix("out of memory: it used ").and_then(|rest| rest.split_once(' '));
+    let (used, rest) = used.unwrap_or_else(|| panic!("{failure}"));
+    assert!((101..400).contains(&used.parse::<u64>().unwrap()), "{failure}");
+    assert!(rest.starts_with("MiB of 100 MiB (task_memory_max)"), "{failure}");
+    assert!(!world.jobtracker.with(|heard| heard.ended.iter().any(|(id, _)| id == "job_1.m1.0")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limits_reach_a_real_task_and_its_end_says_why() {
+    let mut world = World::without_tracker(|config| {
+        config.tasktracker.task_memory_max = Bytes::mib(512);
+        config.tasktracker.task_files_max = 777;
+    })
+    .await;
+    world.start_tracker_of(&example("limited_task")).await;
+    world.launch("job_1.m0.0", "");
+    assert_eq!(world.jobtracker.failure_of("job_1.m0.0").await, "limits Some(2147483648) Some(777)");
+    let mut hungry = spec("job_1.m1.0", "");
+    hungry.conf.insert("eat".into(), "yes".into());
+    world.launch_spec(hungry);
+    let failure = world.jobtracker.failure_of("job_1.m1.0").await;
+    assert!(failure.starts_with("killed by signal 6 (aborted); stderr ends with:\n"), "{failure}");
+    assert!(failure.contains("memory allocation of 67108864 bytes failed"), "{failure}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn printing_without_end_ends_the_attempt_and_the_log_is_cut() {
+    let world = World::with(|config| config.tasktracker.task_log_max = Bytes::mib(1)).await;
+    world.launch("job_1.m0.0", "print");
+    let failure = world.jobtracker.failure_of("job_1.m0.0").await;
+    assert!(failure.starts_with("it printed more than "), "{failure}");
+    assert!(failure.contains(" to stdout (task_log_max)"), "{failure}");
+    assert_eq!(world.log("job_1.m0.0", false, 0).await.unwrap().len(), 1 << 20);
+}
