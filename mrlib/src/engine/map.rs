@@ -29,6 +29,8 @@ pub struct MapTask {
     pub reduces: u32,
     /// Where the map output goes (the index beside it); not used by a map-only job.
     pub map_output: PathBuf,
+    /// Where else it may go if the disk is full: best first.
+    pub other_outputs: Vec<PathBuf>,
     /// The job's settings.
     pub conf: Conf,
 }
@@ -275,8 +277,8 @@ impl MapOutput {
                     pulse.beat();
                     stop.check()
                 };
-                let (index, counts) = buffer.finish(&task.map_output, &mut step)?;
-                index.write(&task.map_output)?;
+                let places = [std::slice::from_ref(&task.map_output), &task.other_outputs].concat();
+                let (index, counts) = buffer.finish(&places, &mut step)?;
                 outcome.bytes_out = index.stored();
                 for (name, value) in [
                     ("MAP_OUTPUT_RECORDS", counts.records),

@@ -50,6 +50,7 @@ impl Here {
             whole: false,
             reduces,
             map_output: self.dir.path().join(format!("out-{start}")),
+            other_outputs: Vec::new(),
             conf: Conf::default(),
         }
     }

@@ -171,6 +171,7 @@ fn run(
                 whole: split.whole,
                 reduces: spec.reduces,
                 map_output: PathBuf::from(&start.map_output),
+                other_outputs: start.other_map_outputs.iter().map(PathBuf::from).collect(),
                 conf,
             };
             run_map(&job, &task, &mut io)
