@@ -159,6 +159,7 @@ fn measure(
         whole: false,
         reduces: 4,
         map_output: here.0.join("output"),
+        other_outputs: Vec::new(),
         conf,
     };
     let start = cpu_seconds();

@@ -13,13 +13,16 @@ pub trait Emit {
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError>;
 }
 
+/// A key and a value, lent.
+pub type Pair<'a> = (&'a [u8], &'a [u8]);
+
 /// The values of one key group, one after the other.
 pub trait Values {
     /// The next value; the bytes are lent until the next call.
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError>;
 
     /// The next value with the key that came with it.
-    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError>;
+    fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError>;
 
     /// The key that came with the value returned last: under a grouping comparator it may differ from the group's
     /// first (secondary sort).

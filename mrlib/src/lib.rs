@@ -22,7 +22,7 @@ pub mod streaming;
 pub mod task;
 pub mod typed;
 
-pub use api::{Emit, KeyOrder, Mapper, Partitioner, Pass, Reducer, Values};
+pub use api::{Emit, KeyOrder, Mapper, Pair, Partitioner, Pass, Reducer, Values};
 pub use conf::Conf;
 pub use context::{Context, Counter};
 pub use error::TaskError;

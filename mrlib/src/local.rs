@@ -191,7 +191,7 @@ impl Work<'_> {
                 scope.spawn(|| {
                     while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < tasks)
                     {
-                        let outcome = self.stop.check().and_then(|_| one(index));
+                        let outcome = self.stop.check().and_then(|()| one(index));
                         let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
                         match outcome {
                             Ok(outcome) => add(&mut ended.0, outcome.counters),
@@ -240,7 +240,8 @@ impl Work<'_> {
         conf.set(task::MAP_INPUT_LENGTH, (split.end - split.start).to_string());
         let map_output = self.map_output(index);
         let Split { start, end, whole, .. } = *split;
-        let task = MapTask { source, start, end, whole, reduces: self.run.reduces, map_output, conf };
+        let (reduces, other_outputs) = (self.run.reduces, Vec::new());
+        let task = MapTask { source, start, end, whole, reduces, map_output, other_outputs, conf };
         let mut io = self.io(&format!("m{index}"), self.temporary.join(part('m', index)))?;
         run_map(self.job, &task, &mut io)
     }

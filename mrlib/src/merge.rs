@@ -5,7 +5,7 @@
 //! merged.
 
 use crate::{
-    api::{KeyOrder, Values},
+    api::{KeyOrder, Pair, Values},
     engine::Scratch,
     error::TaskError,
     segment::{Run, SegmentReader, SegmentWriter, Stored},
@@ -379,7 +379,7 @@ impl<C: Cursor> Values for GroupedValues<'_, C> {
     }
 
     #[inline]
-    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError> {
+    fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError> {
         if self.advance()? { Ok(Some((self.cursor.key(), self.cursor.value()))) } else { Ok(None) }
     }
 

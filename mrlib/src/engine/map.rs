@@ -29,6 +29,8 @@ pub struct MapTask {
     pub reduces: u32,
     /// Where the map output goes (the index beside it); not used by a map-only job.
     pub map_output: PathBuf,
+    /// Where else it may go if the disk is full: best first.
+    pub other_outputs: Vec<PathBuf>,
     /// The job's settings.
     pub conf: Conf,
 }
@@ -51,7 +53,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
     let gzip = input::is_gzip(&task.source);
     let mut reading = Reading {
         context: Context::new(io.pulse(), io.stop()),
-        meter: Meter::new(settings.pace_map, true),
+        meter: Meter::new(settings.pace_map, true, io.pulse()),
         stop: io.stop(),
         pulse: io.pulse(),
         skip_bad: settings.skip_bad_records,
@@ -257,7 +259,7 @@ impl MapOutput {
         io: &mut dyn TaskIo,
     ) -> Result<TaskOutcome, TaskError> {
         let mut outcome = TaskOutcome::default();
-        let (stop, pulse, mut meter) = (io.stop(), io.pulse(), Meter::new(None, false));
+        let (stop, pulse, mut meter) = (io.stop(), io.pulse(), Meter::new(None, false, io.pulse()));
         match self {
             Self::Straight { sink, records, .. } => {
                 outcome.bytes_out = sink.bytes();
@@ -275,8 +277,8 @@ impl MapOutput {
                     pulse.beat();
                     stop.check()
                 };
-                let (index, counts) = buffer.finish(&task.map_output, &mut step)?;
-                index.write(&task.map_output)?;
+                let places = [std::slice::from_ref(&task.map_output), &task.other_outputs].concat();
+                let (index, counts) = buffer.finish(&places, &mut step)?;
                 outcome.bytes_out = index.stored();
                 for (name, value) in [
                     ("MAP_OUTPUT_RECORDS", counts.records),

@@ -1,6 +1,6 @@
 //! A task's clock: when to tell progress, and how long to wait if the task is paced.
 
-use super::{StopFlag, Wish};
+use super::{Pulse, StopFlag, Wish};
 use crate::error::TaskError;
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,8 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 /// The clock is read about this often: seldom enough to cost nothing, often enough for slow records.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 const RECORDS_MAX: u32 = 4096;
+/// A task that waits beats this often.
+const BEAT_EVERY: Duration = Duration::from_millis(500);
 
 /// To be asked at each record.
 #[derive(Debug)]
@@ -21,13 +23,14 @@ pub struct Meter {
     pace: Option<u64>,
     /// Whether a wish ends a wait, or only a kill.
     heeds: bool,
+    pulse: Pulse,
 }
 
 impl Meter {
     /// Starts now; `pace` in bytes a second. One that heeds wishes waits no longer when there is one.
-    pub fn new(pace: Option<u64>, heeds: bool) -> Self {
+    pub fn new(pace: Option<u64>, heeds: bool, pulse: Pulse) -> Self {
         let now = Instant::now();
-        Self { started: now, looked: now, told: now, records: 1, left: 1, pace, heeds }
+        Self { started: now, looked: now, told: now, records: 1, left: 1, pace, heeds, pulse }
     }
 
     /// At a record, of which `bytes` of the input have been read: waits if the task is ahead of its pace. True if it
@@ -60,7 +63,8 @@ impl Meter {
             if stop.wish()? != Wish::GoOn && self.heeds {
                 break;
             }
-            stop.rest(early, self.heeds);
+            stop.rest(early.min(BEAT_EVERY), self.heeds);
+            self.pulse.beat();
         }
         Ok(())
     }

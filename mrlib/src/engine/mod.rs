@@ -17,6 +17,7 @@ pub use meter::Meter;
 pub use pulse::Pulse;
 pub use reduce::{ReduceTask, run_reduce};
 pub use sample::{OpenInput, sample_keys};
+pub(crate) use scratch::disk_failed;
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
 pub(crate) use settings::record_bytes_max;

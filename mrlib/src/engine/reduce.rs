@@ -1,12 +1,13 @@
 //! Runs a reduce: shuffle, merge, reduce.
 //!
-//! Runs are merged in the order of their maps' places in the input, whatever memory or disk they came to lie on, so that the same map
-//! outputs give the same output bytes. [`Watch`] is told of every record and every key group: it is the one place
-//! that knows how far the merge and the output are, where the stop flag is looked at, and where a pause will enter.
+//! Runs are merged in the order of their maps' places in the input, whatever memory or disk they came to lie on, so that
+//! the same map outputs give the same output bytes. [`Watch`] is told of every record and every key group: it is the one
+//! place that knows how far the merge and the output are, where the stop flag is looked at, and where a pause will
+//! enter.
 
 use super::{Meter, OutputSink, Progress, Pulse, Settings, StopFlag, TaskIo, TaskOutcome};
 use crate::{
-    api::{Emit, Pass, Reducer, Values},
+    api::{Emit, Pair, Pass, Reducer, Values},
     conf::Conf,
     context::Context,
     error::TaskError,
@@ -118,7 +119,7 @@ fn merge(
         return Ok(runs);
     }
     let order = SortOrder { keys: job.order, values: job.sort_values };
-    let (mut meter, pulse) = (Meter::new(None, false), io.pulse());
+    let (mut meter, pulse) = (Meter::new(None, false, io.pulse()), io.pulse());
     let mut step = || {
         if meter.tick(0, &stop)? {
             io.progress(&at_merge);
@@ -199,7 +200,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn new(io: &'a mut dyn TaskIo, input_bytes: u64, shuffled: u64, pace: Option<u64>) -> Self {
-        let (stop, meter) = (io.stop(), Meter::new(pace, false));
+        let (stop, meter) = (io.stop(), Meter::new(pace, false, io.pulse()));
         let mut watch = Self { io, stop, meter, input_bytes, shuffled, read: 0, bytes_out: 0, status: None };
         watch.tell();
         watch
@@ -256,7 +257,7 @@ impl<V: Values> Values for Watched<'_, '_, V> {
     }
 
     #[inline]
-    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError> {
+    fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError> {
         let pair = self.values.next_pair()?;
         if let Some((_, value)) = pair {
             self.watch.record(self.record_bytes + value.len())?;

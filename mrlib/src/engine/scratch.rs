@@ -75,7 +75,8 @@ impl Scratch {
     }
 }
 
-fn disk_failed(error: &TaskError) -> bool {
+/// Whether it is a disk that is full or broken: another may do.
+pub(crate) fn disk_failed(error: &TaskError) -> bool {
     let TaskError::Io { source, .. } = error else { return false };
     matches!(
         source.kind(),

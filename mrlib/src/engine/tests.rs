@@ -50,6 +50,7 @@ impl Here {
             whole: false,
             reduces,
             map_output: self.dir.path().join(format!("out-{start}")),
+            other_outputs: Vec::new(),
             conf: Conf::default(),
         }
     }
@@ -278,8 +279,8 @@ fn a_program_with_too_many_counters_fails_in_words() {
         }
     }
     let mut here = Here::new();
-    let lines: String = (0..20_000).map(|n| format!("word{n}\n")).collect();
-    let source = here.file("text", lines.as_bytes());
+    let lines: Vec<u8> = (0..20_000).flat_map(|n| format!("word{n}\n").into_bytes()).collect();
+    let source = here.file("text", &lines);
     let job = Job::map(|_| Ok(Counting)).reduce(|_| Ok(Sum));
     let error = run_map(&job, &here.task(&source, 0, u64::MAX, 1), &mut here).unwrap_err().to_string();
     assert!(error.contains("more than 1000 counters"), "{error}");
@@ -287,7 +288,8 @@ fn a_program_with_too_many_counters_fails_in_words() {
 
 #[test]
 fn the_record_at_hand_is_known_and_what_is_put_out_shows() {
-    struct Looking(Pulse, Arc<Mutex<Vec<(Option<u64>, u64)>>>);
+    type Seen = Arc<Mutex<Vec<(Option<u64>, u64)>>>;
+    struct Looking(Pulse, Seen);
     impl Mapper for Looking {
         fn map(&mut self, _: &[u8], _: &[u8], out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
             out.emit(b"k", b"v")?;
@@ -298,7 +300,7 @@ fn the_record_at_hand_is_known_and_what_is_put_out_shows() {
     for reduces in [0, 1] {
         let mut here = Here::new();
         let source = here.file("text", b"one\ntwo\nthree\n");
-        let (seen, pulse) = (Arc::default(), here.pulse.clone());
+        let (seen, pulse) = (Seen::default(), here.pulse.clone());
         let log = Arc::clone(&seen);
         let job = Job::map(move |_| Ok(Looking(pulse.clone(), Arc::clone(&log)))).reduce(|_| Ok(Sum));
         run_map(&job, &here.task(&source, 0, 100, reduces), &mut here).unwrap();
@@ -322,11 +324,15 @@ fn a_paced_map_takes_its_time_and_tells() {
     assert!(!here.told.is_empty());
     assert!(here.told.iter().all(|told| (0.0..=1.0).contains(&told.done) && told.stage == "map"));
     assert!(here.told.is_sorted_by_key(|told| told.bytes_in));
-    // Waiting does not make it deaf.
+    // Waiting does not make it deaf, and it is no hanging.
     task.conf.set("pace.map", "1");
     let stop = here.stop.clone();
+    here.pulse = Pulse::default();
+    let pulse = here.pulse.clone();
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(20));
+        while pulse.count() < 3 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         stop.set("enough");
     });
     assert!(matches!(run_map(&words(None), &task, &mut here), Err(TaskError::Stopped(_))));
@@ -375,6 +381,19 @@ fn a_total_order_by_sampling() {
     assert_eq!(keys.len(), 20_000);
     let wrong = MapTask { reduces: 5, ..task };
     assert!(run_map(&job, &wrong, &mut here).unwrap_err().to_string().contains("for 4 reduces"));
+}
+
+#[test]
+fn a_sample_passes_over_bad_records_if_the_job_does() {
+    let mut here = Here::new();
+    let source = here.file("text", b"good\nbad\nfine\n");
+    let mut conf = Conf::default();
+    let mut sample = |conf: &Conf| {
+        sample_keys(&words(None), conf, &[(source.clone(), 14)], 100, &mut |path| here.open_input(path))
+    };
+    assert!(sample(&conf).is_err());
+    conf.set("skip.bad.records", "true");
+    assert_eq!(sample(&conf).unwrap(), [b"good", b"fine"]);
 }
 
 #[test]

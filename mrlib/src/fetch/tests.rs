@@ -1,7 +1,9 @@
 //! A shuffle against servers that misbehave.
 
+mod here;
+
 use super::*;
-use crate::segment::{Extent, Index, SegmentWriter, Stored};
+use crate::segment::{Extent, Stored};
 use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
 use std::{
     collections::BTreeMap,
@@ -382,18 +384,6 @@ fn a_disk_here_that_takes_nothing_blames_nobody_else() {
 }
 
 #[test]
-fn trouble_of_our_own_with_an_output_here_blames_nobody_else() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("output");
-    std::fs::write(&path, b"").expect("a disk");
-    std::fs::create_dir(Index::path_of(&path)).expect("a disk");
-    let mut shuffle = Shuffle::new(1, vec![local("job_1.m0.0", &path)]);
-    let error = shuffle.run().expect_err("a folder cannot be read");
-    assert!(matches!(error, TaskError::Io { .. }), "{error}");
-    assert!(shuffle.unfetched.is_empty(), "the map is not to run again for that");
-}
-
-#[test]
 fn outputs_come_in_the_order_of_their_places() {
     let server = Server::start(|_, _| Manner::Well);
     let places = [(2, 0), (0, 500), (1, 0), (0, 0), (0, 0)];
@@ -412,36 +402,6 @@ fn outputs_come_in_the_order_of_their_places() {
     assert_eq!(order, ["job_1.m3.0", "job_1.m4.0", "job_1.m1.0", "job_1.m2.0", "job_1.m0.0"]);
 }
 
-fn local(attempt: &str, path: &std::path::Path) -> MapEvent {
-    let (attempt, local_path) = (attempt.to_owned(), path.display().to_string());
-    let available = MapAvailable { attempt, local_path, ..MapAvailable::default() };
-    MapEvent { kind: Some(map_event::Kind::Available(available)) }
-}
-
-#[test]
-fn an_output_here_is_not_kept_open() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let write = |map: u32, bytes: usize| {
-        let path = folder.path().join(format!("m{map}"));
-        let mut writer = SegmentWriter::create(&path, PARTITION + 1, false).expect("a disk");
-        if bytes > 0 {
-            writer.append(PARTITION, b"key", &vec![b'x'; bytes]).expect("a disk");
-        }
-        writer.finish().and_then(|index| index.write(&path)).expect("a disk");
-        local(&format!("job_1.m{map}.0"), &path)
-    };
-    let events = vec![write(0, 0), write(1, 10), write(2, 3 << 20)];
-    let mut shuffle = Shuffle::new(3, events);
-    let (feed, options, scratch, stop) =
-        (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
-    let runs = fetch_all(&feed, &options, &scratch, &stop, &mut shuffle).expect("sound outputs");
-    let kinds: Vec<_> = runs.iter().map(|(_, run)| (&run.stored, run.verified)).collect();
-    assert!(matches!(kinds[..], [(Stored::Memory(_), true), (Stored::File(_), true)]), "{kinds:?}");
-    for (_, run) in &runs {
-        assert!(run.open().and_then(|mut reader| reader.next()).expect("sound"));
-    }
-}
-
 #[test]
 fn stop_ends_a_fetch_from_a_silent_server() {
     let server = Server::start(|_, _| Manner::Silent);
@@ -456,38 +416,6 @@ fn stop_ends_a_fetch_from_a_silent_server() {
     teller.join().expect("no panic");
     assert_eq!(error.to_string(), "stopped: preempted");
     assert!(shuffle.beats > 0, "whoever waits is alive");
-}
-
-#[test]
-fn output_on_this_node_is_read_in_place_after_it_was_verified() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let write = |attempt: &str| {
-        let path = folder.path().join(attempt);
-        let mut writer = SegmentWriter::create(&path, PARTITION + 1, false).expect("a disk");
-        writer.append(PARTITION, attempt.as_bytes(), b"value").expect("a disk");
-        let index = writer.finish().expect("a disk");
-        index.write(&path).expect("a disk");
-        path
-    };
-    let (good, bad, again) = (write("job_1.m0.0"), write("job_1.m1.0"), write("job_1.m1.1"));
-    let mut bytes = std::fs::read(&bad).expect("a disk");
-    *bytes.last_mut().expect("not empty") ^= 1;
-    std::fs::write(&bad, bytes).expect("a disk");
-    let mut shuffle = Shuffle::new(2, vec![local("job_1.m0.0", &good), local("job_1.m1.0", &bad)]);
-    let replacement = local("job_1.m1.1", &again);
-    let mut told = false;
-    shuffle.on_news = Box::new(move |unfetched, _| {
-        if unfetched.is_empty() || std::mem::replace(&mut told, true) {
-            return Vec::new();
-        }
-        assert_eq!(unfetched, ["job_1.m1.0"]);
-        vec![withdrawn("job_1.m1.0"), replacement.clone()]
-    });
-    let came = shuffle.run().expect("both are there");
-    assert_eq!(came.keys().collect::<Vec<_>>(), ["job_1.m0.0", "job_1.m1.1"]);
-    let extent = Index::read(&good).expect("a disk").extents[PARTITION as usize];
-    let whole = std::fs::read(&good).expect("a disk");
-    assert_eq!(came["job_1.m0.0"], whole[extent.offset as usize..][..extent.stored as usize]);
 }
 
 #[test]

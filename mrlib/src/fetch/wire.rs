@@ -5,7 +5,7 @@
 //! u64, crc32c u32 of the stored bytes, then exactly those; if not: u16 length and a message. All numbers are little
 //! endian.
 
-use crate::segment::Extent;
+use crate::{segment::Extent, task::limits::start_of};
 use bytes::{Buf as _, BufMut as _};
 use std::io::{self, Read};
 
@@ -76,7 +76,7 @@ pub fn coming(extent: &Extent) -> Vec<u8> {
 
 /// The bytes of another answer. A long message is cut.
 pub fn refusal(status: u8, message: &str) -> Vec<u8> {
-    let message = &message.as_bytes()[..message.floor_char_boundary(usize::from(u16::MAX))];
+    let message = start_of(message, usize::from(u16::MAX)).as_bytes();
     let mut bytes = Vec::with_capacity(3 + message.len());
     bytes.put_u8(status);
     bytes.put_u16_le(message.len() as u16);

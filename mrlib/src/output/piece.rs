@@ -52,7 +52,13 @@ pub struct PieceWriter {
 impl PieceWriter {
     /// Writes to `target`.
     pub fn new(target: Target) -> Self {
-        Self { target, open: Open::Nothing, pieces: Vec::new(), portion: Vec::new(), handed_on: 0 }
+        Self::after(Vec::new(), target)
+    }
+
+    /// Goes on behind `pieces` that have been written and closed: numbers go on from theirs, and they are the first of
+    /// those that `finish` tells.
+    pub fn after(pieces: Vec<String>, target: Target) -> Self {
+        Self { target, open: Open::Nothing, pieces, portion: Vec::new(), handed_on: 0 }
     }
 
     /// Bytes written so far.

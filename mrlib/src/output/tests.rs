@@ -57,3 +57,15 @@ fn nowhere_still_counts() {
     assert_eq!(writer.bytes(), 4);
     assert!(writer.finish().expect("nothing can fail").is_empty());
 }
+
+#[test]
+fn a_writer_goes_on_behind_what_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("piece").display().to_string();
+    let there = vec!["/out/piece-00000".to_owned()];
+    let mut writer = PieceWriter::after(there.clone(), Target::Local(path.clone().into()));
+    assert!(writer.is_empty(), "what is there is not its own");
+    writer.write(b"more").expect("a sound disk");
+    assert_eq!(writer.finish().expect("a sound disk"), [there[0].clone(), path]);
+    assert_eq!(PieceWriter::after(there.clone(), Target::Nowhere).finish().expect("nothing can fail"), there);
+}

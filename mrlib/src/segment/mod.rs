@@ -22,7 +22,7 @@ mod writer;
 mod tests;
 
 pub use index::{Extent, Index};
-pub use reader::{Run, SegmentReader, Stored};
+pub use reader::{Place, Run, SegmentReader, Stored};
 pub use writer::SegmentWriter;
 
 /// Raw bytes in a block, but for a record that is longer by itself.

@@ -84,6 +84,8 @@ impl Run {
             records: 0,
             crc: (!self.verified).then_some(0),
             ahead: None,
+            block_at: 0,
+            start: 0,
             packed: Vec::new(),
             unpacked: Vec::new(),
             block: Block::Packed(0..0),
@@ -99,6 +101,35 @@ impl Run {
             _ => Ok(reader),
         }
     }
+
+    /// A reader at the door of the record that starts at `place`, as a reader of the same bytes has told it. What comes
+    /// before is not read, so the checksum is not looked at: a run that is read so is to be verified before.
+    pub fn open_at(&self, place: Place) -> Result<SegmentReader, TaskError> {
+        let mut reader = self.open()?;
+        reader.crc = None;
+        if place.block > self.extent.stored || place.raw > self.extent.raw {
+            return Err(reader.damaged("it is too short for the place to go on from"));
+        }
+        (reader.read, reader.raw) = (place.block, place.raw);
+        if !reader.next_block()? || place.at >= reader.end as u64 {
+            return Err(reader.damaged("no record starts at the place to go on from"));
+        }
+        (reader.value_end, reader.records) = (place.at as usize, place.records);
+        Ok(reader)
+    }
+}
+
+/// Where a record starts in a run, and what comes before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Of its block's header: stored bytes of the run before it.
+    pub block: u64,
+    /// Raw bytes of the run before that block.
+    pub raw: u64,
+    /// Raw bytes of the block before the record.
+    pub at: u64,
+    /// Records of the run before it.
+    pub records: u64,
 }
 
 #[derive(Debug)]
@@ -134,7 +165,11 @@ pub struct SegmentReader {
     ahead: Option<[u8; BLOCK_HEADER_BYTES]>,
     packed: Vec<u8>,
     unpacked: Vec<u8>,
+    /// Of the current block's header.
+    block_at: u64,
     block: Block,
+    /// Of the current record in the block.
+    start: usize,
     /// Of the current key in the block.
     at: usize,
     /// Of the block.
@@ -151,11 +186,12 @@ impl SegmentReader {
         if self.value_end == self.end && !self.next_block()? {
             return Ok(false);
         }
-        let block = &self.block()[self.value_end..];
+        self.start = self.value_end;
+        let block = &self.block()[self.start..];
         let Some((key_at, key, value)) = lengths(block) else {
             return Err(self.damaged("a record does not fit its block"));
         };
-        self.at = self.value_end + key_at;
+        self.at = self.start + key_at;
         self.value_at = self.at + key;
         self.value_end = self.value_at + value;
         self.records += 1;
@@ -172,6 +208,12 @@ impl SegmentReader {
     #[inline]
     pub fn value(&self) -> &[u8] {
         &self.block()[self.value_at..self.value_end]
+    }
+
+    /// Where the current record starts: [`Run::open_at`] goes on from there, with that record.
+    pub fn place(&self) -> Place {
+        let (at, records) = (self.start as u64, self.records.saturating_sub(1));
+        Place { block: self.block_at, raw: self.raw - self.end as u64, at, records }
     }
 
     /// Bytes of memory that it holds.
@@ -203,6 +245,7 @@ impl SegmentReader {
             Some(header) => header,
             None => self.header(left)?,
         };
+        self.block_at = self.read;
         let both = u64::from_le_bytes(header);
         let (stored, raw) = (both & u64::from(u32::MAX), both >> 32);
         let fits = stored <= left - BLOCK_HEADER_BYTES as u64 && raw <= self.extent.raw - self.raw;

@@ -76,6 +76,38 @@ proptest! {
     }
 
     #[test]
+    fn a_reader_goes_on_from_the_place_of_any_record(
+        records in records(),
+        compress: bool,
+        at in any::<prop::sample::Index>(),
+        wrong in 1u64..5,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let records: Vec<Record> = records.into_iter().map(|(_, key, value)| (0, key, value)).collect();
+        prop_assume!(!records.is_empty());
+        write(&path, 1, compress, &records);
+        let run = Run::of_file(path, 0).unwrap();
+        let at = at.index(records.len());
+        let mut reader = run.open().unwrap();
+        for _ in 0..=at {
+            prop_assert!(reader.next().unwrap());
+        }
+        let place = reader.place();
+        let mut again = run.open_at(place).unwrap();
+        for (_, key, value) in &records[at..] {
+            prop_assert!(again.next().unwrap());
+            prop_assert_eq!((again.key(), again.value()), (key.as_slice(), value.as_slice()));
+        }
+        prop_assert!(!again.next().unwrap(), "as many records as there should be");
+        // A place in other bytes is told, or seen at the end.
+        let place = Place { block: place.block + wrong, ..place };
+        if let Ok(mut reader) = run.open_at(place) {
+            while reader.next().is_ok_and(|more| more) {}
+        }
+    }
+
+    #[test]
     fn damage_is_told_never_read(
         records in records(),
         compress: bool,

@@ -16,7 +16,7 @@ mod tests;
 use crate::{
     api::{Emit, Reducer},
     context::Context,
-    engine::{Pulse, Scratch, ScratchFile, StopFlag},
+    engine::{Pulse, Scratch, ScratchFile, StopFlag, disk_failed},
     error::TaskError,
     merge::{Cursor, Groups, Merge, SortOrder, factor_for, next_pass},
     partition::Partitioning,
@@ -24,7 +24,11 @@ use crate::{
 };
 use combine::Combiner;
 use plain::Plain;
-use std::{fs::File, path::Path, sync::Arc};
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 use table::Table;
 
 /// Offsets in memory are of 32 bits.
@@ -116,15 +120,13 @@ impl MapBuffer {
         self.bytes
     }
 
-    /// Makes the map output at `path`; the index is the caller's to write.
-    pub(crate) fn finish(mut self, path: &Path, step: Step<'_>) -> Result<(Index, SortCounts), TaskError> {
-        let index = if self.spills.is_empty() {
-            let mut writer = self.writer(path)?;
-            self.write(&mut writer)?;
-            let index = writer.finish()?;
-            self.combined(self.held(), index.records());
-            index
-        } else {
+    /// Makes the map output and its index at the first of these paths whose disk takes it.
+    pub(crate) fn finish(
+        mut self,
+        paths: &[PathBuf],
+        step: Step<'_>,
+    ) -> Result<(Index, SortCounts), TaskError> {
+        if !self.spills.is_empty() {
             self.spill()?;
             // From here on memory is for the blocks of the runs being merged: one as it is stored, one unpacked.
             (self.table, self.plain) = (None, Plain::new(self.spec.order, 0));
@@ -141,8 +143,8 @@ impl MapBuffer {
                 self.spilled += made.1.records();
                 self.spills.splice(pass, [Spill { file: made.0, index: made.1 }]);
             }
-            self.merge(0..self.spills.len(), path, step)?
-        };
+        }
+        let index = self.write_output(paths, step)?;
         self.spilled += index.records();
         let mut counts = SortCounts {
             records: self.records,
@@ -156,6 +158,35 @@ impl MapBuffer {
             counts.combiner = combiner.context;
         }
         Ok((index, counts))
+    }
+
+    fn write_output(&mut self, paths: &[PathBuf], step: Step<'_>) -> Result<Index, TaskError> {
+        let before = self.combiner_values();
+        let mut last = None;
+        for path in paths {
+            self.put_back(&before);
+            let made = if self.spills.is_empty() {
+                self.write_memory(path)
+            } else {
+                self.merge(0..self.spills.len(), path, step)
+            };
+            match made.and_then(|index| index.write(path).map(|()| index)) {
+                Err(error) if disk_failed(&error) => last = Some(error),
+                made => return made,
+            }
+            // Best effort: the tracker clears what is left.
+            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(Index::path_of(path));
+        }
+        Err(last.unwrap_or_else(|| "a map without a place for its output: a bug of the tracker".into()))
+    }
+
+    fn write_memory(&mut self, path: &Path) -> Result<Index, TaskError> {
+        let mut writer = self.writer(path)?;
+        self.write(&mut writer)?;
+        let index = writer.finish()?;
+        self.combined(self.held(), index.records());
+        Ok(index)
     }
 
     fn writer(&self, path: &Path) -> Result<SegmentWriter, TaskError> {
@@ -200,15 +231,17 @@ impl MapBuffer {
         Ok(())
     }
 
-    /// The combiner's counters, for `put_back`.
-    fn combiner_values(&self) -> Vec<u64> {
-        self.combiner.as_ref().map_or_else(Vec::new, |combiner| combiner.context.values())
+    /// The combiner's counters, and what went in and out of it, for `put_back`.
+    fn combiner_values(&self) -> (Vec<u64>, u64, u64) {
+        let values = |one: &Combiner| (one.context.values(), one.records_in, one.records_out);
+        self.combiner.as_ref().map(values).unwrap_or_default()
     }
 
     /// What is written again, because a disk was full, is combined again, and counts once.
-    fn put_back(&mut self, values: &[u64]) {
+    fn put_back(&mut self, (values, records_in, records_out): &(Vec<u64>, u64, u64)) {
         if let Some(combiner) = &mut self.combiner {
             combiner.context.put_back(values);
+            (combiner.records_in, combiner.records_out) = (*records_in, *records_out);
         }
     }
 

@@ -8,7 +8,7 @@
 
 use super::{STEP_RECORDS, combine::Combiner};
 use crate::{
-    api::{KeyOrder, Values},
+    api::{KeyOrder, Pair, Values},
     engine::Pulse,
     error::TaskError,
     merge::{SortOrder, prefix},
@@ -107,7 +107,7 @@ impl Values for List<'_> {
         Ok(self.take())
     }
 
-    fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>, TaskError> {
+    fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError> {
         Ok(self.take().map(|value| (self.key, value)))
     }
 

@@ -106,8 +106,13 @@ fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
         buffer.emit(key, value).unwrap();
     }
     let path = dir.path().join("out");
-    let (index, counts) = buffer.finish(&path, &mut || Ok(())).unwrap();
-    index.write(&path).unwrap();
+    // The device is full, whatever is written to it; nothing is for no pairs.
+    let full = dir.path().join("full");
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let places = if pairs.is_empty() { vec![path.clone()] } else { vec![full.clone(), path.clone()] };
+    let (index, counts) = buffer.finish(&places, &mut || Ok(())).unwrap();
+    assert_eq!(Index::read(&path).unwrap(), index);
+    assert!(pairs.is_empty() || full.symlink_metadata().is_err(), "what is left of it is removed");
     for disk in disks {
         assert_eq!(std::fs::read_dir(disk).unwrap().count(), 0, "spills are removed");
     }
@@ -290,7 +295,7 @@ fn a_spill_that_is_written_again_counts_once() {
         for n in 0..20_000u32 {
             buffer.emit(format!("key {}", n % 1000).as_bytes(), &1u64.to_le_bytes()).unwrap();
         }
-        let (_, counts) = buffer.finish(&dir.path().join("out"), &mut || Ok(())).unwrap();
+        let (_, counts) = buffer.finish(&[dir.path().join("out")], &mut || Ok(())).unwrap();
         (counts.combiner.counters(), counts.combine_in, counts.combine_out, counts.spilled)
     };
     let counts = counted(false);
@@ -333,6 +338,6 @@ fn a_partitioner_or_combiner_that_misbehaves_is_told() {
         MapBuffer::new(spec(1000), Partitioning::Hash, Some(Box::new(Other)), scratch, Pulse::default());
     buffer.emit(b"a", b"").unwrap();
     buffer.emit(b"a", b"").unwrap();
-    let error = buffer.finish(&dir.path().join("out"), &mut || Ok(())).unwrap_err().to_string();
+    let error = buffer.finish(&[dir.path().join("out")], &mut || Ok(())).unwrap_err().to_string();
     assert_eq!(error, "the combiner put out key \"other\" for key \"a\": it must keep keys");
 }

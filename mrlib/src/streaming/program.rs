@@ -2,8 +2,8 @@
 //!
 //! No deadlock, whatever the sizes of pipes and the habits of programs: one thread writes stdin, one reads stdout, one
 //! reads stderr, with short queues between them and the task. The task never waits for room on the way in without
-//! also taking what comes out. A program may stop reading early; what is left for it is dropped. What a program that has
-//! ended left running, with its pipes open, is not waited for. Bytes that move and words for us are signs of life.
+//! also taking what comes out. A program may stop reading early; what is left for it is dropped. What a program that
+//! has ended left running, with its pipes open, is not waited for. Bytes that move and words for us are signs of life.
 
 use super::{command::words, report::Reports};
 use crate::{conf::Conf, context::Context, error::TaskError, task};
@@ -198,7 +198,7 @@ impl Program {
             self.reports.give(context);
         }
         if status.success() {
-            return Ok(());
+            return context.check();
         }
         let (name, words) = (&self.name, self.reports.last_lines());
         let last = if words.is_empty() { String::new() } else { format!("; its last words:\n{words}") };

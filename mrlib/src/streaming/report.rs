@@ -2,7 +2,7 @@
 
 use crate::{
     context::Context,
-    task::limits::{COUNTER_NAME_BYTES_MAX, COUNTERS_MAX, short_status},
+    task::limits::{COUNTER_NAME_BYTES_MAX, COUNTERS_MAX, short_status, start_of},
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -53,7 +53,7 @@ impl Reports {
             && let Ok(by) = by.trim().parse::<u64>()
         {
             // More, or longer, is refused where they are counted.
-            let name = &name[..name.floor_char_boundary(COUNTER_NAME_BYTES_MAX + 4)];
+            let name = start_of(name, COUNTER_NAME_BYTES_MAX + 4);
             if said.counters.len() <= COUNTERS_MAX {
                 let counter = said.counters.entry(name.replacen(',', ":", 1)).or_default();
                 *counter = counter.saturating_add(by);

@@ -14,7 +14,7 @@ const LEFT_OUT: &str = "\n[...]\n";
 
 /// A status line, short enough.
 pub fn short_status(mut status: String) -> String {
-    status.truncate(status.floor_char_boundary(STATUS_BYTES_MAX));
+    status.truncate(start_of(&status, STATUS_BYTES_MAX).len());
     status
 }
 
@@ -24,8 +24,14 @@ pub fn short_failure(why: String) -> String {
         return why;
     }
     let half = (FAILURE_BYTES_MAX - LEFT_OUT.len()) / 2;
-    let (head, tail) = (why.floor_char_boundary(half), why.ceil_char_boundary(why.len() - half));
-    [&why[..head], LEFT_OUT, &why[tail..]].concat()
+    let tail = (why.len() - half..why.len()).find(|at| why.is_char_boundary(*at)).unwrap_or(why.len());
+    [start_of(&why, half), LEFT_OUT, &why[tail..]].concat()
+}
+
+/// The first characters of a text, so many bytes at the most.
+pub(crate) fn start_of(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
 }
 
 /// Whether a task may have these counters; else what is wrong with them.
@@ -47,7 +53,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.len() <= COUNTER_NAME_BYTES_MAX {
         return Ok(());
     }
-    let start = &name[..name.floor_char_boundary(40)];
+    let start = start_of(name, 40);
     Err(format!(
         "the name of counter \"{start}...\" has {} bytes: {COUNTER_NAME_BYTES_MAX} at most",
         name.len()

@@ -122,18 +122,16 @@ fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, make: Arc<M
     thread::spawn(move || {
         let words = remember_panics();
         let run = AssertUnwindSafe(|| run(&umbilical, &start, &spec, make.as_ref()));
-        let outcome = match panic::catch_unwind(run) {
-            Ok(outcome) => outcome.map_err(|error| error.to_string()),
-            Err(_) => {
-                let words = words.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                Err(match (&spec.input, umbilical.pulse().record()) {
-                    (Some(task_spec::Input::Split(split)), Some(offset)) => {
-                        format!("record at {}:{offset}: {words}", split.source)
-                    }
-                    _ => words,
-                })
-            }
-        };
+        let outcome = panic::catch_unwind(run).map(|outcome| outcome.map_err(|error| error.to_string()));
+        let outcome = outcome.unwrap_or_else(|_| {
+            let words = words.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Err(match (&spec.input, umbilical.pulse().record()) {
+                (Some(task_spec::Input::Split(split)), Some(offset)) => {
+                    format!("record at {}:{offset}: {words}", split.source)
+                }
+                _ => words,
+            })
+        });
         // Nobody listens only if the process is ending.
         let _ = sender.send(outcome);
     });
@@ -173,6 +171,7 @@ fn run(
                 whole: split.whole,
                 reduces: spec.reduces,
                 map_output: PathBuf::from(&start.map_output),
+                other_outputs: start.other_map_outputs.iter().map(PathBuf::from).collect(),
                 conf,
             };
             run_map(&job, &task, &mut io)

@@ -81,7 +81,7 @@ impl FileSystem {
         String::from_utf8(bytes).expect("text")
     }
 
-    /// Runs one attempt in a process of its own.
+    /// Runs one attempt of a built-in program.
     fn run(
         &self,
         attempt: &str,
@@ -90,7 +90,19 @@ impl FileSystem {
         input: task_spec::Input,
         conf: &[(&str, &str)],
     ) -> Tracker {
-        let mut tracker = Tracker::with_mrtask();
+        self.run_in(Tracker::with_mrtask(), attempt, program, reduces, input, conf)
+    }
+
+    /// Runs one attempt in this process of its own.
+    fn run_in(
+        &self,
+        mut tracker: Tracker,
+        attempt: &str,
+        program: &str,
+        reduces: u32,
+        input: task_spec::Input,
+        conf: &[(&str, &str)],
+    ) -> Tracker {
         let spec = TaskSpec {
             attempt: attempt.into(),
             user: "tester".into(),
@@ -197,6 +209,17 @@ fn map_only_output_goes_to_pieces_and_a_failed_map_leaves_none() {
     let left = runtime.block_on(files.client.walk(&path("/out"))).expect("a folder");
     let left: Vec<&str> = left.iter().filter(|status| !status.is_dir).map(|s| s.path.as_str()).collect();
     assert_eq!(left, ["/out/_temporary/job_1/job_1.m0.0/piece-00000"]);
+}
+
+#[test]
+fn a_record_that_a_mapper_panics_at_is_named() {
+    let runtime = runtime();
+    let files = runtime.block_on(up());
+    runtime.block_on(files.write("/in", b"good\ngood\npanic\ngood\n"));
+    let split = Split { source: "/in".into(), start: 0, end: 21, whole: false };
+    let (own, input) = (Tracker::with_own_program(), task_spec::Input::Split(split));
+    let why = failed(files.run_in(own, "job_1.m0.0", "any", 1, input, &[]).end());
+    assert!(why.starts_with("record at /in:10: panicked") && why.ends_with("this mapper panics"), "{why}");
 }
 
 #[test]

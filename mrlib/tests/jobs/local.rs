@@ -161,6 +161,11 @@ fn no_input_gives_empty_parts() {
     let mut bench = Bench::new(&[String::new()]);
     let (parts, _) = bench.run(|conf| registry::job("wordcount", conf), 2, &[]).expect("a good job");
     assert_eq!(parts, ["", ""]);
+    // As on a cluster, an empty file is no record, also where a file is one.
+    let mut bench = Bench::new(&[String::new(), "x".into()]);
+    let whole = [("input.format", "whole")];
+    let (_, counters) = bench.run(|conf| registry::job("identity", conf), 0, &whole).expect("a good job");
+    assert_eq!(counters["MAP_INPUT_RECORDS"], 1);
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Tracker {
     }
 
     /// Starts this binary as a job binary.
-    fn with_own_program() -> Self {
+    pub(crate) fn with_own_program() -> Self {
         Self::with(own_program())
     }
 
@@ -352,7 +352,8 @@ fn own_program_main() {
 struct Nothing;
 
 impl Mapper for Nothing {
-    fn map(&mut self, _: &[u8], _: &[u8], _: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+    fn map(&mut self, _: &[u8], line: &[u8], _: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+        assert!(line != b"panic", "this mapper panics");
         Ok(())
     }
 }
