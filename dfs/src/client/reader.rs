@@ -23,7 +23,7 @@ const RUN_BLOCKS_MAX: usize = 16;
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a reader that may skip looks for a replica of a block.
-const LOST_AFTER: Duration = Duration::from_secs(3);
+const LOST_AFTER: Duration = Duration::from_millis(1500);
 /// Zeros handed out at a time in place of lost bytes.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
@@ -319,7 +319,8 @@ impl ReadFile {
         let fresh = self.trouble.take().filter(|trouble| trouble.block == block);
         let trouble = self.trouble.insert(fresh.unwrap_or_else(|| Trouble::with(block)));
         let since = *trouble.out_since.get_or_insert_with(Instant::now);
-        let listener = self.client.inner.options.listener.as_ref();
+        // One that skips does not wait long, and says in the end what it skipped.
+        let listener = self.client.inner.options.listener.as_ref().filter(|_| !self.skip_lost);
         let wait = trouble.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
         let what = format!("a good replica of {block} of {}, at byte {at}", self.path);
         let why = tell(&trouble.tried);
