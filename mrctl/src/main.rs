@@ -63,6 +63,8 @@ enum Command {
     Logs(job::look::Logs),
     /// Stop a job
     Kill(job::look::One),
+    /// Take an attempt's slot back
+    Preempt(job::preempt::Args),
     /// Print a job's history, as JSON lines
     History(job::look::One),
     /// List the built-in programs
@@ -104,6 +106,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Counters(args) => job::look::counters(args, &cli.target).await,
         Command::Logs(args) => job::look::logs(args, &cli.target).await,
         Command::Kill(args) => job::look::kill(args, &cli.target).await,
+        Command::Preempt(args) => job::preempt::run(args, &cli.target).await,
         Command::History(args) => job::look::history(args, &cli.target).await,
         Command::Programs(args) => job::look::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
@@ -176,6 +179,7 @@ mod tests {
             "fs safemode off",
             "drain node1 --deadline 120s --json",
             "nodes --json",
+            "preempt job_7.m3.0 --how split",
             "chaos kill node1 --daemon datanode",
             "chaos restart namenode",
             "bench dfs --size 1GiB --only write,read --json",

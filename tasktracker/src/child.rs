@@ -16,7 +16,7 @@ use crate::{
     talk::{Outcome, Talk},
 };
 use mrlib::{segment::Index, task::limits::short_failure};
-use proto::mr::{TaskResult, TaskSpec, TaskStart, ToTask};
+use proto::mr::{Recall, TaskResult, TaskSpec, TaskStart, ToTask};
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc};
 use tokio::sync::mpsc;
 
@@ -27,6 +27,8 @@ pub(crate) enum Command {
     News(MapNews),
     /// End at once.
     Kill(String),
+    /// End by itself, in this way.
+    Ask(Recall, String),
 }
 
 /// What attempts need.
@@ -74,7 +76,7 @@ impl Nursery {
     }
 
     async fn live(&self, attempt: Attempt, spec: TaskSpec, mut commands: Commands) -> Ending {
-        let mut news = Vec::new();
+        let (mut news, mut asked) = (Vec::new(), None);
         let files = {
             let fetching = self.fetcher.files(attempt.job, &spec);
             tokio::pin!(fetching);
@@ -83,6 +85,7 @@ impl Nursery {
                     files = &mut fetching => break files,
                     command = commands.recv() => match command {
                         Some(Command::News(more)) => news.push(more),
+                        Some(Command::Ask(how, why)) => asked = Some((how, why)),
                         Some(Command::Kill(why)) => return Ending::Killed(why),
                         None => return Ending::Killed("the tracker stops".into()),
                     },
@@ -122,6 +125,9 @@ impl Nursery {
         }
         for more in news {
             talk.pass_on(more);
+        }
+        if let Some((how, why)) = asked {
+            talk.ask(how, why);
         }
         talk.run(&mut commands).await;
         self.conclude(attempt, talk, work).await

@@ -106,6 +106,10 @@ impl Driver {
                 tracing::debug!(%attempt, why, "stopping");
                 self.command(attempt, Command::Kill(why));
             }
+            Action::Ask(attempt, how, why) => {
+                tracing::debug!(%attempt, ?how, why, "asking for its slot");
+                self.command(attempt, Command::Ask(how, why));
+            }
             Action::News(reduce, mut news) => {
                 news.events = news.events.into_iter().map(|event| self.localised(event)).collect();
                 self.command(reduce, Command::News(news));

@@ -12,9 +12,7 @@ use crate::{
 };
 use mrlib::task::limits::{check_counters, short_failure, short_status};
 use prost::Message;
-use proto::mr::{
-    MapEvent, Progress, TaskMapEvents, TaskResult, TaskStart, ToTask, from_task, task_spec, to_task,
-};
+use proto::mr::{MapEvent, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, from_task, task_spec, to_task};
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -214,11 +212,17 @@ impl Talk {
     fn commanded(&mut self, command: Command) {
         match command {
             Command::News(news) => self.pass_on(news),
+            Command::Ask(how, why) => self.ask(how, why),
             Command::Kill(why) => {
                 self.stopped.get_or_insert(why);
                 self.process.handle.kill();
             }
         }
+    }
+
+    /// Asks it to end by itself.
+    pub(crate) fn ask(&mut self, how: Recall, why: String) {
+        self.send(to_task::Kind::Stop(TaskStop { why, how: how.into() }));
     }
 
     /// Tells it of maps, in messages of a moderate length.

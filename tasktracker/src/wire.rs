@@ -5,8 +5,8 @@ use crate::{
     ids::{Attempt, Job},
 };
 use proto::mr::{
-    self, AttemptReport, FetchFailure, FromTracker, RegisterTracker, ToTracker, attempt_report, from_tracker,
-    order, to_tracker,
+    self, AttemptReport, FetchFailure, FromTracker, RegisterTracker, SplitEnd, ToTracker, attempt_report,
+    from_tracker, order, to_tracker,
 };
 use std::time::Duration;
 
@@ -75,7 +75,10 @@ pub(crate) fn heartbeat(heartbeat: Heartbeat) -> FromTracker {
 fn report(report: Report) -> AttemptReport {
     let status = match report.status {
         Status::Running(progress) => attempt_report::Status::Running(progress),
-        Status::Ended(Ending::Succeeded { result, .. }) => attempt_report::Status::Succeeded(result),
+        Status::Ended(Ending::Succeeded { result, .. }) => match result.position {
+            Some(position) => attempt_report::Status::Split(SplitEnd { position, result: Some(result) }),
+            None => attempt_report::Status::Succeeded(result),
+        },
         Status::Ended(Ending::Failed(error)) => attempt_report::Status::Failed(error),
         Status::Ended(Ending::Killed(why)) => attempt_report::Status::Killed(why),
     };
@@ -112,7 +115,7 @@ fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
             let spec = launch.task.ok_or("a launch of nothing")?;
             Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec))
         }
-        order::Kind::Stop(stop) => Order::Stop(of_attempt(&stop.attempt)?, stop.why),
+        order::Kind::Stop(stop) => Order::Stop(of_attempt(&stop.attempt)?, stop.how(), stop.why),
         order::Kind::MapEvents(mr::MapEvents { job, first, events, maps }) => {
             let job = job.parse().map_err(|error| format!("{error}"))?;
             Order::MapEvents(job, MapNews { first, events, maps })

@@ -247,7 +247,7 @@ fn progress(phase: Phase, message: &pb::Progress) -> Progress {
 }
 
 fn result(message: pb::TaskResult) -> Result<AttemptResult, String> {
-    let pb::TaskResult { counters, pieces, bytes_out } = message;
+    let pb::TaskResult { counters, pieces, bytes_out, .. } = message;
     if counters.len() > COUNTERS_MAX {
         return Err(format!("reported {} counters: at most {COUNTERS_MAX}", counters.len()));
     }

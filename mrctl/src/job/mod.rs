@@ -3,6 +3,7 @@
 pub(crate) mod follow;
 pub(crate) mod look;
 pub(crate) mod model;
+pub(crate) mod preempt;
 mod sample;
 pub(crate) mod submit;
 mod tera;

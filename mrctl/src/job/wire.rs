@@ -1,6 +1,9 @@
 //! The JobTracker over gRPC: the only file here that knows wire types of jobs.
 
-use super::model::{Attempt, Job, Phase, Task, Tracker};
+use super::{
+    model::{Attempt, Job, Phase, Task, Tracker},
+    preempt::How,
+};
 use anyhow::{Context, Result, anyhow, bail};
 use dfs::client::ClientOptions;
 use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
@@ -140,6 +143,17 @@ impl JobTracker {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = pb::KillRequest { request_id, job: job.into() };
         self.client.clone().kill(self.request(message)).await.map_err(refusal)?;
+        Ok(())
+    }
+
+    pub(crate) async fn preempt(&self, attempt: &str, how: How) -> Result<()> {
+        let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
+        let how = match how {
+            How::Split => pb::Recall::Split,
+            How::Kill => pb::Recall::Kill,
+        };
+        let message = pb::PreemptRequest { request_id, attempt: attempt.into(), how: how.into() };
+        self.client.clone().preempt(self.request(message)).await.map_err(refusal)?;
         Ok(())
     }
 

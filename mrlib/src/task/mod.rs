@@ -97,8 +97,12 @@ fn attend(socket: &Path, make: Arc<MakeJob>) -> Result<(), TaskError> {
     let reader = stream.try_clone().map_err(broken())?;
     let umbilical = Arc::new(Umbilical::new(stream, maps));
     listen(umbilical.clone(), reader);
+    let end = match &spec.input {
+        Some(task_spec::Input::Split(split)) => Some(split.end),
+        _ => None,
+    };
     let ended = work(umbilical.clone(), start, spec, make);
-    let last = supervise(&umbilical, &ended).map_err(broken())?;
+    let last = supervise(&umbilical, &ended, end).map_err(broken())?;
     umbilical.send(last).map_err(broken())
 }
 
@@ -194,16 +198,17 @@ fn run(
     }
 }
 
-/// Tells progress until the task has ended; returns the last words.
-fn supervise(umbilical: &Umbilical, ended: &Ended) -> std::io::Result<from_task::Kind> {
+/// Tells progress until the task has ended; returns the last words. `end` is that of a map's range.
+fn supervise(umbilical: &Umbilical, ended: &Ended, end: Option<u64>) -> std::io::Result<from_task::Kind> {
     let mut stopped = None;
     loop {
         match ended.recv_timeout(TELL_PERIOD) {
             Ok(Ok(outcome)) => {
-                let TaskOutcome { mut counters, pieces, bytes_out, .. } = outcome;
+                let TaskOutcome { mut counters, pieces, bytes_out, position } = outcome;
+                let position = end.filter(|end| position < *end).map(|_| position);
                 counters.insert("CPU_MILLISECONDS".into(), process::cpu_milliseconds());
                 let counters = counters.into_iter().collect();
-                return Ok(from_task::Kind::Done(TaskResult { counters, pieces, bytes_out }));
+                return Ok(from_task::Kind::Done(TaskResult { counters, pieces, bytes_out, position }));
             }
             Ok(Err(why)) => return Ok(from_task::Kind::Failed(limits::short_failure(why))),
             Err(RecvTimeoutError::Disconnected) => {

@@ -2,11 +2,11 @@
 
 use super::frame::{read_frame, write_frame};
 use crate::{
-    engine::{Progress, Pulse, StopFlag},
+    engine::{Progress, Pulse, StopFlag, Wish},
     error::TaskError,
     fetch::MapFeed,
 };
-use proto::mr::{self, FromTask, ToTask, from_task, to_task};
+use proto::mr::{self, FromTask, Recall, ToTask, from_task, to_task};
 use std::{
     io,
     os::unix::net::UnixStream,
@@ -104,7 +104,7 @@ impl Umbilical {
         write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })
     }
 
-    /// Reads until the tracker's end is closed. Splits and pauses will enter here too.
+    /// Reads until the tracker's end is closed.
     pub(super) fn listen(&self, mut reader: UnixStream) -> Lost {
         loop {
             let heard = match read_frame::<ToTask>(&mut reader) {
@@ -119,7 +119,11 @@ impl Umbilical {
                     }
                 }
                 Some(to_task::Kind::Stop(stop)) => {
-                    self.stop.set(stop.why);
+                    match stop.how() {
+                        Recall::Kill => self.stop.set(stop.why),
+                        Recall::Split => self.stop.ask(Wish::Split),
+                        Recall::Pause => self.stop.ask(Wish::Pause),
+                    }
                     self.feed.ring();
                 }
                 // A second start, or something of a newer tracker.

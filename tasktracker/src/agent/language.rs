@@ -1,7 +1,7 @@
 //! What the agent hears and says.
 
 use crate::ids::{Attempt, Job};
-use proto::mr::{MapEvent, Progress, TaskResult, TaskSpec};
+use proto::mr::{MapEvent, Progress, Recall, TaskResult, TaskSpec};
 use std::time::Duration;
 
 /// Something that happened.
@@ -51,8 +51,8 @@ pub enum Event {
 pub enum Order {
     /// Run this.
     Launch(Attempt, Box<TaskSpec>),
-    /// Stop this, and say when it is gone. Splitting and pausing will be other ways to stop.
-    Stop(Attempt, String),
+    /// Have this give its slot back in that way, and say when it has.
+    Stop(Attempt, Recall, String),
     /// Entries of a job's map events, for its reduces.
     MapEvents(Job, MapNews),
     /// Delete whatever is left of a job.
@@ -95,6 +95,8 @@ pub enum Action {
     Start(Attempt, Box<TaskSpec>),
     /// End it at once.
     Kill(Attempt, String),
+    /// Ask it to end by itself: a map where it stands, a reduce with its state put aside.
+    Ask(Attempt, Recall, String),
     /// Tell a reduce about maps.
     News(Attempt, MapNews),
     /// Delete a job's files, and say when they are gone; nothing of it runs any more.

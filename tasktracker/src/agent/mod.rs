@@ -21,7 +21,7 @@ pub use language::*;
 pub use telling::ENDED_BYTES;
 
 use crate::ids::{Attempt, Job, Phase};
-use proto::mr::{MapEvent, Progress, TaskSpec};
+use proto::mr::{MapEvent, Progress, Recall, TaskSpec};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -239,7 +239,7 @@ impl Agent {
             self.acked = number;
             match order {
                 Order::Launch(attempt, spec) => self.launch(now, attempt, spec, out),
-                Order::Stop(attempt, why) => self.stop(now, attempt, why, out),
+                Order::Stop(attempt, how, why) => self.stop(now, attempt, how, why, out),
                 Order::MapEvents(job, news) => self.learn(job, news, out),
                 Order::Clean(job) => self.clean(job, out),
                 Order::Unknown => {}
@@ -275,14 +275,15 @@ impl Agent {
         self.spread_news(attempt.job, out);
     }
 
-    fn stop(&mut self, now: Instant, attempt: Attempt, why: String, out: &mut Vec<Action>) {
+    fn stop(&mut self, now: Instant, attempt: Attempt, how: Recall, why: String, out: &mut Vec<Action>) {
         let told = self.tells_end_of(attempt);
         match self.running.get_mut(&attempt) {
-            Some(running) if running.stopped.is_none() => {
+            Some(running) if running.stopped.is_none() && how == Recall::Kill => {
                 running.stopped = Some(why.clone());
-                // The one way to stop so far. A split or a pause will be asked of the process here instead.
                 out.push(Action::Kill(attempt, why));
             }
+            // How that went shows in its last word. Asked twice, it has heard it once.
+            Some(running) if running.stopped.is_none() => out.push(Action::Ask(attempt, how, why)),
             Some(_) => {}
             None if told => {}
             None => self.tell(now, attempt, Ending::Killed("it does not run here".into())),

@@ -13,6 +13,7 @@ mod jobs_harm;
 mod jobs_inputs;
 mod jobs_long;
 mod jobs_order;
+mod jobs_preempt;
 mod jobs_programs;
 mod jobs_retention;
 mod local_cluster;
