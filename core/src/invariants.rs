@@ -78,7 +78,8 @@ fn check_ranges(job: &Job) -> Result<(), String> {
     }
     for (root, mut ranges) in by_root {
         ranges.sort_unstable();
-        let split = job.spec.splits.get(root as usize).ok_or_else(|| format!("{}: no split {root}", job.id))?;
+        let split =
+            job.spec.splits.get(root as usize).ok_or_else(|| format!("{}: no split {root}", job.id))?;
         let (mut at, mut whole) = (split.start, true);
         for (start, end) in &ranges {
             whole &= *start == at;
@@ -111,7 +112,9 @@ fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
 fn check_sums(job: &Job) -> Result<(), String> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     let winners = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]).filter_map(Task::winner);
-    for (name, value) in winners.filter_map(|winner| winner.result.as_ref()).flat_map(|result| &result.counters) {
+    for (name, value) in
+        winners.filter_map(|winner| winner.result.as_ref()).flat_map(|result| &result.counters)
+    {
         *sums.entry(name).or_default() += value;
     }
     let kept = job.counters.iter().filter(|(_, value)| **value > 0);

@@ -80,7 +80,8 @@ impl Scheduler for Anyhow {
 impl Anyhow {
     /// Takes some slot of a tracker back, by any means; whether that may be is the plan's to say.
     fn take_back(&mut self, plan: &mut Plan<'_>, tracker: TrackerId) {
-        let running = plan.cluster().tracker(tracker).map(|tracker| tracker.running.clone()).unwrap_or_default();
+        let running =
+            plan.cluster().tracker(tracker).map(|tracker| tracker.running.clone()).unwrap_or_default();
         let attempts: Vec<AttemptId> = running.map.into_iter().chain(running.reduce).collect();
         if attempts.is_empty() {
             return;
@@ -444,7 +445,8 @@ impl World {
     /// What comes of an attempt that gives its slot back: at times it has done nothing, or all.
     fn yielded(&mut self, at: usize, attempt: AttemptId, how: Recall) -> AttemptStatus {
         let task = self.mind.cluster().task(attempt.task);
-        let known = task.and_then(|task| task.attempts.get(attempt.number as usize).map(|known| (task, known)));
+        let known =
+            task.and_then(|task| task.attempts.get(attempt.number as usize).map(|known| (task, known)));
         let (start, end, stage) = known
             .map_or((0, 0, Stage::Shuffle), |(task, known)| (task.start, known.end, known.progress.stage));
         let result = AttemptResult {
@@ -612,7 +614,8 @@ impl World {
 
     /// Nothing is held any more.
     fn let_go(&mut self) {
-        let held = self.mind.cluster().active_jobs().flat_map(|job| &job.tasks.reduce).filter(|task| task.held);
+        let held =
+            self.mind.cluster().active_jobs().flat_map(|job| &job.tasks.reduce).filter(|task| task.held);
         let held: Vec<TaskId> =
             held.filter(|task| task.trying().next().is_none()).map(|task| task.id).collect();
         for task in held {
@@ -628,9 +631,8 @@ impl World {
         let idle = cluster
             .trackers()
             .all(|tracker| Phase::BOTH.into_iter().all(|phase| tracker.running[phase].is_empty()));
-        let at_rest = |body: &Body| {
-            body.running.is_empty() && body.ended.is_empty() && body.away_until <= self.now
-        };
+        let at_rest =
+            |body: &Body| body.running.is_empty() && body.ended.is_empty() && body.away_until <= self.now;
         idle && self.bodies.iter().all(at_rest) && cluster.jobs().all(mrcore::job::Job::is_over)
     }
 }

@@ -170,7 +170,8 @@ fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathErro
     for ((root, _), task) in parts {
         let result = task.winner().and_then(|winner| winner.result.as_ref());
         let pieces = result.map_or(&[][..], |result| &result.pieces);
-        let pieces: Vec<DfsPath> = pieces.iter().map(|piece| DfsPath::parse(piece)).collect::<Result<_, _>>()?;
+        let pieces: Vec<DfsPath> =
+            pieces.iter().map(|piece| DfsPath::parse(piece)).collect::<Result<_, _>>()?;
         let to = output.join(&format!("part-{}-{root:05}", phase.letter()))?;
         match moves.last_mut().filter(|part| part.to == to) {
             Some(part) => part.pieces.extend(pieces),

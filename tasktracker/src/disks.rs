@@ -38,7 +38,7 @@ use std::{
 };
 
 /// A folder that was full or failed gets no new attempt for this long, if there is another.
-const SHUN: Duration = Duration::from_secs(60);
+const SHUN: Duration = Duration::from_mins(1);
 /// With less than this, the disk of a process that ended without a word was full.
 const NO_ROOM: u64 = 1 << 20;
 

@@ -25,7 +25,7 @@ use tokio::io::AsyncWriteExt;
 /// Connections served at one time.
 const CONNECTIONS_MAX: usize = 512;
 /// A connection silent for this long is dropped.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const STACK_BYTES: usize = 256 << 10;
 
 /// The server.

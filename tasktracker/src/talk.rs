@@ -12,7 +12,10 @@ use crate::{
 };
 use mrlib::task::limits::{check_counters, short_failure, short_status};
 use prost::Message;
-use proto::mr::{MapEvent, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, from_task, task_spec, to_task};
+use proto::mr::{
+    MapEvent, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, from_task, task_spec,
+    to_task,
+};
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 

@@ -253,7 +253,8 @@ impl Cluster {
             .filter_map(Task::winner)
             .map(|attempt| (attempt.tracker, attempt.id))
             .collect();
-        let checkpoints: Vec<Checkpoint> = job.tasks.reduce.iter().filter_map(|task| task.checkpoint).collect();
+        let checkpoints: Vec<Checkpoint> =
+            job.tasks.reduce.iter().filter_map(|task| task.checkpoint).collect();
         for (tracker, attempt) in outputs {
             if let Some(tracker) = self.trackers.get_mut(&tracker) {
                 tracker.outputs.remove(&attempt);
@@ -451,7 +452,9 @@ impl Cluster {
 
     fn map_output_moved(&mut self, id: AttemptId) -> Result<(), Misfit> {
         let winner = self.task(id.task).and_then(Task::winner).filter(|winner| winner.id == id);
-        let Some(on) = winner.map(|winner| winner.tracker) else { return misfit(format!("{id} has no output")) };
+        let Some(on) = winner.map(|winner| winner.tracker) else {
+            return misfit(format!("{id} has no output"));
+        };
         self.job_mut(id.job())?.map_events.push(MapEvent::Available(id, on));
         Ok(())
     }

@@ -112,7 +112,13 @@ impl JobTracker {
 
     /// The first to finish counts. Tasks never rename, so this is the whole of a task's commit: one entry in the
     /// journal names the attempt whose pieces will be moved when the job is done.
-    pub(super) fn succeeded(&mut self, now: Time, id: AttemptId, result: AttemptResult, out: &mut Vec<Effect>) {
+    pub(super) fn succeeded(
+        &mut self,
+        now: Time,
+        id: AttemptId,
+        result: AttemptResult,
+        out: &mut Vec<Effect>,
+    ) {
         if !self.is_wanted(id) {
             return self.killed(now, id, "it was done after another attempt, or after its job", out);
         }
@@ -169,7 +175,8 @@ impl JobTracker {
     fn consider_blacklist(&mut self, now: Time, id: JobId, tracker: TrackerId, out: &mut Vec<Effect>) {
         let Some(job) = self.cluster.job(id) else { return };
         let failures = job.failures.get(&tracker).copied().unwrap_or(0);
-        let here = |id: &TrackerId| self.cluster.tracker(*id).is_some_and(|at| at.state != TrackerState::Lost);
+        let here =
+            |id: &TrackerId| self.cluster.tracker(*id).is_some_and(|at| at.state != TrackerState::Lost);
         let all = self.cluster.trackers().filter(|tracker| here(&tracker.id)).count();
         let most = (all as f64 * self.config.blacklist_share).floor() as usize;
         let turned_away = job.blacklist.iter().filter(|id| here(id)).count();

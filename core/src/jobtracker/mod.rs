@@ -170,11 +170,7 @@ impl JobTracker {
             Fact::MapOutputMoved { attempt } => {
                 self.news_for.insert(attempt.job());
             }
-            Fact::MapOutputLost { attempt, .. } => {
-                self.work_arrived = true;
-                self.news_for.insert(attempt.job());
-            }
-            Fact::MapSplit { attempt, .. } => {
+            Fact::MapOutputLost { attempt, .. } | Fact::MapSplit { attempt, .. } => {
                 self.work_arrived = true;
                 self.news_for.insert(attempt.job());
             }

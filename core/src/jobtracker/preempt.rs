@@ -30,7 +30,8 @@ impl JobTracker {
         by: &str,
         out: &mut Vec<Effect>,
     ) {
-        let same = self.cluster.attempt(id).and_then(|attempt| attempt.recalled).is_some_and(|(was, _)| was == how);
+        let same =
+            self.cluster.attempt(id).and_then(|attempt| attempt.recalled).is_some_and(|(was, _)| was == how);
         let reply = match self.cluster.may_recall(id, how) {
             Ok(()) => {
                 self.recall(now, id, how, &format!("{by} wants its slot"), how == Recall::Pause, out);
@@ -200,7 +201,8 @@ impl JobTracker {
         if let Some(attempt) = task.trying().next() {
             return Err(format!("{id} is not paused: {} is at it", attempt.id));
         }
-        let has_room = |on: TrackerId| self.cluster.free[id.phase].contains(&on) && !job.blacklist.contains(&on);
+        let has_room =
+            |on: TrackerId| self.cluster.free[id.phase].contains(&on) && !job.blacklist.contains(&on);
         match on {
             Some(on) if !has_room(on) => {
                 let name = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// What nodes may say of their patience: less would be a flood of keep-alives, more a wait without end.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
-const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+const TIMEOUT_MAX: Duration = Duration::from_mins(10);
 
 /// What a source has.
 pub(super) enum Next {

@@ -45,7 +45,7 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> p
         ended_ms: ms_or_0(job.ended),
         maps: Some(phase_status(job, Phase::Map)),
         reduces: Some(phase_status(job, Phase::Reduce)),
-        counters: if with_counters { job.counters.clone().into_iter().collect() } else { Default::default() },
+        counters: job.counters.clone().into_iter().filter(|_| with_counters).collect(),
         output: job.spec.output.clone(),
         inputs: spec::inputs(&job.spec),
         local_maps,

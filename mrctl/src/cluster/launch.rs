@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
 

@@ -30,7 +30,7 @@ use std::{
 
 const BYTES: u64 = 64 << 20;
 const VICTIM: &str = "node2";
-const HEAL: Duration = Duration::from_secs(60);
+const HEAL: Duration = Duration::from_mins(1);
 const WORDS: [&str; 16] = [
     "the", "slot", "waits", "for", "a", "map", "that", "splits", "and", "reduce", "holds", "then", "goes",
     "on", "with", "music",

@@ -15,7 +15,7 @@ use std::{
 /// How often a line is printed where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 /// How long a JobTracker that went away is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a person sees of a running job.
 enum Display {

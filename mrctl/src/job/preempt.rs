@@ -17,7 +17,9 @@ pub(crate) enum How {
 
 /// Take an attempt's slot back
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl preempt job_7.m3.0 --how split\n  mrctl preempt job_7.r0.0 --how kill")]
+#[command(
+    after_help = "Examples:\n  mrctl preempt job_7.m3.0 --how split\n  mrctl preempt job_7.r0.0 --how kill"
+)]
 pub(crate) struct Args {
     /// An attempt that runs, such as job_7.m3.0 (see `mrctl tasks`)
     attempt: String,

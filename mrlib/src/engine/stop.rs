@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_rest_ends_early_for_those_who_heed() {
         let stop = StopFlag::default();
-        let (other, long) = (stop.clone(), Duration::from_secs(600));
+        let (other, long) = (stop.clone(), Duration::from_mins(10));
         let started = Instant::now();
         let sleeper = std::thread::spawn(move || other.rest(long, true));
         stop.ask(Wish::Split);

@@ -406,7 +406,7 @@ fn outputs_come_in_the_order_of_their_places() {
 fn stop_ends_a_fetch_from_a_silent_server() {
     let server = Server::start(|_, _| Manner::Silent);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
-    shuffle.options.silence = Duration::from_secs(600);
+    shuffle.options.silence = Duration::from_mins(10);
     let stop = shuffle.stop.clone();
     let teller = thread::spawn(move || {
         thread::sleep(Duration::from_millis(50));

@@ -262,7 +262,7 @@ fn a_streaming_program_dies_with_its_task() {
     let reducer = format!("sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600'", told.display());
     tracker.start_with("streaming", 1, &[("stream.mapper", "cat"), ("stream.reducer", &reducer)]);
     tracker.map_output(0, &["a"]);
-    let patience = Instant::now() + Duration::from_secs(60);
+    let patience = Instant::now() + Duration::from_mins(1);
     let pid = loop {
         if let Ok(pid) = std::fs::read_to_string(&told) {
             break pid.trim().to_owned();

@@ -5,7 +5,7 @@ use proto::mr::{MapAvailable, TaskResult, map_event};
 
 mod more;
 
-const CUT_OFF: Duration = Duration::from_secs(600);
+const CUT_OFF: Duration = Duration::from_mins(10);
 
 struct World {
     agent: Agent,

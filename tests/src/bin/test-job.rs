@@ -59,7 +59,7 @@ fn do_harm(harm: &str, context: &mut Context) -> Result<(), TaskError> {
         "signal" => {
             eprintln!("shot by the test");
             Command::new("kill").arg("-ILL").arg(std::process::id().to_string()).status().ok();
-            thread::sleep(Duration::from_secs(60));
+            thread::sleep(Duration::from_mins(1));
         }
         other => return Err(format!("no such harm: {other}").into()),
     }

@@ -3,7 +3,7 @@
 use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Duration};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn flip_a_byte(block: &Path) {
     let file = fs::OpenOptions::new().read(true).write(true).open(block).unwrap();

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn namenode(cluster: &Cluster) -> Command {
     let mut command = Command::new(binaries().join("namenode"));

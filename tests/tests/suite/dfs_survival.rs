@@ -4,7 +4,7 @@ use fermata_tests::{Cluster, Up, eventually, random_file, sha256_of};
 use std::{process::Stdio, time::Duration};
 
 const GIB: u64 = 1 << 30;
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 fn get_sha256(cluster: &Cluster, path: &str) -> String {
     let local = cluster.path("got");

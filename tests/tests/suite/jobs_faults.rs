@@ -3,7 +3,7 @@
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use std::{fs, process::Stdio, time::Duration};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A cluster with 20 MB of records, and the checksums of their undisturbed sort, part by part. Maps are paced so
 /// that there is time to kill something.

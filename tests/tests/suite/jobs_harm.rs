@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn put(cluster: &Cluster, name: &str, text: &str) {
     fs::write(cluster.path(name), text).unwrap();

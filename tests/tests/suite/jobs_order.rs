@@ -5,7 +5,7 @@ use proto::mr as pb;
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, process::Command, time::Duration};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn put(cluster: &Cluster, name: &str, text: &str) {
     fs::write(cluster.path(name), text).unwrap();
