@@ -327,7 +327,7 @@ impl Tracker {
             pieces.push(path);
         }
         let counters = HashMap::from([("MAP_INPUT_RECORDS".to_owned(), 1)]);
-        let result = pb::TaskResult { counters, pieces, bytes_out: piece.len() as u64 };
+        let result = pb::TaskResult { counters, pieces, bytes_out: piece.len() as u64, position: None };
         self.heartbeat(vec![succeeded(&task.attempt, result)]).await;
     }
 }

@@ -208,7 +208,7 @@ fn an_output_that_cannot_be_fetched_is_told_of() {
         }
     };
     assert_eq!(heard, Some(from_task::Kind::Unfetched("job_3.m0.0".into())));
-    tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into() }));
+    tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into(), ..TaskStop::default() }));
     assert_eq!(failed(tracker.end()), "stopped: enough");
 }
 
@@ -219,7 +219,7 @@ fn a_task_stops_when_it_is_told_even_if_its_program_does_not() {
         tracker.start(program, if program == "wait" { 2 } else { 1 });
         tracker.map_output(0, &["a"]);
         tracker.wait_for_stage(stage);
-        tracker.send(to_task::Kind::Stop(TaskStop { why: "preempted".into() }));
+        tracker.send(to_task::Kind::Stop(TaskStop { why: "preempted".into(), ..TaskStop::default() }));
         let started = Instant::now();
         assert_eq!(failed(tracker.end()), "stopped: preempted");
         assert!(started.elapsed() < Duration::from_secs(20));
@@ -240,7 +240,7 @@ fn a_task_that_waits_is_alive_and_one_whose_program_hangs_is_not() {
     let beat = hanging.progress().beat;
     assert_eq!(hanging.progress().beat, beat);
     for mut tracker in [waiting, hanging] {
-        tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into() }));
+        tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into(), ..TaskStop::default() }));
         failed(tracker.end());
     }
 }

@@ -1,7 +1,7 @@
 //! The agent's promises, one by one.
 
 use super::*;
-use proto::mr::{MapAvailable, TaskResult, map_event};
+use proto::mr::{MapAvailable, Recall, TaskResult, map_event};
 
 mod more;
 
@@ -187,7 +187,7 @@ fn after_a_broken_line_everything_is_told_again() {
     assert_eq!((first.seq, first.acked), (1, 0));
     assert_eq!(told(first), ["job_1.r0.0 running"]);
     assert_eq!(first.fetch_failures, [(attempt("job_1.r0.0"), attempt("job_1.m9.0"))]);
-    let taken = world.orders(1, vec![(1, Order::Stop(attempt("job_1.r0.0"), "why".into()))]);
+    let taken = world.orders(1, vec![(1, Order::Stop(attempt("job_1.r0.0"), Recall::Kill, "why".into()))]);
     assert_eq!(taken, [Action::Kill(attempt("job_1.r0.0"), "why".into())]);
 }
 
@@ -210,7 +210,13 @@ fn a_stop_is_a_kill_and_is_reported_as_one() {
     let id = attempt("job_1.m0.0");
     world.orders(0, vec![(1, launch("job_1.m0.0"))]);
     assert_eq!(
-        world.orders(0, vec![(2, Order::Stop(id, "enough".into())), (3, Order::Stop(id, "again".into()))]),
+        world.orders(
+            0,
+            vec![
+                (2, Order::Stop(id, Recall::Kill, "enough".into())),
+                (3, Order::Stop(id, Recall::Kill, "again".into()))
+            ]
+        ),
         [Action::Kill(id, "enough".into())]
     );
     world.on(Event::Ended(id, Ending::Failed("killed by signal 9".into())));
@@ -220,8 +226,8 @@ fn a_stop_is_a_kill_and_is_reported_as_one() {
         [Report { attempt: id, status: Status::Ended(Ending::Killed("enough".into())) }]
     );
     // A stop for one that is told of already says nothing new; one for a stranger is answered.
-    assert_eq!(world.orders(0, vec![(4, Order::Stop(id, "late".into()))]), []);
-    world.orders(sent.seq, vec![(5, Order::Stop(attempt("job_9.m0.0"), "who".into()))]);
+    assert_eq!(world.orders(0, vec![(4, Order::Stop(id, Recall::Kill, "late".into()))]), []);
+    world.orders(sent.seq, vec![(5, Order::Stop(attempt("job_9.m0.0"), Recall::Kill, "who".into()))]);
     assert_eq!(told(&world.beat_after(GAP)), ["job_9.m0.0 killed"]);
 }
 
@@ -229,7 +235,7 @@ fn a_stop_is_a_kill_and_is_reported_as_one() {
 fn one_that_was_done_before_the_kill_is_done() {
     let mut world = World::online();
     let id = attempt("job_1.m0.0");
-    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::Stop(id, "enough".into()))]);
+    world.orders(0, vec![(1, launch("job_1.m0.0")), (2, Order::Stop(id, Recall::Kill, "enough".into()))]);
     world.on(Event::Ended(id, done()));
     assert_eq!(told(&world.beat_after(GAP)), ["job_1.m0.0 succeeded"]);
 }

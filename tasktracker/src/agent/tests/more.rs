@@ -1,6 +1,7 @@
 //! What was promised later: bounds, zombies, clean-up, the live number of maps.
 
 use super::*;
+use proto::mr::Recall;
 
 fn jobs(world: &mut World) -> Vec<Job> {
     world.on(Event::Disconnected);
@@ -21,7 +22,7 @@ fn zombies_are_told_to_stop_and_their_end_is_told_until_it_is_answered() {
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
     assert!(matches!(&attempts[..], [Report { status: Status::Running(_), .. }]));
     world.register();
-    let stop = Order::Stop(id, "given up".into());
+    let stop = Order::Stop(id, Recall::Kill, "given up".into());
     assert_eq!(world.orders(0, vec![(1, stop)]), [Action::Kill(id, "given up".into())]);
     // Until it is gone it is said to run, in every heartbeat.
     assert_eq!(told(&world.beat_after(INTERVAL)), ["job_1.m0.0 running"]);
@@ -35,10 +36,16 @@ fn zombies_are_told_to_stop_and_their_end_is_told_until_it_is_answered() {
     assert_eq!(word(&attempts[0].status), "killed");
     // One that was told to stop before the line broke is killed once, and told too.
     world.register();
-    world.orders(0, vec![(1, launch("job_1.m1.0")), (2, Order::Stop(attempt("job_1.m1.0"), "why".into()))]);
+    world.orders(
+        0,
+        vec![(1, launch("job_1.m1.0")), (2, Order::Stop(attempt("job_1.m1.0"), Recall::Kill, "why".into()))],
+    );
     world.on(Event::RegisterAgain);
     world.register();
-    assert_eq!(world.orders(0, vec![(1, Order::Stop(attempt("job_1.m1.0"), "void".into()))]), []);
+    assert_eq!(
+        world.orders(0, vec![(1, Order::Stop(attempt("job_1.m1.0"), Recall::Kill, "void".into()))]),
+        []
+    );
     world.on(Event::Ended(attempt("job_1.m1.0"), Ending::Failed("signal 9".into())));
     assert_eq!(told(&world.beat_after(GAP)), ["job_1.m1.0 killed"]);
 }
