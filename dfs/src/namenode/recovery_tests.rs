@@ -253,9 +253,10 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
 
     let hanging = hung.write().unwrap();
-    let filler = vec![0; journal::log::RECORD_BYTES_MAX];
-    while driver.log().has_room_for(journal::log::RECORD_BYTES_MAX) {
-        driver.log().append(&filler).unwrap();
+    for bytes in [journal::log::RECORD_BYTES_MAX, 1 << 10, 1] {
+        while driver.log().has_room_for(bytes) {
+            driver.log().append(&vec![0; bytes]).unwrap();
+        }
     }
     // The refusal itself waits for the disk before it is let out, so it is read after the disk came back.
     let asked = std::thread::scope(|scope| {

@@ -27,7 +27,7 @@ fn harm_is_told_and_hurts_nobody_else() {
     let harms = [
         ("exit", ["exit code 3", "the last word of the task"]),
         ("signal", ["signal 4 (illegal instruction)", "shot by the test"]),
-        ("eat", ["memory", "signal 6"]),
+        ("eat", ["out of memory", "task_memory_max"]),
         ("fork", ["after forking", "panicked"]),
         ("hang", ["not come further for 6", "job_"]),
     ];

@@ -1,0 +1,84 @@
+//! Chance, and a policy that goes by nothing else.
+
+use mrcore::{
+    Phase, Plan, Scheduler, Why,
+    ids::{AttemptId, TrackerId},
+    scheduler::{Cause, Round},
+    task::Recall,
+};
+
+/// splitmix64: small, and the same everywhere.
+#[derive(Debug, Clone)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    pub(crate) fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+}
+
+/// Takes any job that can use a slot, in a random order; duplicates stragglers.
+#[derive(Debug)]
+pub(crate) struct Anyhow(pub(crate) Dice);
+
+impl Scheduler for Anyhow {
+    fn name(&self) -> &'static str {
+        "anyhow"
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        let Cause::Offer(tracker) = round.cause else { return };
+        let cluster = plan.cluster();
+        if self.0.one_in(6) {
+            self.take_back(plan, tracker);
+        }
+        for phase in Phase::BOTH {
+            let mut jobs: Vec<_> = cluster.active_jobs().collect();
+            while plan.free(tracker, phase) > 0 && !jobs.is_empty() {
+                let at = self.0.below(jobs.len() as u64) as usize;
+                let job = jobs[at];
+                let waiting = match phase {
+                    Phase::Map => {
+                        plan.next_map(job, tracker, mrcore::plan::Locality::OffRack).map(|(task, _)| task)
+                    }
+                    Phase::Reduce => plan.next_reduce(job, tracker),
+                };
+                let task = waiting.or_else(|| plan.next_straggler(job, phase, tracker));
+                if task.is_none_or(|task| plan.assign(task, tracker, Why::rule("anyhow")).is_err()) {
+                    jobs.remove(at);
+                }
+            }
+        }
+    }
+}
+
+impl Anyhow {
+    /// Takes some slot of a tracker back, by any means; whether that may be is the plan's to say.
+    fn take_back(&mut self, plan: &mut Plan<'_>, tracker: TrackerId) {
+        let running =
+            plan.cluster().tracker(tracker).map(|tracker| tracker.running.clone()).unwrap_or_default();
+        let attempts: Vec<AttemptId> = running.map.into_iter().chain(running.reduce).collect();
+        if attempts.is_empty() {
+            return;
+        }
+        let attempt = attempts[self.0.below(attempts.len() as u64) as usize];
+        let how = [Recall::Split, Recall::Pause, Recall::Split, Recall::Pause, Recall::Kill];
+        let before = plan.yielding(tracker, attempt.phase());
+        if plan.preempt(attempt, how[self.0.below(5) as usize], Why::rule("anyhow")).is_ok() {
+            assert!(plan.preempt(attempt, Recall::Kill, Why::rule("twice")).is_err());
+            assert!(plan.yielding(tracker, attempt.phase()) >= before);
+        }
+    }
+}

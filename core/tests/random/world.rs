@@ -1,0 +1,280 @@
+//! The JobTracker's mind, trackers' bodies, and what they say to each other.
+
+use crate::{
+    policy::{Anyhow, Dice},
+    seen::Seen,
+};
+use mrcore::{
+    Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time,
+    event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration, Reply},
+    fact::Entry,
+    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    invariants,
+    job::JobOutcome,
+    task::{Progress, Recall, Stage},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A tracker's own picture.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) number: Option<TrackerId>,
+    pub(crate) incarnation: u64,
+    pub(crate) slots: PerPhase<u32>,
+    pub(crate) seq: u64,
+    pub(crate) acked: u64,
+    pub(crate) running: BTreeMap<AttemptId, f32>,
+    /// Told to stop, and not gone yet: processes take their time.
+    pub(crate) dying: BTreeMap<AttemptId, Recall>,
+    /// States put aside.
+    pub(crate) checkpoints: BTreeSet<AttemptId>,
+    /// Ended, and not yet told with an answered heartbeat.
+    pub(crate) ended: Vec<AttemptReport>,
+    pub(crate) outputs: BTreeSet<AttemptId>,
+    /// Jobs that it has a folder of.
+    pub(crate) jobs: BTreeSet<JobId>,
+    /// Its process is gone or cut off until then.
+    pub(crate) away_until: Time,
+}
+
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    pub(crate) dice: Dice,
+    pub(crate) now: Time,
+    pub(crate) mind: JobTracker,
+    pub(crate) journal: Vec<Entry>,
+    pub(crate) bodies: Vec<Body>,
+    pub(crate) requests: u128,
+    pub(crate) commits: Vec<JobId>,
+    pub(crate) faults: bool,
+    pub(crate) submitted: u32,
+    pub(crate) seen: Seen,
+}
+
+pub(crate) fn config() -> Config {
+    Config {
+        launch_timeout: Span::secs(8),
+        task_timeout: Span::secs(20),
+        straggler_after: Span::secs(4),
+        jobs_kept: 5,
+        ..Config::default()
+    }
+}
+
+pub(crate) fn mind(seed: u64) -> JobTracker {
+    JobTracker::new(config(), Box::new(Anyhow(Dice(seed))))
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let bodies = (0..2 + dice.below(4)).map(|_| Body {
+            incarnation: 1,
+            slots: PerPhase { map: 1 + dice.below(3) as u32, reduce: 1 + dice.below(2) as u32 },
+            ..Body::default()
+        });
+        let bodies = bodies.collect();
+        let mut world = Self {
+            seed,
+            dice,
+            now: Time(1_000_000),
+            mind: mind(seed),
+            journal: Vec::new(),
+            bodies,
+            requests: 0,
+            commits: Vec::new(),
+            faults: true,
+            submitted: 0,
+            seen: Seen::default(),
+        };
+        world.send(Event::Start);
+        world
+    }
+
+    pub(crate) fn send(&mut self, event: Event) -> Option<Reply> {
+        let shown = format!("{event:?}");
+        let mut effects = Vec::new();
+        self.mind.handle(self.now, event, &mut effects);
+        let mut answer = None;
+        for effect in effects {
+            match effect {
+                Effect::Append(entry) => {
+                    self.note(&entry.fact);
+                    self.journal.push(entry);
+                }
+                Effect::Reply { reply, .. } => answer = Some(reply),
+                Effect::Tell { tracker, answer, orders } => self.told(tracker, answer, orders),
+                Effect::AskToRegister { tracker, .. } => {
+                    if let Some(body) = self.bodies.iter_mut().find(|body| body.number == Some(tracker)) {
+                        body.number = None;
+                    }
+                }
+                Effect::CommitJob { job } => self.commits.push(job),
+                Effect::DiscardOutput { .. } => {}
+            }
+        }
+        if let Err(what) = invariants::check(self.mind.cluster()) {
+            panic!("seed {}: {what}\nafter {shown}", self.seed);
+        }
+        answer
+    }
+
+    pub(crate) fn note(&mut self, fact: &Fact) {
+        match fact {
+            Fact::JobEnded { outcome: JobOutcome::Succeeded, .. } => self.seen.succeeded += 1,
+            Fact::JobEnded { outcome: JobOutcome::Failed(_), .. } => self.seen.failed += 1,
+            Fact::AttemptLaunched { speculative: true, .. } => self.seen.duplicates += 1,
+            Fact::MapOutputLost { unfetched: true, .. } => self.seen.unfetched += 1,
+            Fact::MapOutputLost { .. } => self.seen.outputs_lost += 1,
+            Fact::TrackerBlacklisted { .. } => self.seen.blacklisted += 1,
+            Fact::TrackerLost { .. } => self.seen.trackers_lost += 1,
+            Fact::JobForgotten { .. } => self.seen.forgotten += 1,
+            Fact::MapSplit { attempt, .. } => {
+                self.seen.splits += 1;
+                let task = self.mind.cluster().task(attempt.task);
+                self.seen.splits_of_tails += u32::from(task.is_some_and(|task| task.root != task.id.index));
+            }
+            Fact::AttemptPaused { attempt, .. } => {
+                self.seen.pauses += 1;
+                let paused = self.mind.cluster().attempt(*attempt);
+                self.seen.pauses_again += u32::from(paused.is_some_and(|paused| paused.from.is_some()));
+            }
+            Fact::AttemptLaunched { from: Some(_), .. } => self.seen.resumes += 1,
+            Fact::TaskReleased { .. } => self.seen.released += 1,
+            Fact::CheckpointLost { .. } => self.seen.checkpoints_lost += 1,
+            _ => {}
+        }
+    }
+
+    /// A tracker takes its orders, unless it is away: then they are lost.
+    pub(crate) fn told(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<(u64, Order)>) {
+        let now = self.now;
+        let lazy = self.faults && self.dice.one_in(40);
+        let Some(body) = self.bodies.iter_mut().find(|body| body.number == Some(tracker)) else { return };
+        if body.away_until > now {
+            return;
+        }
+        if answer == Some(body.seq) {
+            body.ended.clear();
+        }
+        for (number, order) in orders {
+            if number <= body.acked {
+                continue;
+            }
+            body.acked = number;
+            match order {
+                // A launch that goes nowhere: the tracker never speaks of it.
+                Order::Launch(_) if lazy => {}
+                Order::Launch(attempt) => {
+                    body.running.insert(attempt, 0.0);
+                    body.jobs.insert(attempt.job());
+                }
+                Order::Recall { attempt, how, .. } => {
+                    if body.running.contains_key(&attempt) {
+                        body.dying.insert(attempt, how);
+                    }
+                }
+                Order::Drop(attempt) => {
+                    self.seen.dropped += u32::from(body.checkpoints.remove(&attempt));
+                }
+                Order::Clean(job) => {
+                    self.seen.cleaned += u32::from(body.jobs.remove(&job));
+                    body.outputs.retain(|attempt| attempt.job() != job);
+                    let its = body.running.keys().filter(|attempt| attempt.job() == job);
+                    body.dying.extend(its.map(|attempt| (*attempt, Recall::Kill)));
+                    body.checkpoints.retain(|attempt| attempt.job() != job);
+                }
+                Order::MapEvents { .. } => {}
+            }
+        }
+        for phase in Phase::BOTH {
+            let held = body.running.keys().filter(|attempt| attempt.phase() == phase).count();
+            assert!(held <= body.slots[phase] as usize, "seed {}: {tracker} has no room", self.seed);
+        }
+    }
+
+    pub(crate) fn register(&mut self, at: usize) {
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        let body = &mut self.bodies[at];
+        let mut attempts = std::mem::take(&mut body.ended);
+        attempts.extend(body.running.iter().map(|(attempt, done)| going(*attempt, *done)));
+        let tracker = Registration {
+            name: format!("t{at}"),
+            incarnation: Incarnation(body.incarnation),
+            host: format!("h{at}"),
+            rack: format!("r{}", at % 2),
+            shuffle_addr: "s".into(),
+            logs_addr: "l".into(),
+            slots: body.slots,
+            attempts,
+            outputs: body.outputs.iter().copied().collect(),
+            checkpoints: body.checkpoints.iter().copied().collect(),
+            jobs: body.jobs.iter().copied().collect(),
+        };
+        let is_zombie = |report: &AttemptReport| {
+            let known = self.mind.cluster().attempt(report.attempt);
+            known.is_none_or(|attempt| !attempt.state.holds_slot())
+        };
+        self.seen.zombies += tracker.attempts.iter().filter(|report| is_zombie(report)).count() as u32;
+        (body.seq, body.acked) = (0, 0);
+        // The number is known from before or is the next one; orders may come with the welcome.
+        let known = self.mind.cluster().tracker_named(&tracker.name).map(|tracker| tracker.id);
+        let next = TrackerId(self.mind.cluster().trackers().count() as u32);
+        self.bodies[at].number = Some(known.unwrap_or(next));
+        let reply = self.send(Event::Registration { request, tracker });
+        assert!(matches!(reply, Some(Reply::Registered { .. })), "seed {}: {reply:?}", self.seed);
+    }
+
+    pub(crate) fn heartbeat(&mut self, at: usize) {
+        let Some(tracker) = self.bodies[at].number else { return self.register(at) };
+        self.work(at);
+        let failures = self.unfetched(at);
+        let body = &mut self.bodies[at];
+        body.seq += 1;
+        let mut attempts = body.ended.clone();
+        attempts.extend(body.running.iter().map(|(attempt, done)| going(*attempt, *done)));
+        let heartbeat = Heartbeat {
+            tracker,
+            incarnation: Incarnation(body.incarnation),
+            seq: body.seq,
+            acked: body.acked,
+            attempts,
+            fetch_failures: failures,
+        };
+        self.send(Event::Heartbeat(heartbeat.clone()));
+        if self.dice.one_in(10) {
+            let before = self.journal.len();
+            self.send(Event::Heartbeat(heartbeat.clone()));
+            assert_eq!(before, self.journal.len(), "seed {}: a repeat changed something", self.seed);
+        }
+        if heartbeat.incarnation.0 > 1 && self.dice.one_in(20) {
+            self.late_word(heartbeat);
+        }
+    }
+
+    /// Something that the process before this one said arrives only now.
+    pub(crate) fn late_word(&mut self, mut heartbeat: Heartbeat) {
+        heartbeat.incarnation.0 -= 1;
+        heartbeat.seq += 100;
+        let (before, numbers) = (self.journal.len(), self.numbers());
+        self.send(Event::Heartbeat(heartbeat));
+        assert_eq!(before, self.journal.len(), "seed {}: an older process was heard", self.seed);
+        // The one that is there now is not the one that was asked to register.
+        self.bodies.iter_mut().zip(numbers).for_each(|(body, number)| body.number = number);
+        self.seen.late_words += 1;
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<Option<TrackerId>> {
+        self.bodies.iter().map(|body| body.number).collect()
+    }
+}
+pub(crate) fn going(attempt: AttemptId, done: f32) -> AttemptReport {
+    let stage = match attempt.phase() {
+        Phase::Map => Stage::Map,
+        Phase::Reduce if done < 0.5 => Stage::Shuffle,
+        Phase::Reduce => Stage::Reduce,
+    };
+    let progress = Progress { done, stage, ..Progress::default() };
+    AttemptReport { attempt, status: AttemptStatus::Running(progress) }
+}
