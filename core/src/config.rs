@@ -9,6 +9,8 @@ pub struct Config {
     pub suspect_after: Span,
     /// A tracker not heard of for this long is lost.
     pub lost_after: Span,
+    /// If nothing at all happened for this long, not even a tick, the JobTracker itself stood still.
+    pub absence: Span,
     /// An attempt that its tracker has not reported for this long after it was told never started.
     pub launch_timeout: Span,
     /// An attempt that has not come further for this long is stuck.
@@ -38,6 +40,7 @@ impl Default for Config {
         Self {
             suspect_after: Span::secs(3),
             lost_after: Span::secs(10),
+            absence: Span::secs(5),
             launch_timeout: Span::secs(30),
             task_timeout: Span::secs(600),
             blacklist_after: 3,

@@ -67,6 +67,7 @@ pub struct JobTracker {
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     last_tick: Time,
+    last_event: Time,
 }
 
 impl JobTracker {
@@ -84,6 +85,7 @@ impl JobTracker {
             news_for: BTreeSet::new(),
             next_offer: TrackerId(0),
             last_tick: Time(0),
+            last_event: Time(0),
         }
     }
 
@@ -96,6 +98,7 @@ impl JobTracker {
 
     /// Takes one event in; what is to be done about it is added to `out`.
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
+        self.forgive_own_absence(now);
         match event {
             Event::Start => self.start(now, out),
             Event::Tick => self.tick(now, out),

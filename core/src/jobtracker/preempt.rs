@@ -71,6 +71,12 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         let range = self.cluster.task(id.task).map(|task| (task.start, task.end));
+        let recalled = self.cluster.attempt(id).and_then(|attempt| attempt.recalled);
+        if recalled.is_none_or(|(how, _)| how == Recall::Pause) {
+            let error =
+                format!("it ended at byte {position} of its input, before the end, without being asked");
+            return self.failed(now, id, error, out);
+        }
         let Some((start, end)) = range.filter(|_| self.is_wanted(id) && id.phase() == Phase::Map) else {
             return self.killed(now, id, "it ended after another attempt, or after its job", out);
         };
@@ -100,7 +106,8 @@ impl JobTracker {
     ) {
         let Some(attempt) = self.cluster.attempt(id) else { return };
         let (on, bytes_in) = (attempt.tracker, attempt.progress.bytes_in);
-        if !self.is_wanted(id) || id.phase() != Phase::Reduce {
+        let asked = self.cluster.attempt(id).and_then(|attempt| attempt.recalled).is_some();
+        if !asked || !self.is_wanted(id) || id.phase() != Phase::Reduce {
             self.killed(now, id, "it was put aside after another attempt was done, or after its job", out);
             return self.order(on, Order::Drop(id));
         }

@@ -25,6 +25,28 @@ impl JobTracker {
         self.round(now, Cause::Tick, out);
     }
 
+    /// If nothing was heard for long, not even a tick, the JobTracker itself stood still (stopped, or its machine
+    /// paused): what was not heard meanwhile is nobody's silence.
+    pub(super) fn forgive_own_absence(&mut self, now: Time) {
+        let away = now.since(self.last_event);
+        self.last_event = now;
+        if away < self.config.absence {
+            return;
+        }
+        for tracker in self.cluster.trackers.values_mut() {
+            tracker.last_heard = (tracker.last_heard + away).min(now);
+        }
+        for job in self.cluster.jobs.values_mut() {
+            for phase in Phase::BOTH {
+                for id in &job.running[phase] {
+                    let attempt = &mut job.tasks[phase][id.task.index as usize].attempts[id.number as usize];
+                    attempt.heard = (attempt.heard + away).min(now);
+                    attempt.advanced = (attempt.advanced + away).min(now);
+                }
+            }
+        }
+    }
+
     fn check_trackers(&mut self, now: Time, out: &mut Vec<Effect>) {
         let silent = |limit: Span, states: &[TrackerState]| -> BTreeSet<TrackerId> {
             let trackers = self.cluster.trackers().filter(|tracker| states.contains(&tracker.state));

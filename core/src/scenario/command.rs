@@ -188,6 +188,7 @@ impl Player<'_> {
                 "suspect_after" => config.suspect_after = span(value)?,
                 "lost_after" => config.lost_after = span(value)?,
                 "launch_timeout" => config.launch_timeout = span(value)?,
+                "absence" => config.absence = span(value)?,
                 "task_timeout" => config.task_timeout = span(value)?,
                 "straggler_after" => config.straggler_after = span(value)?,
                 "jobs_kept" => config.jobs_kept = words.number("jobs_kept", 0)?,

@@ -71,7 +71,10 @@ pub(crate) fn preempt(
     let how = match message.how() {
         pb::Recall::Kill => Recall::Kill,
         pb::Recall::Split => Recall::Split,
-        pb::Recall::Pause => Recall::Pause,
+        // The mind knows how; trackers do not yet.
+        pb::Recall::Pause => {
+            return Err(Refusal::invalid("reduces cannot be paused yet: kill it, or let it run"));
+        }
     };
     let attempt = attempt(&message.attempt).map_err(Refusal::invalid)?;
     Ok((request_id(&message.request_id)?, attempt, how, by))
