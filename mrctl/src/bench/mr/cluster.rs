@@ -45,7 +45,11 @@ pub(super) struct Ran {
 impl Cluster {
     /// Starts it, one replica of everything.
     pub(super) async fn start(folder: &Path, nodes: u32) -> Result<Self> {
-        let launch = Launch::start(layout(folder, "mr", nodes)?, None).await?;
+        let mut layout = layout(folder, "mr", nodes)?;
+        // All nodes share this machine: more maps at a time than it has cores would only take each other's caches.
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        layout.config.tasktracker.map_slots = (cores / nodes.max(1)).max(1);
+        let launch = Launch::start(layout, None).await?;
         let files = launch.client().await?;
         let tracker = JobTracker::connect(&launch.state.jobtracker, None).await?;
         Ok(Self { launch, files, tracker })
