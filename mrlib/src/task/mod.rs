@@ -61,14 +61,15 @@ pub fn umbilical_path() -> Option<PathBuf> {
     env::var_os(UMBILICAL_VAR).map(PathBuf::from)
 }
 
-/// The main of a task process.
+/// The main of a task process. Ends the process once all has gone well.
 pub fn serve(socket: &Path, make: Arc<MakeJob>) -> ExitCode {
     // A job binary may have its own.
     if !tracing::dispatcher::has_been_set() {
         logging::init(LogFormat::Human);
     }
     match attend(socket, make) {
-        Ok(()) => ExitCode::SUCCESS,
+        // All has been said: what threads there are need not end in order.
+        Ok(()) => std::process::exit(0),
         Err(error) => {
             eprintln!("task process: {error}");
             ExitCode::FAILURE
