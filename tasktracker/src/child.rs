@@ -16,9 +16,12 @@ use crate::{
     talk::{Outcome, Talk},
 };
 use mrlib::{segment::Index, task::limits::short_failure};
-use proto::mr::{Recall, TaskResult, TaskSpec, TaskStart, ToTask};
-use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc};
+use proto::mr::{Progress, Recall, TaskResult, TaskSpec, TaskStart, ToTask};
+use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
+
+/// Between two signs of life of an attempt whose files are being fetched.
+const BEAT_PERIOD: Duration = Duration::from_secs(1);
 
 /// What a running attempt is told.
 #[derive(Debug)]
@@ -80,9 +83,21 @@ impl Nursery {
         let files = {
             let fetching = self.fetcher.files(attempt.job, &spec);
             tokio::pin!(fetching);
+            // Large files take their time. The client gives up by itself when nothing comes.
+            let mut beats = tokio::time::interval(BEAT_PERIOD);
+            let mut beat = 0;
             loop {
                 tokio::select! {
+                    biased;
                     files = &mut fetching => break files,
+                    _ = beats.tick() => {
+                        if beat > 0 {
+                            let fetching = Progress { beat, stage: "files".into(), ..Progress::default() };
+                            // Not waited for: the next will do as well.
+                            self.events.try_send(Event::Progressed(attempt, fetching)).ok();
+                        }
+                        beat += 1;
+                    }
                     command = commands.recv() => match command {
                         Some(Command::News(more)) => news.push(more),
                         Some(Command::Ask(how, why)) => asked = Some((how, why)),

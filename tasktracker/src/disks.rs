@@ -103,7 +103,7 @@ impl Disks {
         }
         let disks = Self { all, reserve, room, turn: AtomicU64::new(0) };
         // Before anything is looked at: they may be writing.
-        system::end_marked(disks.root(0), keeper::PATIENCE);
+        system::end_marked(disks.root(0), None, keeper::PATIENCE);
         let found = disks.sweep()?;
         Ok((disks, found))
     }

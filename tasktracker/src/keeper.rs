@@ -1,7 +1,7 @@
 //! A process beside the tracker that ends what the tracker leaves behind when it is killed with SIGKILL.
 //!
 //! Task processes ask the kernel to die with the tracker, but what they have started does not. The keeper waits
-//! for the end of a pipe that only the tracker holds, then ends everything with the tracker's mark, and itself.
+//! for the end of a pipe that only the tracker holds, then ends everything with this tracker's mark, and itself.
 //! If it is killed too, the tracker's next start does the same.
 
 use crate::system;
@@ -14,14 +14,16 @@ use std::{
 };
 
 const KEEPER_VAR: &str = "FERMATA_KEEPER_OF";
+const INCARNATION_VAR: &str = "FERMATA_KEEPER_OF_INCARNATION";
 /// How long killed processes may take to go.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts the keeper of the tracker whose first folder is `root`; it lives as long as the pipe in the child.
-pub(crate) fn start(root: &Path) -> io::Result<Child> {
+/// Starts the keeper of this incarnation of the tracker whose first folder is `root`; it lives as long as the pipe in the child.
+pub(crate) fn start(root: &Path, incarnation: u64) -> io::Result<Child> {
     Command::new(std::env::current_exe()?)
         .env_clear()
         .env(KEEPER_VAR, root)
+        .env(INCARNATION_VAR, incarnation.to_string())
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -36,6 +38,9 @@ pub fn serve_if_keeper() -> bool {
     let Some(root) = std::env::var_os(KEEPER_VAR).map(PathBuf::from) else { return false };
     let mut nothing = [0; 64];
     while matches!(io::stdin().read(&mut nothing), Ok(1..)) {}
-    system::end_marked(&root, PATIENCE);
+    // What the next start runs by then is not for this one.
+    if let Some(incarnation) = std::env::var(INCARNATION_VAR).ok().and_then(|text| text.parse().ok()) {
+        system::end_marked(&root, Some(incarnation), PATIENCE);
+    }
     true
 }

@@ -115,12 +115,12 @@ impl TaskTracker {
             umbilical::Socket::bind(&first).map_err(folder("make a socket in", &first))?;
         let umbilical =
             tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
-        let keeper = if alone { Some(take_over(&first)?) } else { None };
-        let surroundings = surroundings(settings, &first, &socket.path, keeper.as_ref());
+        let who = identity(settings, shuffle_at, logs_at, &disks)?;
+        let (keeper, others) = if alone { take_over(&first, who.incarnation)? } else { (None, None) };
+        let surroundings = surroundings(settings, &first, &socket.path, who.incarnation, others);
         let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
         let pool = Pool::new(disks.clone(), spawner.clone(), program, settings.warm_tasks as usize);
         let pool = Arc::new(pool);
-        let who = identity(settings, shuffle_at, logs_at, &disks)?;
         let (driver, alarms, ready) = assemble(config, &who, found, &disks, &pool);
         let (driver, held, events) = driver;
         let nursery = Arc::downgrade(&driver.nursery);
@@ -326,10 +326,15 @@ fn check(config: &TaskTrackerConfig) -> Result<(), ConfigError> {
 }
 
 /// From now on, whatever loses its parent below this process becomes its child, and whatever outlives it is ended.
-fn take_over(root: &Path) -> Result<Child, TrackerError> {
+/// Returns the keeper and all children that are no tasks.
+fn take_over(root: &Path, incarnation: u64) -> Result<(Option<Child>, Option<Vec<Pid>>), TrackerError> {
+    // Those of whoever became this program: not ours to end.
+    let mut others = system::children(rustix::process::getpid());
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| TrackerError::Thread(error.into()))?;
-    keeper::start(root).map_err(TrackerError::Thread)
+    let keeper = keeper::start(root, incarnation).map_err(TrackerError::Thread)?;
+    others.push(Pid::from_child(&keeper));
+    Ok((Some(keeper), Some(others)))
 }
 
 /// Address space is bounded far above memory: many programs reserve much and use little of it.
@@ -337,16 +342,18 @@ fn surroundings(
     settings: &TaskTrackerConfig,
     root: &Path,
     umbilical: &Path,
-    keeper: Option<&Child>,
+    incarnation: u64,
+    others: Option<Vec<Pid>>,
 ) -> Surroundings {
     let memory = settings.memory_limit().0;
     Surroundings {
         umbilical: umbilical.into(),
         root: root.into(),
+        incarnation,
         limits: Limits { memory, log: settings.task_log_max.0 },
         address_space_max: memory.saturating_mul(4),
         files_max: settings.task_files_max,
-        keeper: keeper.map(Pid::from_child),
+        others,
     }
 }
 

@@ -7,12 +7,12 @@
 //! (mrlib's variables in its environment), because doing it between fork and exec takes unsafe code.
 
 use crate::{
-    system,
+    system::{self, Mark},
     warden::{Limits, Warden, Watched},
 };
 use mrlib::task::{
     UMBILICAL_VAR,
-    process::{LIMIT_AS_VAR, LIMIT_NOFILE_VAR, TRACKER_PID_VAR},
+    process::{LIMIT_AS_VAR, LIMIT_NOFILE_VAR, MARK_VAR, TRACKER_PID_VAR},
 };
 use parking_lot::{Condvar, Mutex};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
@@ -49,14 +49,16 @@ pub(crate) struct Surroundings {
     pub(crate) umbilical: PathBuf,
     /// The tracker's first folder, by which its processes are known.
     pub(crate) root: PathBuf,
+    /// This start of the tracker.
+    pub(crate) incarnation: u64,
     /// What they may take together with all that they start.
     pub(crate) limits: Limits,
     /// Address space that each process may take; 0 for no limit.
     pub(crate) address_space_max: u64,
     /// Files that each may have open; 0 for no limit.
     pub(crate) files_max: u64,
-    /// Whether this process takes over what escapes: its one child that is no task.
-    pub(crate) keeper: Option<Pid>,
+    /// If this process takes over what escapes: its children that are no tasks.
+    pub(crate) others: Option<Vec<Pid>>,
 }
 
 /// What comes from a process over its umbilical.
@@ -194,11 +196,11 @@ impl Living {
         self.table.lock().all.values().any(|entry| entry.watched.handle.number == number)
     }
 
-    /// This process's children that are neither tasks nor `keeper`. Nothing is started meanwhile.
-    pub(crate) fn strangers(&self, keeper: Pid) -> Vec<Pid> {
+    /// This process's children that are neither tasks nor among `others`. Nothing is started meanwhile.
+    pub(crate) fn strangers(&self, others: &[Pid]) -> Vec<Pid> {
         let table = self.table.lock();
         let mut found = system::children(rustix::process::getpid());
-        found.retain(|pid| *pid != keeper && !table.all.contains_key(&pid.as_raw_nonzero().get()));
+        found.retain(|pid| !others.contains(pid) && !table.all.contains_key(&pid.as_raw_nonzero().get()));
         found
     }
 
@@ -235,7 +237,8 @@ impl Spawner {
             living: living.clone(),
             limits: surroundings.limits.clone(),
             root: surroundings.root.clone(),
-            keeper: surroundings.keeper,
+            incarnation: surroundings.incarnation,
+            others: surroundings.others.clone(),
         };
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (start, reply) in incoming {
@@ -290,7 +293,8 @@ fn spawn(
     let mut table = living.table.lock();
     table.number += 1;
     let number = table.number;
-    command.env(system::MARK_VAR, system::mark(number, &surroundings.root));
+    let mark = Mark { number, incarnation: surroundings.incarnation };
+    command.env(MARK_VAR, system::mark(mark, &surroundings.root));
     #[allow(clippy::zombie_processes, reason = "it is reaped by its number, in `wait`")]
     let pid = Pid::from_child(&command.spawn()?);
     system::offer_for_oom(pid);
@@ -389,7 +393,8 @@ mod tests {
             limits: Limits { memory: 0, log: 1000 },
             address_space_max: 0,
             files_max: 0,
-            keeper: None,
+            incarnation: 1,
+            others: None,
         }
     }
 

@@ -1,10 +1,11 @@
 //! What the system says of processes, and how those of a tracker are known among all.
 //!
 //! Each task process is started with a mark in its environment, which whatever it starts inherits: the number of
-//! the start, and the tracker's first folder. So descendants are found that have left their group, and those that
+//! the process, the incarnation of its tracker, and the tracker's first folder. So descendants are found that have left their group, and those that
 //! a tracker which was killed has left behind. One that clears its environment as well is found only while its
 //! tracker, which then becomes its parent, lives.
 
+use mrlib::task::process::MARK_VAR;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::{
     ffi::OsString,
@@ -14,35 +15,45 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The variable. Not one of `FERMATA_*`, which streaming programs do not get.
-pub(crate) const MARK_VAR: &str = "TASK_OF_TRACKER";
-
 const PAGE_BYTES: u64 = 4096;
 /// Between two looks for processes that have been killed.
 const NAP: Duration = Duration::from_millis(10);
 
-/// The mark of start `number` of the tracker whose first folder is `root`.
-pub(crate) fn mark(number: u64, root: &Path) -> OsString {
-    OsString::from_vec([number.to_string().as_bytes(), b":", root.as_os_str().as_bytes()].concat())
+/// What a mark says besides the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Of the task process among those of its tracker.
+    pub(crate) number: u64,
+    /// Of the tracker.
+    pub(crate) incarnation: u64,
 }
 
-/// The number in the mark of a process, if it is of the tracker of this folder.
-pub(crate) fn number_of(pid: Pid, root: &Path) -> Option<u64> {
+/// A mark of the tracker whose first folder is `root`.
+pub(crate) fn mark(mark: Mark, root: &Path) -> OsString {
+    let Mark { number, incarnation } = mark;
+    OsString::from_vec([format!("{number}.{incarnation}:").as_bytes(), root.as_os_str().as_bytes()].concat())
+}
+
+/// The mark of a process, if it is of a tracker of this folder.
+pub(crate) fn mark_of(pid: Pid, root: &Path) -> Option<Mark> {
     let environment = fs::read(path(pid, "environ")).ok()?;
     let mut variables = environment.split(|byte| *byte == 0);
     let mark = variables.find_map(|pair| pair.strip_prefix(MARK_VAR.as_bytes())?.strip_prefix(b"="))?;
     let colon = mark.iter().position(|byte| *byte == b':')?;
-    let (number, folder) = (&mark[..colon], &mark[colon + 1..]);
-    let ours = folder == root.as_os_str().as_bytes();
-    std::str::from_utf8(number).ok()?.parse().ok().filter(|_| ours)
+    let (numbers, folder) = (&mark[..colon], &mark[colon + 1..]);
+    let (number, incarnation) = std::str::from_utf8(numbers).ok()?.split_once('.')?;
+    let mark = Mark { number: number.parse().ok()?, incarnation: incarnation.parse().ok()? };
+    (folder == root.as_os_str().as_bytes()).then_some(mark)
 }
 
-/// Kills every process with a mark of this folder's tracker, until there is none or `patience` ends.
-pub(crate) fn end_marked(root: &Path, patience: Duration) {
+/// Kills every process with a mark of this folder, and of this incarnation if one is given, until there is none or
+/// `patience` ends.
+pub(crate) fn end_marked(root: &Path, incarnation: Option<u64>, patience: Duration) {
     let until = Instant::now() + patience;
     let own = rustix::process::getpid();
+    let meant = |mark: Mark| incarnation.is_none_or(|incarnation| incarnation == mark.incarnation);
     loop {
-        let marked = |pid: &Pid| *pid != own && number_of(*pid, root).is_some() && !is_zombie(*pid);
+        let marked = |pid: &Pid| *pid != own && mark_of(*pid, root).is_some_and(meant) && !is_zombie(*pid);
         let left: Vec<Pid> = numbered(Path::new("/proc")).into_iter().filter(marked).collect();
         if left.is_empty() || Instant::now() >= until {
             return;
@@ -51,7 +62,7 @@ pub(crate) fn end_marked(root: &Path, patience: Duration) {
             tracing::warn!(pid = pid.as_raw_nonzero().get(), "left by a tracker that was killed: ended");
             // The number could be another's by now: looked at again once it is held on to.
             if let Ok(held) = rustix::process::pidfd_open(pid, PidfdFlags::empty())
-                && number_of(pid, root).is_some()
+                && mark_of(pid, root).is_some_and(meant)
             {
                 rustix::process::pidfd_send_signal(held, Signal::KILL).ok();
             }
@@ -134,22 +145,27 @@ mod tests {
         process::{Child, Command},
     };
 
-    fn sleeper(root: &Path, number: u64) -> Child {
+    fn sleeper(root: &Path, number: u64, incarnation: u64) -> Child {
         let mut command = Command::new("sleep");
-        command.arg("1000").process_group(0).env(MARK_VAR, mark(number, root)).spawn().unwrap()
+        let mark = mark(Mark { number, incarnation }, root);
+        command.arg("1000").process_group(0).env(MARK_VAR, mark).spawn().unwrap()
     }
 
     #[test]
     fn the_marked_are_found_and_ended_and_nobody_else_is() {
         let (root, other) = (Path::new("/a folder"), Path::new("/a folder/deeper"));
-        let mut ours = [sleeper(root, 7), sleeper(root, 8)];
-        let mut strange = sleeper(other, 7);
-        assert_eq!(number_of(Pid::from_child(&ours[1]), root), Some(8));
-        assert_eq!(number_of(Pid::from_child(&strange), root), None);
-        end_marked(root, Duration::from_secs(20));
+        let mut ours = [sleeper(root, 7, 1), sleeper(root, 8, 1)];
+        let (mut strange, mut later) = (sleeper(other, 7, 1), sleeper(root, 7, 2));
+        let mark = Mark { number: 8, incarnation: 1 };
+        assert_eq!(mark_of(Pid::from_child(&ours[1]), root), Some(mark));
+        assert_eq!(mark_of(Pid::from_child(&strange), root), None);
+        end_marked(root, Some(1), Duration::from_secs(20));
         for child in &mut ours {
             assert!(!child.wait().unwrap().success());
         }
+        assert!(later.try_wait().unwrap().is_none());
+        end_marked(root, None, Duration::from_secs(20));
+        assert!(!later.wait().unwrap().success());
         assert!(strange.try_wait().unwrap().is_none());
         strange.kill().unwrap();
         strange.wait().unwrap();

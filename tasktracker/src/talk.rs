@@ -10,7 +10,7 @@ use crate::{
     pool::HELLO,
     process::{Process, Said},
 };
-use mrlib::task::limits::{check_counters, short_failure, short_status};
+use mrlib::task::limits::{PIECES_MAX, check_counters, short_failure, short_status};
 use prost::Message;
 use proto::mr::{
     MapEvent, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, from_task, task_spec,
@@ -23,8 +23,6 @@ use tokio::{sync::mpsc, time::Instant};
 const GRACE: Duration = Duration::from_secs(5);
 /// Map events in one message, so that it stays far below the longest.
 const NEWS_MAX: usize = 20_000;
-/// Output files of one task, as many as the JobTracker takes.
-const PIECES_MAX: usize = 100_000;
 /// Bytes of a task's result; a message to the JobTracker has room for one such.
 const RESULT_BYTES_MAX: usize = ENDED_BYTES - 1024;
 /// Letters of a stage's name.

@@ -8,7 +8,7 @@
 
 use crate::{
     process::{Handle, Living},
-    system,
+    system::{self, Mark},
 };
 use daemon::Bytes;
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -42,8 +42,10 @@ pub(crate) struct Warden {
     pub(crate) limits: Limits,
     /// The folder in the marks of this tracker's processes.
     pub(crate) root: PathBuf,
-    /// If this process takes over what escapes: its one child that is no task.
-    pub(crate) keeper: Option<Pid>,
+    /// The incarnation in them.
+    pub(crate) incarnation: u64,
+    /// If this process takes over what escapes: its children that are no tasks, of which none is touched.
+    pub(crate) others: Option<Vec<Pid>>,
 }
 
 /// A process that is watched.
@@ -103,16 +105,20 @@ impl Warden {
     /// Children that escaped and belong to a start that lives, with its number; others are ended. None if some of
     /// them have yet to go.
     fn escaped(&self) -> Option<Vec<(Pid, u64)>> {
-        let Some(keeper) = self.keeper else { return Some(Vec::new()) };
+        let Some(others) = &self.others else { return Some(Vec::new()) };
         let mut theirs = Vec::new();
         let mut dying = false;
-        for pid in self.living.strangers(keeper) {
+        for pid in self.living.strangers(others) {
             if system::is_zombie(pid) {
                 rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).ok();
                 continue;
             }
-            match system::number_of(pid, &self.root) {
-                Some(number) if self.living.has(number) => theirs.push((pid, number)),
+            match system::mark_of(pid, &self.root) {
+                Some(Mark { number, incarnation })
+                    if incarnation == self.incarnation && self.living.has(number) =>
+                {
+                    theirs.push((pid, number));
+                }
                 // Whoever is the first process comes to children that are not of its making.
                 None if rustix::process::getpid() == Pid::INIT => {}
                 _ => {

@@ -24,6 +24,7 @@ const LIST_MAX: usize = 100_000;
 const ERROR_BYTES_MAX: usize = 16 << 10;
 const SLOTS_MAX: u32 = 10_000;
 const COUNTERS_MAX: usize = 10_000;
+/// The same as mrlib's, which a TaskTracker keeps to.
 const PIECES_MAX: usize = 10_000;
 
 fn short(what: &str, text: String) -> Result<String, Refusal> {
@@ -292,7 +293,7 @@ mod tests {
         let register = pb::RegisterTracker { version: "9.9".into(), protocol: 7, ..Default::default() };
         let message = pb::FromTracker { kind: Some(pb::from_tracker::Kind::Register(register)) };
         let why = tracker_word(message, None).err().unwrap();
-        assert!(why.contains("9.9 speaks protocol 7") && why.contains("speaks 1"), "{why}");
+        assert!(why.contains("9.9 speaks protocol 7") && why.contains("speaks 2"), "{why}");
     }
 
     #[test]

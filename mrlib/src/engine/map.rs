@@ -12,7 +12,7 @@ use crate::{
     partition::{Partitioning, RangePartitioner},
     sort::{MapBuffer, SortSpec},
 };
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 /// A map to run.
 #[derive(Debug, Clone)]
@@ -42,7 +42,14 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
     let mut output = open_output(job, task, &settings, io)?;
     let source = io.open_input(&task.source)?;
     let length = source.len();
-    let range = if task.whole { 0..length } else { task.start..task.end.min(length) };
+    if !task.whole && length < task.end {
+        let why = format!(
+            "input is shorter than when the job was submitted: {length} bytes, of which {} were to be read",
+            task.end
+        );
+        return Err(TaskError::io(task.source.as_str())(io::Error::new(io::ErrorKind::UnexpectedEof, why)));
+    }
+    let range = if task.whole { 0..length } else { task.start..task.end };
     let spec = SplitSpec {
         path: task.source.clone(),
         range: range.clone(),

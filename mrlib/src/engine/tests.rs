@@ -42,7 +42,9 @@ impl Here {
         path.to_str().unwrap().to_owned()
     }
 
+    /// From `start` to `end`, or to the end of the file if that comes first.
     fn task(&self, source: &str, start: u64, end: u64, reduces: u32) -> MapTask {
+        let end = end.min(std::fs::metadata(source).unwrap().len());
         MapTask {
             source: source.into(),
             start,
@@ -199,7 +201,7 @@ fn two_maps_count_words() {
     tasks[1].conf.set("sort.memory", "4KiB");
     for task in &tasks {
         let outcome = run_map(&words(None), task, &mut here).unwrap();
-        assert_eq!(outcome.position, task.end.min(text.len() as u64));
+        assert_eq!(outcome.position, task.end);
         assert_eq!(outcome.bytes_out, std::fs::metadata(&task.map_output).unwrap().len());
         for (name, value) in outcome.counters {
             *total.entry(name).or_default() += value;
@@ -245,6 +247,19 @@ fn a_map_cut_short_and_its_rest_are_the_whole() {
         let outputs = if outcome.position == 0 { &outputs[..1] } else { &outputs };
         assert_eq!(sums(outputs, 3), model(&text, 2));
     }
+}
+
+#[test]
+fn input_that_has_become_shorter_is_an_error() {
+    let mut here = Here::new();
+    let source = here.file("text", b"a b\nc");
+    let mut task = here.task(&source, 0, 5, 1);
+    task.end = 6;
+    let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains(&source) && error.contains("shorter than when the job was submitted"), "{error}");
+    // Of a file that is read as a whole nobody has said where it ends.
+    task.whole = true;
+    run_map(&words(None), &task, &mut here).unwrap();
 }
 
 #[test]

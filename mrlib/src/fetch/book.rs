@@ -166,9 +166,20 @@ impl<T> Book<T> {
             return None;
         }
         let entries = &mut self.entries;
-        host.queue.retain(|(work, _)| is_wanted(entries, work));
-        let at = host.queue.iter().position(|(_, ready)| *ready <= now)?;
-        let (work, _) = host.queue.remove(at).expect("just found");
+        let mut at = 0;
+        // Looks no further than it must: there may be a queue of many thousands, and as many calls.
+        let work = loop {
+            let (work, ready) = host.queue.get(at)?;
+            let wanted = is_wanted(entries, work);
+            if wanted && *ready > now {
+                at += 1;
+                continue;
+            }
+            let (work, _) = host.queue.remove(at).expect("just seen");
+            if wanted {
+                break work;
+            }
+        };
         let entry = entries.get_mut(&work.map).expect("just checked");
         entry.state = State::Fetching { attempt: work.attempt.clone() };
         Some(work)

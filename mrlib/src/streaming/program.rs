@@ -3,10 +3,14 @@
 //! No deadlock, whatever the sizes of pipes and the habits of programs: one thread writes stdin, one reads stdout, one
 //! reads stderr, with short queues between them and the task. The task never waits for room on the way in without
 //! also taking what comes out. A program may stop reading early; what is left for it is dropped. What a program that
-//! has ended left running, with its pipes open, is not waited for. Bytes that move and words for us are signs of life.
+//! has ended left running, with its pipes open, is not waited for; what the program itself wrote is all taken. Bytes that move and words for us are signs of life.
 
 use super::{command::words, report::Reports};
-use crate::{conf::Conf, context::Context, error::TaskError, task};
+use crate::{conf::Conf, context::Context, error::TaskError, task, task::process::MARK_VAR};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 use std::{
     collections::VecDeque,
     env,
@@ -27,6 +31,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 const CHUNKS_WAITING: usize = 4;
 /// While it waits for a program the task looks this often whether it shall stop.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
+/// The same, for the system.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: LOOK_PERIOD.as_nanos() as i64 };
 /// Once a program has ended, its pipes may stay silent and open for this long.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Variables that start so are between us and the tracker.
@@ -81,6 +87,10 @@ struct Waiting {
     from: VecDeque<Vec<u8>>,
     /// Nothing more will come.
     from_end: bool,
+    /// The program has ended.
+    over: bool,
+    /// Since it has ended, its pipe was empty, and all that came out of it is in `from`.
+    from_dry: bool,
     given_up: bool,
     /// Chunks that went either way.
     moved: u64,
@@ -137,7 +147,7 @@ impl Program {
         let pipes = self.pipes.clone();
         let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(CHUNK_BYTES)));
         let mut waiting = pipes.lock();
-        let mut came = Instant::now();
+        let (mut came, mut over) = (Instant::now(), None::<Instant>);
         loop {
             if let Some(come) = waiting.from.pop_front() {
                 pipes.bell.notify_all();
@@ -155,9 +165,12 @@ impl Program {
                 }
                 waiting.to_end |= all;
                 pipes.bell.notify_all();
-                let mut left_open =
-                    || came.elapsed() >= PATIENCE && matches!(self.child.try_wait(), Ok(Some(_)));
-                if !all || waiting.from_end || left_open() {
+                if over.is_none() && all && matches!(self.child.try_wait(), Ok(Some(_))) {
+                    over = Some(Instant::now());
+                    waiting.over = true;
+                }
+                let silent = came.elapsed() >= PATIENCE && over.is_some_and(|at| at.elapsed() >= PATIENCE);
+                if !all || waiting.from_end || (silent && waiting.from_dry) {
                     break;
                 }
             }
@@ -253,8 +266,34 @@ impl Pipes {
         }
     }
 
+    /// False if nobody wants them any more. A read would not tell that there are none while the pipe is open.
+    fn wait_for_bytes(&self, stdout: &ChildStdout) -> bool {
+        loop {
+            let (over, given_up) = {
+                let waiting = self.lock();
+                (waiting.over, waiting.given_up)
+            };
+            if given_up {
+                return false;
+            }
+            let mut wanted = [PollFd::new(stdout, PollFlags::IN)];
+            match poll(&mut wanted, Some(&LOOK)) {
+                Ok(0) if over => {
+                    self.lock().from_dry = true;
+                    self.bell.notify_all();
+                }
+                Ok(0) | Err(Errno::INTR) => {}
+                // The read tells what else there may be.
+                Ok(_) | Err(_) => return true,
+            }
+        }
+    }
+
     fn read(&self, mut stdout: ChildStdout) {
         loop {
+            if !self.wait_for_bytes(&stdout) {
+                return;
+            }
             let mut chunk = vec![0; CHUNK_BYTES];
             let got = loop {
                 match stdout.read(&mut chunk) {
@@ -272,6 +311,7 @@ impl Pipes {
             }
             chunk.truncate(got);
             waiting.from.push_back(chunk);
+            waiting.from_dry = false;
             waiting.moved += 1;
             self.bell.notify_all();
         }
@@ -290,7 +330,10 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
         }
     }
     for (key, value) in conf.iter() {
-        command.env(variable(key), value);
+        let variable = variable(key);
+        if !variable.starts_with(OWN_PREFIX) && variable != MARK_VAR {
+            command.env(variable, value);
+        }
     }
     for (hadoop, ours) in HADOOP_NAMES {
         if let Some(value) = conf.get(ours) {

@@ -176,6 +176,30 @@ fn what_a_program_leaves_running_is_not_waited_for() {
 }
 
 #[test]
+fn the_last_words_of_a_program_that_was_silent_for_long_are_taken() {
+    // They come at its very end, from many at once, so that the threads that read them are late.
+    let script = "sh -c 'cat >/dev/null; sleep 1.2; echo the last word'";
+    let one = || mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).expect("sh").0.0;
+    let all = || {
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..100).map(|_| scope.spawn(one)).collect();
+            running.into_iter().map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
+        })
+    };
+    for _ in 0..3 {
+        let lost = all().iter().filter(|out| **out != pairs(&[("the last word", "")])).count();
+        assert_eq!(lost, 0);
+    }
+}
+
+#[test]
+fn a_program_that_ends_with_a_full_pipe_and_leaves_it_open_loses_nothing() {
+    let script = "sh -c 'sleep 600 & cat >/dev/null; sleep 1.2; seq 10000 19999'";
+    let (out, _, _) = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).expect("sh");
+    assert_eq!(out.0.len(), 10_000);
+}
+
+#[test]
 fn a_task_that_waits_for_a_program_hears_that_it_shall_stop() {
     let (pulse, stop) = (Pulse::default(), StopFlag::default());
     let mut context = Context::new(pulse.clone(), stop.clone());
@@ -209,6 +233,18 @@ fn settings_are_in_the_environment() {
     ]);
     let (out, _, _) = mapped(&conf, []).expect("sh");
     assert_eq!(out.0, pairs(&[("value job_7.m3.0 /in/a true try", "")]));
+}
+
+#[test]
+fn settings_do_not_overwrite_what_is_between_us_and_the_tracker() {
+    let script = "sh -c 'echo \"($TASK_OF_TRACKER$FERMATA_UMBILICAL$FERMATA_X)\"'";
+    let names = ["TASK_OF_TRACKER", "task.of.tracker", "TASK.OF.TRACKER", "FERMATA.UMBILICAL", "FERMATA_X"];
+    let mut conf = conf(&[(MAPPER, script)]);
+    for name in names {
+        conf.set(name, "mine");
+    }
+    let (out, _, _) = mapped(&conf, []).expect("sh");
+    assert_eq!(out.0, pairs(&[("()", "")]));
 }
 
 #[test]

@@ -59,6 +59,13 @@ impl ProcessIo {
     }
 }
 
+impl Drop for ProcessIo {
+    /// The process ends next, and the client's threads with it: they are not waited for.
+    fn drop(&mut self) {
+        std::mem::forget(self.dfs.take());
+    }
+}
+
 fn dfs_path(path: &str) -> Result<DfsPath, TaskError> {
     DfsPath::parse(path).map_err(|error| TaskError::Program(format!("{path:?}: {error}")))
 }

@@ -5,6 +5,8 @@
 pub const COUNTERS_MAX: usize = 1000;
 /// Bytes in a counter's name.
 pub const COUNTER_NAME_BYTES_MAX: usize = 256;
+/// Output files of one task, as many as the JobTracker takes.
+pub const PIECES_MAX: usize = 10_000;
 /// Bytes of a status line; the rest is cut off.
 pub const STATUS_BYTES_MAX: usize = 1 << 10;
 /// Bytes of a failure's words; the middle is left out.

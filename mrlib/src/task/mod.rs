@@ -16,7 +16,7 @@ pub use facts::*;
 
 use crate::{
     conf::Conf,
-    engine::{MapTask, ReduceTask, TaskOutcome, run_map, run_reduce},
+    engine::{MapTask, ReduceTask, TaskOutcome, Wish, run_map, run_reduce},
     error::TaskError,
     job::Job,
 };
@@ -44,7 +44,7 @@ use umbilical::{Lost, Umbilical};
 /// The path of the tracker's Unix socket. Set: this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
 /// Of the umbilical.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Progress is sent at most this often.
 const TELL_PERIOD: Duration = Duration::from_millis(200);
@@ -61,14 +61,15 @@ pub fn umbilical_path() -> Option<PathBuf> {
     env::var_os(UMBILICAL_VAR).map(PathBuf::from)
 }
 
-/// The main of a task process.
+/// The main of a task process. Ends the process once all has gone well.
 pub fn serve(socket: &Path, make: Arc<MakeJob>) -> ExitCode {
     // A job binary may have its own.
     if !tracing::dispatcher::has_been_set() {
         logging::init(LogFormat::Human);
     }
     match attend(socket, make) {
-        Ok(()) => ExitCode::SUCCESS,
+        // All has been said: what threads there are need not end in order.
+        Ok(()) => std::process::exit(0),
         Err(error) => {
             eprintln!("task process: {error}");
             ExitCode::FAILURE
@@ -98,7 +99,7 @@ fn attend(socket: &Path, make: Arc<MakeJob>) -> Result<(), TaskError> {
     let umbilical = Arc::new(Umbilical::new(stream, maps));
     listen(umbilical.clone(), reader);
     let end = match &spec.input {
-        Some(task_spec::Input::Split(split)) => Some(split.end),
+        Some(task_spec::Input::Split(split)) if !split.whole => Some(split.end),
         _ => None,
     };
     let ended = work(umbilical.clone(), start, spec, make);
@@ -198,14 +199,16 @@ fn run(
     }
 }
 
-/// Tells progress until the task has ended; returns the last words. `end` is that of a map's range.
+/// Tells progress until the task has ended; returns the last words. `end` is that of a map's range, if it has one.
 fn supervise(umbilical: &Umbilical, ended: &Ended, end: Option<u64>) -> std::io::Result<from_task::Kind> {
     let mut stopped = None;
     loop {
         match ended.recv_timeout(TELL_PERIOD) {
             Ok(Ok(outcome)) => {
                 let TaskOutcome { mut counters, pieces, bytes_out, position } = outcome;
-                let position = end.filter(|end| position < *end).map(|_| position);
+                // Only where somebody asked for it is there a rest for another task.
+                let asked = umbilical.stop().wish().is_ok_and(|wish| wish != Wish::GoOn);
+                let position = end.filter(|end| asked && position < *end).map(|_| position);
                 counters.insert("CPU_MILLISECONDS".into(), process::cpu_milliseconds());
                 let counters = counters.into_iter().collect();
                 return Ok(from_task::Kind::Done(TaskResult { counters, pieces, bytes_out, position }));

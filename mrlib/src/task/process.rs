@@ -6,6 +6,9 @@ use std::{env, fs, io};
 
 /// The tracker's process, whose child this must still be.
 pub const TRACKER_PID_VAR: &str = "FERMATA_TRACKER_PID";
+/// The tracker's mark, which whatever a task starts inherits. Not one of `FERMATA_*`, which streaming programs do not
+/// get.
+pub const MARK_VAR: &str = "TASK_OF_TRACKER";
 /// Address space in bytes.
 pub const LIMIT_AS_VAR: &str = "FERMATA_RLIMIT_AS";
 /// Open files.

@@ -140,6 +140,8 @@ impl Agent {
             self.heard = Some(now);
         }
         match event {
+            // Said again before the registration was read: another would be answered with orders that begin anew.
+            Event::RegisterAgain if self.line == Line::Registering => {}
             Event::Connected | Event::RegisterAgain => self.register(out),
             Event::Registered { heartbeat } => self.registered(now, heartbeat),
             Event::Disconnected => self.hang_up(),

@@ -205,6 +205,18 @@ fn what_ends_between_registration_and_its_answer_is_told_after() {
 }
 
 #[test]
+fn a_second_wish_for_a_registration_that_is_on_its_way_is_not_heard() {
+    let mut world = World::online();
+    assert!(matches!(&world.on(Event::RegisterAgain)[..], [Action::Register { .. }]));
+    assert_eq!(world.on(Event::RegisterAgain), []);
+    world.register();
+    // One registration, one numbering of orders: what comes after its answer is taken once.
+    let taken = world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    assert!(matches!(&taken[..], [Action::Start(..)]), "{taken:?}");
+    assert!(matches!(&world.on(Event::RegisterAgain)[..], [Action::Register { .. }]));
+}
+
+#[test]
 fn a_stop_is_a_kill_and_is_reported_as_one() {
     let mut world = World::online();
     let id = attempt("job_1.m0.0");

@@ -47,10 +47,15 @@ impl Daemon {
 }
 
 async fn spawn(world: &World) -> Child {
+    spawn_by(world, Command::new(env!("CARGO_BIN_EXE_tasktracker"))).await
+}
+
+/// The command becomes a tracker with these arguments.
+async fn spawn_by(world: &World, mut command: Command) -> Child {
     let config = world.dir.path().join("fermata.toml");
     std::fs::write(&config, world.config.print()).unwrap();
     let before = world.jobtracker.with(|heard| heard.registrations.len());
-    let child = Command::new(env!("CARGO_BIN_EXE_tasktracker"))
+    let child = command
         .arg("--config")
         .arg(&config)
         .arg("--mrtask")
@@ -122,6 +127,41 @@ async fn the_next_start_ends_what_outlived_both_tracker_and_keeper() {
     assert!(!is_dead(escaped));
     daemon.child = spawn(&daemon.world).await;
     assert!(is_dead(escaped));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keeper_of_a_dead_tracker_leaves_the_next_one_alone() {
+    let mut daemon = Daemon::start().await;
+    let keeper = daemon.keeper();
+    let keeper_pid = Pid::from_raw(keeper).unwrap();
+    // It comes late.
+    kill_process(keeper_pid, Signal::STOP).unwrap();
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    daemon.child = spawn(&daemon.world).await;
+    daemon.world.launch("job_1.m0.0", "fork:hang");
+    let grandchild = daemon.grandchild("job_1.m0.0").await;
+    kill_process(keeper_pid, Signal::CONT).unwrap();
+    until_true("the keeper's end", || is_dead(keeper.cast_unsigned())).await;
+    assert!(!is_dead(grandchild));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_of_whoever_became_the_tracker_are_left_alone() {
+    let world = World::without_tracker(|config| config.tasktracker.warm_tasks = 1).await;
+    let told = world.dir.path().join("told");
+    let mut command = Command::new("sh");
+    let script = "sleep 1000 & echo $! > \"$0\"; exec \"$@\"";
+    command.arg("-c").arg(script).arg(&told).arg(env!("CARGO_BIN_EXE_tasktracker"));
+    let child = spawn_by(&world, command).await;
+    let daemon = Daemon { world, child };
+    let before: u32 = std::fs::read_to_string(&told).unwrap().trim().parse().unwrap();
+    daemon.world.launch("job_1.m1.0", "escape:ok");
+    assert!(matches!(daemon.world.jobtracker.end_of("job_1.m1.0").await, Said::Succeeded(_)));
+    let gone = daemon.grandchild("job_1.m1.0").await;
+    until_true("the escaped one's end", || state_of(gone).is_none()).await;
+    assert!(!is_dead(before));
+    kill_process(Pid::from_raw(before.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
