@@ -99,7 +99,11 @@ pub(crate) fn skip_numbers(log: &Log, cluster: &Cluster, newest: Time) -> Result
         AppendError::TooLarge { .. } => unreachable!("two numbers"),
     })?;
     log.sync(appended)?;
-    tracing::error!(epoch, job, "records of the journal are lost: numbers of starts and jobs go on above these");
+    tracing::error!(
+        epoch,
+        job,
+        "records of the journal are lost: numbers of starts and jobs go on above these"
+    );
     Ok(entry)
 }
 

@@ -178,11 +178,7 @@ fn by_id(table: &mut Table, id: u64) -> std::result::Result<(String, FakeFile), 
     found.map(|(path, file)| (path.clone(), file.clone())).ok_or_else(|| missing("that id"))
 }
 
-fn commit(
-    full: bool,
-    file: &mut FakeFile,
-    commits: &[pb::BlockLength],
-) -> std::result::Result<(), Status> {
+fn commit(full: bool, file: &mut FakeFile, commits: &[pb::BlockLength]) -> std::result::Result<(), Status> {
     if full && !commits.is_empty() {
         return Err(Error::new(Kind::Quota, "/: quota of 0 bytes").into());
     }

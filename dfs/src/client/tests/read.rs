@@ -256,7 +256,7 @@ async fn a_block_that_is_only_away_is_waited_for_though_lost_ones_may_be_skipped
     let away = node.state.lock().blocks.remove(&block).unwrap();
     // Longer than what a lost block is given once it is known that waiting does not help.
     let back = async {
-        tokio::time::sleep(Duration::from_millis(2000)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         node.state.lock().blocks.insert(block, away);
     };
     let mut reader = client.open(&path("/f")).await.unwrap();

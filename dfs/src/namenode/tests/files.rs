@@ -287,7 +287,8 @@ fn what_a_quota_refused_is_not_kept_by_lease_recovery() {
     bench.ask(Op::SetQuota { path: path("/q"), quota }).unwrap();
     let file = bench.create("/q/sub/f");
     // Twice 125 bytes fit: the first two blocks, not the third, and then not the small one behind it.
-    let blocks = [bench.write(file, 100), bench.write(file, 25), bench.write(file, 100), bench.write(file, 0)];
+    let blocks =
+        [bench.write(file, 100), bench.write(file, 25), bench.write(file, 100), bench.write(file, 0)];
     assert_eq!(bench.close(file, blocks.to_vec()).unwrap_err().kind, Kind::Quota);
     bench.run_ms(21_000);
     let status = bench.stat("/q/sub/f").unwrap();
