@@ -88,4 +88,7 @@ pub enum Fact {
     MapOutputMoved { attempt: AttemptId },
     /// A job will not use a tracker any more.
     TrackerBlacklisted { job: JobId, tracker: TrackerId },
+    /// Records of the journal were lost, and with them which numbers they gave out: starts and jobs go on above
+    /// these.
+    NumbersSkipped { epoch: u64, job: u32 },
 }

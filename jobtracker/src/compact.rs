@@ -1,6 +1,6 @@
 //! What of the journal is still needed: a snapshot is a shorter list of facts that gives the same cluster.
 //!
-//! Kept are all facts of jobs that are remembered, the newest start, and of each tracker its newest registration
+//! Kept are all facts of jobs that are remembered, the newest start, the newest skip of numbers, and of each tracker its newest registration
 //! and what became of it since. Registrations are also put in front, because attempts name their trackers.
 //! Nothing is invented and nothing changes its order otherwise, so a policy that watches facts sees a true history.
 
@@ -31,6 +31,7 @@ pub(crate) fn job_of(fact: &Fact) -> Option<JobId> {
         | Fact::MapOutputLost { attempt, .. } => Some(attempt.job()),
         Fact::TaskReleased { task } => Some(task.job),
         Fact::JobTrackerStarted { .. }
+        | Fact::NumbersSkipped { .. }
         | Fact::TrackerJoined { .. }
         | Fact::TrackerSuspected { .. }
         | Fact::TrackerRecovered { .. }
@@ -43,6 +44,7 @@ pub(crate) fn job_of(fact: &Fact) -> Option<JobId> {
 struct Newest {
     forgotten: BTreeSet<JobId>,
     started: Option<usize>,
+    skipped: Option<usize>,
     joined: BTreeMap<TrackerId, usize>,
     state: BTreeMap<TrackerId, usize>,
 }
@@ -56,6 +58,7 @@ impl Newest {
                     newest.forgotten.insert(*job);
                 }
                 Fact::JobTrackerStarted { .. } => newest.started = Some(index),
+                Fact::NumbersSkipped { .. } => newest.skipped = Some(index),
                 Fact::TrackerJoined { tracker, .. } => {
                     newest.joined.insert(*tracker, index);
                     newest.state.remove(tracker);
@@ -74,6 +77,7 @@ impl Newest {
     fn keeps(&self, index: usize, fact: &Fact) -> bool {
         match fact {
             Fact::JobTrackerStarted { .. } => self.started == Some(index),
+            Fact::NumbersSkipped { .. } => self.skipped == Some(index),
             // The one in front says enough, unless a start after it would make the tracker an awaited one.
             Fact::TrackerJoined { tracker, .. } => {
                 self.joined.get(tracker) == Some(&index) && self.started.is_none_or(|start| start < index)

@@ -115,7 +115,7 @@ pub(crate) async fn fence(driver: Arc<Driver>) {
 }
 
 fn fenced_out(error: &ClientError) -> String {
-    format!("another JobTracker has taken over this journal: {error}")
+    format!("another JobTracker has taken over this journal, or this is an older copy of it: {error}")
 }
 
 /// Moves a job's output into place, and says how that went. Asked again after a restart, it finds what it did.

@@ -173,7 +173,7 @@ pub(crate) fn open(
     settings: &JobTrackerConfig,
     options: ClientOptions,
 ) -> Result<Parts, JobTrackerError> {
-    let Storage { log, replay, cluster_id } = storage;
+    let Storage { log, replay, cluster_id, lost, recovering } = storage;
     let mut histories = Histories::open(folder, &cluster_id, settings.histories_kept)
         .map_err(|source| StorageError::Io { path: folder.into(), source })?;
     let mut newest = Time(0);
@@ -183,6 +183,15 @@ pub(crate) fn open(
         mind.replay(&entry).map_err(|error| error.to_string())
     })?;
     histories.caught_up();
+    if lost {
+        let entry = storage::skip_numbers(&log, mind.cluster(), newest)?;
+        newest = entry.at;
+        let misfit = |error: mrcore::cluster::Misfit| StorageError::Record { seq: 0, why: error.to_string() };
+        mind.replay(&entry).map_err(misfit)?;
+    }
+    if let Some(recovering) = recovering {
+        recovering.done().map_err(StorageError::from)?;
+    }
     tracing::info!(records = log.last_seq(), cluster = cluster_id, "journal replayed");
     Ok(Parts {
         mind,

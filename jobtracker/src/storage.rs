@@ -4,9 +4,15 @@
 //! `compact`.
 
 use crate::compact::compact;
-use journal::{Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay, codec};
-use mrcore::fact::Entry;
-use std::{io, path::Path, path::PathBuf};
+use journal::{
+    AppendError, Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovering, Recovery, Replay, codec,
+};
+use mrcore::{Cluster, Fact, Time, fact::Entry};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 const OWNER: Owner = Owner { name: "JobTracker", log: "journal", folder: "journal" };
 
@@ -48,14 +54,17 @@ pub(crate) struct Storage {
     pub(crate) log: Log,
     pub(crate) replay: Replay,
     pub(crate) cluster_id: String,
+    /// Records may be lost: [`skip_numbers`] is due when the rest is replayed.
+    pub(crate) lost: bool,
+    /// To be ended after that.
+    pub(crate) recovering: Option<Recovering>,
 }
 
 impl Storage {
     /// Opens the folder, making it ready if it is empty. The caller holds its lock.
     pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
-        let Home { log, replay, cluster_id, recovering, .. } = Home::open(OWNER, folder, recovery)?;
-        recovering.done()?;
-        Ok(Self { log, replay, cluster_id })
+        let Home { log, replay, cluster_id, lost, recovering } = Home::open(OWNER, folder, recovery)?;
+        Ok(Self { log, replay, cluster_id, lost, recovering: Some(recovering) })
     }
 
     /// For crash tests: opens the journal on any disk.
@@ -66,8 +75,36 @@ impl Storage {
         recovery: Recovery,
     ) -> Result<Self, StorageError> {
         let opened = journal::home::open_log(OWNER, disk, recovery)?;
-        Ok(Self { log: opened.log, replay: opened.replay, cluster_id })
+        let lost = !opened.dropped.is_empty();
+        Ok(Self { log: opened.log, replay: opened.replay, cluster_id, lost, recovering: None })
     }
+}
+
+/// How far the numbers of jobs jump when records were lost, at least.
+const JOBS_SKIPPED: u32 = 1_000_000;
+
+/// Records were lost, and with them which numbers they gave out. The NameNode remembers the newest start that it
+/// saw, and trackers and output folders the names of jobs: so starts and jobs go on above those. Seconds of the
+/// wall clock are more than any journal has got to, however often it is lost. Durable when this returns.
+pub(crate) fn skip_numbers(log: &Log, cluster: &Cluster, newest: Time) -> Result<Entry, StorageError> {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = wall.as_secs();
+    let epoch = cluster.epoch().max(seconds);
+    let after = (cluster.newest_job().0 / JOBS_SKIPPED).saturating_add(2).saturating_mul(JOBS_SKIPPED);
+    let job = after.max(u32::try_from(seconds).unwrap_or(0));
+    let at = newest.max(Time(wall.as_micros() as u64));
+    let entry = Entry { at, fact: Fact::NumbersSkipped { epoch, job } };
+    let appended = log.append(&codec::encode(&entry)).map_err(|error| match error {
+        AppendError::Failed(failed) => failed,
+        AppendError::TooLarge { .. } => unreachable!("two numbers"),
+    })?;
+    log.sync(appended)?;
+    tracing::error!(
+        epoch,
+        job,
+        "records of the journal are lost: numbers of starts and jobs go on above these"
+    );
+    Ok(entry)
 }
 
 /// Reads a journal entry by entry.

@@ -60,12 +60,6 @@ pub enum LogError {
         /// The next record there is, if any.
         found: Option<Seq>,
     },
-    /// Not even dropping the damaged part leaves a usable log.
-    #[error("nothing to recover from: no sound snapshot, and no segment that begins at record 1{}", found_text(*.oldest))]
-    Unrecoverable {
-        /// First record of the oldest segment, if there is one.
-        oldest: Option<Seq>,
-    },
     /// The live log has failed.
     #[error(transparent)]
     Failed(#[from] LogFailed),

@@ -55,6 +55,17 @@ pub enum HomeError {
         /// Which.
         folder: PathBuf,
     },
+    /// It has a journal and does not say whose.
+    #[error(
+        "folder {folder} has a {log} in it, but its VERSION file, which says of which cluster, is gone: restore that \
+         file from a copy"
+    )]
+    Nameless {
+        /// Which.
+        folder: PathBuf,
+        /// What it has.
+        log: &'static str,
+    },
     /// `VERSION` cannot be understood.
     #[error("{path} is not readable: {why}")]
     Version {
@@ -205,6 +216,12 @@ fn has_journal(disk: &dyn Disk) -> io::Result<bool> {
     Ok(disk.list()?.iter().any(|name| matches!(Name::parse(name), Name::File(..))))
 }
 
+/// The same of a folder that may not be there, and is not made.
+fn has_journal_in(folder: &Path) -> bool {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.into_iter().any(|name| matches!(Name::parse(&name.to_string_lossy()), Name::File(..)))
+}
+
 /// The cluster that the folder belongs to; a new one for an empty folder.
 fn identity(owner: Owner, folder: &Path) -> Result<String, HomeError> {
     let path = folder.join(VERSION_FILE);
@@ -218,6 +235,9 @@ fn identity(owner: Owner, folder: &Path) -> Result<String, HomeError> {
             Ok(version.cluster_id)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if has_journal_in(&folder.join(owner.folder)) {
+                return Err(HomeError::Nameless { folder: folder.into(), log: owner.log });
+            }
             let entries = fs::read_dir(folder).map_err(io_error(folder))?.flatten();
             let ours = ["LOCK", "VERSION.tmp", NEW_FILE, "NEW.tmp"];
             if entries.map(|entry| entry.file_name()).any(|name| !ours.iter().any(|own| name == *own)) {
@@ -244,9 +264,15 @@ fn is_there(path: &Path) -> Result<bool, HomeError> {
 
 fn remove(path: &Path) -> Result<(), HomeError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(path)(error)),
-        _ => Ok(()),
+        // Durable at once: one that came back would tell of a first start or a loss that is long over.
+        Ok(()) => sync_folder(path.parent().unwrap_or(path)).map_err(io_error(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io_error(path)(error)),
     }
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder)?.sync_all()
 }
 
 fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), HomeError> {
@@ -256,7 +282,7 @@ fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), HomeError>
         io::Write::write_all(&mut file, text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&aside, folder.join(name))?;
-        fs::File::open(folder)?.sync_all()
+        sync_folder(folder)
     };
     write().map_err(io_error(&folder.join(name)))
 }
@@ -304,6 +330,16 @@ mod tests {
         home.recovering.done().unwrap();
         drop(home.log);
         assert!(!open(folder.path(), Recovery::Refuse).unwrap().lost);
+    }
+
+    #[test]
+    fn a_journal_without_its_version_file_is_told_from_a_foreign_folder() {
+        let (folder, _) = used();
+        fs::remove_file(folder.path().join(VERSION_FILE)).unwrap();
+        for recovery in [Recovery::Refuse, Recovery::DropDamaged] {
+            let refused = open(folder.path(), recovery).err().unwrap().to_string();
+            assert!(refused.contains("has a ledger in it, but its VERSION file"), "{refused}");
+        }
     }
 
     #[test]

@@ -16,7 +16,8 @@ pub struct Snapshots {
     due: u64,
     /// It has been said that there is no room.
     told: bool,
-    making: Option<thread::JoinHandle<()>>,
+    /// Tells whether it succeeded.
+    making: Option<thread::JoinHandle<bool>>,
 }
 
 impl Snapshots {
@@ -32,20 +33,24 @@ impl Snapshots {
         make: impl FnOnce() -> Result<(), E> + Send + 'static,
     ) {
         let grown = log.bytes_since_snapshot();
-        let idle = self.making.as_ref().is_none_or(thread::JoinHandle::is_finished);
-        if idle && grown > self.due && self.has_room(log) {
+        if let Some(made) = self.making.take_if(|making| making.is_finished())
+            && made.join().unwrap_or(false)
+        {
+            self.due = self.every_bytes;
+        }
+        if self.making.is_none() && grown > self.due && self.has_room(log) {
             self.due = grown + self.every_bytes;
             let made = thread::Builder::new().name("snapshot".into()).spawn(move || {
-                if let Err(error) = make() {
+                let made = make();
+                if let Err(error) = &made {
                     tracing::error!(%error, "no snapshot: the journal goes on and is kept whole");
                 }
+                made.is_ok()
             });
             match made {
                 Ok(making) => self.making = Some(making),
                 Err(error) => tracing::error!(%error, "no snapshot: no thread for it"),
             }
-        } else if grown < self.every_bytes {
-            self.due = self.every_bytes;
         }
     }
 
@@ -104,13 +109,17 @@ mod tests {
 
         /// How many attempts there have been after this look. None of them succeeds.
         fn look(&self, snapshots: &mut Snapshots) -> u32 {
+            self.look_and(snapshots, Err("on purpose"))
+        }
+
+        fn look_and(&self, snapshots: &mut Snapshots, result: Result<(), &'static str>) -> u32 {
             let made = self.made.clone();
             snapshots.look(&self.log, move || {
                 made.fetch_add(1, Ordering::Relaxed);
-                Err("on purpose")
+                result
             });
-            if let Some(making) = snapshots.making.take() {
-                making.join().unwrap();
+            while snapshots.making.as_ref().is_some_and(|making| !making.is_finished()) {
+                thread::yield_now();
             }
             self.made.load(Ordering::Relaxed)
         }
@@ -126,6 +135,16 @@ mod tests {
         assert_eq!(bench.look(&mut snapshots), 1, "not at once");
         bench.grow(1100);
         assert_eq!(bench.look(&mut snapshots), 2);
+    }
+
+    #[test]
+    fn after_a_snapshot_the_next_is_due_after_as_many_bytes_as_ever() {
+        let bench = Bench::new();
+        let mut snapshots = Snapshots::new(1000, 0);
+        bench.grow(1100);
+        // As if so much had come while it was made: nothing of this log goes.
+        assert_eq!(bench.look_and(&mut snapshots, Ok(())), 1);
+        assert_eq!(bench.look_and(&mut snapshots, Ok(())), 2, "at once");
     }
 
     #[test]

@@ -49,7 +49,7 @@ mod survey;
 mod writer;
 
 pub use error::{AppendError, LogError, LogFailed};
-pub use home::{Home, HomeError, Owner};
+pub use home::{Home, HomeError, Owner, Recovering};
 pub use keep::Snapshots;
 pub use log::{Log, Opened, Recovery};
 pub use replay::{Item, Replay};

@@ -105,12 +105,8 @@ impl Survey {
         }
         match survey.end {
             End::Damage(damage) if recovery == Recovery::Refuse => Err(damage.error),
-            // Starting from nothing is not recovery: an empty namespace would have every block deleted.
-            End::Damage(Damage { error: LogError::Gap { found, .. }, .. })
-                if base == 0 && survey.sound.is_empty() =>
-            {
-                Err(LogError::Unrecoverable { oldest: found })
-            }
+            // Even if nothing is left, as for a journal that vanished (`home`): what is dropped is kept aside, and
+            // its owner is told that records are lost.
             _ => Ok(survey),
         }
     }

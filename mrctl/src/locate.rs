@@ -1,6 +1,10 @@
 //! Which cluster a command is for.
 
-use crate::{cluster::ClusterState, job::wire::JobTracker, output::Usage};
+use crate::{
+    cluster::{ClusterState, Daemon},
+    job::wire::JobTracker,
+    output::Usage,
+};
 use anyhow::{Context, Result, bail};
 use daemon::config::{ClientConfig, Config};
 use dfs::client::{Client, ClientError, ClientOptions, Listener};
@@ -94,9 +98,9 @@ impl Target {
             found.namenode.clone_from(namenode);
             return Ok(found);
         }
-        // A cluster that was started here has taken up the file beside it, with addresses of its own.
+        // A cluster that runs here has taken up the file beside it, with addresses of its own.
         let here = cwd.join(FOLDER);
-        let started = self.config_file().is_none() && ClusterState::path(&here).is_file();
+        let started = self.config_file().is_none() && is_up(&here);
         if let Some(file) = file.filter(|_| !started) {
             let config = Config::load(Some(&file))?;
             let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
@@ -152,6 +156,12 @@ fn advice(found: &Found) -> String {
     format!("it has died: start it again with `mrctl chaos restart namenode{}`", found.dir)
 }
 
+/// Whether a daemon of the cluster that was started in `folder` still runs; its file outlives a crash of the machine.
+fn is_up(folder: &Path) -> bool {
+    let state = ClusterState::load(folder).ok().flatten();
+    state.is_some_and(|state| state.daemons.iter().any(Daemon::is_running))
+}
+
 /// The nearest state folder from `from` upwards that has a running cluster's file.
 fn nearest(from: &Path) -> Option<PathBuf> {
     let mut folders = from.ancestors().map(|folder| folder.join(FOLDER));
@@ -170,11 +180,28 @@ pub(crate) fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::{Identity, Kind};
     use std::fs;
 
     fn with_file(folder: &Path, namenode: &str) {
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join("fermata.toml"), format!("[cluster]\nnamenode = \"{namenode}\"\n")).unwrap();
+    }
+
+    /// A daemon that runs: this test itself.
+    fn this_process() -> Daemon {
+        Daemon {
+            name: "namenode".into(),
+            kind: Kind::Namenode,
+            identity: Identity::of(std::process::id()).unwrap(),
+            addr: String::new(),
+            rack: String::new(),
+            dir: PathBuf::new(),
+            log: PathBuf::new(),
+            ready_file: PathBuf::new(),
+            program: PathBuf::new(),
+            args: std::env::args().skip(1).collect(),
+        }
     }
 
     fn found(target: &Target, cwd: &Path) -> String {
@@ -205,6 +232,8 @@ mod tests {
         with_file(&local, "local:5");
         assert_eq!(found(&none, &deep), "here:2", "it does not run");
         ClusterState::default().save(&local).unwrap();
+        assert_eq!(found(&none, &deep), "here:2", "it has run");
+        ClusterState { daemons: vec![this_process()], ..ClusterState::default() }.save(&local).unwrap();
         assert_eq!(found(&none, &deep), "local:5");
         fs::remove_dir_all(&local).unwrap();
 

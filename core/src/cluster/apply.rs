@@ -33,6 +33,11 @@ impl Cluster {
                 self.await_trackers(at);
                 Ok(())
             }
+            Fact::NumbersSkipped { epoch, job } => {
+                self.epoch = self.epoch.max(*epoch);
+                self.next_job = self.next_job.max(*job);
+                Ok(())
+            }
             Fact::TrackerJoined { .. } => self.tracker_joined(at, fact),
             Fact::TrackerSuspected { tracker, .. } => self.set_state(*tracker, TrackerState::Suspect),
             Fact::TrackerRecovered { tracker } => self.set_state(*tracker, TrackerState::Live),

@@ -69,9 +69,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// How often the JobTracker has been started on this journal.
+    /// Goes up with every start of the JobTracker.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The highest number that a job has had, or that was skipped.
+    pub fn newest_job(&self) -> JobId {
+        JobId(self.next_job)
     }
 
     /// A tracker.

@@ -41,6 +41,7 @@ impl Player<'_> {
     fn fact(&self, fact: &Fact) -> Option<String> {
         Some(match fact {
             Fact::JobTrackerStarted { epoch, .. } => format!("started epoch={epoch}"),
+            Fact::NumbersSkipped { epoch, job } => format!("numbers-skipped epoch={epoch} job={job}"),
             Fact::TrackerJoined { name, .. } => format!("joined {name}"),
             Fact::TrackerSuspected { tracker, why } => format!("suspected {} ({why})", self.name(*tracker)),
             Fact::TrackerRecovered { tracker } => format!("recovered {}", self.name(*tracker)),

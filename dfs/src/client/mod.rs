@@ -38,7 +38,7 @@ pub use writer::FileWriter;
 use crate::path::DfsPath;
 use connection::{Buffers, Idle, Timeouts};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 use std::time::Duration;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
@@ -99,6 +99,8 @@ struct Inner {
     threads: Arc<threads::Threads>,
     idle: Arc<Idle>,
     buffers: Arc<Buffers>,
+    /// A reader that may skip has waited the whole time for a block in vain.
+    gave_up: AtomicBool,
 }
 
 impl Client {
@@ -133,6 +135,7 @@ impl Client {
             threads: Arc::default(),
             idle: Arc::default(),
             buffers: Arc::default(),
+            gave_up: AtomicBool::new(false),
         };
         Ok(Client { inner: Arc::new(inner) })
     }

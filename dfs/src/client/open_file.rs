@@ -196,6 +196,14 @@ impl OpenFile {
         if let Some(first) = self.in_flight.iter().find(unwritten).copied() {
             self.abandon_from(first).await?;
         }
+        match self.close(None, false).await {
+            Err(error) if error.is(Kind::Quota) => {}
+            closed => return closed.map(|_| ()),
+        }
+        // There is no room for what was written: the file stays as it was.
+        if let Some(first) = self.in_flight.first().copied() {
+            self.abandon_from(first).await?;
+        }
         self.close(None, false).await?;
         Ok(())
     }

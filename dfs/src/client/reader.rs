@@ -13,6 +13,7 @@ use crate::path::DfsPath;
 use bytes::Bytes;
 use serde::Serialize;
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How much of a file is located at a time.
@@ -22,7 +23,8 @@ const RUN_BLOCKS_MAX: usize = 16;
 /// A report of damage is worth this wait, not more.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long a reader that may skip looks for a replica of a block.
+/// How long a reader that may skip looks for a replica of a block, once its client has waited the whole time for one:
+/// whatever was only away would be back.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
 /// Zeros handed out at a time in place of lost bytes.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
@@ -251,6 +253,7 @@ impl ReadFile {
         let hole_end = here.map_or(end, |block| (block.offset + block.length).min(end));
         self.lost.push(Lost { block, offset: at, length: hole_end - at, why });
         self.trouble = None;
+        self.client.inner.gave_up.store(true, Ordering::Relaxed);
         hole_end
     }
 
@@ -315,12 +318,12 @@ impl ReadFile {
         let index = self.index_of(at).unwrap_or(0);
         let block = self.blocks[index].block;
         let deadline = self.client.inner.options.config.deadline.0;
-        let deadline = if self.skip_lost { deadline.min(LOST_AFTER) } else { deadline };
+        let hurried = self.skip_lost && self.client.inner.gave_up.load(Ordering::Relaxed);
+        let deadline = if hurried { deadline.min(LOST_AFTER) } else { deadline };
         let fresh = self.trouble.take().filter(|trouble| trouble.block == block);
         let trouble = self.trouble.insert(fresh.unwrap_or_else(|| Trouble::with(block)));
         let since = *trouble.out_since.get_or_insert_with(Instant::now);
-        // One that skips does not wait long, and says in the end what it skipped.
-        let listener = self.client.inner.options.listener.as_ref().filter(|_| !self.skip_lost);
+        let listener = self.client.inner.options.listener.as_ref();
         let wait = trouble.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
         let what = format!("a good replica of {block} of {}, at byte {at}", self.path);
         let why = tell(&trouble.tried);

@@ -61,6 +61,8 @@ use tokio::{
 
 /// How long transfers under way may go on when the node stops.
 const STOP_GRACE: Duration = Duration::from_secs(2);
+/// How long a node that stops tries to tell of its newest replicas.
+const NEWS_GRACE: Duration = Duration::from_secs(1);
 
 /// A DataNode in this process: serves from `start` until `stop`, or until dropped. Needs a tokio runtime with
 /// I/O and time.
@@ -71,7 +73,8 @@ pub struct DataNode {
     namenode: String,
     ready: watch::Receiver<bool>,
     alarm: Mutex<mpsc::UnboundedReceiver<DataNodeError>>,
-    tasks: Vec<JoinHandle<()>>,
+    accepting: Vec<JoinHandle<()>>,
+    link: JoinHandle<()>,
 }
 
 impl DataNode {
@@ -110,12 +113,12 @@ impl DataNode {
         let scrubber = std::thread::Builder::new().name("scrub".into());
         scrubber.spawn(move || scrub::run(&scrubbed)).map_err(DataNodeError::Thread)?;
         space::start(&node).map_err(DataNodeError::Thread)?;
-        let mut tasks =
-            vec![tokio::spawn(server::accept_bulk(node.clone(), listener)), tokio::spawn(link.run())];
-        tasks.extend(local.map(|local| tokio::spawn(server::accept_local(node.clone(), local))));
+        let link = tokio::spawn(link.run());
+        let mut accepting = vec![tokio::spawn(server::accept_bulk(node.clone(), listener))];
+        accepting.extend(local.map(|local| tokio::spawn(server::accept_local(node.clone(), local))));
         tracing::info!(node = address.node, uuid = address.uuid, addr = address.data_addr, "serving blocks");
         let namenode = config.cluster.namenode.clone();
-        Ok(Self { node, address, namenode, ready: is_ready, alarm: Mutex::new(alarms), tasks })
+        Ok(Self { node, address, namenode, ready: is_ready, alarm: Mutex::new(alarms), accepting, link })
     }
 
     /// Waits until the NameNode has taken the registration and the first full report.
@@ -151,36 +154,44 @@ impl DataNode {
         }
     }
 
-    /// Stops accepting, tells the NameNode, gives running transfers a moment, and ends.
+    /// Stops accepting, gives running transfers a moment, tells the NameNode what came of them and that it goes,
+    /// and ends.
     pub async fn stop(mut self) {
-        self.end_tasks();
-        if *self.ready.borrow() {
-            link::goodbye(&self.node, &self.namenode, &self.address.uuid).await;
+        for task in self.accepting.drain(..) {
+            task.abort();
+            task.await.ok();
         }
-        let patience = Instant::now() + STOP_GRACE;
-        while self.node.connections.busy() > 0 && Instant::now() < patience {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        until(STOP_GRACE, || self.node.connections.busy() == 0).await;
+        let known = *self.ready.borrow();
+        if known {
+            until(NEWS_GRACE, || self.node.store.news.is_empty()).await;
+        }
+        // Only when it is gone for certain: a heartbeat after the goodbye would take it back.
+        self.link.abort();
+        (&mut self.link).await.ok();
+        if known {
+            link::goodbye(&self.node, &self.namenode, &self.address.uuid).await;
         }
         self.node.stop.ring();
         self.node.chores.wake();
         self.node.connections.close();
         // The folders' locks go with the last thread.
-        let patience = Instant::now() + STOP_GRACE;
-        while Arc::strong_count(&self.node) > 1 && Instant::now() < patience {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until(STOP_GRACE, || Arc::strong_count(&self.node) == 1).await;
     }
+}
 
-    fn end_tasks(&mut self) {
-        for task in self.tasks.drain(..) {
-            task.abort();
-        }
+/// Waits until it holds, but no longer than that.
+async fn until(limit: Duration, holds: impl Fn() -> bool) {
+    let patience = Instant::now() + limit;
+    while !holds() && Instant::now() < patience {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 impl Drop for DataNode {
     fn drop(&mut self) {
-        self.end_tasks();
+        self.accepting.iter().for_each(JoinHandle::abort);
+        self.link.abort();
         self.node.stop.ring();
         self.node.chores.wake();
         self.node.connections.close();

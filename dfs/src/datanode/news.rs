@@ -59,6 +59,11 @@ impl News {
         }
     }
 
+    /// Whether all has been told.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.lock().items.is_empty()
+    }
+
     /// A copy of what is waiting, or of a part of it.
     pub(super) fn batch(&self) -> Batch {
         let waiting = self.waiting.lock();

@@ -184,6 +184,18 @@ fn an_edit_log_that_vanished_is_refused_and_recover_gives_no_id_twice() {
     let (_, new) = bench.file("/g");
     assert!(new.0 > block.0 + (1 << 31), "{new} is far from what was lost");
     assert!(bench.state.safemode().reason.contains("future_blocks 1"), "and the old block is kept");
+
+    // And all of it once more, at another time.
+    drop(bench);
+    fs::remove_dir_all(folder.path().join("edits")).unwrap();
+    let before = now_since(Instant::now()).wall_ms;
+    while now_since(Instant::now()).wall_ms <= before {}
+    let mut bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
+    bench.register(1);
+    bench.report(1, &[block, new]);
+    let (_, newest) = bench.file("/h");
+    assert!(newest > new, "{newest} is not {new}");
+    assert!(bench.state.safemode().reason.contains("future_blocks 2"), "and the old ones are kept");
 }
 
 /// A disk on which nothing is ever written until it is let go.

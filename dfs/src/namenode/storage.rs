@@ -37,8 +37,11 @@ pub enum StorageError {
     },
 }
 
-/// How far ids jump when records were lost: further than the lost ones can have got.
+/// How far ids jump when records were lost, at least: further than the lost ones can have got since.
 const IDS_SKIPPED: u64 = 1 << 32;
+/// Ids jump to the wall clock's milliseconds times so many: if all is lost a second time, the numbers that the first
+/// recovery gave out are not given out again.
+const IDS_PER_MS: u64 = 1 << 10;
 
 /// A NameNode's folder, opened and read.
 pub(crate) struct Storage {
@@ -62,9 +65,10 @@ impl Storage {
     /// Records were lost, and with them which ids they gave out. A DataNode that comes late may have a replica
     /// of any of those, so new blocks stay far away from them.
     pub(crate) fn skip_ids(&mut self) -> Result<(), StorageError> {
-        let next_file = self.namespace.next_file() + IDS_SKIPPED;
-        let next_block = self.namespace.next_block() + IDS_SKIPPED;
         let at_ms = now_since(Instant::now()).wall_ms;
+        let from_clock = at_ms.saturating_mul(IDS_PER_MS);
+        let next_file = from_clock.max(self.namespace.next_file() + IDS_SKIPPED);
+        let next_block = from_clock.max(self.namespace.next_block() + IDS_SKIPPED);
         let record = Record { at_ms, request: None, edits: vec![Edit::IdsSkipped { next_file, next_block }] };
         self.namespace
             .apply(&record)

@@ -45,13 +45,16 @@ impl Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     daemon::lifecycle::die_of_any_panic();
-    daemon::lifecycle::exit("jobtracker", start(&args))
+    match args.daemon.load(|config| args.lay_over(config)) {
+        Ok(Some(config)) => daemon::lifecycle::exit("jobtracker", start(&args, &config)),
+        Ok(None) => ExitCode::SUCCESS,
+        Err(error) => daemon::lifecycle::exit_usage("jobtracker", &error),
+    }
 }
 
-fn start(args: &Args) -> anyhow::Result<()> {
-    let Some(config) = args.daemon.load(|config| args.lay_over(config))? else { return Ok(()) };
+fn start(args: &Args, config: &Config) -> anyhow::Result<()> {
     daemon::logging::init(args.daemon.log_format);
     let recovery = if args.recover { Recovery::DropDamaged } else { Recovery::Refuse };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    Ok(runtime.block_on(fermata_jobtracker::run(&config, &args.daemon, recovery))?)
+    Ok(runtime.block_on(fermata_jobtracker::run(config, &args.daemon, recovery))?)
 }

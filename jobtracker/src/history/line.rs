@@ -228,6 +228,7 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
             LineFact::TrackerBlacklisted { tracker: named(tracker).0 }
         }
         Fact::JobTrackerStarted { .. }
+        | Fact::NumbersSkipped { .. }
         | Fact::TrackerJoined { .. }
         | Fact::TrackerSuspected { .. }
         | Fact::TrackerRecovered { .. }

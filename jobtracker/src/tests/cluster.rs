@@ -99,11 +99,15 @@ impl Cluster {
 
     /// Starts the JobTracker on a runtime of its own, so that it can be killed with all its connections.
     pub(super) fn start_jobtracker(&mut self) {
+        self.start_jobtracker_with(Recovery::Refuse);
+    }
+
+    pub(super) fn start_jobtracker_with(&mut self, recovery: Recovery) {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let config = self.config.clone();
         let daemon = std::thread::scope(|scope| {
-            let start = || runtime.block_on(async { Daemon::start(&config, Recovery::Refuse) }).unwrap();
+            let start = || runtime.block_on(async { Daemon::start(&config, recovery) }).unwrap();
             scope.spawn(start).join().unwrap()
         });
         self.daemon = Some((runtime, daemon));

@@ -1,6 +1,7 @@
 //! The JobTracker dies and comes back; trackers and clients find it as it was.
 
 use super::cluster::*;
+use journal::Recovery;
 use proto::mr as pb;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,4 +170,38 @@ async fn what_a_given_up_attempt_writes_after_its_job_is_cleared_when_it_is_gone
     until("the late work is gone", || async { !cluster.exists("/out/_temporary").await }).await;
     assert_eq!(cluster.length("/out/part-m-00000").await, 5);
     cluster.kill_jobtracker();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jobtracker_whose_journal_vanished_goes_on_with_new_numbers() {
+    let mut cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    cluster.client().await.submit(submission("/in", "/never", 0)).await.unwrap();
+    cluster.kill_jobtracker();
+    cluster.start_jobtracker();
+    let scope = format!("jobtracker-{}", cluster.cluster_id());
+    let fenced = || async { cluster.dfs.fence(&scope, 1).await.is_err() };
+    until("the fence of the second start", fenced).await;
+    let mut seen = std::collections::BTreeSet::from(["job_1".to_owned()]);
+    for round in 0..2 {
+        cluster.kill_jobtracker();
+        std::fs::remove_dir_all(cluster.config.jobtracker.dir.join("journal")).unwrap();
+        cluster.start_jobtracker_with(Recovery::DropDamaged);
+        let mut tracker = cluster.tracker("node1").await;
+        let output = format!("/out{round}");
+        let submitted = cluster.client().await.submit(submission("/in", &output, 0)).await.unwrap();
+        let job = submitted.into_inner().job;
+        assert!(seen.insert(job.clone()), "{job} was there before");
+        let map = tracker.launch().await;
+        tracker.succeed(&cluster, &map, b"whole").await;
+        until("the end", || async { cluster.status(&job).await.state == "succeeded" }).await;
+        assert_eq!(cluster.length(&format!("{output}/part-m-00000")).await, 5);
+        // What was skipped is remembered, and the loss is dealt with.
+        assert!(!cluster.config.jobtracker.dir.join("RECOVERING").exists());
+        cluster.kill_jobtracker();
+        cluster.start_jobtracker();
+        let submitted = cluster.client().await.submit(submission("/in", &output, 0)).await;
+        assert!(submitted.is_err(), "the output is there");
+        assert_eq!(cluster.status(&job).await.state, "succeeded");
+    }
 }

@@ -177,12 +177,15 @@ fn a_missing_segment_is_a_gap() {
     let contents: Contents = read_with(&disk, Recovery::DropDamaged).unwrap();
     assert_eq!((contents.check(), contents.dropped.len()), (2, 2));
     assert_eq!(read(&disk).unwrap().check(), 2);
-    // Without its beginning there is nothing to go on from, and nothing is touched.
+    // Without its beginning nothing is left, and all of it is kept aside.
     files.remove(FIRST);
     let disk = CrashDisk::with_files(files.clone());
-    let result = read_with(&disk, Recovery::DropDamaged);
-    assert!(matches!(result, Err(LogError::Unrecoverable { oldest: Some(5) })));
-    assert_eq!(disk.files(), files);
+    assert!(matches!(read(&disk), Err(LogError::Gap { expected: 1, found: Some(5), .. })));
+    let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
+    assert_eq!((contents.check(), contents.dropped.len()), (0, files.len()));
+    assert!(files.keys().all(|name| disk.files().contains_key(&format!("{name}.damaged-1"))));
+    append(&open(&disk), 1);
+    assert_eq!(read(&disk).unwrap().check(), 1);
 }
 
 #[test]
@@ -205,9 +208,11 @@ fn a_damaged_snapshot_and_nothing_else_is_not_an_empty_log() {
         bytes.pop();
     }
     let disk = CrashDisk::with_files(files.clone());
-    let result = read_with(&disk, Recovery::DropDamaged);
-    assert!(matches!(result, Err(LogError::Unrecoverable { oldest: None })));
-    assert_eq!(disk.files(), files, "nothing is touched");
+    assert!(read(&disk).is_err());
+    let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
+    assert_eq!(contents.check(), 0);
+    assert!(contents.dropped.len() >= files.len(), "each is told of");
+    assert!(files.keys().all(|name| disk.files().contains_key(&format!("{name}.damaged-1"))), "and kept");
 }
 
 #[test]

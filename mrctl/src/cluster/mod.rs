@@ -10,5 +10,7 @@ mod state;
 
 pub(crate) use launch::{Launch, restart};
 pub(crate) use layout::{Layout, Overrides};
+#[cfg(test)]
+pub(crate) use process::Identity;
 pub(crate) use process::{Fate, Times, end, memory_bytes, times};
-pub(crate) use state::{ClusterState, Kind, lock};
+pub(crate) use state::{ClusterState, Daemon, Kind, lock};

@@ -14,11 +14,13 @@ use std::{
 };
 
 const POLL: Duration = Duration::from_millis(250);
+/// A shortage of nodes that lasts for this long is no passing one.
+const STUCK_FOR: Duration = Duration::from_secs(10);
 
 /// Empty a datanode so that it can be stopped
 ///
 /// Its blocks are copied to other nodes first: it is drained when each has all its replicas on nodes that stay.
-/// Until the deadline this shows how many are left; after it, or where too few nodes stay, it says which blocks
+/// Until the deadline this shows how many are left; after it, or where too few nodes stay for ten seconds, it says which blocks
 /// lack replicas and why, the drain goes on by itself, and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -103,13 +105,32 @@ fn example(block: &DrainBlock) -> String {
     format!("{block} of {path} has {have} of {wanted} elsewhere: {why}")
 }
 
+/// Since when every look has found too few nodes: one that starts again is back soon.
+#[derive(Debug, Default)]
+struct Stuck {
+    since: Option<Instant>,
+}
+
+impl Stuck {
+    /// What one look has found; whether there is no use in further ones.
+    fn for_good(&mut self, stuck: bool, now: Instant) -> bool {
+        if !stuck {
+            self.since = None;
+            return false;
+        }
+        now.saturating_duration_since(*self.since.get_or_insert(now)) >= STUCK_FOR
+    }
+}
+
 async fn watch(client: &Client, args: &Args, begun: Instant) -> Result<DrainStatus> {
     let mut status = client.drain(&args.node, false).await?;
     let meter = Meter::counter(status.blocks_left, args.json);
     let mut left = status.blocks_left;
-    let over = |status: &DrainStatus| {
+    let mut stuck = Stuck::default();
+    let mut over = |status: &DrainStatus| {
         // A dead node holds nothing that could be copied.
-        status.stuck || matches!(status.state, NodeState::Drained | NodeState::Dead)
+        let ended = matches!(status.state, NodeState::Drained | NodeState::Dead);
+        stuck.for_good(status.stuck, Instant::now()) || ended
     };
     while !over(&status) && begun.elapsed() < args.deadline.0 {
         tokio::time::sleep(POLL.min(args.deadline.0)).await;
@@ -129,6 +150,17 @@ async fn watch(client: &Client, args: &Args, begun: Instant) -> Result<DrainStat
 mod tests {
     use super::*;
     use dfs::ids::BlockId;
+
+    #[test]
+    fn a_passing_shortage_does_not_end_the_wait() {
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let mut stuck = Stuck::default();
+        assert!(!stuck.for_good(true, at(0)) && !stuck.for_good(true, at(9)));
+        assert!(!stuck.for_good(false, at(10)), "a node came back");
+        assert!(!stuck.for_good(true, at(11)) && !stuck.for_good(true, at(20)));
+        assert!(stuck.for_good(true, at(21)));
+    }
 
     #[test]
     fn what_is_in_the_way_is_named() {

@@ -46,7 +46,7 @@ pub(crate) struct Get {
     /// Replace local files that are there
     #[arg(short, long)]
     force: bool,
-    /// Fill blocks that are lost with zeros, say which, and end with exit code 1
+    /// Fill blocks that cannot be read with zeros, say which, and end with exit code 1
     #[arg(long)]
     skip_lost: bool,
     /// No progress bar and no closing line

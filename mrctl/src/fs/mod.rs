@@ -209,7 +209,8 @@ async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
 fn tell_lost(path: &DfsPath, lost: &[Lost]) -> bool {
     for Lost { block, offset, length, why } in lost {
         eprintln!(
-            "mrctl: {path}: {length} bytes from byte {offset} on are lost ({block}: {why}); zeros stand in for them"
+            "mrctl: {path}: {length} bytes from byte {offset} on could not be read ({block}: {why}); zeros stand in for \
+             them"
         );
     }
     !lost.is_empty()

@@ -16,7 +16,7 @@ pub(crate) struct Cat {
     /// Files or patterns
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Print zeros for blocks that are lost, say which on standard error, and end with exit code 1
+    /// Print zeros for blocks that cannot be read, say which on standard error, and end with exit code 1
     #[arg(long)]
     skip_lost: bool,
 }
@@ -50,19 +50,27 @@ pub(crate) struct Tail {
 pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     for status in expand_all(client, &args.paths, &mut outcome).await? {
-        let copied = async {
+        let opened = async {
             refuse_dir(&status, "only files can be printed")?;
-            let mut reader = client.open(&status.path).await?;
-            if args.skip_lost {
-                reader.skip_lost();
-            }
-            copy_out(&mut reader).await?;
-            Ok(tell_lost(&status.path, reader.lost()))
+            Ok(client.open(&status.path).await?)
         };
-        match copied.await {
-            Ok(true) => outcome.fail(),
-            Ok(false) => {}
-            Err(error) => outcome.note(error)?,
+        let mut reader = match opened.await {
+            Ok(reader) => reader,
+            Err(error) => {
+                outcome.note(error)?;
+                continue;
+            }
+        };
+        if args.skip_lost {
+            reader.skip_lost();
+        }
+        let copied = copy_out(&mut reader).await;
+        // What was skipped is told whatever ended it.
+        if tell_lost(&status.path, reader.lost()) {
+            outcome.fail();
+        }
+        if let Err(error) = copied {
+            outcome.note(error)?;
         }
     }
     Ok(outcome.code())

@@ -44,11 +44,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = Args::parse();
+    daemon::lifecycle::die_of_any_panic();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
     let config = match daemon.load(|config| args.lay_over(config)) {
         Ok(Some(config)) => config,
         Ok(None) => return ExitCode::SUCCESS,
-        Err(error) => return daemon::lifecycle::exit("tasktracker", Err(error)),
+        Err(error) => return daemon::lifecycle::exit_usage("tasktracker", &error),
     };
     daemon::logging::init(daemon.log_format);
     // Small messages are all that runs here; tasks are processes, and map output leaves on threads of its own.

@@ -83,7 +83,7 @@ fn daemon(name: &str, args: &[&str]) -> (i32, String) {
 fn daemons_refuse_bad_configuration_with_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("fermata.toml");
-    for name in ["namenode", "datanode"] {
+    for name in ["namenode", "datanode", "jobtracker", "tasktracker"] {
         let run = |text: &str, args: &[&str]| {
             fs::write(&config, text).unwrap();
             daemon(name, &[&["--config", config.to_str().unwrap()], args].concat())

@@ -3,7 +3,8 @@
 use fermata_tests::{Cluster, Up, eventually, random_file};
 use std::{
     fs,
-    process::Command,
+    io::Read,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -48,6 +49,22 @@ fn drains_say_what_is_in_the_way_and_a_stopped_node_is_gone_at_once() {
     cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);
 }
 
+/// `/other` lacks its first and its last block, and goes while it is read.
+fn holes_are_told_though_something_else_ends_the_reading(cluster: &Cluster) {
+    let mut cat = cluster.command(&["fs", "cat", "--skip-lost", "/other"]);
+    let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It cannot get far ahead of what is read here.
+    let mut first = vec![1; (1 << 20) + 1];
+    cat.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    assert!(first[..1 << 20].iter().all(|byte| *byte == 0));
+    cluster.mrctl(&["fs", "rm", "/other"]);
+    let ended = cat.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    let (hole, end) = ("1048576 bytes from byte 0 on could not be read", "no such file");
+    assert!(told.find(hole).is_some_and(|at| told[at..].contains(end)), "{told}");
+    assert_eq!(ended.status.code(), Some(1));
+}
+
 #[test]
 fn lost_blocks_waits_and_settings() {
     let settings = "[client]\ndeadline = \"4s\"\n";
@@ -56,16 +73,19 @@ fn lost_blocks_waits_and_settings() {
     random_file(&source, 3 << 20, 10);
     cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
     let wanted = fs::read(&source).unwrap();
+    let other = cluster.path("other");
+    random_file(&other, 3 << 20, 11);
+    cluster.mrctl(&["fs", "put", other.to_str().unwrap(), "/other"]);
+    let other = fs::read(&other).unwrap();
 
-    // The second block goes, with the only disk that had it.
+    // The second block goes, with the only disk that had it; of the other file, the first and the last.
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
     let blocks = cluster.replicas_on("node1");
-    assert_eq!(blocks.len(), 3);
-    let lost = blocks.iter().find(|block| {
-        let bytes = fs::read(block).unwrap();
-        bytes == wanted[1 << 20..2 << 20]
-    });
-    fs::remove_file(lost.unwrap()).unwrap();
+    assert_eq!(blocks.len(), 6);
+    for lost in [&wanted[1 << 20..2 << 20], &other[..1 << 20], &other[2 << 20..]] {
+        let block = blocks.iter().find(|block| fs::read(block).is_ok_and(|bytes| bytes == lost));
+        fs::remove_file(block.unwrap()).unwrap();
+    }
     cluster.mrctl(&["chaos", "restart", "node1", "--daemon", "datanode"]);
     let got = cluster.path("got");
     let ran = cluster.try_mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
@@ -74,11 +94,14 @@ fn lost_blocks_waits_and_settings() {
         assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
     }
     assert!(!got.exists(), "whole or not at all");
-    let line = cluster.refused(1, &["fs", "get", "--quiet", "--skip-lost", "/file", got.to_str().unwrap()]);
-    assert!(line.contains("1048576 bytes from byte 1048576 on are lost"), "{line}");
+    let ran = cluster.try_mrctl(&["fs", "get", "--quiet", "--skip-lost", "/file", got.to_str().unwrap()]);
+    for word in ["waiting for a good replica", "1048576 bytes from byte 1048576 on could not be read"] {
+        assert!(ran.code == 1 && ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
     let mut holed = wanted.clone();
     holed[1 << 20..2 << 20].fill(0);
     assert!(fs::read(&got).unwrap() == holed);
+    holes_are_told_though_something_else_ends_the_reading(&cluster);
     let ran = cluster.try_mrctl(&["fs", "fsck"]);
     assert!(ran.code == 1 && ran.stdout.contains("--skip-lost"), "{}", ran.stdout);
     cluster.mrctl(&["fs", "rm", "/file"]);

@@ -40,6 +40,8 @@ pub(super) struct Table {
     /// Block and node uuid of each report.
     pub(super) bad: Vec<(u64, String)>,
     pub(super) excluded: Vec<Vec<String>>,
+    /// The quota is used up: whoever commits a block is refused.
+    pub(super) full: bool,
     /// Changes the blocks that `Locate` and `AddBlock` answer with.
     pub(super) mangle: Option<fn(&mut pb::LocatedBlock)>,
     last_id: u64,
@@ -176,11 +178,15 @@ fn by_id(table: &mut Table, id: u64) -> std::result::Result<(String, FakeFile), 
     found.map(|(path, file)| (path.clone(), file.clone())).ok_or_else(|| missing("that id"))
 }
 
-fn commit(file: &mut FakeFile, commits: &[pb::BlockLength]) {
+fn commit(full: bool, file: &mut FakeFile, commits: &[pb::BlockLength]) -> std::result::Result<(), Status> {
+    if full && !commits.is_empty() {
+        return Err(Error::new(Kind::Quota, "/: quota of 0 bytes").into());
+    }
     for done in commits {
         let block = file.blocks.iter_mut().find(|block| block.0 == done.block_id).expect("a known block");
         block.1 = Some(done.length);
     }
+    Ok(())
 }
 
 fn unused<T>() -> Reply<T> {
@@ -226,7 +232,7 @@ impl NameNode for FakeNameNode {
         if on.is_empty() {
             return Err(Error::new(Kind::NoNodes, "no DataNode is left for a block").into());
         }
-        commit(&mut file, &request.commits);
+        commit(table.full, &mut file, &request.commits)?;
         table.last_id += 1;
         let (block, offset) = (table.last_id, file.length());
         let located = self.locate(&table, block, offset, 0, &on);
@@ -251,7 +257,7 @@ impl NameNode for FakeNameNode {
         let request = request.into_inner();
         let mut table = self.table.lock();
         let (path, mut file) = by_id(&mut table, request.file_id)?;
-        commit(&mut file, &request.commits);
+        commit(table.full, &mut file, &request.commits)?;
         assert!(file.blocks.iter().all(|block| block.1.is_some()), "every block is committed");
         file.open = false;
         let to = if request.rename_to.is_empty() { path.clone() } else { request.rename_to };

@@ -243,3 +243,25 @@ async fn a_lost_block_is_named_and_the_rest_can_be_read() {
     assert_eq!(report.lost.len(), 1);
     assert!(std::fs::read(&to).unwrap() == holed);
 }
+
+#[tokio::test]
+async fn a_block_that_is_only_away_is_waited_for_though_lost_ones_may_be_skipped() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.config.deadline = daemon::Period::secs(30);
+    let client = cluster.client().await;
+    let data = bytes(1000);
+    put(&client, "/f", &data, 1, 1000).await;
+    let block = cluster.table.lock().files["/f"].blocks[0].0;
+    let node = cluster.node(1);
+    let away = node.state.lock().blocks.remove(&block).unwrap();
+    // Longer than what a lost block is given once it is known that waiting does not help.
+    let back = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        node.state.lock().blocks.insert(block, away);
+    };
+    let mut reader = client.open(&path("/f")).await.unwrap();
+    reader.skip_lost();
+    let (read, ()) = tokio::join!(read_all(&mut reader), back);
+    assert!(read.unwrap() == data);
+    assert!(reader.lost().is_empty());
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bulk::{PACKET_BYTES, WINDOW_BYTES};
+use crate::error::Kind;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -87,6 +88,25 @@ async fn a_stream_can_be_put_and_a_file_appended_to() {
     writer.write(b"more").await.unwrap();
     assert_eq!(writer.close().await.unwrap().length, 300_004);
     assert!(cluster.content("/f") == [&data[..], b"more"].concat());
+}
+
+#[tokio::test]
+async fn an_append_that_a_quota_refuses_leaves_the_file_as_it_was() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let data = bytes(1000);
+    client.write_stream("/f", &data, stream_options(1, 1000)).await.unwrap();
+    let mut writer = client.append(&path("/f")).await.unwrap();
+    writer.write(b"more").await.unwrap();
+    cluster.table.lock().full = true;
+    assert!(writer.close().await.unwrap_err().is(Kind::Quota));
+    let closed = async {
+        while cluster.table.lock().files["/f"].open {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), closed).await.expect("the file is given up");
+    assert!(cluster.content("/f") == data);
 }
 
 #[tokio::test]

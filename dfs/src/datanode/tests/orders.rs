@@ -171,7 +171,12 @@ async fn a_node_that_stops_says_goodbye() {
     let node = bench.node("a").await;
     let uuid = node.uuid().to_string();
     assert!(bench.namenode.known(&node).heartbeats.iter().all(|heartbeat| !heartbeat.leaving));
+    put(&chain(&[&node]), 1, b"hello").unwrap();
     node.stop().await;
     let heard = bench.namenode.books.lock().nodes[&uuid].heartbeats.clone();
-    assert!(heard.iter().any(|heartbeat| heartbeat.leaving), "and it is heard before the node ends");
+    let (last, before) = heard.split_last().unwrap();
+    assert!(last.leaving, "and it is heard before the node ends");
+    assert!(before.iter().all(|heartbeat| !heartbeat.leaving));
+    let told = before.iter().any(|heartbeat| heartbeat.received.iter().any(|block| block.block_id == 1));
+    assert!(told, "after all else");
 }

@@ -79,6 +79,13 @@ impl Namespace {
         })
     }
 
+    /// Bytes over all replicas that the quotas of the folders above `id` leave to it, if there are any; negative
+    /// if one is exceeded already.
+    pub(in crate::namenode) fn space_left(&self, id: FileId) -> Option<i128> {
+        let folders = self.ancestors(id).filter_map(|above| self.inodes.get(&above)?.folder());
+        folders.filter_map(|folder| Some(i128::from(folder.quota.space?) - folder.totals.space)).min()
+    }
+
     /// `id` and everything below, parents before children.
     pub(in crate::namenode) fn subtree(&self, id: FileId) -> Vec<FileId> {
         let mut all = vec![id];

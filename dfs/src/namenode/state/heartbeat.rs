@@ -26,6 +26,7 @@ impl State {
         node.heard_ms = now.mono_ms;
         if heartbeat.leaving {
             // Nothing it could tell counts any more; if it comes back, it registers.
+            self.await_return(now, ix);
             self.bury(ix);
             self.nodes_changed();
             return HeartbeatAnswer::Commands(Vec::new());

@@ -97,7 +97,8 @@ impl State {
     }
 
     /// What becomes of an abandoned file. One to be closed keeps its leading run of blocks that are committed,
-    /// or finished on some DataNode with a length that all who have it agree on.
+    /// or finished on some DataNode with a length that all who have it agree on, as far as the quotas above it
+    /// allow: what a writer was refused is not kept because it went away.
     fn recovery(&self, id: FileId) -> Vec<Edit> {
         let Some(file) = self.namespace.file(id) else { return Vec::new() };
         if file.open.as_ref().is_some_and(|open| open.on_abandon == OnAbandon::Delete) {
@@ -105,12 +106,17 @@ impl State {
         }
         let mut edits = Vec::new();
         let mut blocks = file.blocks.iter().peekable();
+        let mut room = self.namespace.space_left(id);
         while let Some(block) = blocks.peek() {
             if self.namespace.block(**block).and_then(Block::length).is_none() {
-                match self.agreed_length(**block).filter(|length| *length <= file.block_size) {
-                    Some(length) => edits.push(Edit::BlockCommitted { block: **block, length }),
-                    None => break,
+                let length = self.agreed_length(**block).filter(|length| *length <= file.block_size);
+                let Some(length) = length else { break };
+                let space = i128::from(length) * i128::from(file.replication);
+                if space > 0 && room.is_some_and(|room| space > room) {
+                    break;
                 }
+                room = room.map(|room| room - space);
+                edits.push(Edit::BlockCommitted { block: **block, length });
             }
             blocks.next();
         }

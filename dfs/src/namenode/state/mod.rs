@@ -81,7 +81,7 @@ pub struct State {
     copies: BTreeMap<(BlockId, Ix), Copy>,
     /// Where unfinished blocks are being written.
     writing: BTreeMap<BlockId, SmallVec<[Ix; 4]>>,
-    /// Committed blocks whose other replicas may still be on their way, and until when that is so.
+    /// Committed blocks whose other replicas may still be on their way, or come back, and until when that is so.
     fresh: BTreeMap<BlockId, u64>,
     leases: BTreeMap<Box<str>, Lease>,
     safemode: Safemode,

@@ -92,6 +92,18 @@ impl State {
         }
     }
 
+    /// A node goes, and may only be starting again: blocks that are left with two replicas wait a little before they
+    /// are copied.
+    pub(super) fn await_return(&mut self, now: Now, ix: Ix) {
+        let until_ms = now.mono_ms + self.settings.suspect_after_ms;
+        let blocks: Vec<BlockId> = self.nodes.get(ix).blocks.iter().copied().collect();
+        for block in blocks {
+            if self.holders(block).len() > 2 {
+                self.fresh.insert(block, until_ms);
+            }
+        }
+    }
+
     fn copy_block(&mut self, now: Now, block: BlockId) {
         let (Some(tally), Some(length)) =
             (self.tally(block), self.namespace.block(block).and_then(Block::length))

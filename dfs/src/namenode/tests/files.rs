@@ -280,6 +280,24 @@ fn quotas_stop_growth() {
 }
 
 #[test]
+fn what_a_quota_refused_is_not_kept_by_lease_recovery() {
+    let mut bench = Bench::with_nodes(2);
+    bench.ask(mkdir("/q/sub", true)).unwrap();
+    let quota = Quota { files: None, space: Some(250) };
+    bench.ask(Op::SetQuota { path: path("/q"), quota }).unwrap();
+    let file = bench.create("/q/sub/f");
+    // Twice 125 bytes fit: the first two blocks, not the third, and then not the small one behind it.
+    let blocks =
+        [bench.write(file, 100), bench.write(file, 25), bench.write(file, 100), bench.write(file, 0)];
+    assert_eq!(bench.close(file, blocks.to_vec()).unwrap_err().kind, Kind::Quota);
+    bench.run_ms(21_000);
+    let status = bench.stat("/q/sub/f").unwrap();
+    assert_eq!((status.open, status.length, status.blocks), (false, 125, 2));
+    assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 250);
+    assert_eq!(&bench.replayed(), bench.state.namespace());
+}
+
+#[test]
 fn a_folder_has_a_largest_number_of_entries() {
     let mut settings = super::bench::settings();
     settings.dir_entries_max = 2;

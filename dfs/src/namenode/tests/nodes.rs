@@ -140,6 +140,36 @@ fn a_node_that_says_goodbye_is_dead_at_once_and_its_blocks_are_copied() {
 }
 
 #[test]
+fn a_node_that_says_goodbye_and_starts_again_costs_no_copies() {
+    let mut bench = Bench::with_nodes(4);
+    let (_, blocks) = bench.file("/f", 3, &[10]);
+    bench.run_ms(11_000);
+    let gone = bench.good_on(blocks[0])[0];
+    let uuid = bench.nodes[gone].uuid;
+    let leave = |bench: &mut Bench| {
+        let incarnation = Incarnation(bench.nodes[gone].incarnation);
+        let goodbye = Heartbeat { leaving: true, ..Heartbeat::default() };
+        bench.state.heartbeat(bench.now, uuid, incarnation, goodbye);
+        bench.nodes[gone].up = false;
+    };
+    leave(&mut bench);
+    assert_eq!(bench.state.report(bench.now).under_replicated, 1, "it counts as gone at once");
+    bench.run_ms(1_000);
+    bench.nodes[gone].up = true;
+    bench.run_ms(5_000);
+    let copied = |bench: &Bench| {
+        let orders = bench.nodes.iter().flat_map(|node| &node.told);
+        orders.filter(|order| matches!(order, Command::Copy { .. })).count()
+    };
+    assert_eq!(copied(&bench), 0);
+    assert_eq!(bench.good_on(blocks[0]).len(), 3);
+    leave(&mut bench);
+    bench.run_ms(5_000);
+    assert_eq!(copied(&bench), 1, "it stays away");
+    assert_eq!(bench.state.report(bench.now).under_replicated, 0);
+}
+
+#[test]
 fn silence_makes_suspect_then_dead_and_a_return_is_a_new_start() {
     let mut bench = Bench::with_nodes(2);
     let (_, blocks) = bench.file("/f", 2, &[10]);
