@@ -40,7 +40,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster on this machine: a namenode and several datanodes
+    /// Start a cluster on this machine: a namenode, a jobtracker, and nodes with a datanode and a tasktracker each
     Up(command::up::Args),
     /// Stop the cluster that `mrctl up` started
     Down(command::down::Args),

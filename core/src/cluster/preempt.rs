@@ -23,9 +23,9 @@ pub enum Unfit {
     TooLate(AttemptId),
     #[error("{0} has been told to give its slot back already")]
     Already(AttemptId),
-    #[error("{0} is a map: it can be split or killed, not paused")]
+    #[error("{0} is a map: only reduces can be paused")]
     NotAReduce(AttemptId),
-    #[error("{0} is a reduce: it can be paused or killed, not split")]
+    #[error("{0} is a reduce: only maps can be split")]
     NotAMap(AttemptId),
     #[error("{0} reads input that cannot be divided (a whole file): it can only be killed")]
     Indivisible(AttemptId),

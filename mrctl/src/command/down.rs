@@ -70,7 +70,7 @@ fn stop(folder: &Path, state: &ClusterState) -> Result<()> {
 
 /// Removes what `mrctl up` made, by name, and nothing else: the folder may have been given by mistake.
 fn purge(folder: &Path) -> Result<()> {
-    for part in ["data", "logs", "run"] {
+    for part in ["data", "tasks", "logs", "run"] {
         let path = folder.join(part);
         if path.is_dir() {
             fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;

@@ -43,7 +43,9 @@ impl Meter {
         if self.0.is_hidden() || small {
             return;
         }
-        self.0.suspend(|| eprintln!("{}", summary(&self.0.message(), self.0.position(), took)));
+        // Asked for before: whoever asks the bar anything while it is suspended waits for ever.
+        let words = summary(&self.0.message(), self.0.position(), took);
+        self.0.suspend(|| eprintln!("{words}"));
     }
 
     /// For a number of things that are to become none.
@@ -90,6 +92,56 @@ impl Drop for Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use indicatif::{ProgressDrawTarget, TermLike};
+    use std::io;
+
+    /// A terminal that nobody looks at.
+    #[derive(Debug)]
+    struct Unseen;
+
+    impl TermLike for Unseen {
+        fn width(&self) -> u16 {
+            80
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_str(&self, _: &str) -> io::Result<()> {
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_closing_line_on_a_terminal_comes_to_an_end() {
+        let target = ProgressDrawTarget::term_like(Box::new(Unseen));
+        let meter = Meter(ProgressBar::with_draw_target(Some(TOLD_FROM_BYTES), target));
+        meter.advance(TOLD_FROM_BYTES);
+        let (sender, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            meter.tell();
+            drop(meter);
+            sender.send(()).ok();
+        });
+        ended.recv_timeout(Duration::from_secs(20)).expect("it does not wait for itself");
+    }
 
     #[test]
     fn the_closing_line_has_amount_time_and_rate() {
