@@ -84,12 +84,13 @@ impl Storage {
 const JOBS_SKIPPED: u32 = 1_000_000;
 
 /// Records were lost, and with them which numbers they gave out. The NameNode remembers the newest start that it
-/// saw, and trackers and output folders the names of jobs: so starts and jobs go on above those. Seconds of the
-/// wall clock are more than any journal has got to, however often it is lost. Durable when this returns.
+/// saw, and trackers and output folders the names of jobs: so starts and jobs go on above those. The wall clock
+/// is more than any journal has got to, however often it is lost. Durable when this returns.
 pub(crate) fn skip_numbers(log: &Log, cluster: &Cluster, newest: Time) -> Result<Entry, StorageError> {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = wall.as_secs();
-    let epoch = cluster.epoch().max(seconds);
+    // Starts may follow each other within a second.
+    let epoch = cluster.epoch().max(wall.as_millis() as u64);
     let after = (cluster.newest_job().0 / JOBS_SKIPPED).saturating_add(2).saturating_mul(JOBS_SKIPPED);
     let job = after.max(u32::try_from(seconds).unwrap_or(0));
     let at = newest.max(Time(wall.as_micros() as u64));

@@ -185,6 +185,10 @@ async fn a_jobtracker_whose_journal_vanished_goes_on_with_new_numbers() {
     let mut seen = std::collections::BTreeSet::from(["job_1".to_owned()]);
     for round in 0..2 {
         cluster.kill_jobtracker();
+        // Job numbers go by the second of the loss.
+        let second = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        let before = second();
+        until("the next second", || async { second() > before }).await;
         std::fs::remove_dir_all(cluster.config.jobtracker.dir.join("journal")).unwrap();
         cluster.start_jobtracker_with(Recovery::DropDamaged);
         let mut tracker = cluster.tracker("node1").await;
