@@ -390,6 +390,7 @@ impl Config {
             ("namenode.listen", &self.namenode.listen),
             ("datanode.listen", &self.datanode.listen),
             ("jobtracker.listen", &self.jobtracker.listen),
+            ("tasktracker.listen", &self.tasktracker.listen),
         ] {
             if !crate::listen::is_host_port(addr) {
                 return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
