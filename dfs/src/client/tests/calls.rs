@@ -171,6 +171,8 @@ async fn what_is_no_namenode_is_told_at_once() {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 1024]);
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+            // To close with something unread would take the answer back.
+            std::thread::spawn(move || while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {});
         }
     });
     let config = daemon::config::ClientConfig::default();
