@@ -56,17 +56,17 @@ enum Command {
     /// Show one job
     Job(job::look::Show),
     /// List a job's tasks and their attempts
-    Tasks(job::look::One),
+    Tasks(job::tasks::Args),
     /// Show a job's counters
-    Counters(job::look::One),
+    Counters(job::look::Counters),
     /// Show what an attempt of a task printed
     Logs(job::look::Logs),
     /// Stop a job
-    Kill(job::look::One),
+    Kill(job::look::Kill),
     /// Take an attempt's slot back
     Preempt(job::preempt::Args),
-    /// Print a job's history, as JSON lines
-    History(job::look::One),
+    /// Print a job's history, as JSON lines or one array
+    History(job::look::History),
     /// List the built-in programs
     Programs(job::look::Programs),
     /// List the nodes
@@ -102,7 +102,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Submit(args) => job::submit::run(args, &cli.target).await,
         Command::Jobs(args) => job::look::jobs(args, &cli.target).await,
         Command::Job(args) => job::look::show(args, &cli.target).await,
-        Command::Tasks(args) => job::look::tasks(args, &cli.target).await,
+        Command::Tasks(args) => job::tasks::run(args, &cli.target).await,
         Command::Counters(args) => job::look::counters(args, &cli.target).await,
         Command::Logs(args) => job::look::logs(args, &cli.target).await,
         Command::Kill(args) => job::look::kill(args, &cli.target).await,

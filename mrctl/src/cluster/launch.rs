@@ -227,7 +227,7 @@ fn missing(report: &Report, nodes: u32) -> Option<String> {
 }
 
 /// A daemon's binary, beside this one.
-fn program(kind: Kind) -> Result<PathBuf> {
+pub(crate) fn program(kind: Kind) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot tell where mrctl is")?;
     let path = own.with_file_name(kind.program());
     if !path.is_file() {
@@ -260,7 +260,7 @@ fn run(daemon: &mut Daemon) -> Result<Child> {
         .spawn()
         .with_context(|| format!("cannot start {}", daemon.program.display()))?;
     daemon.identity = Identity::of(child.id())
-        .with_context(|| format!("{} vanished from /proc right after its start", daemon.name))?;
+        .with_context(|| format!("{} vanished from /proc right after its start", daemon.title()))?;
     daemon.addr.clear();
     Ok(child)
 }
@@ -276,7 +276,7 @@ async fn await_ready(daemon: &Daemon) -> Result<String> {
         }
         if Instant::now() > deadline {
             let log = daemon.log.display();
-            bail!("{} does not serve after {} s; see {log}", daemon.name, READY_TIMEOUT.as_secs());
+            bail!("{} does not serve after {} s; see {log}", daemon.title(), READY_TIMEOUT.as_secs());
         }
         tokio::time::sleep(POLL).await;
     }
@@ -284,7 +284,7 @@ async fn await_ready(daemon: &Daemon) -> Result<String> {
 
 fn died(daemon: &Daemon) -> anyhow::Error {
     let tail = last_lines(&fs::read_to_string(&daemon.log).unwrap_or_default(), LOG_LINES);
-    anyhow!("{} died while starting; the end of {}:\n{tail}", daemon.name, daemon.log.display())
+    anyhow!("{} died while starting; the end of {}:\n{tail}", daemon.title(), daemon.log.display())
 }
 
 fn last_lines(text: &str, count: usize) -> String {
