@@ -388,9 +388,8 @@ impl Config {
     /// Checks what types cannot: run after flags have gone over the file.
     pub fn check(&self) -> Result<(), ConfigError> {
         let NameNodeConfig { replication, replication_max, block_size, block_size_min, .. } = self.namenode;
-        let refuse = |key, value: String, why: &'static str| {
-            Err(ConfigError::Value { key, value, why: why.into() })
-        };
+        let refuse =
+            |key, value: String, why: &'static str| Err(ConfigError::Value { key, value, why: why.into() });
         for (key, addr) in [
             ("namenode.listen", &self.namenode.listen),
             ("datanode.listen", &self.datanode.listen),

@@ -18,13 +18,13 @@ pub(crate) const FOLDER: &str = ".fermata";
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct Target {
     /// Address of the namenode
-    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_NAMENODE")]
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_NAMENODE", hide_env_values = true)]
     namenode: Option<String>,
     /// Address of the jobtracker
-    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER")]
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER", hide_env_values = true)]
     jobtracker: Option<String>,
     /// Configuration file of the cluster
-    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", value_parser = path())]
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", hide_env_values = true, value_parser = path())]
     config: Option<PathBuf>,
 }
 
@@ -49,7 +49,9 @@ impl Origin {
         let name = master.program();
         let state = self.0.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
         let Some((folder, mut state)) = self.0.as_deref().zip(state) else {
-            return format!("is it running? start a cluster here with `mrctl up`, or name another with --{name}");
+            return format!(
+                "is it running? start a cluster here with `mrctl up`, or name another with --{name}"
+            );
         };
         let dir = dir_flag(Some(folder).filter(|folder| !is_here(folder)));
         if state.running().next().is_none() {
@@ -63,7 +65,9 @@ impl Origin {
                 let log = daemon.log.display();
                 format!("it has died (see {log}): start it again with `mrctl chaos restart {name}{dir}`")
             }
-            Err(_) => format!("the cluster in {} has none: start one that has, with `mrctl up`", folder.display()),
+            Err(_) => {
+                format!("the cluster in {} has none: start one that has, with `mrctl up`", folder.display())
+            }
         }
     }
 }

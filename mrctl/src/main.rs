@@ -1,7 +1,8 @@
 //! `mrctl`, Fermata's command line: local clusters, the file system, nodes, faults, benchmarks.
 //!
-//! Exit codes: 0 done, 1 failed, 2 usage. An error is one line on standard error: what, where, why, what to
-//! do. Deliberately absent: state of its own beyond the folder that `mrctl up` makes.
+//! Exit codes: 0 done; 2 the words given cannot be right, whatever the cluster's state (`output::Usage`); 1 it failed.
+//! An error is one line on standard error: what, where, why, what to do. Deliberately absent: state of its own beyond
+//! the folder that `mrctl up` makes.
 
 mod bench;
 mod cluster;
@@ -15,22 +16,37 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::{io, process::ExitCode};
 
-const EXAMPLES: &str = "\
-Examples:
-  mrctl up --detach                     start three nodes on this machine
-  mrctl fs put -r corpus /corpus        copy a folder in
-  mrctl fs ls -lh /corpus               look at it
-  mrctl nodes                           see where the bytes are
-  mrctl down                            stop everything; the data stays
+const BEGIN: &str = "\
+Begin here:
+  mrctl demo                          see it work; leaves nothing behind
+  mrctl up --detach                   a cluster that stays, in ./.fermata
+  mrctl fs put -r docs /docs          copy a folder of text in
+  mrctl submit wordcount --input /docs --output /counts
+  mrctl fs cat '/counts/part-*'       look at the result
+  mrctl down                          stop it; the data stays
 
-The cluster is found by --namenode, FERMATA_NAMENODE, --config, FERMATA_CONFIG, a cluster that runs in ./.fermata,
-./fermata.toml, or the nearest .fermata/ folder upwards with a running cluster.
+";
 
-Exit codes: 0 done, 1 failed, 2 bad usage or a bad value.";
+const FOOTER: &str = "\
+Each command has examples: mrctl COMMAND --help. What shows something takes
+--json.
+
+The cluster is found by --namenode and --jobtracker (or FERMATA_NAMENODE and
+FERMATA_JOBTRACKER), --config (or FERMATA_CONFIG), a cluster that runs in
+./.fermata, ./fermata.toml, or the nearest .fermata folder upwards.
+
+Exit codes: 0 done; 1 it failed; 2 the command cannot be right as it is
+written, whatever the cluster is like.";
+
+const TEMPLATE: &str = "{about-with-newline}
+{before-help}{usage-heading} {usage}
+
+{all-args}{after-help}";
 
 /// Fermata: a MapReduce cluster in a handful of small programs
 #[derive(Debug, Parser)]
-#[command(name = "mrctl", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "mrctl", version, arg_required_else_help = true)]
+#[command(before_help = BEGIN, after_help = FOOTER, help_template = TEMPLATE)]
 struct Cli {
     #[command(flatten)]
     target: locate::Target,
@@ -40,11 +56,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster on this machine: a namenode, a jobtracker, and nodes with a datanode and a tasktracker each
+    /// Start a cluster on this machine
     Up(command::up::Args),
     /// Stop the cluster that `mrctl up` started
     Down(command::down::Args),
-    /// Show what Fermata does in less than a minute, and leave nothing behind
+    /// See it work, in less than a minute; leaves nothing behind
     Demo(command::demo::Args),
     /// Work with files in the cluster
     #[command(subcommand, arg_required_else_help = true)]
@@ -135,9 +151,35 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Lines that people wrote and a terminal of 80 columns would break.
+    fn too_wide(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        let pages = [command.get_before_help(), command.get_after_help()].into_iter().flatten();
+        let text = pages.map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let wide = text.lines().filter(|line| line.chars().count() > 80);
+        found.extend(wide.map(|line| format!("{path}: {line}")));
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            too_wide(below, &format!("{path} {}", below.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn help_fits_a_terminal_and_says_how_to_begin() {
+        let mut command = Cli::command();
+        let mut wide = Vec::new();
+        too_wide(&command, "mrctl", &mut wide);
+        assert!(wide.is_empty(), "{wide:#?}");
+        let help = command.render_long_help().to_string();
+        let begin = help.lines().position(|line| line.contains("mrctl demo")).unwrap();
+        assert!(begin < 6, "{help}");
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            let group = below.has_subcommands();
+            assert!(group || below.get_after_help().is_some(), "{} has no examples", below.get_name());
+        }
+    }
+
     #[test]
     fn usage_errors_exit_with_2() {
-        let cases: [&[&str]; 8] = [
+        let cases: [&[&str]; 9] = [
             &["mrctl", "nonsense"],
             &["mrctl", "up", "--nodes", "-1"],
             &["mrctl", "up", "--block-size", "64parrots"],
@@ -146,6 +188,7 @@ mod tests {
             &["mrctl", "fs", "tail", "-n", "1", "-c", "1", "/x"],
             &["mrctl", "drain", "node1", "--deadline", "soon"],
             &["mrctl", "fs", "chmod", "rwx", "/x"],
+            &["mrctl", "submit", "wordcount", "--output", "/x", "--no-output"],
         ];
         for case in cases {
             let error = Cli::try_parse_from(case).expect_err(&case.join(" "));
@@ -179,6 +222,11 @@ mod tests {
             "fs safemode off",
             "drain node1 --deadline 120s --json",
             "nodes --json",
+            "tasks job_7 --state failed --json",
+            "history job_7 --json",
+            "submit wordcount --input /a /b --output /c --conf k=v --detach",
+            "submit wordcount --input /a --no-output",
+            "fs fsck /a '/b*'",
             "preempt job_7.m3.0 --how split",
             "chaos kill node1 --daemon datanode",
             "chaos restart namenode",

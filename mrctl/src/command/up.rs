@@ -26,9 +26,10 @@ const WATCH: Duration = Duration::from_millis(500);
     mrctl up                                   in the foreground; Ctrl-C stops it\n  \
     mrctl up --detach                          come back when it is ready\n  \
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
-    mrctl up --config my.toml --detach         with settings of your own (see namenode --print-config)")]
+    mrctl up --config my.toml --detach         with settings of your own\n\n\
+    `jobtracker --print-config` prints every setting with its default.")]
 pub(crate) struct Args {
-    /// Datanodes [default: 3, or as the folder was made with]
+    /// Nodes, each a datanode and a tasktracker [default: 3, or as the folder was made with]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
     /// Replicas of each block, unless a file asks otherwise [default: 2]

@@ -202,7 +202,9 @@ pub(crate) fn summary(job: &Job) -> Result<()> {
     if job.state == "succeeded" {
         let local = match job.maps.total {
             0 => String::new(),
-            total => format!(", {} of {} beside their input", job.local_maps, output::count(total.into(), "map")),
+            total => {
+                format!(", {} of {} beside their input", job.local_maps, output::count(total.into(), "map"))
+            }
         };
         let (maps, reduces) = (job.maps.total.into(), job.reduces.total.into());
         let (maps, reduces) = (output::count(maps, "map"), output::count(reduces, "reduce"));

@@ -65,13 +65,20 @@ fn check_file(program: &str) -> Result<()> {
     if !path.exists() {
         let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
         let names = names.join(", ");
-        return refuse(format!("there is no program {program:?}: it is no file here, and the built-ins are {names}"));
+        return refuse(format!(
+            "there is no program {program:?}: it is no file here, and the built-ins are {names}"
+        ));
     }
     if !path.is_file() {
-        return refuse(format!("{program} is not a file: name an executable, or a built-in (`mrctl programs`)"));
+        return refuse(format!(
+            "{program} is not a file: name an executable, or a built-in (`mrctl programs`)"
+        ));
     }
     if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
-        return refuse(format!("{program} is not executable: `chmod +x {program}`?{}", by_streaming(program)));
+        return refuse(format!(
+            "{program} is not executable: `chmod +x {program}`?{}",
+            by_streaming(program)
+        ));
     }
     Ok(())
 }
@@ -79,7 +86,8 @@ fn check_file(program: &str) -> Result<()> {
 /// Whether an interpreter would run it.
 fn is_script(program: &str) -> bool {
     let mut start = [0; 2];
-    let read = std::fs::File::open(program).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start));
+    let read =
+        std::fs::File::open(program).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start));
     read.is_ok() && &start == b"#!"
 }
 
@@ -107,7 +115,9 @@ pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Resul
     );
     for word in words.chain(Some(first)) {
         if Path::new(word).is_file() && !word.starts_with('/') && !is_sent(word) {
-            eprintln!("mrctl: note: {word} is a file here; tasks find it only if you send it along with --file {word}");
+            eprintln!(
+                "mrctl: note: {word} is a file here; tasks find it only if you send it along with --file {word}"
+            );
         }
     }
     Ok(())

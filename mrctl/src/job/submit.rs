@@ -25,9 +25,11 @@ use std::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl submit wordcount --input /books --output /counts --reduces 2\n  \
-    mrctl submit ./target/release/my-job --input '/logs/*.gz' --output /out --conf my.setting=3\n  \
-    mrctl submit streaming --mapper ./map.py --reducer ./reduce.py --file map.py --file reduce.py \\\n      \
-        --input /books --output /out")]
+    mrctl submit grep --conf grep.pattern=slow --input '/logs/*.gz' --output /slow\n  \
+    mrctl submit ./target/release/my-job --input /books --output /out \\\n      \
+        --conf my.setting=3\n  \
+    mrctl submit streaming --mapper ./map.py --reducer ./reduce.py \\\n      \
+        --file map.py --file reduce.py --input /books --output /out")]
 pub(crate) struct Args {
     /// A built-in program, an executable, or `streaming`
     program: String,
@@ -52,7 +54,7 @@ pub(crate) struct Args {
     /// The queue it waits in
     #[arg(long, value_name = "NAME", default_value = "default")]
     queue: String,
-    /// very-low, low, normal, high or very-high
+    /// Who goes first
     #[arg(long, default_value = "normal", value_parser = ["very-low", "low", "normal", "high", "very-high"])]
     priority: String,
     /// A setting for the program or the engine
@@ -231,7 +233,9 @@ fn check_paths(submission: &Submission, args: &Args) -> Result<()> {
     );
     ensure!(
         !submission.output.is_empty() || args.no_output,
-        Usage("name a new folder for the result with --output PATH, or throw it away with --no-output".into())
+        Usage(
+            "name a new folder for the result with --output PATH, or throw it away with --no-output".into()
+        )
     );
     for path in submission.inputs.iter().chain(Some(&submission.output).filter(|path| !path.is_empty())) {
         let plain: String = path.chars().filter(|c| !"*?[]{},".contains(*c)).collect();

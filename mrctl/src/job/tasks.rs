@@ -41,7 +41,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         output::json(&tasks)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
+    let now_ms =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let header = ["ATTEMPT", "STATE", "NODE", "TOOK", "INPUT", "NOTE"];
     let mut table = output::table(&header, &[3]);
     for task in &tasks {
@@ -76,7 +77,8 @@ fn in_words(tasks: &[Task]) -> String {
         }
         let total: u64 = states.values().sum();
         if total > 0 {
-            let states: Vec<String> = states.iter().map(|(state, number)| format!("{number} {state}")).collect();
+            let states: Vec<String> =
+                states.iter().map(|(state, number)| format!("{number} {state}")).collect();
             parts.push(format!("{}: {}", output::count(total, kind), states.join(", ")));
         }
     }
@@ -155,11 +157,18 @@ mod tests {
     #[test]
     fn only_what_matters_is_shown() {
         let done = attempt("succeeded");
-        assert_eq!((state(&done), took(&done, 9999), note(&done)), ("succeeded".into(), "0.25 s".into(), String::new()));
+        assert_eq!(
+            (state(&done), took(&done, 9999), note(&done)),
+            ("succeeded".into(), "0.25 s".into(), String::new())
+        );
         let running = attempt("running");
         assert_eq!((state(&running), took(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
         assert_eq!(note(&running), "map");
-        let failed = Attempt { error: format!("{}\nmore", "x".repeat(200)), locality: "off-rack".into(), ..attempt("failed") };
+        let failed = Attempt {
+            error: format!("{}\nmore", "x".repeat(200)),
+            locality: "off-rack".into(),
+            ..attempt("failed")
+        };
         assert_eq!(note(&failed), format!("off-rack; {}...", "x".repeat(100)));
         assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
     }

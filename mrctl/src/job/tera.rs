@@ -10,9 +10,13 @@ const MAPS_MAX: u64 = 10_000;
 /// How many records, and how many maps are to make them, from `rows` and `maps` in the settings.
 pub(super) fn check(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
     let number = |key: &str, default: Option<u64>| match (conf.get(key), default) {
-        (Some(text), _) => text.parse().map_err(|_| Usage(format!("--conf {key}={text}: not a whole number"))),
+        (Some(text), _) => {
+            text.parse().map_err(|_| Usage(format!("--conf {key}={text}: not a whole number")))
+        }
         (None, Some(default)) => Ok(default),
-        (None, None) => Err(Usage(format!("teragen needs --conf {key}=N: how many 100-byte records to make"))),
+        (None, None) => {
+            Err(Usage(format!("teragen needs --conf {key}=N: how many 100-byte records to make")))
+        }
     };
     let (rows, maps) = (number("rows", None)?, number("maps", Some(2))?);
     if !(1..=MAPS_MAX).contains(&maps) {

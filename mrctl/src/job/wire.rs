@@ -30,7 +30,9 @@ const LOG_WITHIN: Duration = Duration::from_secs(10);
 
 /// Nobody knows what became of a submission.
 #[derive(Debug, thiserror::Error)]
-#[error("the JobTracker at {addr} has not said that it takes the job: {why}; `mrctl jobs` shows whether it has")]
+#[error(
+    "the JobTracker at {addr} has not said that it takes the job: {why}; `mrctl jobs` shows whether it has"
+)]
 pub(crate) struct Unanswered {
     addr: String,
     why: String,
@@ -177,13 +179,24 @@ impl JobTracker {
     }
 
     pub(crate) async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
-        let reply = self.client.clone().jobs(self.request(pb::JobsRequest { all })).await.map_err(|status| self.refusal(&status))?;
+        let reply = self
+            .client
+            .clone()
+            .jobs(self.request(pb::JobsRequest { all }))
+            .await
+            .map_err(|status| self.refusal(&status))?;
         Ok(reply.into_inner().jobs.into_iter().map(job).collect())
     }
 
     pub(crate) async fn job(&self, id: &str) -> Result<Job> {
         let message = pb::JobRequest { job: id.into() };
-        Ok(job(self.client.clone().job(self.request(message)).await.map_err(|status| self.refusal(&status))?.into_inner()))
+        Ok(job(self
+            .client
+            .clone()
+            .job(self.request(message))
+            .await
+            .map_err(|status| self.refusal(&status))?
+            .into_inner()))
     }
 
     pub(crate) async fn watch(&self, id: &str) -> Result<Watch, Refusal> {
@@ -195,7 +208,8 @@ impl JobTracker {
 
     pub(crate) async fn tasks(&self, id: &str) -> Result<Vec<Task>> {
         let message = pb::TasksRequest { job: id.into() };
-        let reply = self.client.clone().tasks(self.request(message)).await.map_err(|status| self.refusal(&status))?;
+        let reply =
+            self.client.clone().tasks(self.request(message)).await.map_err(|status| self.refusal(&status))?;
         Ok(reply.into_inner().tasks.into_iter().map(task).collect())
     }
 
@@ -208,8 +222,13 @@ impl JobTracker {
     /// Hands each piece of a job's history to `sink`.
     pub(crate) async fn history(&self, id: &str, mut sink: impl FnMut(&str) -> Result<()>) -> Result<()> {
         let message = pb::JobRequest { job: id.into() };
-        let mut chunks =
-            self.client.clone().history(self.request(message)).await.map_err(|status| self.refusal(&status))?.into_inner();
+        let mut chunks = self
+            .client
+            .clone()
+            .history(self.request(message))
+            .await
+            .map_err(|status| self.refusal(&status))?
+            .into_inner();
         while let Some(chunk) = chunks.message().await.map_err(|status| self.refusal(&status))? {
             sink(&chunk.lines)?;
         }

@@ -36,7 +36,9 @@ impl State {
 
     /// Refuses a drain that could not come to an end, or that would undo another's.
     fn check_drain(&self, name: &str) -> Result<(), Error> {
-        let Some((ix, node)) = self.nodes.iter().find(|(_, node)| node.who.node == name) else { return Ok(()) };
+        let Some((ix, node)) = self.nodes.iter().find(|(_, node)| node.who.node == name) else {
+            return Ok(());
+        };
         if node.life == Life::Dead {
             let why = format!("{name} is dead: it holds nothing that could be copied; start it again first");
             return Err(Error::new(Kind::Refused, why));
@@ -51,7 +53,8 @@ impl State {
         let Some((other, block, wanted)) = lacking.next() else { return Ok(()) };
         let file = self.namespace.block(block).and_then(|info| self.namespace.path_of(info.file));
         let file = file.map_or_else(String::new, |path| format!(" of {path}"));
-        let whose: String = if other == ix { ",".into() } else { format!(" on {}, too,", self.nodes.get(other).who.node) };
+        let whose: String =
+            if other == ix { ",".into() } else { format!(" on {}, too,", self.nodes.get(other).who.node) };
         Err(Error::new(
             Kind::Refused,
             format!(

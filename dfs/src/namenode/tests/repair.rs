@@ -316,9 +316,9 @@ fn replication_above_the_nodes_is_refused_with_their_number() {
     bench.nodes[1].up = false;
     bench.run_ms(11_000);
     let error = bench.ask(setrep("/f", 3)).unwrap_err();
-    assert!(error.kind == Kind::Invalid && error.message.contains("2 DataNodes"), "{error}");
+    assert!(error.kind == Kind::Refused && error.message.contains("2 DataNodes"), "{error}");
     let error = bench.create_as("/g", "w", 3, OnAbandon::Close).unwrap_err();
-    assert_eq!(error.kind, Kind::Invalid);
+    assert_eq!(error.kind, Kind::Refused);
     bench.ask(setrep("/f", 2)).unwrap();
 }
 
