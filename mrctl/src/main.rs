@@ -56,38 +56,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster on this machine
+    // Each command's line and its description are on its arguments.
     Up(command::up::Args),
-    /// Stop the cluster that `mrctl up` started
     Down(command::down::Args),
-    /// See it work, in less than a minute; leaves nothing behind
     Demo(command::demo::Args),
     /// Work with files in the cluster
     #[command(subcommand, arg_required_else_help = true)]
     Fs(fs::FsCommand),
-    /// Submit a job, and follow it
     Submit(job::submit::Args),
-    /// List the jobs
     Jobs(job::look::Jobs),
-    /// Show one job
     Job(job::look::Show),
-    /// List a job's tasks and their attempts
     Tasks(job::tasks::Args),
-    /// Show a job's counters
     Counters(job::look::Counters),
-    /// Show what an attempt of a task printed
     Logs(job::look::Logs),
-    /// Stop a job
     Kill(job::look::Kill),
-    /// Take an attempt's slot back
     Preempt(job::preempt::Args),
-    /// Print a job's history, as JSON lines or one array
     History(job::look::History),
-    /// List the built-in programs
     Programs(job::look::Programs),
-    /// List the nodes
     Nodes(command::nodes::Args),
-    /// Empty a datanode so that it can be stopped
     Drain(command::drain::Args),
     /// Kill, stop, continue or restart a daemon of the local cluster
     #[command(subcommand, arg_required_else_help = true)]
@@ -179,9 +165,11 @@ mod tests {
 
     #[test]
     fn usage_errors_exit_with_2() {
-        let cases: [&[&str]; 9] = [
+        let cases: [&[&str]; 11] = [
             &["mrctl", "nonsense"],
             &["mrctl", "up", "--nodes", "-1"],
+            &["mrctl", "up", "--map-slots", "0"],
+            &["mrctl", "up", "--reduce-slots", "-1"],
             &["mrctl", "up", "--block-size", "64parrots"],
             &["mrctl", "up", "--namenode-port", "70000"],
             &["mrctl", "fs", "put", "only-one"],

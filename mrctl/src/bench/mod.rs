@@ -27,9 +27,7 @@ use std::{
 /// What to measure.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BenchCommand {
-    /// The file system: bytes in and out, names, memory, start-up
     Dfs(Dfs),
-    /// Jobs: processor time beside a plain program's, latency, tasks a second, an idle cluster
     Mr(mr::Args),
     /// The plain programs that jobs are measured against; run as a process of their own, to be measured
     #[command(hide = true, override_usage = plain::USAGE)]

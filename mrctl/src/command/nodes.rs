@@ -6,7 +6,7 @@ use dfs::client::{NodeReport, NodeState};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// List the nodes: what they store, and what they run
+/// List the nodes: what they store and what they run
 ///
 /// If the JobTracker does not answer, the datanodes are shown without it and the exit code is 1. `mrctl fs report`
 /// asks the NameNode alone.

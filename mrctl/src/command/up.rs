@@ -16,8 +16,9 @@ use std::{
 
 const WATCH: Duration = Duration::from_millis(500);
 
-/// Start a cluster on this machine: the masters, and nodes that keep blocks and run tasks
+/// Start a cluster on this machine
 ///
+/// Real processes on loopback: a namenode and a jobtracker, and nodes with a datanode and a tasktracker each.
 /// Started again in the same folder after `mrctl down`, it has the same files and the same shape. Settings come
 /// from --config, else from ./fermata.toml, else from the folder's own copy of those it had; flags go over them.
 /// Addresses and folders of the daemons are always its own.
@@ -30,7 +31,7 @@ const WATCH: Duration = Duration::from_millis(500);
     `jobtracker --print-config` prints every setting with its default.")]
 pub(crate) struct Args {
     /// Nodes, each a datanode and a tasktracker [default: 3, or as the folder was made with]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
     /// Replicas of each block, unless a file asks otherwise [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -48,10 +49,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
     /// Maps at a time on each node [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     map_slots: Option<u32>,
     /// Reduces at a time on each node [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     reduce_slots: Option<u32>,
     /// Scheduling policy [default: fifo]
     #[arg(long, value_name = "NAME")]

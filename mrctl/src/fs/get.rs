@@ -34,7 +34,7 @@ const FILES_AT_ONCE: usize = 4;
 #[command(
     override_usage = "mrctl fs get [OPTIONS] <PATH>... [LOCAL]",
     after_help = "Examples:\n  \
-    mrctl fs get /out/part-0 result\n  \
+    mrctl fs get /out/part-r-00000 result\n  \
     mrctl fs get '/out/part-*' results/       into a folder, made if need be\n  \
     mrctl fs get -r /corpus .\n  \
     mrctl fs get /dump - | gzip > dump.gz"
@@ -178,6 +178,13 @@ fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, w
 /// Refuses what would overwrite, before the first byte moves.
 fn check(plan: &Plan, force: bool) -> Result<()> {
     for copy in &plan.copies {
+        let above = copy.to.parent().filter(|above| *above != Path::new(""));
+        if let Some(above) =
+            above.filter(|above| !above.is_dir() && !plan.folders.iter().any(|one| one == above))
+        {
+            let above = above.display();
+            bail!(Usage(format!("there is no folder {above} here: make it first, or end the name with /")));
+        }
         let Ok(there) = fs::metadata(&copy.to) else { continue };
         let to = copy.to.display();
         if there.is_dir() {
@@ -307,6 +314,12 @@ mod tests {
         let copies = vec![Copy { from: DfsPath::parse("/x").unwrap(), to, length: 1 }];
         let mut plan = Plan { folders: vec![], copies };
         assert!(check(&plan, false).is_err());
+        let nowhere =
+            vec![Copy { from: DfsPath::parse("/x").unwrap(), to: folder.path().join("no/x"), length: 1 }];
+        let mut nowhere = Plan { folders: vec![], copies: nowhere };
+        assert!(check(&nowhere, false).unwrap_err().to_string().contains("there is no folder"));
+        nowhere.folders.push(folder.path().join("no"));
+        check(&nowhere, false).unwrap();
         check(&plan, true).unwrap();
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

@@ -34,41 +34,24 @@ const SETTLE: Duration = Duration::from_secs(5);
     after_help = "Paths start with /. Patterns (* ? [..] {a,b}) are matched in the cluster:\nquote them, or your shell will match them here."
 )]
 pub(crate) enum FsCommand {
-    /// List a folder or show files
+    // Each command's line and its description are on its arguments.
     Ls(ls::Ls),
-    /// Copy local files, folders or standard input in
     Put(put::Put),
-    /// Copy files or folders out
     Get(get::Get),
-    /// Print files
     Cat(read::Cat),
-    /// Print the end of a file
     Tail(read::Tail),
-    /// Make folders
     Mkdir(namespace::Mkdir),
-    /// Delete files or folders
     Rm(namespace::Rm),
-    /// Move or rename
     Mv(namespace::Mv),
-    /// Join files into one, without copying a byte
     Concat(namespace::Concat),
-    /// Show all about a file or folder
     Stat(overview::Stat),
-    /// Show how much lies below a path
     Du(usage::Du),
-    /// Show or set the limits of a folder
     Quota(usage::Quota),
-    /// Set how many replicas files have
     Setrep(attributes::Setrep),
-    /// Set permission bits
     Chmod(attributes::Chmod),
-    /// Set owner and group
     Chown(attributes::Chown),
-    /// Check that every block has its replicas; exit code 1 if not
     Fsck(check::Fsck),
-    /// Show the state of the whole file system
     Report(overview::Report),
-    /// Show, set or await the end of safemode
     Safemode(check::Safemode),
 }
 

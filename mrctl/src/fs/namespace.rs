@@ -27,7 +27,7 @@ pub(crate) struct Mkdir {
 
 /// Delete files or folders
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl fs rm /old\n  mrctl fs rm -r '/out/attempt-*'")]
+#[command(after_help = "Examples:\n  mrctl fs rm /old\n  mrctl fs rm -r /counts '/tmp/old-*'")]
 pub(crate) struct Rm {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
@@ -59,7 +59,9 @@ pub(crate) struct Mv {
 ///
 /// The sources become part of the target, after what it has, and cease to exist.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl fs concat /out/all '/out/part-*'")]
+#[command(
+    after_help = "Examples:\n  mrctl fs concat /out/part-r-00000 '/out/part-*'     the rest to the first"
+)]
 pub(crate) struct Concat {
     /// File that grows
     target: String,
@@ -132,7 +134,7 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
         let moved = async {
             let target = if way == Dest::Exact { to.clone() } else { to.join(source.path.name())? };
             if target == source.path {
-                bail!("{target} is already there: source and new name are the same");
+                bail!(Usage(format!("{target} is already there: source and new name are the same")));
             }
             refuse_into_itself(source.path.as_str(), &target)?;
             Ok(client.rename(&source.path, &target, args.force).await?)

@@ -200,15 +200,9 @@ pub(crate) fn summary(job: &Job) -> Result<()> {
     let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
     output::line(format!("{} {} after {secs}{why}", job.job, job.state))?;
     if job.state == "succeeded" {
-        let local = match job.maps.total {
-            0 => String::new(),
-            total => {
-                format!(", {} of {} beside their input", job.local_maps, output::count(total.into(), "map"))
-            }
-        };
-        let (maps, reduces) = (job.maps.total.into(), job.reduces.total.into());
-        let (maps, reduces) = (output::count(maps, "map"), output::count(reduces, "reduce"));
-        output::line(format!("{maps}, {reduces}{local}"))?;
+        let maps = output::count(job.maps.total.into(), "map");
+        let reduces = output::count(job.reduces.total.into(), "reduce");
+        output::line(format!("{maps} ({} beside the input), {reduces}", job.local_maps))?;
         if job.output.is_empty() {
             output::line("its output was thrown away, as asked")?;
         } else {

@@ -27,7 +27,7 @@ pub(crate) struct Jobs {
 pub(crate) struct One {
     /// Its id, such as job_7; `mrctl jobs` lists them
     pub(super) job: String,
-    /// As JSON
+    /// As JSON: one value
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -1,7 +1,7 @@
 //! The program of a job, before it is one: what it is, what it reads, and what is wrong with how it was named.
 
 use crate::output::Usage;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use mrlib::{registry, run::Description};
 use std::{
     collections::BTreeMap,
@@ -35,8 +35,9 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
     for (key, value) in conf {
         asking.arg("--conf").arg(format!("{key}={value}"));
     }
-    let asked = asking.output().with_context(|| {
-        format!("cannot run {program}: is it built for this machine?{}", by_streaming(program))
+    let asked = asking.output().map_err(|error| {
+        let why = format!("cannot run {program} ({error}): it is not built for this machine");
+        Usage(why + &by_streaming(program))
     })?;
     let text = String::from_utf8_lossy(&asked.stdout);
     if let Ok(description) = serde_json::from_str(&text)
@@ -76,7 +77,7 @@ fn check_file(program: &str) -> Result<()> {
     }
     if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
         return refuse(format!(
-            "{program} is not executable: `chmod +x {program}`?{}",
+            "{program} is not executable (`chmod +x {program}` makes it so){}",
             by_streaming(program)
         ));
     }

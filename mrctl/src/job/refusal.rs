@@ -13,6 +13,14 @@ pub(crate) enum Refusal {
         /// What the transport says.
         why: String,
     },
+    /// Words, but not a JobTracker's.
+    #[error("what answers at {addr} is not a Fermata JobTracker ({why}): name another with --jobtracker")]
+    Stranger {
+        /// Where.
+        addr: String,
+        /// What came back.
+        why: String,
+    },
     /// No, in its own words.
     #[error("{message}")]
     Said {
@@ -26,8 +34,10 @@ pub(crate) enum Refusal {
 impl Refusal {
     /// What a call to `addr` came back with.
     pub(super) fn of(addr: &str, status: &Status) -> Self {
+        let stranger = status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
         match std::error::Error::source(status) {
             Some(cause) => Self::Silent { addr: addr.into(), why: innermost(cause) },
+            None if stranger => Self::Stranger { addr: addr.into(), why: status.message().into() },
             None => Self::Said { code: status.code(), message: status.message().into() },
         }
     }
@@ -41,6 +51,7 @@ impl Refusal {
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Silent { .. } => true,
+            Self::Stranger { .. } => false,
             Self::Said { code, .. } => matches!(code, Code::Unavailable | Code::Cancelled | Code::Unknown),
         }
     }
@@ -70,6 +81,8 @@ mod tests {
         assert!(said.is_usage() && !said.is_passing());
         assert_eq!(said.to_string(), "no such id");
         assert!(Refusal::of("h:1", &Status::unavailable("not now")).is_passing());
+        let stranger = Refusal::of("h:1", &Status::unimplemented("no such method"));
+        assert!(!stranger.is_passing() && stranger.to_string().contains("is not a Fermata JobTracker"));
         let silent = Refusal::unreachable("h:1", &std::io::Error::other("connection refused"));
         assert!(silent.is_passing() && !silent.is_usage());
         assert_eq!(silent.to_string(), "the JobTracker at h:1 does not answer (connection refused)");

@@ -18,7 +18,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Submit a job
+/// Submit a job, and follow it
 ///
 /// PROGRAM is a built-in (see `mrctl programs`), an executable built on mrlib, or `streaming` with --mapper and
 /// --reducer. The job is followed to its end unless --detach is given; Ctrl-C detaches too.
@@ -29,7 +29,20 @@ use std::{
     mrctl submit ./target/release/my-job --input /books --output /out \\\n      \
         --conf my.setting=3\n  \
     mrctl submit streaming --mapper ./map.py --reducer ./reduce.py \\\n      \
-        --file map.py --file reduce.py --input /books --output /out")]
+        --file map.py --file reduce.py --input /books --output /out\n\n\
+    Settings that every job knows (--conf KEY=VALUE):\n  \
+    split.size=16MiB          what one map reads [default: a block]\n  \
+    input.format=FORMAT       lines, keyvalue, whole or fixed:RECORD:KEY (bytes)\n  \
+    input.recursive=true      folders within folders, too\n  \
+    output.replication=1      replicas of the result\n  \
+    slow.start=0.5            maps done before reduces begin, from 0 to 1\n  \
+    speculation=false         no second try beside a slow one\n  \
+    attempts.max=4            tries of a task before the job fails\n  \
+    skip.bad.records=true     count them and go on\n  \
+    record.bytes.max=256MiB   the longest record\n  \
+    pace.map=1MiB             bytes a second at most, to try things out;\n  \
+    pace.reduce=1MiB            the same for reduces\n  \
+    sort.memory, merge.factor, fetch.parallel, map.output.compress: the engine")]
 pub(crate) struct Args {
     /// A built-in program, an executable, or `streaming`
     program: String,
@@ -43,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "output")]
     no_output: bool,
     /// How many reduces [default: 1, or 0 for a program without a reducer]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     reduces: Option<u32>,
     /// A name for people [default: the program's]
     #[arg(long)]
