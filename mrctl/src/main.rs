@@ -155,11 +155,18 @@ mod tests {
         too_wide(&command, "mrctl", &mut wide);
         assert!(wide.is_empty(), "{wide:#?}");
         let help = command.render_long_help().to_string();
+        for (name, about) in
+            [("kill", "Stop a job"), ("up", "Start a cluster on this machine"), ("nodes", "List the nodes")]
+        {
+            let below = command.find_subcommand(name).unwrap();
+            assert!(below.get_about().unwrap().to_string().starts_with(about), "{name}");
+            assert!(below.get_long_about().is_some(), "the description of {name} is lost");
+        }
         let begin = help.lines().position(|line| line.contains("mrctl demo")).unwrap();
         assert!(begin < 6, "{help}");
         for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-            let group = below.has_subcommands();
-            assert!(group || below.get_after_help().is_some(), "{} has no examples", below.get_name());
+            let own = below.has_subcommands() || below.get_name() == "help";
+            assert!(own || below.get_after_help().is_some(), "{} has no examples", below.get_name());
         }
     }
 
