@@ -117,13 +117,12 @@ impl Target {
 
     /// The same, as another user.
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
-        let (addr, origin) = match self.named_jobtracker() {
-            Some(addr) => (addr.to_owned(), Origin::default()),
-            None => {
-                let cwd = std::env::current_dir().context("cannot tell the current folder")?;
-                let found = self.find(&cwd)?;
-                (found.jobtracker, found.origin)
-            }
+        let (addr, origin) = if let Some(addr) = self.named_jobtracker() {
+            (addr.to_owned(), Origin::default())
+        } else {
+            let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+            let found = self.find(&cwd)?;
+            (found.jobtracker, found.origin)
         };
         check_addr("jobtracker", &addr)?;
         match JobTracker::connect(&addr, user).await {
