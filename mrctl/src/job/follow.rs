@@ -78,6 +78,9 @@ impl Display {
 /// A phase in a few words.
 fn words(phase: &Phase) -> String {
     let Phase { done, total, running, failed_attempts, .. } = phase;
+    if *total == 0 {
+        return "none".into();
+    }
     let failed = if *failed_attempts > 0 { format!(", {failed_attempts} failed") } else { String::new() };
     format!("{done}/{total} done, {running} running{failed}")
 }
