@@ -5,7 +5,10 @@
 
 use crate::{Bytes, Period};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
 
 /// Everything in `fermata.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -356,7 +359,7 @@ pub enum ConfigError {
         /// As given.
         value: String,
         /// What is wrong with it.
-        why: &'static str,
+        why: Cow<'static, str>,
     },
 }
 
@@ -385,7 +388,8 @@ impl Config {
     /// Checks what types cannot: run after flags have gone over the file.
     pub fn check(&self) -> Result<(), ConfigError> {
         let NameNodeConfig { replication, replication_max, block_size, block_size_min, .. } = self.namenode;
-        let refuse = |key, value: String, why| Err(ConfigError::Value { key, value, why });
+        let refuse =
+            |key, value: String, why: &'static str| Err(ConfigError::Value { key, value, why: why.into() });
         for (key, addr) in [
             ("namenode.listen", &self.namenode.listen),
             ("datanode.listen", &self.datanode.listen),

@@ -1,7 +1,15 @@
 //! Where a daemon may listen. Loopback needs nothing; any other address is refused unless the operator says
 //! in as many words that nothing protects it, for there is no authentication yet.
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    time::{Duration, Instant},
+};
+
+/// How long an address may be taken: whoever looks for a free port (`mrctl up` does) holds one for a moment.
+const TAKEN_FOR: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_millis(20);
 
 /// Why an address cannot be served on.
 #[derive(Debug, thiserror::Error)]
@@ -42,14 +50,41 @@ pub fn bind(addr: &str, insecure: bool) -> Result<TcpListener, ListenError> {
     {
         return Err(ListenError::Open(*open));
     }
-    let listener = TcpListener::bind(&resolved[..]).map_err(bind)?;
+    let listener = patiently(&resolved).map_err(bind)?;
     listener.set_nonblocking(true).map_err(bind)?;
     Ok(listener)
+}
+
+fn patiently(addrs: &[SocketAddr]) -> io::Result<TcpListener> {
+    let deadline = Instant::now() + TAKEN_FOR;
+    loop {
+        match TcpListener::bind(addrs) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(RETRY);
+            }
+            bound => return bound,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_is_taken_for_a_moment_is_waited_for() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = taken.local_addr().unwrap().to_string();
+        let held = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(taken);
+        });
+        let bound = bind(&addr, false).unwrap();
+        held.join().unwrap();
+        let error = bind(&addr, false).unwrap_err();
+        assert!(matches!(error, ListenError::Bind { .. }) && error.to_string().contains(&addr), "{error}");
+        drop(bound);
+    }
 
     #[test]
     fn loopback_only_unless_told() {

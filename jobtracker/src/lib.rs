@@ -26,5 +26,5 @@ mod wire;
 mod tests;
 
 pub use link::TRACKER_PROTOCOL;
-pub use run::{Daemon, JobTrackerError, run};
+pub use run::{Daemon, JobTrackerError, check_scheduler, run};
 pub use storage::StorageError;

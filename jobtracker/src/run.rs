@@ -11,7 +11,7 @@ use crate::{
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
 };
 use daemon::{
-    config::{Config, JobTrackerConfig},
+    config::{Config, ConfigError, JobTrackerConfig},
     lifecycle::{DaemonArgs, stop_signal},
     listen::ListenError,
     lock::{FolderLock, LockError},
@@ -130,6 +130,16 @@ impl Drop for Daemon {
         self.server.abort();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
+}
+
+/// Whether there is a policy of the name that the configuration gives.
+pub fn check_scheduler(config: &Config) -> Result<(), ConfigError> {
+    let name = &config.jobtracker.scheduler;
+    schedulers::make(name).map(drop).map_err(|_| ConfigError::Value {
+        key: "jobtracker.scheduler",
+        value: format!("{name:?}"),
+        why: format!("there is no such policy; choose one of {}", schedulers::NAMES.join(", ")).into(),
+    })
 }
 
 /// Runs a JobTracker until it is told to stop or cannot go on.

@@ -115,7 +115,7 @@ pub(crate) async fn cut(client: &Client, input: &Input, cutting: Cutting) -> Res
         let whole = cutting.whole || file.path.name().strip_suffix(".gz").is_some();
         let size = if whole { file.length } else { size };
         if splits.len() as u64 + file.length / size > cutting.splits_max as u64 {
-            return Err(Refusal::invalid(format!(
+            return Err(Refusal::refused(format!(
                 "job has more than {} maps (jobtracker.maps_max): use larger splits",
                 cutting.splits_max
             )));

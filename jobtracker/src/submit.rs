@@ -65,7 +65,7 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     let spec = describe(submission, settings, output, splits);
     let bytes = codec::encode(&spec).len();
     if bytes > RECORD_BYTES_MAX - RECORD_SLACK {
-        return Err(Refusal::invalid(format!(
+        return Err(Refusal::refused(format!(
             "job with {} maps takes {bytes} bytes to describe, the limit is {}: use larger splits",
             spec.splits.len(),
             RECORD_BYTES_MAX - RECORD_SLACK
@@ -173,7 +173,7 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
         let path = DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("{what}: {error}")))?;
         match client.stat(&path).await {
             Ok(status) if status.is_dir => {
-                return Err(Refusal::invalid(format!("{what} is a folder: name a file")));
+                return Err(Refusal::refused(format!("{what} is a folder: name a file")));
             }
             Ok(_) => {}
             Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => {
@@ -210,7 +210,7 @@ async fn check_output(client: &Client, text: &str, input: &Input) -> Result<Stri
             }
             Ok(status) if status.is_dir => break,
             Ok(_) => {
-                return Err(Refusal::invalid(format!("output {output} is below {path}, which is a file")));
+                return Err(Refusal::refused(format!("output {output} is below {path}, which is a file")));
             }
             Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => {
                 place = path.split_last().map(|(above, _)| above);

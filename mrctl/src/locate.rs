@@ -1,8 +1,8 @@
 //! Which cluster a command is for.
 
 use crate::{
-    cluster::{ClusterState, Daemon},
-    job::wire::JobTracker,
+    cluster::{ClusterState, Daemon, Kind},
+    job::{refusal::Refusal, wire::JobTracker},
     output::Usage,
 };
 use anyhow::{Context, Result, bail};
@@ -18,13 +18,13 @@ pub(crate) const FOLDER: &str = ".fermata";
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct Target {
     /// Address of the namenode
-    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_NAMENODE")]
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_NAMENODE", hide_env_values = true)]
     namenode: Option<String>,
     /// Address of the jobtracker
-    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER")]
+    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER", hide_env_values = true)]
     jobtracker: Option<String>,
     /// Configuration file of the cluster
-    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", value_parser = path())]
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", hide_env_values = true, value_parser = path())]
     config: Option<PathBuf>,
 }
 
@@ -34,10 +34,48 @@ struct Found {
     namenode: String,
     jobtracker: String,
     client: ClientConfig,
-    /// The folder of `mrctl up` that it was found by.
-    folder: Option<PathBuf>,
-    /// How other commands name that folder.
-    dir: String,
+    origin: Origin,
+    /// Whether somebody has said where the JobTracker is.
+    has_jobtracker: bool,
+}
+
+/// The folder of `mrctl up` that a cluster was found by, if it was: what can be known of daemons that do not answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Origin(Option<PathBuf>);
+
+impl Origin {
+    /// What to do about a master that does not answer.
+    pub(crate) fn advice(&self, master: Kind) -> String {
+        let name = master.program();
+        let state = self.0.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
+        let Some((folder, mut state)) = self.0.as_deref().zip(state) else {
+            return format!(
+                "is it running? start a cluster here with `mrctl up`, or name another with --{name}"
+            );
+        };
+        let dir = dir_flag(Some(folder).filter(|folder| !is_here(folder)));
+        if state.running().next().is_none() {
+            return format!("its cluster is not running: start it again with `mrctl up{dir}`");
+        }
+        match state.find(name, None) {
+            Ok(daemon) if daemon.is_running() => {
+                format!("it runs (pid {}): see {}", daemon.identity.pid, daemon.log.display())
+            }
+            Ok(daemon) => {
+                let log = daemon.log.display();
+                format!("it has died (see {log}): start it again with `mrctl chaos restart {name}{dir}`")
+            }
+            Err(_) => {
+                format!("the cluster in {} has none: start one that has, with `mrctl up`", folder.display())
+            }
+        }
+    }
+}
+
+/// Whether `folder` is the one that commands given here find by themselves.
+fn is_here(folder: &Path) -> bool {
+    let here = std::path::absolute(FOLDER).ok();
+    folder == Path::new(FOLDER) || std::path::absolute(folder).ok() == here
 }
 
 impl Target {
@@ -59,7 +97,9 @@ impl Target {
         let mut options = ClientOptions::new(&found.namenode, found.client.clone());
         options.listener = Some(Listener::new(|line| eprintln!("mrctl: {line}")));
         match Client::connect(options).await {
-            Err(error @ ClientError::Unreachable { .. }) => bail!("{error}; {}", advice(&found)),
+            Err(error @ ClientError::Unreachable { .. }) => {
+                bail!("{error}; {}", found.origin.advice(Kind::Namenode))
+            }
             other => Ok(other?),
         }
     }
@@ -77,13 +117,29 @@ impl Target {
 
     /// The same, as another user.
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
-        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
-        let addr = match self.jobtracker.as_ref().filter(|addr| !addr.is_empty()) {
-            Some(addr) => addr.clone(),
-            None => self.find(&cwd)?.jobtracker,
+        let (addr, origin) = if let Some(addr) = self.named_jobtracker() {
+            (addr.to_owned(), Origin::default())
+        } else {
+            let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+            let found = self.find(&cwd)?;
+            (found.jobtracker, found.origin)
         };
         check_addr("jobtracker", &addr)?;
-        JobTracker::connect(&addr, user).await
+        match JobTracker::connect(&addr, user).await {
+            Ok(tracker) => Ok(tracker.from(origin)),
+            Err(error) if error.is::<Refusal>() => bail!("{error}; {}", origin.advice(Kind::Jobtracker)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether somebody has said where the JobTracker is, so that its silence means something.
+    pub(crate) fn has_jobtracker(&self) -> Result<bool> {
+        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        Ok(self.named_jobtracker().is_some() || self.find(&cwd)?.has_jobtracker)
+    }
+
+    fn named_jobtracker(&self) -> Option<&str> {
+        self.jobtracker.as_deref().filter(|addr| !addr.is_empty())
     }
 
     fn find(&self, cwd: &Path) -> Result<Found> {
@@ -94,8 +150,9 @@ impl Target {
         // A variable that is set to nothing is as good as none.
         if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr("namenode", namenode)?;
-            let mut found = Found::new(Config::load(file.as_deref())?, None, String::new());
+            let mut found = Found::new(Config::load(file.as_deref())?, None);
             found.namenode.clone_from(namenode);
+            found.has_jobtracker = file.is_some();
             return Ok(found);
         }
         // A cluster that runs here has taken up the file beside it, with addresses of its own.
@@ -105,20 +162,21 @@ impl Target {
             let config = Config::load(Some(&file))?;
             let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
             let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
-            return Ok(Found::new(config, folder.map(Path::to_owned), dir_flag(folder)));
+            return Ok(Found::new(config, folder.map(Path::to_owned)));
         }
         let Some(folder) = nearest(cwd) else {
             bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
         };
         let config = Config::load(Some(&folder.join("fermata.toml")))?;
-        Ok(Found::new(config, Some(folder), String::new()))
+        Ok(Found::new(config, Some(folder)))
     }
 }
 
 impl Found {
-    fn new(config: Config, folder: Option<PathBuf>, dir: String) -> Self {
+    fn new(config: Config, folder: Option<PathBuf>) -> Self {
         let Config { cluster, client, .. } = config;
-        Self { namenode: cluster.namenode, jobtracker: cluster.jobtracker, client, folder, dir }
+        let (namenode, jobtracker) = (cluster.namenode, cluster.jobtracker);
+        Self { namenode, jobtracker, client, origin: Origin(folder), has_jobtracker: true }
     }
 }
 
@@ -141,19 +199,6 @@ pub(crate) fn dir_flag(folder: Option<&Path>) -> String {
         Some(folder) if folder != Path::new(FOLDER) => format!(" --dir {}", folder.display()),
         _ => String::new(),
     }
-}
-
-/// What to do about a namenode that does not answer.
-fn advice(found: &Found) -> String {
-    let local = found.folder.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
-    let Some(namenode) = local.and_then(|mut state| state.find("namenode", None).ok().cloned()) else {
-        return "is it running? start one here with `mrctl up`, or name another with --namenode".into();
-    };
-    if namenode.is_running() {
-        let (pid, log) = (namenode.identity.pid, namenode.log.display());
-        return format!("it runs (pid {pid}): see {log}");
-    }
-    format!("it has died: start it again with `mrctl chaos restart namenode{}`", found.dir)
 }
 
 /// Whether a daemon of the cluster that was started in `folder` still runs; its file outlives a crash of the machine.
@@ -180,7 +225,7 @@ pub(crate) fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Identity, Kind};
+    use crate::cluster::Identity;
     use std::fs;
 
     fn with_file(folder: &Path, namenode: &str) {

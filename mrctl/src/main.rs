@@ -1,7 +1,8 @@
 //! `mrctl`, Fermata's command line: local clusters, the file system, nodes, faults, benchmarks.
 //!
-//! Exit codes: 0 done, 1 failed, 2 usage. An error is one line on standard error: what, where, why, what to
-//! do. Deliberately absent: state of its own beyond the folder that `mrctl up` makes.
+//! Exit codes: 0 done; 2 the words given cannot be right, whatever the cluster's state (`output::Usage`); 1 it failed.
+//! An error is one line on standard error: what, where, why, what to do. Deliberately absent: state of its own beyond
+//! the folder that `mrctl up` makes.
 
 mod bench;
 mod cluster;
@@ -15,22 +16,37 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::{io, process::ExitCode};
 
-const EXAMPLES: &str = "\
-Examples:
-  mrctl up --detach                     start three nodes on this machine
-  mrctl fs put -r corpus /corpus        copy a folder in
-  mrctl fs ls -lh /corpus               look at it
-  mrctl nodes                           see where the bytes are
-  mrctl down                            stop everything; the data stays
+const BEGIN: &str = "\
+Begin here:
+  mrctl demo                          see it work; leaves nothing behind
+  mrctl up --detach                   a cluster that stays, in ./.fermata
+  mrctl fs put -r docs /docs          copy a folder of text in
+  mrctl submit wordcount --input /docs --output /counts
+  mrctl fs cat '/counts/part-*'       look at the result
+  mrctl down                          stop it; the data stays
 
-The cluster is found by --namenode, FERMATA_NAMENODE, --config, FERMATA_CONFIG, a cluster that runs in ./.fermata,
-./fermata.toml, or the nearest .fermata/ folder upwards with a running cluster.
+";
 
-Exit codes: 0 done, 1 failed, 2 bad usage or a bad value.";
+const FOOTER: &str = "\
+Each command has examples: mrctl COMMAND --help. What shows something takes
+--json.
+
+The cluster is found by --namenode and --jobtracker (or FERMATA_NAMENODE and
+FERMATA_JOBTRACKER), --config (or FERMATA_CONFIG), a cluster that runs in
+./.fermata, ./fermata.toml, or the nearest .fermata folder upwards.
+
+Exit codes: 0 done; 1 it failed; 2 the command cannot be right as it is
+written, whatever the cluster is like.";
+
+const TEMPLATE: &str = "{about-with-newline}
+{before-help}{usage-heading} {usage}
+
+{all-args}{after-help}";
 
 /// Fermata: a MapReduce cluster in a handful of small programs
 #[derive(Debug, Parser)]
-#[command(name = "mrctl", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "mrctl", version, arg_required_else_help = true)]
+#[command(before_help = BEGIN, after_help = FOOTER, help_template = TEMPLATE)]
 struct Cli {
     #[command(flatten)]
     target: locate::Target,
@@ -40,38 +56,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a cluster on this machine: a namenode, a jobtracker, and nodes with a datanode and a tasktracker each
+    // Each command's line and its description are on its arguments.
     Up(command::up::Args),
-    /// Stop the cluster that `mrctl up` started
     Down(command::down::Args),
-    /// Show what Fermata does in less than a minute, and leave nothing behind
     Demo(command::demo::Args),
     /// Work with files in the cluster
     #[command(subcommand, arg_required_else_help = true)]
     Fs(fs::FsCommand),
-    /// Submit a job, and follow it
     Submit(job::submit::Args),
-    /// List the jobs
     Jobs(job::look::Jobs),
-    /// Show one job
     Job(job::look::Show),
-    /// List a job's tasks and their attempts
-    Tasks(job::look::One),
-    /// Show a job's counters
-    Counters(job::look::One),
-    /// Show what an attempt of a task printed
+    Tasks(job::tasks::Args),
+    Counters(job::look::Counters),
     Logs(job::look::Logs),
-    /// Stop a job
-    Kill(job::look::One),
-    /// Take an attempt's slot back
+    Kill(job::look::Kill),
     Preempt(job::preempt::Args),
-    /// Print a job's history, as JSON lines
-    History(job::look::One),
-    /// List the built-in programs
+    History(job::look::History),
     Programs(job::look::Programs),
-    /// List the nodes
     Nodes(command::nodes::Args),
-    /// Empty a datanode so that it can be stopped
     Drain(command::drain::Args),
     /// Kill, stop, continue or restart a daemon of the local cluster
     #[command(subcommand, arg_required_else_help = true)]
@@ -102,7 +104,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Submit(args) => job::submit::run(args, &cli.target).await,
         Command::Jobs(args) => job::look::jobs(args, &cli.target).await,
         Command::Job(args) => job::look::show(args, &cli.target).await,
-        Command::Tasks(args) => job::look::tasks(args, &cli.target).await,
+        Command::Tasks(args) => job::tasks::run(args, &cli.target).await,
         Command::Counters(args) => job::look::counters(args, &cli.target).await,
         Command::Logs(args) => job::look::logs(args, &cli.target).await,
         Command::Kill(args) => job::look::kill(args, &cli.target).await,
@@ -135,17 +137,53 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Lines that people wrote and a terminal of 80 columns would break.
+    fn too_wide(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        let pages = [command.get_before_help(), command.get_after_help()].into_iter().flatten();
+        let text = pages.map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let wide = text.lines().filter(|line| line.chars().count() > 80);
+        found.extend(wide.map(|line| format!("{path}: {line}")));
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            too_wide(below, &format!("{path} {}", below.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn help_fits_a_terminal_and_says_how_to_begin() {
+        let mut command = Cli::command();
+        let mut wide = Vec::new();
+        too_wide(&command, "mrctl", &mut wide);
+        assert!(wide.is_empty(), "{wide:#?}");
+        let help = command.render_long_help().to_string();
+        for (name, about) in
+            [("kill", "Stop a job"), ("up", "Start a cluster on this machine"), ("nodes", "List the nodes")]
+        {
+            let below = command.find_subcommand(name).unwrap();
+            assert!(below.get_about().unwrap().to_string().starts_with(about), "{name}");
+            assert!(below.get_long_about().is_some(), "the description of {name} is lost");
+        }
+        let begin = help.lines().position(|line| line.contains("mrctl demo")).unwrap();
+        assert!(begin < 6, "{help}");
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            let own = below.has_subcommands() || below.get_name() == "help";
+            assert!(own || below.get_after_help().is_some(), "{} has no examples", below.get_name());
+        }
+    }
+
     #[test]
     fn usage_errors_exit_with_2() {
-        let cases: [&[&str]; 8] = [
+        let cases: [&[&str]; 11] = [
             &["mrctl", "nonsense"],
             &["mrctl", "up", "--nodes", "-1"],
+            &["mrctl", "up", "--map-slots", "0"],
+            &["mrctl", "up", "--reduce-slots", "-1"],
             &["mrctl", "up", "--block-size", "64parrots"],
             &["mrctl", "up", "--namenode-port", "70000"],
             &["mrctl", "fs", "put", "only-one"],
             &["mrctl", "fs", "tail", "-n", "1", "-c", "1", "/x"],
             &["mrctl", "drain", "node1", "--deadline", "soon"],
             &["mrctl", "fs", "chmod", "rwx", "/x"],
+            &["mrctl", "submit", "wordcount", "--output", "/x", "--no-output"],
         ];
         for case in cases {
             let error = Cli::try_parse_from(case).expect_err(&case.join(" "));
@@ -179,6 +217,11 @@ mod tests {
             "fs safemode off",
             "drain node1 --deadline 120s --json",
             "nodes --json",
+            "tasks job_7 --state failed --json",
+            "history job_7 --json",
+            "submit wordcount --input /a /b --output /c --conf k=v --detach",
+            "submit wordcount --input /a --no-output",
+            "fs fsck /a '/b*'",
             "preempt job_7.m3.0 --how split",
             "chaos kill node1 --daemon datanode",
             "chaos restart namenode",

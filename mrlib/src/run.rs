@@ -5,6 +5,7 @@
 
 use crate::{
     conf::Conf,
+    engine::Settings,
     error::TaskError,
     job::{InputFormat, Job, OutputFormat},
     local::{LocalRun, run_local},
@@ -56,6 +57,12 @@ pub struct Description {
 }
 
 impl Description {
+    /// Of a job whose settings, as far as the engine knows them, make sense: else a task would be the first to tell.
+    pub fn checked(job: &Job, conf: &Conf) -> Result<Self, TaskError> {
+        Settings::new(job, conf)?;
+        Ok(Self::of(job))
+    }
+
     /// Of a job.
     pub fn of(job: &Job) -> Self {
         let input = match job.input {
@@ -143,7 +150,7 @@ fn try_by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> R
         return ranges::split_keys(&make(&request.conf.clone().into_iter().collect())?, &request);
     }
     if args.describe {
-        let description = Description::of(&make(&conf)?);
+        let description = Description::checked(&make(&conf)?, &conf)?;
         let json = serde_json::to_string(&description).expect("a plain structure");
         return Ok((json + "\n").into_bytes());
     }
@@ -194,6 +201,10 @@ mod tests {
         assert_eq!((description.input.as_str(), description.output.as_str()), ("lines", "text"));
         assert!(description.reducer && description.combiner && !description.total_order);
         assert!(said(&["--describe", "--conf", "program=none"]).is_err());
+        for setting in ["pace.map=xyz", "output.replication=0", "record.bytes.max=-1", "input.format=xml"] {
+            let why = said(&["--describe", "--conf", setting]).expect_err(setting).to_string();
+            assert!(why.contains(setting.split('=').next().expect("a key")), "{why}");
+        }
     }
 
     #[test]

@@ -307,7 +307,8 @@ fn listen(addr: &str, insecure: bool) -> Result<(TcpListener, SocketAddr), Track
 
 /// What the types of the settings do not rule out.
 fn check(config: &TaskTrackerConfig) -> Result<(), ConfigError> {
-    let refuse = |key, value: String, why| Err(ConfigError::Value { key, value, why });
+    let refuse =
+        |key, value: String, why: &'static str| Err(ConfigError::Value { key, value, why: why.into() });
     if config.dirs.is_empty() {
         return refuse("tasktracker.dirs", "[]".into(), "name at least one folder");
     }

@@ -153,8 +153,32 @@ pub enum Health {
     Healthy,
     /// Every block can be read, some have too few replicas.
     Degraded,
-    /// At least one block has no good replica.
+    /// At least one block is on no node that is there; it may come back with one.
+    Missing,
+    /// At least one block has damaged replicas only.
     Corrupt,
+}
+
+impl Fsck {
+    /// Of nothing.
+    pub fn new() -> Self {
+        Self { status: Health::Healthy, files: 0, blocks: 0, bytes: 0, problems: Vec::new() }
+    }
+
+    /// Adds what another check found.
+    pub fn add(&mut self, other: Self) {
+        self.status = self.status.max(other.status);
+        self.files = self.files.saturating_add(other.files);
+        self.blocks = self.blocks.saturating_add(other.blocks);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.problems.extend(other.problems);
+    }
+}
+
+impl Default for Fsck {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// What a check found.

@@ -3,7 +3,7 @@
 use super::call::What;
 use super::namespace::request_id;
 use super::wire;
-use super::{Client, DrainStatus, Fsck, Health, Report, Result, SafemodeStatus};
+use super::{Client, DrainStatus, Fsck, Report, Result, SafemodeStatus};
 use crate::{ids::BlockId, path::DfsPath};
 use proto::dfs as pb;
 
@@ -14,7 +14,7 @@ impl Client {
     /// Checks everything below `path`.
     pub async fn fsck(&self, path: &DfsPath) -> Result<Fsck> {
         let what = What("check", path.as_str());
-        let mut total = Fsck { status: Health::Healthy, files: 0, blocks: 0, bytes: 0, problems: Vec::new() };
+        let mut total = Fsck::new();
         let mut start_after = String::new();
         loop {
             let request = pb::FsckRequest {

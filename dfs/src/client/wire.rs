@@ -166,7 +166,8 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
 fn fsck_block(block: &pb::FsckBlock) -> FsckBlock {
     // A replica on a draining node still serves readers.
     let status = match block.live.saturating_add(block.draining) {
-        0 => Health::Corrupt,
+        0 if block.corrupt > 0 => Health::Corrupt,
+        0 => Health::Missing,
         _ if block.live < block.wanted || block.corrupt > 0 => Health::Degraded,
         _ => Health::Healthy,
     };

@@ -219,7 +219,8 @@ pub async fn run(config: &Config, args: &DaemonArgs) -> Result<(), DataNodeError
 
 /// What the types of the settings do not rule out.
 fn check(config: &DataNodeConfig) -> Result<(), ConfigError> {
-    let refuse = |key, value: String, why| Err(ConfigError::Value { key, value, why });
+    let refuse =
+        |key, value: String, why: &'static str| Err(ConfigError::Value { key, value, why: why.into() });
     if config.transfers_max == 0 {
         return refuse("datanode.transfers_max", "0".into(), "must be at least 1");
     }

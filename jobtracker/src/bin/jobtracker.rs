@@ -45,7 +45,7 @@ impl Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     daemon::lifecycle::die_of_any_panic();
-    match args.daemon.load(|config| args.lay_over(config)) {
+    match args.daemon.load_checked(|config| args.lay_over(config), fermata_jobtracker::check_scheduler) {
         Ok(Some(config)) => daemon::lifecycle::exit("jobtracker", start(&args, &config)),
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => daemon::lifecycle::exit_usage("jobtracker", &error),

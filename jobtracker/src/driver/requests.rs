@@ -35,7 +35,7 @@ impl Driver {
         self.durable(seq).await?;
         match reply {
             Some(Reply::Submitted(job)) => Ok(job),
-            Some(Reply::Refused(why)) => Err(Refusal::invalid(why)),
+            Some(Reply::Refused(why)) => Err(Refusal::refused(why)),
             _ => Err(Refusal::unavailable("internal error: the job was not answered for")),
         }
     }

@@ -24,7 +24,7 @@ async fn inputs_and_outputs_that_cannot_be() {
         ("/in", "/", Code::AlreadyExists, "output / exists"),
         ("/in", "/in", Code::InvalidArgument, "output /in is also an input"),
         ("/in", "/in/out", Code::InvalidArgument, "output /in/out is inside the input /in"),
-        ("/in", "/there/x/out", Code::InvalidArgument, "below /there/x, which is a file"),
+        ("/in", "/there/x/out", Code::FailedPrecondition, "below /there/x, which is a file"),
         ("/in", "out", Code::InvalidArgument, "output \"out\""),
     ];
     for (input, output, code, words) in cases {
@@ -73,7 +73,8 @@ async fn requests_that_make_no_sense() {
     for (request, words) in cases {
         let (code, message) = refused(&cluster, request).await;
         assert!(
-            matches!(code, Code::InvalidArgument | Code::NotFound) && message.contains(words),
+            matches!(code, Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition)
+                && message.contains(words),
             "{message}"
         );
     }

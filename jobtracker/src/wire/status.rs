@@ -104,6 +104,7 @@ fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
     let state = match (task.is_done(), task.trying().next()) {
         (true, _) => "done",
         (false, Some(_)) => "running",
+        (false, None) if job.is_over() => "unfinished",
         (false, None) => "waiting",
     };
     let split = job.spec.splits.get(task.root as usize).filter(|_| task.id.phase == Phase::Map);

@@ -14,7 +14,7 @@ mod wire;
 
 use crate::{
     cluster::{Launch, Layout, Overrides},
-    output,
+    output::{self, Usage},
 };
 use anyhow::{Context, Result, ensure};
 use daemon::Bytes;
@@ -27,9 +27,7 @@ use std::{
 /// What to measure.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BenchCommand {
-    /// The file system: bytes in and out, names, memory, start-up
     Dfs(Dfs),
-    /// Jobs: processor time beside a plain program's, latency, tasks a second, an idle cluster
     Mr(mr::Args),
     /// The plain programs that jobs are measured against; run as a process of their own, to be measured
     #[command(hide = true, override_usage = plain::USAGE)]
@@ -46,7 +44,7 @@ pub(crate) enum BenchCommand {
 #[command(after_help = "Examples:\n  \
     mrctl bench dfs\n  \
     mrctl bench dfs --size 4GiB --only write,read --dir /mnt/disk1\n  \
-    mrctl bench dfs --only memory,replay --blocks 1000000")]
+    mrctl bench dfs --only memory,replay --blocks 50000      a quicker look")]
 pub(crate) struct Dfs {
     /// Bytes to write and read
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
@@ -54,8 +52,8 @@ pub(crate) struct Dfs {
     /// Only these figures
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT,...")]
     only: Vec<What>,
-    /// Blocks to make for memory and replay; the figures are for a million
-    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1000..))]
+    /// Blocks to make for memory and replay
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
     blocks: u64,
     /// Folder on the disk to measure [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
@@ -171,7 +169,7 @@ fn need_room(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
         .with_context(|| format!("cannot tell the free room of {}", dir.display()))?;
     let free = stat.f_bavail * stat.f_frsize;
     let needed = size.0.saturating_mul(copies);
-    ensure!(size.0 >= 1 << 20, "--size {size}: at least 1MiB");
+    ensure!(size.0 >= 1 << 20, Usage(format!("--size {size}: at least 1MiB")));
     ensure!(
         free > needed,
         "{} has {} free, the benchmark needs {}: take a smaller --size or another --dir",

@@ -75,24 +75,32 @@ impl Launch {
 
     /// Starts the namenode alone and waits until it serves.
     pub(crate) async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
-        let port = port.filter(|port| *port != 0).map_or_else(free_port, Ok)?;
+        let [mut namenode, jobtracker] = free_ports(port)?;
+        if let Some(port) = port.filter(|port| *port != 0) {
+            namenode = port;
+        }
         layout.make()?;
-        layout.write_config(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{}", free_port()?))?;
+        layout.write_config(&format!("127.0.0.1:{namenode}"), &format!("127.0.0.1:{jobtracker}"))?;
         let mut launch = Self { layout, state: ClusterState::default(), children: vec![], keep: false };
         launch.spawn(&Layout::namenode())?;
         launch.state.namenode = launch.ready(0).await?;
         Ok(launch)
     }
 
-    /// Kills the namenode and starts it again; how long from its start until it served.
+    /// Kills the namenode and starts it again, on another port: nobody looks for it on the old one, which anybody may
+    /// have taken meanwhile. How long from its start until it served.
     pub(crate) async fn restart_namenode(&mut self) -> Result<Duration> {
         let namenode = &self.state.daemons[0];
         end(&[(&namenode.identity, &namenode.args)], Duration::ZERO)?;
         self.reap();
+        let namenode = &mut self.state.daemons[0];
+        let listen =
+            namenode.args.iter().position(|word| word == "--listen").context("a namenode listens")?;
+        namenode.args[listen + 1] = "127.0.0.1:0".into();
         let since = Instant::now();
-        let child = run(&mut self.state.daemons[0])?;
+        let child = run(namenode)?;
         self.children.push(child);
-        self.ready(0).await?;
+        self.state.namenode = self.ready(0).await?;
         Ok(since.elapsed())
     }
 
@@ -227,7 +235,7 @@ fn missing(report: &Report, nodes: u32) -> Option<String> {
 }
 
 /// A daemon's binary, beside this one.
-fn program(kind: Kind) -> Result<PathBuf> {
+pub(crate) fn program(kind: Kind) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot tell where mrctl is")?;
     let path = own.with_file_name(kind.program());
     if !path.is_file() {
@@ -236,14 +244,24 @@ fn program(kind: Kind) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A free port that the kernel does not hand out to outgoing connections, so that a daemon killed and
-/// started again finds it still free.
-fn free_port() -> Result<u16> {
+/// Two free ports, neither of them `not`, that the kernel does not hand out to outgoing connections, so that a daemon
+/// killed and started again finds its own still free.
+fn free_ports(not: Option<u16>) -> Result<[u16; 2]> {
     let mut random = rand::rng();
-    (0..200)
-        .map(|_| random.random_range(10_000..32_000))
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .context("no free port found on 127.0.0.1 from 10000 to 32000: name one with --namenode-port")
+    // Held until both are found: they are two.
+    let mut found: Vec<(u16, TcpListener)> = Vec::new();
+    for _ in 0..200 {
+        let port = random.random_range(10_000..32_000);
+        if Some(port) != not
+            && let Ok(held) = TcpListener::bind(("127.0.0.1", port))
+        {
+            found.push((port, held));
+        }
+        if let [(one, _), (other, _)] = found[..] {
+            return Ok([one, other]);
+        }
+    }
+    bail!("no free ports found on 127.0.0.1 from 10000 to 32000")
 }
 
 fn run(daemon: &mut Daemon) -> Result<Child> {
@@ -260,7 +278,7 @@ fn run(daemon: &mut Daemon) -> Result<Child> {
         .spawn()
         .with_context(|| format!("cannot start {}", daemon.program.display()))?;
     daemon.identity = Identity::of(child.id())
-        .with_context(|| format!("{} vanished from /proc right after its start", daemon.name))?;
+        .with_context(|| format!("{} vanished from /proc right after its start", daemon.title()))?;
     daemon.addr.clear();
     Ok(child)
 }
@@ -276,7 +294,7 @@ async fn await_ready(daemon: &Daemon) -> Result<String> {
         }
         if Instant::now() > deadline {
             let log = daemon.log.display();
-            bail!("{} does not serve after {} s; see {log}", daemon.name, READY_TIMEOUT.as_secs());
+            bail!("{} does not serve after {} s; see {log}", daemon.title(), READY_TIMEOUT.as_secs());
         }
         tokio::time::sleep(POLL).await;
     }
@@ -284,7 +302,7 @@ async fn await_ready(daemon: &Daemon) -> Result<String> {
 
 fn died(daemon: &Daemon) -> anyhow::Error {
     let tail = last_lines(&fs::read_to_string(&daemon.log).unwrap_or_default(), LOG_LINES);
-    anyhow!("{} died while starting; the end of {}:\n{tail}", daemon.name, daemon.log.display())
+    anyhow!("{} died while starting; the end of {}:\n{tail}", daemon.title(), daemon.log.display())
 }
 
 fn last_lines(text: &str, count: usize) -> String {
@@ -306,8 +324,8 @@ mod tests {
     }
 
     #[test]
-    fn a_free_port_can_be_bound() {
-        let port = free_port().unwrap();
-        TcpListener::bind(("127.0.0.1", port)).unwrap();
+    fn free_ports_can_be_bound() {
+        let ports = free_ports(None).unwrap();
+        let _held = ports.map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap());
     }
 }

@@ -70,6 +70,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
+    /// For people: `namenode`, or `node1's datanode`.
+    pub(crate) fn title(&self) -> String {
+        let program = self.kind.program();
+        if self.name == program { self.name.clone() } else { format!("{}'s {program}", self.name) }
+    }
+
     /// Whether its process still runs.
     pub(crate) fn is_running(&self) -> bool {
         self.identity.is_running(&self.args)
@@ -80,7 +86,7 @@ impl Daemon {
         let pid = self.identity.pid;
         self.identity
             .signal(&self.args, signal)
-            .with_context(|| format!("cannot signal {} (pid {pid})", self.name))
+            .with_context(|| format!("cannot signal {} (pid {pid})", self.title()))
     }
 }
 
@@ -137,6 +143,19 @@ impl ClusterState {
     /// The daemons that run now.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Daemon> {
         self.daemons.iter().filter(|daemon| daemon.is_running())
+    }
+
+    /// What runs, in a few words: the masters and how many of the rest.
+    pub(crate) fn running_words(&self) -> Option<String> {
+        let mut words: Vec<String> = Vec::new();
+        for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Datanode, Kind::Tasktracker] {
+            match self.running().filter(|daemon| daemon.kind == kind).count() as u64 {
+                0 => {}
+                1 if matches!(kind, Kind::Namenode | Kind::Jobtracker) => words.push(kind.program().into()),
+                number => words.push(crate::output::count(number, kind.program())),
+            }
+        }
+        (!words.is_empty()).then(|| words.join(", "))
     }
 
     /// The daemon called `name`; of several kinds on one node, the one of `kind`.

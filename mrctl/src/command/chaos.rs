@@ -60,7 +60,7 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
             // Its port and its lock are free only when it is really gone.
             end(&[(&daemon.identity, &daemon.args)], Duration::from_secs(10))?;
         }
-        output::line(format!("{done} {} (pid {})", title(&daemon.name, kind), daemon.identity.pid))?;
+        output::line(format!("{done} {} (pid {})", daemon.title(), daemon.identity.pid))?;
     }
     if hit.is_empty() {
         let (name, dir) = (&args.node, dir_flag(args.dir.as_deref()));
@@ -84,11 +84,6 @@ fn kinds(state: &mut ClusterState, args: &Args) -> Result<Vec<Kind>> {
     Ok(state.daemons.iter().filter(|daemon| daemon.name == args.node).map(|daemon| daemon.kind).collect())
 }
 
-/// `namenode`, or `node1's datanode`.
-fn title(name: &str, kind: Kind) -> String {
-    if name == kind.program() { name.to_owned() } else { format!("{name}'s {}", kind.program()) }
-}
-
 async fn again(args: &Args) -> Result<ExitCode> {
     let folder = state_folder(args.dir.as_deref())?;
     ClusterState::require(&folder)?;
@@ -100,8 +95,7 @@ async fn again(args: &Args) -> Result<ExitCode> {
         let name = daemon.name.clone();
         restart(&folder, &mut state, &name, kind).await?;
         let daemon = state.find(&name, Some(kind))?;
-        let title = title(&name, kind);
-        output::line(format!("started {title} (pid {}) at {}", daemon.identity.pid, daemon.addr))?;
+        output::line(format!("started {} (pid {}) at {}", daemon.title(), daemon.identity.pid, daemon.addr))?;
     }
     Ok(ExitCode::SUCCESS)
 }

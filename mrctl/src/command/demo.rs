@@ -36,7 +36,9 @@ const WORDS: [&str; 16] = [
     "on", "with", "music",
 ];
 
-/// Show what Fermata does in less than a minute, and leave nothing behind
+/// See it work, in less than a minute; leaves nothing behind
+///
+/// Starts three nodes, counts the words of a text, kills a datanode, reads every byte back and watches the cluster heal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl demo")]
 pub(crate) struct Args {}

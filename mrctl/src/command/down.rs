@@ -52,7 +52,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
 fn stop(folder: &Path, state: &ClusterState) -> Result<()> {
     let mut stopped = 0;
     for (daemon, fate) in state.stop_all()? {
-        let (name, pid) = (&daemon.name, daemon.identity.pid);
+        let (name, pid) = (daemon.title(), daemon.identity.pid);
         match fate {
             Fate::Gone => output::line(format!("{name} (pid {pid}) was not running"))?,
             Fate::Stopped => output::line(format!("stopped {name} (pid {pid})"))?,

@@ -139,7 +139,7 @@ async fn watch(client: &Client, args: &Args, begun: Instant) -> Result<DrainStat
             left = status.blocks_left;
             meter.left(left);
             if !args.json && meter.is_hidden() {
-                output::line(format!("{left} blocks left"))?;
+                output::line(format!("{} left", output::count(left, "block")))?;
             }
         }
     }

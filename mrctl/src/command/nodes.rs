@@ -6,59 +6,86 @@ use dfs::client::{NodeReport, NodeState};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// List the nodes: what they store, and what they run
+/// List the nodes: what they store and what they run
+///
+/// If the JobTracker does not answer, the datanodes are shown without it and the exit code is 1. `mrctl fs report`
+/// asks the NameNode alone.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --json")]
 pub(crate) struct Args {
-    /// As JSON
+    /// As JSON: one array
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let report = target.connect().await?.report().await?;
-    // A file system without a JobTracker is whole too.
-    let trackers = match target.jobtracker().await {
-        Ok(tracker) => tracker.trackers().await?,
-        Err(_) => Vec::new(),
+    let asked = async { target.jobtracker().await?.trackers().await };
+    let (trackers, missing) = match asked.await {
+        Ok(trackers) => (trackers, None),
+        Err(error) => (Vec::new(), Some(error)),
     };
     if args.json {
         output::json(&merged(&report.nodes, &trackers))?;
-    } else if report.nodes.is_empty() {
-        output::line("no datanode has registered yet")?;
     } else {
-        print(&report.nodes)?;
-        print_trackers(&trackers)?;
+        if report.nodes.is_empty() {
+            output::line("no datanode has registered yet")?;
+        } else {
+            print(&report.nodes)?;
+        }
+        if missing.is_none() {
+            print_trackers(&trackers)?;
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    let Some(error) = missing else { return Ok(ExitCode::SUCCESS) };
+    eprintln!("mrctl: tasktrackers are not shown: {}", output::chain(&error));
+    // A file system without a JobTracker is whole too, if nobody has said that there is one.
+    Ok(if target.has_jobtracker()? { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// A node as JSON: its datanode and, if there is one, its tracker.
+/// A node as JSON: its datanode, its tracker, or both.
 #[derive(Serialize)]
-struct Both<'a> {
-    #[serde(flatten)]
-    datanode: &'a NodeReport,
-    tracker: Option<&'a Tracker>,
+#[serde(untagged)]
+enum Row<'a> {
+    Datanode {
+        #[serde(flatten)]
+        datanode: &'a NodeReport,
+        tracker: Option<&'a Tracker>,
+    },
+    Tracker {
+        node: &'a str,
+        tracker: &'a Tracker,
+    },
 }
 
-fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Both<'a>> {
-    let mut all: Vec<Both<'_>> = nodes
+impl Row<'_> {
+    fn name(&self) -> (&str, u64, &str) {
+        match self {
+            Self::Datanode { datanode, .. } => natural(&datanode.address.node),
+            Self::Tracker { node, .. } => natural(node),
+        }
+    }
+}
+
+fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'a>> {
+    let mut all: Vec<Row<'_>> = nodes
         .iter()
         .map(|datanode| {
             let node = datanode.address.node.as_str();
-            Both { datanode, tracker: trackers.iter().find(|tracker| tracker.name == node) }
+            Row::Datanode { datanode, tracker: trackers.iter().find(|tracker| tracker.name == node) }
         })
         .collect();
-    let name = |both: &Both<'a>| natural(both.datanode.address.node.as_str());
-    all.sort_by(|one, other| name(one).cmp(&name(other)));
+    let alone = trackers.iter().filter(|tracker| nodes.iter().all(|node| node.address.node != tracker.name));
+    all.extend(alone.map(|tracker| Row::Tracker { node: &tracker.name, tracker }));
+    all.sort_by(|one, other| one.name().cmp(&other.name()));
     all
 }
 
 fn print_trackers(trackers: &[Tracker]) -> Result<()> {
-    if trackers.is_empty() {
-        return Ok(());
-    }
     output::line("")?;
+    if trackers.is_empty() {
+        return output::line("no tasktracker has registered yet");
+    }
     let mut table = output::table(&["TRACKER", "RACK", "STATE", "MAPS", "REDUCES", "HEARD"], &[3, 4, 5]);
     let mut trackers: Vec<&Tracker> = trackers.iter().collect();
     trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
@@ -88,7 +115,7 @@ pub(crate) fn state_word(state: NodeState) -> &'static str {
 
 /// The table of datanodes.
 pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
-    let header = ["NAME", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARD", "NOTE"];
+    let header = ["DATANODE", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARD", "NOTE"];
     let mut table = output::table(&header, &[4, 5, 6, 7]);
     let mut nodes: Vec<&NodeReport> = nodes.iter().collect();
     nodes.sort_by(|one, other| natural(&one.address.node).cmp(&natural(&other.address.node)));

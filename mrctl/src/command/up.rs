@@ -1,18 +1,24 @@
 //! `mrctl up`: a whole cluster as real processes on loopback, ready when it says so.
 
 use crate::{
-    cluster::{ClusterState, Launch, Layout, Overrides, lock},
+    cluster::{ClusterState, Kind, Launch, Layout, Overrides, lock, program},
     locate::{FOLDER, dir_flag},
-    output,
+    output::{self, Usage},
 };
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use daemon::Bytes;
-use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+    time::Duration,
+};
 
 const WATCH: Duration = Duration::from_millis(500);
 
-/// Start a cluster on this machine: the masters, and nodes that keep blocks and run tasks
+/// Start a cluster on this machine
 ///
+/// Real processes on loopback: a namenode and a jobtracker, and nodes with a datanode and a tasktracker each.
 /// Started again in the same folder after `mrctl down`, it has the same files and the same shape. Settings come
 /// from --config, else from ./fermata.toml, else from the folder's own copy of those it had; flags go over them.
 /// Addresses and folders of the daemons are always its own.
@@ -21,10 +27,11 @@ const WATCH: Duration = Duration::from_millis(500);
     mrctl up                                   in the foreground; Ctrl-C stops it\n  \
     mrctl up --detach                          come back when it is ready\n  \
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
-    mrctl up --config my.toml --detach         with settings of your own (see namenode --print-config)")]
+    mrctl up --config my.toml --detach         with settings of your own\n\n\
+    `jobtracker --print-config` prints every setting with its default.")]
 pub(crate) struct Args {
-    /// Datanodes [default: 3, or as the folder was made with]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Nodes, each a datanode and a tasktracker [default: 3, or as the folder was made with]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
     /// Replicas of each block, unless a file asks otherwise [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -42,10 +49,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
     /// Maps at a time on each node [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     map_slots: Option<u32>,
     /// Reduces at a time on each node [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     reduce_slots: Option<u32>,
     /// Scheduling policy [default: fifo]
     #[arg(long, value_name = "NAME")]
@@ -68,16 +75,11 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         scheduler: args.scheduler,
     };
     // Flags that make no sense are refused before anything is made.
-    Layout::prepare(&args.dir, &overrides)?;
+    check_scheduler(&Layout::prepare(&args.dir, &overrides)?.config.jobtracker.scheduler)?;
     let held = lock(&args.dir)?;
     refuse_twice(&args.dir)?;
     let layout = Layout::prepare(&args.dir, &overrides)?;
-    if let Some(before) = layout.nodes_before {
-        let missing = layout.nodes + 1;
-        eprintln!(
-            "mrctl: note: this folder was made with {before} nodes; blocks only on node{missing} and up are missing"
-        );
-    }
+    note_fewer_nodes(&layout);
     // Listening begins once and goes on: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(super::end_signal());
     let mut launch = tokio::select! {
@@ -102,17 +104,33 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     watch(&mut launch, stop, &dir).await
 }
 
-fn refuse_twice(folder: &std::path::Path) -> Result<()> {
-    let Some(state) = ClusterState::load(folder)? else { return Ok(()) };
-    let running: Vec<String> =
-        state.running().map(|daemon| format!("{} (pid {})", daemon.name, daemon.identity.pid)).collect();
-    if running.is_empty() {
+fn note_fewer_nodes(layout: &Layout) {
+    if let Some(before) = layout.nodes_before {
+        let missing = layout.nodes + 1;
+        eprintln!(
+            "mrctl: note: this folder was made with {before} nodes; blocks only on node{missing} and up are missing"
+        );
+    }
+}
+
+/// Has the jobtracker itself say whether it knows this policy: a bad name must not reach the folder.
+fn check_scheduler(name: &str) -> Result<()> {
+    let mut asking = Command::new(program(Kind::Jobtracker)?);
+    let asked = asking.args(["--print-config", "--scheduler", name]).stdin(Stdio::null()).output();
+    let asked = asked.context("cannot run jobtracker")?;
+    if asked.status.success() {
         return Ok(());
     }
+    let said = String::from_utf8_lossy(&asked.stderr);
+    bail!(Usage(said.trim().trim_start_matches("jobtracker: ").to_owned()))
+}
+
+fn refuse_twice(folder: &std::path::Path) -> Result<()> {
+    let Some(state) = ClusterState::load(folder)? else { return Ok(()) };
+    let Some(running) = state.running_words() else { return Ok(()) };
     bail!(
-        "a cluster already runs in {}: {}; stop it with `mrctl down{}`, or give this one another --dir",
+        "a cluster already runs in {} ({running}): stop it with `mrctl down{}`, or give this one another --dir",
         folder.display(),
-        running.join(", "),
         dir_flag(Some(folder))
     )
 }
@@ -153,11 +171,11 @@ async fn watch(
         };
         for daemon in &state.daemons {
             if daemon.is_running() {
-                dead.remove(&daemon.name);
-            } else if dead.insert(daemon.name.clone()) {
-                let (name, log) = (&daemon.name, daemon.log.display());
+                dead.remove(&daemon.title());
+            } else if dead.insert(daemon.title()) {
+                let (title, name, log) = (daemon.title(), &daemon.name, daemon.log.display());
                 eprintln!(
-                    "mrctl: {name} has died; see {log}, start it again with `mrctl chaos restart {name}{dir}`"
+                    "mrctl: {title} has died (see {log}): start it again with `mrctl chaos restart {name}{dir}`"
                 );
             }
         }

@@ -5,7 +5,7 @@ use super::{
     check::{await_health, lacking},
     expand_all, refuse_dir, tree,
 };
-use crate::output;
+use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use daemon::Period;
 use dfs::client::{Attributes, Client, FileStatus, Health};
@@ -114,7 +114,7 @@ pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
         }
     });
     if paths.is_empty() {
-        bail!("setrep needs a path");
+        bail!(Usage("setrep needs a path".into()));
     }
     let roots = expand_all(client, &paths, &mut outcome).await?;
     for root in &roots {

@@ -1,5 +1,6 @@
 //! `mrctl fs fsck` and `safemode`.
 
+use super::{Outcome, expand_all};
 use crate::output;
 use anyhow::Result;
 use daemon::Period;
@@ -13,15 +14,18 @@ use std::{
 };
 
 const POLL: Duration = Duration::from_millis(200);
+/// What is left of a file that lacks a block.
+const REST: &str = "`mrctl fs get --skip-lost` reads the rest of its file";
 
 /// Check that every block has its replicas; exit code 1 if not
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs fsck\n  mrctl fs fsck /data --wait 60s\n  \
-    mrctl fs fsck --verify --wait 60s         every replica is read; damaged ones are replaced")]
+    mrctl fs fsck '/logs/2026-*'\n  \
+    mrctl fs fsck --verify --wait 60s     every replica is read, damage mended")]
 pub(crate) struct Fsck {
-    /// File or folder
-    #[arg(default_value = "/")]
-    path: String,
+    /// Files, folders or patterns
+    #[arg(value_name = "PATH", default_value = "/")]
+    paths: Vec<String>,
     /// Wait so long for it to become healthy
     #[arg(long, value_name = "TIME")]
     wait: Option<Period>,
@@ -77,20 +81,33 @@ pub(crate) async fn await_health(client: &Client, path: &DfsPath, wait: Duration
 }
 
 pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
-    let path = DfsPath::parse(&args.path)?;
-    if args.verify {
-        verify(client, &path).await?;
+    let mut outcome = Outcome::default();
+    let roots = expand_all(client, &args.paths, &mut outcome).await?;
+    if roots.is_empty() {
+        return Ok(outcome.code());
     }
-    let wait = args.wait.map_or(Duration::ZERO, |wait| wait.0);
-    let fsck = await_health(client, &path, wait).await?;
+    if args.verify {
+        for root in &roots {
+            verify(client, &root.path).await?;
+        }
+    }
+    let deadline = Instant::now() + args.wait.map_or(Duration::ZERO, |wait| wait.0);
+    let mut fsck = client::Fsck::new();
+    for root in &roots {
+        let left = deadline.saturating_duration_since(Instant::now());
+        fsck.add(await_health(client, &root.path, left).await?);
+    }
     if args.json {
         output::json(&fsck)?;
     } else {
         let short =
             if fsck.status == Health::Degraded { outlook(client, &fsck).await? } else { String::new() };
-        show(&path, &fsck, &short)?;
+        show(&args.paths.join(" "), &fsck, &short)?;
     }
-    Ok(if fsck.status == Health::Healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if fsck.status != Health::Healthy {
+        outcome.fail();
+    }
+    Ok(outcome.code())
 }
 
 /// Asks for a check of every replica of every file below `path`.
@@ -110,6 +127,7 @@ fn word(health: Health) -> &'static str {
     match health {
         Health::Healthy => "healthy",
         Health::Degraded => "degraded",
+        Health::Missing => "MISSING",
         Health::Corrupt => "CORRUPT",
     }
 }
@@ -137,7 +155,7 @@ fn outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u32> + C
     format!("{most} are wanted, live datanodes: {live}; start more")
 }
 
-fn show(path: &DfsPath, fsck: &client::Fsck, outlook: &str) -> Result<()> {
+fn show(what: &str, fsck: &client::Fsck, outlook: &str) -> Result<()> {
     let problems = lacking(fsck);
     if !problems.is_empty() {
         let header = ["FILE", "STATE", "BLOCK", "LENGTH", "GOOD", "WANTED", "DAMAGED", "DRAINING"];
@@ -161,18 +179,18 @@ fn show(path: &DfsPath, fsck: &client::Fsck, outlook: &str) -> Result<()> {
     let meaning = match fsck.status {
         Health::Healthy => "every block has its replicas".into(),
         Health::Degraded => format!("every block can be read, some have too few replicas; {outlook}"),
-        Health::Corrupt => {
-            "at least one block has no good replica: bring back a node that has one; `mrctl fs \
-                             get --skip-lost` reads the rest of its file"
-                .into()
-        }
+        Health::Missing => format!(
+            "at least one block is on no node that is there: start a node that has it (`mrctl nodes` shows which \
+             are away); {REST}"
+        ),
+        Health::Corrupt => format!("at least one block has damaged replicas only; {REST}"),
     };
     let problems = match problems.len() as u64 {
         0 => String::new(),
         files => format!("; {} with problems", output::count(files, "file")),
     };
     output::line(format!(
-        "{path} is {}: {meaning} ({}, {}, {}{problems})",
+        "{what} is {}: {meaning} ({}, {}, {}{problems})",
         word(fsck.status),
         output::count(fsck.files, "file"),
         output::count(fsck.blocks, "block"),

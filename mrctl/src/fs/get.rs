@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     command::end_signal,
-    output::{self, Meter},
+    output::{self, Meter, Usage},
 };
 use anyhow::{Context, Result, bail};
 use dfs::{
@@ -31,14 +31,17 @@ const FILES_AT_ONCE: usize = 4;
 ///
 /// With one path only, into the current folder.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    mrctl fs get /out/part-0 result\n  \
+#[command(
+    override_usage = "mrctl fs get [OPTIONS] <PATH>... [LOCAL]",
+    after_help = "Examples:\n  \
+    mrctl fs get /out/part-r-00000 result\n  \
     mrctl fs get '/out/part-*' results/       into a folder, made if need be\n  \
     mrctl fs get -r /corpus .\n  \
-    mrctl fs get /dump - | gzip > dump.gz")]
+    mrctl fs get /dump - | gzip > dump.gz"
+)]
 pub(crate) struct Get {
     /// Files, folders or patterns in the cluster; then a local name or folder, or - for standard output
-    #[arg(value_name = "PATH... LOCAL", required = true)]
+    #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
     /// Folders with all that is in them
     #[arg(short, long, short_alias = 'R')]
@@ -83,8 +86,13 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     let (sources, local) = match args.paths.as_slice() {
         [only] => (std::slice::from_ref(only), "."),
         [sources @ .., local] => (sources, local.as_str()),
-        [] => bail!("get needs a path"),
+        [] => bail!(Usage("get needs a path".into())),
     };
+    if local == "-" && args.json {
+        bail!(Usage(
+            "--json tells of files that were copied; with - standard output is the file itself".into()
+        ));
+    }
     let mut outcome = Outcome::default();
     let roots = expand_all(client, sources, &mut outcome).await?;
     if roots.is_empty() {
@@ -170,16 +178,25 @@ fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, w
 /// Refuses what would overwrite, before the first byte moves.
 fn check(plan: &Plan, force: bool) -> Result<()> {
     for copy in &plan.copies {
+        let above = copy.to.parent().filter(|above| *above != Path::new(""));
+        if let Some(above) =
+            above.filter(|above| !above.is_dir() && !plan.folders.iter().any(|one| one == above))
+        {
+            let above = above.display();
+            bail!(Usage(format!("there is no folder {above} here: make it first, or end the name with /")));
+        }
         let Ok(there) = fs::metadata(&copy.to) else { continue };
         let to = copy.to.display();
         if there.is_dir() {
-            bail!("{to} is a folder: give the file another name");
+            bail!(Usage(format!("{to} is a folder: give the file another name")));
         }
         if !there.is_file() {
-            bail!("{to} is not a regular file: write to - (standard output) and redirect that");
+            bail!(Usage(format!(
+                "{to} is not a regular file: write to - (standard output) and redirect that"
+            )));
         }
         if !force {
-            bail!("{to} exists: replace it with --force, or give another name");
+            bail!(Usage(format!("{to} exists: replace it with --force, or give another name")));
         }
     }
     Ok(())
@@ -297,6 +314,12 @@ mod tests {
         let copies = vec![Copy { from: DfsPath::parse("/x").unwrap(), to, length: 1 }];
         let mut plan = Plan { folders: vec![], copies };
         assert!(check(&plan, false).is_err());
+        let nowhere =
+            vec![Copy { from: DfsPath::parse("/x").unwrap(), to: folder.path().join("no/x"), length: 1 }];
+        let mut nowhere = Plan { folders: vec![], copies: nowhere };
+        assert!(check(&nowhere, false).unwrap_err().to_string().contains("there is no folder"));
+        nowhere.folders.push(folder.path().join("no"));
+        check(&nowhere, false).unwrap();
         check(&plan, true).unwrap();
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

@@ -31,44 +31,27 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// What to do with files.
 #[derive(Debug, clap::Subcommand)]
 #[command(
-    after_help = "Paths start with /. Patterns with * ? [..] {a,b} are matched in the cluster; quote them."
+    after_help = "Paths start with /. Patterns (* ? [..] {a,b}) are matched in the cluster:\nquote them, or your shell will match them here."
 )]
 pub(crate) enum FsCommand {
-    /// List a folder or show files
+    // Each command's line and its description are on its arguments.
     Ls(ls::Ls),
-    /// Copy local files, folders or standard input in
     Put(put::Put),
-    /// Copy files or folders out
     Get(get::Get),
-    /// Print files
     Cat(read::Cat),
-    /// Print the end of a file
     Tail(read::Tail),
-    /// Make folders
     Mkdir(namespace::Mkdir),
-    /// Delete files or folders
     Rm(namespace::Rm),
-    /// Move or rename
     Mv(namespace::Mv),
-    /// Join files into one, without copying a byte
     Concat(namespace::Concat),
-    /// Show all about a file or folder
     Stat(overview::Stat),
-    /// Show how much lies below a path
     Du(usage::Du),
-    /// Show or set the limits of a folder
     Quota(usage::Quota),
-    /// Set how many replicas files have
     Setrep(attributes::Setrep),
-    /// Set permission bits
     Chmod(attributes::Chmod),
-    /// Set owner and group
     Chown(attributes::Chown),
-    /// Check that every block has its replicas; exit code 1 if not
     Fsck(check::Fsck),
-    /// Show the state of the whole file system
     Report(overview::Report),
-    /// Show, set or await the end of safemode
     Safemode(check::Safemode),
 }
 
@@ -174,13 +157,45 @@ async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
 /// Everything that the paths and patterns mean, in order; those that fail are told and left out.
 async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) -> Result<Vec<FileStatus>> {
     let mut all = Vec::new();
+    let mut missing = Missing::default();
     for text in texts {
         match expand(client, text).await {
             Ok(found) => all.extend(found),
-            Err(error) => outcome.note(error)?,
+            Err(error) => missing.add(text, error, outcome)?,
         }
     }
+    missing.tell(outcome)?;
     Ok(all)
+}
+
+/// Paths that are not in the file system. If there are several and this machine has them all, the shell has expanded a
+/// pattern that was meant for the cluster: that is told once, rather than each path.
+#[derive(Debug, Default)]
+struct Missing {
+    here: Vec<(String, anyhow::Error)>,
+}
+
+impl Missing {
+    /// What came of one path.
+    fn add(&mut self, text: &str, error: anyhow::Error, outcome: &mut Outcome) -> Result<()> {
+        if is_absent(&error) && std::path::Path::new(text).exists() {
+            self.here.push((text.to_owned(), error));
+            return Ok(());
+        }
+        outcome.note(error)
+    }
+
+    /// Says what has been put off.
+    fn tell(mut self, outcome: &mut Outcome) -> Result<()> {
+        if self.here.len() < 2 {
+            return self.here.pop().map_or(Ok(()), |(_, error)| outcome.note(error));
+        }
+        let (number, first) = (self.here.len(), &self.here[0].0);
+        outcome.note(anyhow::anyhow!(
+            "{number} paths ({first}, ...) are on this machine but not in the file system: {}",
+            output::QUOTE_IT
+        ))
+    }
 }
 
 /// What is at `path`; None if nothing.
@@ -236,7 +251,20 @@ fn refuse_dir(status: &FileStatus, what_to_do: impl Display) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_pattern;
+    use super::*;
+
+    #[test]
+    fn a_pattern_that_the_shell_has_expanded_is_told_once() {
+        let absent = |text: &str| anyhow::Error::from(NoMatch(text.to_owned()));
+        let mut outcome = Outcome::default();
+        let mut missing = Missing::default();
+        for text in ["/", "/proc", "/no such place"] {
+            missing.add(text, absent(text), &mut outcome).unwrap();
+        }
+        assert_eq!(missing.here.len(), 2, "only those that are here");
+        missing.tell(&mut outcome).unwrap();
+        assert_eq!(outcome.code, 1);
+    }
 
     #[test]
     fn patterns_are_told_from_names() {

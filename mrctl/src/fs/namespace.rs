@@ -1,11 +1,11 @@
 //! `mrctl fs mkdir`, `rm`, `mv`, `concat`: names only, no bytes move.
 
 use super::{
-    Outcome,
+    Missing, Outcome,
     dest::{self, Dest, There},
-    expand, expand_all, is_absent, lookup, refuse_dir,
+    expand, expand_all, is_absent, is_pattern, lookup, refuse_dir,
 };
-use crate::output;
+use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
 use dfs::{
     client::{Client, FileStatus},
@@ -27,7 +27,7 @@ pub(crate) struct Mkdir {
 
 /// Delete files or folders
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl fs rm /old\n  mrctl fs rm -r '/out/attempt-*'")]
+#[command(after_help = "Examples:\n  mrctl fs rm /old\n  mrctl fs rm -r /counts '/tmp/old-*'")]
 pub(crate) struct Rm {
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
@@ -42,10 +42,13 @@ pub(crate) struct Rm {
 
 /// Move or rename, each in one atomic step
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl fs mv /a /b\n  mrctl fs mv '/in/*.log' /archive/")]
+#[command(
+    override_usage = "mrctl fs mv [OPTIONS] <SRC>... <DST>",
+    after_help = "Examples:\n  mrctl fs mv /a /b\n  mrctl fs mv '/in/*.log' /archive/"
+)]
 pub(crate) struct Mv {
     /// Sources or patterns, then the new name or a folder
-    #[arg(value_name = "SRC... DST", num_args = 2.., required = true)]
+    #[arg(value_name = "PATH", num_args = 2.., required = true)]
     paths: Vec<String>,
     /// Replace a file that has the new name
     #[arg(short, long)]
@@ -56,7 +59,9 @@ pub(crate) struct Mv {
 ///
 /// The sources become part of the target, after what it has, and cease to exist.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl fs concat /out/all '/out/part-*'")]
+#[command(
+    after_help = "Examples:\n  mrctl fs concat /out/part-r-00000 '/out/part-*'     the rest to the first"
+)]
 pub(crate) struct Concat {
     /// File that grows
     target: String,
@@ -78,11 +83,13 @@ pub(crate) async fn mkdir(args: Mkdir, client: &Client) -> Result<ExitCode> {
 
 pub(crate) async fn rm(args: Rm, client: &Client) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
+    let mut missing = Missing::default();
     for text in &args.paths {
         if let Err(error) = rm_one(&args, client, text).await {
-            outcome.note(error)?;
+            missing.add(text, error, &mut outcome)?;
         }
     }
+    missing.tell(&mut outcome)?;
     Ok(outcome.code())
 }
 
@@ -94,7 +101,7 @@ async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
     };
     for status in found {
         if status.path.is_root() {
-            bail!("refusing to delete /, the whole file system: name what is in it");
+            bail!(Usage("refusing to delete /, the whole file system: name what is in it".into()));
         }
         if !args.recursive {
             refuse_dir(&status, "delete it and all that is in it with -r")?;
@@ -113,11 +120,12 @@ pub(super) fn there(status: Option<&FileStatus>) -> There {
 pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
     let (dst, sources) = args.paths.split_last().context("mv needs a source and a new name")?;
     let mut outcome = Outcome::default();
+    let to = DfsPath::parse(dst)?;
+    sources.iter().try_for_each(|source| refuse_into_itself(source, &to))?;
     let sources = expand_all(client, sources, &mut outcome).await?;
     if sources.is_empty() {
         return Ok(outcome.code());
     }
-    let to = DfsPath::parse(dst)?;
     let way = dest::plan(sources.len(), dst, there(lookup(client, &to).await?.as_ref()))?;
     if way == Dest::IntoNew {
         client.mkdir(&to, true).await?;
@@ -126,8 +134,9 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
         let moved = async {
             let target = if way == Dest::Exact { to.clone() } else { to.join(source.path.name())? };
             if target == source.path {
-                bail!("{target} is already there: source and new name are the same");
+                bail!(Usage(format!("{target} is already there: source and new name are the same")));
             }
+            refuse_into_itself(source.path.as_str(), &target)?;
             Ok(client.rename(&source.path, &target, args.force).await?)
         };
         if let Err(error) = moved.await {
@@ -135,6 +144,21 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
         }
     }
     Ok(outcome.code())
+}
+
+/// Refuses a new name that is the old one, or below it, whatever is there. A pattern is no name yet.
+fn refuse_into_itself(source: &str, to: &DfsPath) -> Result<()> {
+    if is_pattern(source) {
+        return Ok(());
+    }
+    let from = DfsPath::parse(source)?;
+    if *to == from {
+        bail!(Usage(format!("{from} and {to} are the same: give another name")));
+    }
+    if to.is_within(&from) {
+        bail!(Usage(format!("{from} cannot be moved to {to}, which is inside it")));
+    }
+    Ok(())
 }
 
 pub(crate) async fn concat(args: Concat, client: &Client) -> Result<ExitCode> {
@@ -149,10 +173,30 @@ pub(crate) async fn concat(args: Concat, client: &Client) -> Result<ExitCode> {
     // A pattern beside the target usually matches the target too.
     sources.retain(|source| *source != target);
     if sources.is_empty() {
-        bail!("nothing to put at the end of {target}: name other files");
+        bail!(Usage(format!("nothing to put at the end of {target}: name other files")));
     }
     let status = client.concat(&target, &sources).await?;
     let blocks = output::count(status.blocks.into(), "block");
     output::line(format!("{target}: {} in {blocks}", output::human(status.length)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_moves_into_itself() {
+        let refusal = |from: &str, to: &str| {
+            let error = refuse_into_itself(from, &DfsPath::parse(to).unwrap()).unwrap_err();
+            assert_eq!(output::exit_code(&error), 2, "{error}");
+            error.to_string()
+        };
+        assert!(refusal("/a", "/a").contains("the same") && refusal("/a", "/a/").contains("the same"));
+        assert!(refusal("/a", "/a/b").contains("inside it"));
+        assert!(refusal("a", "/b").contains('a'));
+        for (from, to) in [("/a", "/ab"), ("/a/b", "/a"), ("/a*", "/a/b")] {
+            refuse_into_itself(from, &DfsPath::parse(to).unwrap()).unwrap();
+        }
+    }
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     command::end_signal,
-    output::{self, Meter},
+    output::{self, Meter, Usage},
 };
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;
@@ -41,14 +41,17 @@ const APPEND_BUFFER: usize = 1 << 20;
 ///
 /// A file appears whole or not at all (but see --append). Missing folders above it are made.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    override_usage = "mrctl fs put [OPTIONS] <LOCAL>... <DEST>",
+    after_help = "Examples:\n  \
     mrctl fs put data.csv /in/data.csv\n  \
     mrctl fs put *.log /logs/              into a folder, made if need be\n  \
     mrctl fs put -r corpus /corpus\n  \
-    zcat dump.gz | mrctl fs put - /dump")]
+    zcat dump.gz | mrctl fs put - /dump"
+)]
 pub(crate) struct Put {
     /// Local files, or - for standard input; then a name or a folder in the cluster
-    #[arg(value_name = "LOCAL... DEST", num_args = 2.., required = true)]
+    #[arg(value_name = "PATH", num_args = 2.., required = true)]
     paths: Vec<String>,
     /// Folders with all that is in them
     #[arg(short, long, short_alias = 'R')]
@@ -92,9 +95,10 @@ struct Plan {
 pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     let (dest, sources) = args.paths.split_last().context("put needs a source and a destination")?;
     let to = DfsPath::parse(dest)?;
+    sources.iter().try_for_each(|source| check_source(source, args.recursive))?;
     let there = there(lookup(client, &to).await?.as_ref());
     let way = dest::plan(sources.len(), dest, there)?;
-    let plan = plan(sources, &to, way, args.recursive)?;
+    let plan = plan(sources, &to, way)?;
     if !args.force && !args.append {
         refuse_taken(client, &plan).await?;
     }
@@ -134,7 +138,27 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-fn plan(sources: &[String], to: &DfsPath, way: Dest, recursive: bool) -> Result<Plan> {
+/// Refuses what cannot be copied, whatever the cluster is like.
+fn check_source(source: &str, recursive: bool) -> Result<()> {
+    let refuse = |why: String| Err(Usage(format!("{source}{why}")).into());
+    let path = Path::new(source);
+    match fs::metadata(path) {
+        _ if source == "-" => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            refuse(": there is no such file here".into())
+        }
+        Err(error) => refuse(format!(": {error}")),
+        Ok(about) if about.is_dir() && !recursive => {
+            refuse(" is a folder: copy it and all that is in it with -r".into())
+        }
+        Ok(about) if !about.is_dir() && !about.is_file() => {
+            refuse(" is neither a file nor a folder: pipe it in as -".into())
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+fn plan(sources: &[String], to: &DfsPath, way: Dest) -> Result<Plan> {
     let mut plan = Plan::default();
     for source in sources {
         if source == "-" {
@@ -149,7 +173,7 @@ fn plan(sources: &[String], to: &DfsPath, way: Dest, recursive: bool) -> Result<
             Dest::Exact => to.clone(),
             Dest::Into | Dest::IntoNew => to.join(&own_name(path)?)?,
         };
-        add(&mut plan, path, target, recursive)?;
+        add(&mut plan, path, target)?;
     }
     Ok(plan)
 }
@@ -169,7 +193,7 @@ fn own_name(path: &Path) -> Result<String> {
     }
 }
 
-fn add(plan: &mut Plan, path: &Path, to: DfsPath, recursive: bool) -> Result<()> {
+fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
     let metadata = fs::metadata(path).with_context(|| format!("cannot find {}", path.display()))?;
     if metadata.is_file() {
         plan.copies.push(Copy { from: Some(path.into()), to, length: Some(metadata.len()) });
@@ -177,9 +201,6 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath, recursive: bool) -> Result<()>
     }
     if !metadata.is_dir() {
         bail!("{} is neither a file nor a folder: pipe it in as -", path.display());
-    }
-    if !recursive {
-        bail!("{} is a folder: copy it and all that is in it with -r", path.display());
     }
     plan.folders.push(to.clone());
     let unreadable = || format!("cannot read folder {}", path.display());
@@ -192,7 +213,7 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath, recursive: bool) -> Result<()>
         if path.is_symlink() && path.is_dir() {
             bail!("{} is a link to a folder: copy that folder by its own name", path.display());
         }
-        add(plan, &path, to.join(&own_name(&path)?)?, recursive)?;
+        add(plan, &path, to.join(&own_name(&path)?)?)?;
     }
     Ok(())
 }
@@ -347,15 +368,14 @@ mod tests {
         fs::write(folder.join("sub/a"), "a").unwrap();
         let texts = sources(&[&folder]);
 
-        assert!(plan(&texts, &path("/in"), Dest::Into, false).unwrap_err().to_string().contains("with -r"));
-        let into = plan(&texts, &path("/in"), Dest::Into, true).unwrap();
+        let into = plan(&texts, &path("/in"), Dest::Into).unwrap();
         let folders = ["/in/corpus", "/in/corpus/sub", "/in/corpus/sub/empty"].map(path);
         assert_eq!(into.folders, folders);
         let to: Vec<(&str, Option<u64>)> =
             into.copies.iter().map(|copy| (copy.to.as_str(), copy.length)).collect();
         assert_eq!(to, [("/in/corpus/b", Some(2)), ("/in/corpus/sub/a", Some(1))]);
 
-        let exact = plan(&texts, &path("/in"), Dest::Exact, true).unwrap();
+        let exact = plan(&texts, &path("/in"), Dest::Exact).unwrap();
         assert_eq!(exact.copies[0].to, path("/in/b"));
     }
 
@@ -363,16 +383,16 @@ mod tests {
     fn a_link_that_leads_back_up_is_refused() {
         let root = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(root.path(), root.path().join("loop")).unwrap();
-        let error = plan(&sources(&[root.path()]), &path("/in"), Dest::Exact, true).unwrap_err().to_string();
+        let error = plan(&sources(&[root.path()]), &path("/in"), Dest::Exact).unwrap_err().to_string();
         assert!(error.contains("is a link to a folder"), "{error}");
     }
 
     #[test]
     fn standard_input_needs_a_name() {
         let texts = ["-".to_owned()];
-        let exact = plan(&texts, &path("/in"), Dest::Exact, false).unwrap();
+        let exact = plan(&texts, &path("/in"), Dest::Exact).unwrap();
         assert_eq!(exact.copies, [Copy { from: None, to: path("/in"), length: None }]);
-        assert!(plan(&texts, &path("/in"), Dest::Into, false).is_err());
+        assert!(plan(&texts, &path("/in"), Dest::Into).is_err());
     }
 
     #[test]
@@ -385,8 +405,19 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_source_is_named() {
-        let error = plan(&["/no/such/file".to_owned()], &path("/in"), Dest::Exact, false).unwrap_err();
-        assert_eq!(error.to_string(), "cannot find /no/such/file");
+    fn sources_that_cannot_be_right_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().to_str().unwrap();
+        for (source, why) in [
+            ("/no/such/file", "/no/such/file: there is no such file here"),
+            (folder, "is a folder: copy it and all that is in it with -r"),
+            ("/dev/null", "/dev/null is neither a file nor a folder: pipe it in as -"),
+        ] {
+            let error = check_source(source, false).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+            assert_eq!(output::exit_code(&error), 2);
+        }
+        check_source(folder, true).unwrap();
+        check_source("-", false).unwrap();
     }
 }

@@ -124,12 +124,15 @@ pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
 
 pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
     let path = DfsPath::parse(&args.path)?;
+    if args.files.is_some_and(|limit| limit.0 == Some(0)) {
+        bail!(Usage("--files 0: the folder itself counts; the least is 1".into()));
+    }
+    if !client.stat(&path).await?.is_dir {
+        bail!("{path} is a file: only folders have limits");
+    }
     let usage = client.usage(&path).await?;
     if args.files.is_some() || args.space.is_some() {
         let new = with_limits(usage.quota.unwrap_or_default(), args.files, args.space);
-        if new.files == Some(0) {
-            bail!(Usage("--files 0: the folder itself counts; the least is 1".into()));
-        }
         client.set_quota(&path, new).await?;
     }
     let usage = client.usage(&path).await?;

@@ -1,7 +1,8 @@
 //! A job's progress while it runs: two bars on a terminal, a line now and then anywhere else.
 
 use super::{
-    model::Job,
+    model::{Job, Phase},
+    refusal::Refusal,
     wire::{JobTracker, Watch},
 };
 use crate::output;
@@ -14,8 +15,10 @@ use std::{
 
 /// How often a line is printed where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// How long a JobTracker that went away is waited for.
+/// How long a JobTracker that went away is waited for, and how long in silence.
 const PATIENCE: Duration = Duration::from_mins(1);
+const SILENCE: Duration = Duration::from_secs(2);
+const RETRY: Duration = Duration::from_millis(300);
 
 /// What a person sees of a running job.
 enum Display {
@@ -41,14 +44,6 @@ impl Display {
     }
 
     fn show(&mut self, job: &Job) {
-        let words = |phase: &super::model::Phase| {
-            let failed = if phase.failed_attempts > 0 {
-                format!(", {} failed", phase.failed_attempts)
-            } else {
-                String::new()
-            };
-            format!("{}/{} done, {} running{failed}", phase.done, phase.total, phase.running)
-        };
         match self {
             Self::Bars { maps, reduces } => {
                 maps.set_position((job.maps.progress * 100.0) as u64);
@@ -64,6 +59,14 @@ impl Display {
         }
     }
 
+    /// A line above the bars.
+    fn say(&self, text: &str) {
+        match self {
+            Self::Bars { maps, .. } => maps.suspend(|| eprintln!("mrctl: {text}")),
+            Self::Lines { .. } | Self::Nothing => eprintln!("mrctl: {text}"),
+        }
+    }
+
     fn clear(&self) {
         if let Self::Bars { maps, reduces } = self {
             maps.finish_and_clear();
@@ -72,45 +75,120 @@ impl Display {
     }
 }
 
+/// A phase in a few words.
+fn words(phase: &Phase) -> String {
+    let Phase { done, total, running, failed_attempts, .. } = phase;
+    if *total == 0 {
+        return "none".into();
+    }
+    let failed = if *failed_attempts > 0 { format!(", {failed_attempts} failed") } else { String::new() };
+    format!("{done}/{total} done, {running} running{failed}")
+}
+
+/// Nobody answers any more; the job may well go on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the JobTracker at {addr} has not answered for {} s: {advice}; {job} goes on when it is back, follow it then with \
+     `mrctl job --follow {job}`",
+    PATIENCE.as_secs()
+)]
+struct Abandoned {
+    addr: String,
+    advice: String,
+    job: String,
+}
+
 /// Follows a job to its end; None if the user had enough first (the job goes on).
 pub(crate) async fn follow(tracker: &JobTracker, id: &str, quiet: bool) -> Result<Option<Job>> {
+    follow_until(tracker, id, quiet, crate::command::end_signal()).await
+}
+
+/// The same, until `stop` for one who listens already: a signal between two listeners would be lost.
+pub(super) async fn follow_until(
+    tracker: &JobTracker,
+    id: &str,
+    quiet: bool,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Job>> {
     let mut display = Display::new(quiet);
-    let mut stop = std::pin::pin!(crate::command::end_signal());
     let over = tokio::select! {
-        over = to_the_end(tracker, id, &mut display) => Some(over?),
-        () = &mut stop => None,
+        over = to_the_end(tracker, id, &mut display) => Some(over),
+        () = stop => None,
     };
     display.clear();
-    Ok(over)
+    over.transpose()
+}
+
+/// Since when the JobTracker has not been heard, and whether that has been said.
+#[derive(Debug, Default)]
+struct Silence {
+    since: Option<Instant>,
+    told: bool,
+}
+
+impl Silence {
+    /// It was heard; whether a silence that was told of is over.
+    fn is_over(&mut self) -> bool {
+        std::mem::take(self).told
+    }
+
+    /// Does `work`; if the silence becomes too long meanwhile, says so, once.
+    async fn during<T>(&mut self, work: impl Future<Output = T>, tell: impl FnOnce()) -> T {
+        let Some(since) = self.since.filter(|_| !self.told) else { return work.await };
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep_until((since + SILENCE).into()) => {}
+        }
+        self.told = true;
+        tell();
+        work.await
+    }
 }
 
 /// A JobTracker that restarts is found again: its jobs go on, and so does this.
 async fn to_the_end(tracker: &JobTracker, id: &str, display: &mut Display) -> Result<Job> {
-    let mut lost: Option<Instant> = None;
+    let mut silence = Silence::default();
     loop {
-        let error = match tracker.watch(id).await {
-            Ok(watch) => match watch_on(watch, display, &mut lost).await {
-                Ok(Some(job)) => return Ok(job),
-                Ok(None) => anyhow::anyhow!("the JobTracker at {} ended the stream", tracker.addr()),
-                Err(error) => error,
-            },
-            Err(error) => error,
+        let asked = silence.during(tracker.watch(id), || display.say(&silent(tracker, id))).await;
+        let watched = match asked {
+            Ok(watch) => watch_on(watch, tracker, display, &mut silence).await,
+            Err(refusal) => Err(refusal),
         };
-        let since = *lost.get_or_insert_with(Instant::now);
-        if since.elapsed() > PATIENCE {
-            return Err(error);
+        match watched {
+            Ok(Some(job)) => return Ok(job),
+            Err(refusal) if !refusal.is_passing() => return Err(refusal.into()),
+            Ok(None) | Err(_) => {}
         }
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let since = *silence.since.get_or_insert_with(Instant::now);
+        if since.elapsed() > PATIENCE {
+            let (addr, advice) = (tracker.addr().to_owned(), tracker.advice());
+            return Err(Abandoned { addr, advice, job: id.into() }.into());
+        }
+        silence.during(tokio::time::sleep(RETRY), || display.say(&silent(tracker, id))).await;
     }
+}
+
+fn silent(tracker: &JobTracker, id: &str) -> String {
+    format!(
+        "the JobTracker at {} does not answer; {}; {id} is asked for again for {} s (Ctrl-C leaves it)",
+        tracker.addr(),
+        tracker.advice(),
+        PATIENCE.as_secs()
+    )
 }
 
 async fn watch_on(
     mut watch: Watch,
+    tracker: &JobTracker,
     display: &mut Display,
-    lost: &mut Option<Instant>,
-) -> Result<Option<Job>> {
+    silence: &mut Silence,
+) -> Result<Option<Job>, Refusal> {
     while let Some(job) = watch.next().await? {
-        *lost = None;
+        if silence.is_over() {
+            display.say(&format!("the JobTracker at {} answers again", tracker.addr()));
+        }
         display.show(&job);
         if job.is_over() {
             return Ok(Some(job));
@@ -125,14 +203,39 @@ pub(crate) fn summary(job: &Job) -> Result<()> {
     let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
     output::line(format!("{} {} after {secs}{why}", job.job, job.state))?;
     if job.state == "succeeded" {
-        let local = match job.maps.total {
-            0 => String::new(),
-            total => format!(", {} of {total} maps beside their input", job.local_maps),
-        };
-        output::line(format!("{} maps, {} reduces{local}", job.maps.total, job.reduces.total))?;
-        if !job.output.is_empty() {
-            output::line(format!("output in {}: mrctl fs cat {}/part-*", job.output, job.output))?;
+        let maps = output::count(job.maps.total.into(), "map");
+        let reduces = output::count(job.reduces.total.into(), "reduce");
+        output::line(format!("{maps} ({} beside the input), {reduces}", job.local_maps))?;
+        if job.output.is_empty() {
+            output::line("its output was thrown away, as asked")?;
+        } else {
+            output::line(format!("output in {0}: mrctl fs cat '{0}/part-*'", job.output))?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn a_silence_is_told_once_and_only_when_it_lasts() {
+        let told = Cell::new(0);
+        let tell = || told.set(told.get() + 1);
+        let nap = || tokio::time::sleep(Duration::from_millis(50));
+        let mut silence = Silence::default();
+        silence.during(nap(), tell).await;
+        assert_eq!(told.get(), 0, "nothing was lost");
+        silence.since = Some(Instant::now());
+        silence.during(nap(), tell).await;
+        assert_eq!(told.get(), 0, "too short");
+        silence.since = Instant::now().checked_sub(SILENCE);
+        for _ in 0..2 {
+            silence.during(nap(), tell).await;
+            assert_eq!(told.get(), 1);
+        }
+        assert!(silence.is_over() && !silence.is_over());
+    }
 }

@@ -1,23 +1,23 @@
-//! Looking at jobs: `jobs`, `job`, `tasks`, `counters`, `logs`, `kill`, `history`.
+//! Looking at jobs and stopping them: `jobs`, `job`, `counters`, `logs`, `kill`, `history`, `programs`.
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{
-    follow,
-    model::{Attempt, Job, Task},
-    wire,
+use super::{follow, model::Job, wire};
+use crate::{
+    locate::Target,
+    output::{self, Usage},
 };
-use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use std::{io::Write, process::ExitCode};
 
 /// List the jobs
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl jobs\n  mrctl jobs --running --json")]
 pub(crate) struct Jobs {
     /// Only those that are not over
     #[arg(long)]
     running: bool,
-    /// As JSON
+    /// As JSON: one array
     #[arg(long)]
     json: bool,
 }
@@ -25,15 +25,44 @@ pub(crate) struct Jobs {
 /// Which job.
 #[derive(Debug, clap::Args)]
 pub(crate) struct One {
-    /// Its id, such as job_7
-    job: String,
-    /// As JSON
+    /// Its id, such as job_7; `mrctl jobs` lists them
+    pub(super) job: String,
+    /// As JSON: one value
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
+}
+
+/// Stop a job
+///
+/// Its tasks are ended at once, and nothing of its output appears. Exit code 1 if it was over already.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl kill job_7")]
+pub(crate) struct Kill {
+    #[command(flatten)]
+    one: One,
+}
+
+/// Show a job's counters
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl counters job_7\n  mrctl counters job_7 --json")]
+pub(crate) struct Counters {
+    #[command(flatten)]
+    one: One,
+}
+
+/// Print a job's history
+///
+/// One JSON object a line, as the JobTracker keeps it (docs/history.md); with --json, one array of them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --json")]
+pub(crate) struct History {
+    #[command(flatten)]
+    one: One,
 }
 
 /// Show one job
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl job job_7\n  mrctl job job_7 --follow     to its end")]
 pub(crate) struct Show {
     #[command(flatten)]
     one: One,
@@ -61,6 +90,7 @@ pub(crate) struct Logs {
 
 /// List the built-in programs
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl programs\n  mrctl submit wordcount --input /in --output /counts")]
 pub(crate) struct Programs {
     /// As JSON
     #[arg(long)]
@@ -95,7 +125,7 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
     let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SUBMITTED", "TOOK"];
     let mut table = output::table(&header, &[4, 5, 7]);
     for job in &jobs {
-        let took = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
+        let took = if job.is_over() { format!("{:.2} s", job.seconds()) } else { String::new() };
         table.add_row([
             job.job.clone(),
             job.name.clone(),
@@ -140,7 +170,7 @@ fn print(job: &Job) -> Result<()> {
     row("user", format!("{}, queue {}, priority {}", job.user, job.queue, job.priority));
     let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
     row("state", format!("{}{why}", job.state));
-    row("submitted", output::time(job.submitted_ms));
+    row("submitted", format!("{} UTC", output::time(job.submitted_ms)));
     if job.is_over() {
         row("took", format!("{:.2} s", job.seconds()));
     }
@@ -148,78 +178,25 @@ fn print(job: &Job) -> Result<()> {
         row(
             name,
             format!(
-                "{} of {} done ({:.0}%), {} running, {} waiting; {} attempts failed, {} killed",
+                "{} of {} done ({:.0}%), {} running, {} waiting; {} failed, {} killed",
                 phase.done,
                 phase.total,
                 phase.progress * 100.0,
                 phase.running,
                 phase.pending,
-                phase.failed_attempts,
+                output::count(phase.failed_attempts.into(), "attempt"),
                 phase.killed_attempts
             ),
         );
     }
-    row("locality", format!("{} maps beside their input, {} in its rack", job.local_maps, job.rack_maps));
+    let local = output::count(job.local_maps, "map");
+    row("locality", format!("{local} beside the input, {} in its rack", job.rack_maps));
     row("input", job.inputs.join(" "));
-    row("output", job.output.clone());
+    row("output", if job.output.is_empty() { "none".into() } else { job.output.clone() });
     output::print_table(&table)
 }
 
-pub(crate) async fn tasks(args: One, target: &Target) -> Result<ExitCode> {
-    let tasks = target.jobtracker().await?.tasks(&args.job).await?;
-    if args.json {
-        output::json(&tasks)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let header = ["ATTEMPT", "STATE", "NODE", "PROGRESS", "TOOK", "NOTE"];
-    let mut table = output::table(&header, &[3, 4]);
-    for task in &tasks {
-        if task.attempts.is_empty() {
-            table.add_row([task.task.clone(), task.state.clone()]);
-        }
-        for attempt in &task.attempts {
-            table.add_row([
-                attempt.attempt.clone(),
-                attempt.state.clone(),
-                attempt.tracker.clone(),
-                format!("{:.0}%", attempt.progress * 100.0),
-                took(attempt),
-                note(task, attempt),
-            ]);
-        }
-    }
-    output::print_table(&table)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn took(attempt: &Attempt) -> String {
-    match attempt.ended_ms {
-        0 => String::new(),
-        ended => format!("{:.2} s", ended.saturating_sub(attempt.launched_ms) as f64 / 1000.0),
-    }
-}
-
-fn note(task: &Task, attempt: &Attempt) -> String {
-    let mut notes = Vec::new();
-    if !attempt.error.is_empty() {
-        notes.push(attempt.error.lines().next().unwrap_or_default().to_owned());
-    }
-    if !task.source.is_empty() {
-        notes.push(format!("{} {}..{}", task.source, task.start, task.end));
-    }
-    if attempt.state == "running" && !attempt.stage.is_empty() {
-        notes.push(attempt.stage.clone());
-    }
-    if !attempt.locality.is_empty() {
-        notes.push(attempt.locality.clone());
-    }
-    if attempt.speculative {
-        notes.push("duplicate of a straggler".into());
-    }
-    notes.join(", ")
-}
-
-pub(crate) async fn counters(args: One, target: &Target) -> Result<ExitCode> {
+pub(crate) async fn counters(Counters { one: args }: Counters, target: &Target) -> Result<ExitCode> {
     let job = target.jobtracker().await?.job(&args.job).await?;
     if args.json {
         output::json(&job.counters)?;
@@ -235,9 +212,12 @@ pub(crate) async fn counters(args: One, target: &Target) -> Result<ExitCode> {
 }
 
 pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
-    let tracker = target.jobtracker().await?;
-    let job = args.attempt.split('.').next().unwrap_or_default();
-    let tasks = tracker.tasks(job).await?;
+    let (job, rest) = args.attempt.split_once('.').unwrap_or((&args.attempt, ""));
+    if rest.is_empty() {
+        let what = format!("{job:?} is neither a task, such as job_7.m3, nor an attempt, such as job_7.m3.0");
+        bail!(Usage(format!("{what}: `mrctl tasks JOB` lists them")));
+    }
+    let tasks = target.jobtracker().await?.tasks(job).await?;
     let attempts = || tasks.iter().flat_map(|task| &task.attempts);
     let exact = attempts().find(|attempt| attempt.attempt == args.attempt);
     let newest = || tasks.iter().find(|task| task.task == args.attempt).and_then(|task| task.attempts.last());
@@ -250,21 +230,48 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn kill(args: One, target: &Target) -> Result<ExitCode> {
+pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
     tracker.kill(&args.job).await?;
     let job = tracker.job(&args.job).await?;
     if args.json {
         output::json(&job)?;
-    } else {
+    }
+    if job.is_over() && job.state != "killed" {
+        eprintln!("mrctl: {} has {} already: there is nothing to stop", job.job, job.state);
+        return Ok(ExitCode::FAILURE);
+    }
+    if !args.json {
         output::line(format!("{} is {}", job.job, job.state))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn history(args: One, target: &Target) -> Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
+pub(crate) async fn history(History { one: args }: History, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
-    tracker.history(&args.job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;
+    let mut out = std::io::stdout().lock();
+    if !args.json {
+        tracker.history(&args.job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A line may come in pieces.
+    let (mut text, mut before) = (String::new(), "[\n");
+    let mut put = |text: &mut String, all: bool| -> Result<()> {
+        let whole = if all { text.len() } else { text.rfind('\n').map_or(0, |at| at + 1) };
+        for line in text[..whole].lines() {
+            write!(out, "{before}{line}")?;
+            before = ",\n";
+        }
+        text.drain(..whole);
+        Ok(())
+    };
+    tracker
+        .history(&args.job, |lines| {
+            text.push_str(lines);
+            put(&mut text, false)
+        })
+        .await?;
+    put(&mut text, true)?;
+    output::line(if before == "[\n" { "[]" } else { "\n]" })?;
     Ok(ExitCode::SUCCESS)
 }

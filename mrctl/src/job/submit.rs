@@ -2,34 +2,47 @@
 
 use super::{
     follow,
+    program::{self, is_builtin, short_name},
+    stage::Stage,
     wire::{Submission, Unanswered},
 };
-use crate::{locate::Target, output};
-use anyhow::{Context, Result, bail, ensure};
-use dfs::{
-    client::{Client, PutOptions, PutSource},
-    path::DfsPath,
+use crate::{
+    locate::Target,
+    output::{self, Usage},
 };
-use mrlib::{registry, run::Description};
+use anyhow::{Result, ensure};
+use dfs::{client::Client, path::DfsPath};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::ExitCode,
 };
 
-/// Where programs and side files are put for the tasks to fetch.
-const STAGING: &str = "/tmp/fermata/staging";
-
-/// Submit a job
+/// Submit a job, and follow it
 ///
 /// PROGRAM is a built-in (see `mrctl programs`), an executable built on mrlib, or `streaming` with --mapper and
 /// --reducer. The job is followed to its end unless --detach is given; Ctrl-C detaches too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl submit wordcount --input /books --output /counts --reduces 2\n  \
-    mrctl submit ./target/release/my-job --input '/logs/*.gz' --output /out --conf my.setting=3\n  \
-    mrctl submit streaming --mapper ./map.py --reducer ./reduce.py --file map.py --file reduce.py \\\n      \
-        --input /books --output /out")]
+    mrctl submit grep --conf grep.pattern=slow --input '/logs/*.gz' --output /slow\n  \
+    mrctl submit ./target/release/my-job --input /books --output /out \\\n      \
+        --conf my.setting=3\n  \
+    mrctl submit streaming --mapper ./map.py --reducer ./reduce.py \\\n      \
+        --file map.py --file reduce.py --input /books --output /out\n\n\
+    Settings that every job knows (--conf KEY=VALUE):\n  \
+    split.size=16MiB          what one map reads [default: a block]\n  \
+    input.format=FORMAT       lines, keyvalue, whole or fixed:RECORD:KEY (bytes)\n  \
+    input.recursive=true      folders within folders, too\n  \
+    output.replication=1      replicas of the result\n  \
+    slow.start=0.5            maps done before reduces begin, from 0 to 1\n  \
+    speculation=false         no second try beside a slow one\n  \
+    attempts.max=4            tries of a task before the job fails\n  \
+    skip.bad.records=true     count them and go on\n  \
+    record.bytes.max=256MiB   the longest record\n  \
+    pace.map=1MiB             bytes a second at most, to try things out;\n  \
+    pace.reduce=1MiB            the same for reduces\n  \
+    sort.memory, merge.factor, fetch.parallel, map.output.compress: the engine")]
 pub(crate) struct Args {
     /// A built-in program, an executable, or `streaming`
     program: String,
@@ -39,8 +52,11 @@ pub(crate) struct Args {
     /// A folder to make and write to
     #[arg(long, value_name = "PATH")]
     output: Option<String>,
+    /// Throw away what the job writes; its counters stay
+    #[arg(long, conflicts_with = "output")]
+    no_output: bool,
     /// How many reduces [default: 1, or 0 for a program without a reducer]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     reduces: Option<u32>,
     /// A name for people [default: the program's]
     #[arg(long)]
@@ -51,7 +67,7 @@ pub(crate) struct Args {
     /// The queue it waits in
     #[arg(long, value_name = "NAME", default_value = "default")]
     queue: String,
-    /// very-low, low, normal, high or very-high
+    /// Who goes first
     #[arg(long, default_value = "normal", value_parser = ["very-low", "low", "normal", "high", "very-high"])]
     priority: String,
     /// A setting for the program or the engine
@@ -86,17 +102,20 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    let plan = plan(&args)?;
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
     let mut stage = Stage::new(&client);
+    // Listening begins once and goes on: a signal between two listeners would be lost.
+    let mut stop = std::pin::pin!(crate::command::end_signal());
     let submitting = async {
-        let submission = prepare(&args, target, &client, &mut stage).await?;
+        let submission = prepare(&args, plan, target, &client, &mut stage).await?;
         stage.sent = true;
         tracker.submit(submission).await
     };
     let submitted = tokio::select! {
         submitted = submitting => submitted,
-        () = crate::command::end_signal() => Err(Interrupted.into()),
+        () = &mut stop => Err(Interrupted.into()),
     };
     let id = match submitted {
         Ok(id) => id,
@@ -105,7 +124,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
             if !(stage.sent && (error.is::<Unanswered>() || error.is::<Interrupted>())) {
                 stage.discard().await;
             }
-            return Err(error);
+            return Err(with_hint(error, &args.input));
         }
     };
     if args.detach {
@@ -116,7 +135,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(job) = follow::follow(&tracker, &id, args.json).await? else {
+    let Some(job) = follow::follow_until(&tracker, &id, args.json, stop).await? else {
         eprintln!(
             "mrctl: {id} goes on; come back with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
         );
@@ -135,11 +154,24 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 #[error("interrupted before the JobTracker answered: `mrctl jobs` shows whether it has taken the job")]
 struct Interrupted;
 
-/// Checks what is asked for, and uploads what the tasks will need.
-async fn prepare(args: &Args, target: &Target, client: &Client, stage: &mut Stage<'_>) -> Result<Submission> {
-    let conf = settings(args)?;
-    let description = describe(&args.program, &conf)?;
-    let mut submission = Submission {
+/// What can be known of a job without a cluster.
+struct Plan {
+    submission: Submission,
+    /// Whether its reduces get ranges of keys.
+    total_order: bool,
+}
+
+/// Checks what is asked for, as far as it can be checked here.
+fn plan(args: &Args) -> Result<Plan> {
+    let mut conf = settings(args)?;
+    let description = program::describe(&args.program, &conf)?;
+    if args.program == "teragen" && args.input.is_empty() {
+        super::tera::check(&conf)?;
+    }
+    if description.input == "whole" {
+        conf.entry("input.format".into()).or_insert("whole".into());
+    }
+    let submission = Submission {
         name: args.name.clone().unwrap_or_else(|| short_name(&args.program)),
         queue: args.queue.clone(),
         priority: args.priority.clone(),
@@ -149,7 +181,19 @@ async fn prepare(args: &Args, target: &Target, client: &Client, stage: &mut Stag
         conf,
         ..Submission::default()
     };
-    check_paths(&submission, &args.program)?;
+    check_paths(&submission, args)?;
+    Ok(Plan { submission, total_order: description.total_order })
+}
+
+/// Uploads what the tasks will need.
+async fn prepare(
+    args: &Args,
+    plan: Plan,
+    target: &Target,
+    client: &Client,
+    stage: &mut Stage<'_>,
+) -> Result<Submission> {
+    let Plan { mut submission, total_order } = plan;
     if is_builtin(&args.program) {
         submission.builtin = Some(args.program.clone());
     } else {
@@ -161,13 +205,7 @@ async fn prepare(args: &Args, target: &Target, client: &Client, stage: &mut Stag
     if args.program == "teragen" && submission.inputs.is_empty() {
         submission.inputs = super::tera::ranges(stage, &submission.conf).await?;
     }
-    if description.input == "whole" {
-        submission.conf.entry("input.format".into()).or_insert("whole".into());
-    }
-    if description.total_order
-        && submission.reduces > 1
-        && !submission.conf.contains_key("total.order.splits")
-    {
+    if total_order && submission.reduces > 1 && !submission.conf.contains_key("total.order.splits") {
         let keys = super::sample::splits(client, target, &submission, &args.program).await?;
         let path = stage.put_bytes("split-keys", keys).await?;
         submission.conf.insert("total.order.splits".into(), path);
@@ -186,31 +224,31 @@ fn settings(args: &Args) -> Result<BTreeMap<String, String>> {
         ("stream.reducer", &args.reducer),
     ];
     if args.program == "streaming" {
-        ensure!(args.mapper.is_some(), "streaming needs --mapper CMD");
+        let why = "streaming needs --mapper CMD: the program that reads lines and writes lines";
+        ensure!(args.mapper.is_some(), Usage(why.into()));
     }
     for (key, command) in streams {
         let Some(command) = command else { continue };
-        ensure!(args.program == "streaming", "--{} is for `mrctl submit streaming`", &key["stream.".len()..]);
+        let flag = &key["stream.".len()..];
+        let ours = args.program == "streaming";
+        ensure!(ours, Usage(format!("--{flag} is for `mrctl submit streaming`")));
+        program::check_stream(flag, command, &args.file)?;
         conf.insert(key.into(), command.clone());
     }
     Ok(conf)
 }
 
-fn is_builtin(program: &str) -> bool {
-    registry::find(program).is_some()
-}
-
-fn short_name(program: &str) -> String {
-    Path::new(program)
-        .file_name()
-        .map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
 /// Refused here, before anything is uploaded. The JobTracker checks what only it can see.
-fn check_paths(submission: &Submission, program: &str) -> Result<()> {
+fn check_paths(submission: &Submission, args: &Args) -> Result<()> {
     ensure!(
-        !submission.inputs.is_empty() || program == "teragen",
-        "name something to read with --input PATH"
+        !submission.inputs.is_empty() || args.program == "teragen",
+        Usage("name something to read with --input PATH".into())
+    );
+    ensure!(
+        !submission.output.is_empty() || args.no_output,
+        Usage(
+            "name a new folder for the result with --output PATH, or throw it away with --no-output".into()
+        )
     );
     for path in submission.inputs.iter().chain(Some(&submission.output).filter(|path| !path.is_empty())) {
         let plain: String = path.chars().filter(|c| !"*?[]{},".contains(*c)).collect();
@@ -219,95 +257,60 @@ fn check_paths(submission: &Submission, program: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the program reads and whether it reduces. Asking an executable also shows that it can be run here.
-fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
-    if is_builtin(program) {
-        let conf: mrlib::Conf = conf.clone().into_iter().collect();
-        return Ok(Description::of(&registry::job(program, &conf)?));
-    }
-    let text = {
-        let path = Path::new(program);
-        if !program.contains('/') && !path.exists() {
-            let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
-            bail!(
-                "there is no program {program:?}: it is no file here, and the built-ins are {}",
-                names.join(", ")
-            );
+/// Adds what may be behind it if an input is missing.
+fn with_hint(error: anyhow::Error, inputs: &[String]) -> anyhow::Error {
+    let text = error.to_string();
+    let missing = inputs.iter().find(|input| text.starts_with(&format!("input {input} does not exist")));
+    match missing {
+        Some(path) if inputs.len() > 1 && Path::new(path).exists() => {
+            error.context(format!("{text}, but on this machine it does: {}", output::QUOTE_IT))
         }
-        let mut asking = Command::new(std::path::absolute(path)?);
-        asking.arg("--describe");
-        for (key, value) in conf {
-            asking.arg("--conf").arg(format!("{key}={value}"));
-        }
-        let asked = asking.output().with_context(|| {
-            format!("cannot run {program}: is it executable, and built for this machine?")
-        })?;
-        let words = String::from_utf8_lossy(&asked.stderr);
-        ensure!(
-            asked.status.success(),
-            "{program} does not answer --describe ({}): is it built on mrlib? (scripts and other programs go \
-             through `streaming`)",
-            words.lines().next().unwrap_or("it says nothing")
-        );
-        String::from_utf8_lossy(&asked.stdout).into_owned()
-    };
-    serde_json::from_str(&text)
-        .with_context(|| format!("{program} describes itself in words that this mrctl does not know"))
-}
-
-/// A folder in the file system for one job's program and side files. The JobTracker removes it with the job.
-pub(super) struct Stage<'a> {
-    client: &'a Client,
-    folder: DfsPath,
-    /// Whether anything may be in it.
-    used: bool,
-    /// Whether the JobTracker has been told of it.
-    sent: bool,
-}
-
-impl<'a> Stage<'a> {
-    fn new(client: &'a Client) -> Self {
-        let folder = format!("{STAGING}/{}", uuid::Uuid::new_v4());
-        Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), used: false, sent: false }
-    }
-
-    /// Uploads a local file under its own name.
-    pub(super) async fn put(&mut self, file: &Path) -> Result<String> {
-        let name = file.file_name().with_context(|| format!("{} is not a file", file.display()))?;
-        let to = self.folder.join(&name.to_string_lossy())?;
-        let source = PutSource::File(file.to_owned());
-        self.used = true;
-        let put =
-            self.client.put(source, &to, PutOptions { make_parents: true, ..PutOptions::default() }, &());
-        put.await.with_context(|| format!("cannot upload {}", file.display()))?;
-        Ok(to.to_string())
-    }
-
-    /// Writes a small file.
-    pub(super) async fn put_bytes(&mut self, name: &str, bytes: Vec<u8>) -> Result<String> {
-        let to = self.folder.join(name)?;
-        let source = PutSource::Reader(Box::new(std::io::Cursor::new(bytes)));
-        self.used = true;
-        self.client.put(source, &to, PutOptions { make_parents: true, ..PutOptions::default() }, &()).await?;
-        Ok(to.to_string())
-    }
-
-    /// Nothing came of it.
-    async fn discard(&self) {
-        if self.used {
-            let _ = self.client.delete(&self.folder, true).await;
-        }
+        _ => error,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn settings_are_key_and_value() {
         assert_eq!(setting("a.b=c=d"), Ok(("a.b".into(), "c=d".into())));
         assert!(setting("a").is_err());
         assert!(setting("=a").is_err());
+    }
+
+    fn refused(words: &str) -> String {
+        let args = Line::try_parse_from(words.split(' ')).unwrap().args;
+        let error = plan(&args).map(|plan| plan.submission).unwrap_err();
+        assert_eq!(output::exit_code(&error), 2, "{words}: {error}");
+        error.to_string()
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_refused_without_a_cluster() {
+        for (words, why) in [
+            ("submit wordcount --input /in", "--output PATH, or throw it away with --no-output"),
+            ("submit wordcount --output /out", "--input PATH"),
+            ("submit wordcount --input in --output /out", "in"),
+            ("submit wordcont --input /in --output /out", "wordcount"),
+            ("submit grep --input /in --output /out", "grep.pattern"),
+            ("submit teragen --output /out", "rows"),
+            ("submit teragen --output /out --conf rows=10 --conf maps=0", "maps"),
+            ("submit streaming --input /in --output /out", "--mapper"),
+            ("submit wordcount --mapper cat --input /in --output /out", "--mapper"),
+            ("submit wordcount --input /in --output /out --conf sort.memory=lots", "sort.memory"),
+        ] {
+            assert!(refused(words).contains(why), "{words}: {}", refused(words));
+        }
+        let thrown = Line::try_parse_from("submit wordcount --input /in --no-output".split(' ')).unwrap();
+        assert_eq!(plan(&thrown.args).unwrap().submission.output, "");
     }
 }

@@ -3,8 +3,10 @@
 use super::{
     model::{Attempt, Job, Phase, Task, Tracker},
     preempt::How,
+    refusal::Refusal,
 };
-use anyhow::{Context, Result, anyhow, bail};
+use crate::{cluster::Kind, locate::Origin, output::Usage};
+use anyhow::{Result, anyhow, bail};
 use dfs::client::ClientOptions;
 use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
 use std::{
@@ -12,12 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 use tonic::{
-    Code, Request, Status, Streaming,
+    Request, Status, Streaming,
     metadata::{Ascii, MetadataValue},
     transport::{Channel, Endpoint},
 };
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// A server that is frozen, or behind a cut cable, is noticed after the sum of these.
+const PING_EVERY: Duration = Duration::from_secs(2);
+const PONG_WITHIN: Duration = Duration::from_secs(4);
 /// How long a submission is repeated while there is no answer.
 const SUBMIT_PATIENCE: Duration = Duration::from_secs(10);
 /// A tracker that has not begun to send a log by then is as good as gone.
@@ -25,7 +30,9 @@ const LOG_WITHIN: Duration = Duration::from_secs(10);
 
 /// Nobody knows what became of a submission.
 #[derive(Debug, thiserror::Error)]
-#[error("the JobTracker at {addr} does not take the job: {why}; `mrctl jobs` shows whether it has")]
+#[error(
+    "the JobTracker at {addr} has not said that it takes the job: {why}; `mrctl jobs` shows whether it has"
+)]
 pub(crate) struct Unanswered {
     addr: String,
     why: String,
@@ -52,52 +59,61 @@ pub(crate) struct JobTracker {
     client: JobTrackerClient<Channel>,
     addr: String,
     user: MetadataValue<Ascii>,
+    origin: Origin,
 }
 
 /// A job's status, again and again.
-pub(crate) struct Watch(Streaming<pb::JobStatus>);
+pub(crate) struct Watch {
+    from: String,
+    stream: Streaming<pb::JobStatus>,
+}
 
 impl Watch {
     /// The next status; None when the job is over and has been told.
-    pub(crate) async fn next(&mut self) -> Result<Option<Job>> {
-        Ok(self.0.message().await.map_err(refusal)?.map(job))
+    pub(crate) async fn next(&mut self) -> Result<Option<Job>, Refusal> {
+        let message = self.stream.message().await.map_err(|status| Refusal::of(&self.from, &status))?;
+        Ok(message.map(job))
     }
 }
 
-async fn channel(addr: &str, what: &str) -> Result<Channel> {
+async fn channel(addr: &str) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{addr}"))
-        .with_context(|| format!("{what} address {addr:?} is not host:port"))?;
-    let connecting = endpoint.connect_timeout(CONNECT_WITHIN).tcp_nodelay(true).connect().await;
-    connecting
-        .map_err(|_| anyhow!("cannot reach the {what} at {addr}: is it running? start one with `mrctl up`"))
-}
-
-/// Whether there was no answer, rather than a refusal.
-fn is_passing(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Unknown)
-}
-
-/// A refusal is shown in the server's own words.
-fn refusal(status: Status) -> anyhow::Error {
-    if is_passing(&status) {
-        return anyhow!("the JobTracker does not answer: {}", status.message());
-    }
-    anyhow!("{}", status.message())
+        .map_err(|_| Usage(format!("address {addr:?} is not host:port")))?
+        .connect_timeout(CONNECT_WITHIN)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PONG_WITHIN);
+    endpoint.connect().await.map_err(|error| Refusal::unreachable(addr, &error).into())
 }
 
 impl JobTracker {
     /// Connects, as `user` if one is named.
     pub(crate) async fn connect(addr: &str, user: Option<&str>) -> Result<Self> {
-        let client = JobTrackerClient::new(channel(addr, "JobTracker").await?);
+        let client = JobTrackerClient::new(channel(addr).await?);
         let own = || ClientOptions::new("", daemon::config::ClientConfig::default()).user;
         let user = user.map_or_else(own, str::to_owned);
-        let user =
-            user.parse().map_err(|_| anyhow!("user name {user:?} is not plain text: set FERMATA_USER"))?;
-        Ok(Self { client, addr: addr.into(), user })
+        let user = user
+            .parse()
+            .map_err(|_| Usage(format!("user name {user:?} is not plain text: set FERMATA_USER")))?;
+        Ok(Self { client, addr: addr.into(), user, origin: Origin::default() })
+    }
+
+    /// The same, of a cluster that was found there.
+    pub(crate) fn from(self, origin: Origin) -> Self {
+        Self { origin, ..self }
     }
 
     pub(crate) fn addr(&self) -> &str {
         &self.addr
+    }
+
+    /// What to do when it does not answer.
+    pub(crate) fn advice(&self) -> String {
+        self.origin.advice(Kind::Jobtracker)
+    }
+
+    fn refusal(&self, status: &Status) -> Refusal {
+        Refusal::of(&self.addr, status)
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -108,10 +124,10 @@ impl JobTracker {
 
     /// Submits; sent again with the same id if the answer is lost, which makes no second job.
     pub(crate) async fn submit(&self, submission: Submission) -> Result<String> {
-        use pb::program::Kind;
+        use pb::program::Kind as Program;
         let kind = match (submission.builtin, submission.executable) {
-            (Some(name), None) => Kind::Builtin(name),
-            (None, Some(path)) => Kind::Executable(path),
+            (Some(name), None) => Program::Builtin(name),
+            (None, Some(path)) => Program::Executable(path),
             _ => bail!("a job is either a built-in program or an executable"),
         };
         let message = pb::SubmitRequest {
@@ -129,12 +145,17 @@ impl JobTracker {
         loop {
             match self.client.clone().submit(self.request(message.clone())).await {
                 Ok(reply) => return Ok(reply.into_inner().job),
-                Err(status) if !is_passing(&status) => return Err(refusal(status)),
-                Err(status) if began.elapsed() > SUBMIT_PATIENCE => {
-                    let (addr, why) = (self.addr.clone(), status.message().to_owned());
-                    return Err(Unanswered { addr, why }.into());
+                Err(status) => {
+                    let refusal = self.refusal(&status);
+                    if !refusal.is_passing() {
+                        return Err(refusal.into());
+                    }
+                    if began.elapsed() > SUBMIT_PATIENCE {
+                        let (addr, why) = (self.addr.clone(), refusal.to_string());
+                        return Err(Unanswered { addr, why }.into());
+                    }
+                    tokio::time::sleep(Duration::from_millis(300)).await;
                 }
-                Err(_) => tokio::time::sleep(Duration::from_millis(300)).await,
             }
         }
     }
@@ -142,7 +163,7 @@ impl JobTracker {
     pub(crate) async fn kill(&self, job: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = pb::KillRequest { request_id, job: job.into() };
-        self.client.clone().kill(self.request(message)).await.map_err(refusal)?;
+        self.client.clone().kill(self.request(message)).await.map_err(|status| self.refusal(&status))?;
         Ok(())
     }
 
@@ -153,43 +174,62 @@ impl JobTracker {
             How::Kill => pb::Recall::Kill,
         };
         let message = pb::PreemptRequest { request_id, attempt: attempt.into(), how: how.into() };
-        self.client.clone().preempt(self.request(message)).await.map_err(refusal)?;
+        self.client.clone().preempt(self.request(message)).await.map_err(|status| self.refusal(&status))?;
         Ok(())
     }
 
     pub(crate) async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
-        let reply = self.client.clone().jobs(self.request(pb::JobsRequest { all })).await.map_err(refusal)?;
+        let reply = self
+            .client
+            .clone()
+            .jobs(self.request(pb::JobsRequest { all }))
+            .await
+            .map_err(|status| self.refusal(&status))?;
         Ok(reply.into_inner().jobs.into_iter().map(job).collect())
     }
 
     pub(crate) async fn job(&self, id: &str) -> Result<Job> {
         let message = pb::JobRequest { job: id.into() };
-        Ok(job(self.client.clone().job(self.request(message)).await.map_err(refusal)?.into_inner()))
+        Ok(job(self
+            .client
+            .clone()
+            .job(self.request(message))
+            .await
+            .map_err(|status| self.refusal(&status))?
+            .into_inner()))
     }
 
-    pub(crate) async fn watch(&self, id: &str) -> Result<Watch> {
+    pub(crate) async fn watch(&self, id: &str) -> Result<Watch, Refusal> {
         let message = pb::JobRequest { job: id.into() };
-        Ok(Watch(self.client.clone().watch(self.request(message)).await.map_err(refusal)?.into_inner()))
+        let reply = self.client.clone().watch(self.request(message)).await;
+        let stream = reply.map_err(|status| self.refusal(&status))?.into_inner();
+        Ok(Watch { from: self.addr.clone(), stream })
     }
 
     pub(crate) async fn tasks(&self, id: &str) -> Result<Vec<Task>> {
         let message = pb::TasksRequest { job: id.into() };
-        let reply = self.client.clone().tasks(self.request(message)).await.map_err(refusal)?;
+        let reply =
+            self.client.clone().tasks(self.request(message)).await.map_err(|status| self.refusal(&status))?;
         Ok(reply.into_inner().tasks.into_iter().map(task).collect())
     }
 
     pub(crate) async fn trackers(&self) -> Result<Vec<Tracker>> {
         let message = self.request(pb::TrackersRequest {});
-        let reply = self.client.clone().trackers(message).await.map_err(refusal)?;
+        let reply = self.client.clone().trackers(message).await.map_err(|status| self.refusal(&status))?;
         Ok(reply.into_inner().trackers.into_iter().map(tracker).collect())
     }
 
     /// Hands each piece of a job's history to `sink`.
     pub(crate) async fn history(&self, id: &str, mut sink: impl FnMut(&str) -> Result<()>) -> Result<()> {
         let message = pb::JobRequest { job: id.into() };
-        let mut chunks =
-            self.client.clone().history(self.request(message)).await.map_err(refusal)?.into_inner();
-        while let Some(chunk) = chunks.message().await.map_err(refusal)? {
+        let mut chunks = self
+            .client
+            .clone()
+            .history(self.request(message))
+            .await
+            .map_err(|status| self.refusal(&status))?
+            .into_inner();
+        while let Some(chunk) = chunks.message().await.map_err(|status| self.refusal(&status))? {
             sink(&chunk.lines)?;
         }
         Ok(())
@@ -209,11 +249,13 @@ pub(crate) async fn log(
             "the logs of {id} are on {node}, whose tasktracker at {addr} does not answer: `mrctl nodes` shows its state"
         )
     };
-    let mut client = TrackerLogsClient::new(channel(addr, "TaskTracker").await.map_err(|_| silent())?);
+    let mut client = TrackerLogsClient::new(channel(addr).await.map_err(|_| silent())?);
     let message = pb::LogRequest { attempt: id.clone(), stderr, tail_bytes };
     let asked = tokio::time::timeout(LOG_WITHIN, client.log(message)).await.map_err(|_| silent())?;
-    let refused =
-        |status: Status| if is_passing(&status) { silent() } else { anyhow!("{}", status.message()) };
+    let refused = |status: Status| match Refusal::of(addr, &status) {
+        refusal if refusal.is_passing() => silent(),
+        refusal => refusal.into(),
+    };
     let mut chunks = asked.map_err(refused)?.into_inner();
     while let Some(chunk) = chunks.message().await.map_err(refused)? {
         sink(&chunk.data)?;

@@ -7,11 +7,15 @@ mod size;
 pub(crate) use progress::Meter;
 pub(crate) use size::{Sizes, age, count, human, millis, permissions, time};
 
+use crate::job::refusal::Refusal;
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use dfs::{client::ClientError, error::Kind};
 use serde::Serialize;
 use std::io::Write;
+
+/// What to do about a path of this machine where one of the cluster was meant.
+pub(crate) const QUOTE_IT: &str = "has your shell expanded a pattern? quote it, as in '/in/*'";
 
 /// Prints a line to standard output.
 pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
@@ -50,6 +54,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         cause.is::<Usage>()
             || cause.is::<dfs::path::PathError>()
             || cause.is::<daemon::config::ConfigError>()
+            || cause.downcast_ref::<Refusal>().is_some_and(Refusal::is_usage)
             || cause.downcast_ref::<ClientError>().is_some_and(|error| error.is(Kind::Invalid))
     });
     if usage { 2 } else { 1 }

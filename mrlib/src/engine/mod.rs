@@ -20,7 +20,7 @@ pub use sample::{OpenInput, sample_keys};
 pub(crate) use scratch::disk_failed;
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
-pub(crate) use settings::record_bytes_max;
+pub(crate) use settings::{output_replication, record_bytes_max};
 pub use stop::{StopFlag, Wish};
 
 use crate::{error::TaskError, input::ByteSource, job::OutputFormat};

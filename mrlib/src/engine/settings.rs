@@ -31,6 +31,8 @@ pub struct Settings {
     pub input: InputFormat,
     /// `total.order.splits`: the file of split keys of a job that is sorted as a whole.
     pub total_order_splits: Option<String>,
+    /// `output.replication`: replicas of what the job writes, if it says so.
+    pub output_replication: Option<u32>,
 }
 
 impl Settings {
@@ -49,8 +51,17 @@ impl Settings {
             skip_bad_records: conf.parse("skip.bad.records", false)?,
             input: conf.get("input.format").map_or(Ok(job.input), input_format)?,
             total_order_splits: conf.get("total.order.splits").map(str::to_owned),
+            output_replication: output_replication(conf)?,
         })
     }
+}
+
+/// `output.replication`, if it is set.
+pub(crate) fn output_replication(conf: &Conf) -> Result<Option<u32>, String> {
+    const KEY: &str = "output.replication";
+    let Some(text) = conf.get(KEY) else { return Ok(None) };
+    let wanted = || format!("{KEY} = {text:?}: write a number such as 2");
+    text.parse().ok().filter(|replicas| *replicas > 0).map(Some).ok_or_else(wanted)
 }
 
 /// `record.bytes.max`: no record of a job is longer.

@@ -1,8 +1,8 @@
 //! What a task in a task process works with: the file system, scratch folders, and the umbilical.
 
-use super::umbilical::Umbilical;
+use super::{facts::conf_of, umbilical::Umbilical};
 use crate::{
-    engine::{OutputSink, Progress, Pulse, Scratch, StopFlag, TaskIo},
+    engine::{OutputSink, Progress, Pulse, Scratch, StopFlag, TaskIo, output_replication},
     error::TaskError,
     input::{ByteSource, DfsFile},
     job::OutputFormat,
@@ -107,18 +107,10 @@ impl TaskIo for ProcessIo {
             Target::Nowhere
         } else {
             let folder = dfs_path(&self.spec.work_output)?;
-            let replication = replication(&self.spec)?;
+            let replication = output_replication(&conf_of(&self.spec)?)?;
             let (client, runtime) = self.dfs.reach(&self.spec)?;
             Target::Dfs { client, runtime, folder, replication }
         };
         Ok(Box::new(RecordWriter::new(format, PieceWriter::new(target))))
     }
-}
-
-fn replication(spec: &TaskSpec) -> Result<Option<u32>, TaskError> {
-    const KEY: &str = "output.replication";
-    let Some(text) = spec.conf.get(KEY) else { return Ok(None) };
-    text.parse()
-        .map(Some)
-        .map_err(|_| TaskError::Program(format!("{KEY} = {text:?}: write a number such as 2")))
 }

@@ -143,26 +143,32 @@ fn bad_jobs_are_refused_in_one_line() {
     fs::write(cluster.path("f"), "x\n").unwrap();
     fs::write(cluster.path("not-a-job"), "#!/bin/sh\nexit 3\n").unwrap();
     cluster.mrctl(&["fs", "put", "f", "/in/f"]);
-    let submit = |args: &[&str]| cluster.refused(1, &[&["submit"], args].concat());
-    let cases: [(&[&str], &str); 9] = [
-        (&["nosuch", "--input", "/in", "--output", "/o"], "wordcount"),
-        (&["./not-a-job", "--input", "/in", "--output", "/o"], "not-a-job"),
-        (&["wordcount", "--input", "/nowhere", "--output", "/o"], "/nowhere"),
-        (&["wordcount", "--input", "/in/*.gz", "--output", "/o"], "/in/*.gz"),
-        (&["wordcount", "--input", "/in", "--output", "/in"], "/in"),
-        (&["wordcount", "--input", "/in", "--output", "/in/out"], "/in"),
-        (&["wordcount", "--output", "/o"], "--input"),
-        (&["wordcount", "--input", "/in", "--output", "/o", "--reduces", "1000000"], "1000000"),
-        (&["grep", "--input", "/in", "--output", "/o"], "grep.pattern"),
+    let cases: [(i32, &[&str], &str); 16] = [
+        (2, &["nosuch", "--input", "/in", "--output", "/o"], "wordcount"),
+        (2, &["./not-a-job", "--input", "/in", "--output", "/o"], "not executable"),
+        (1, &["wordcount", "--input", "/nowhere", "--output", "/o"], "/nowhere"),
+        (1, &["wordcount", "--input", "/proc", "/sys", "--output", "/o"], "quote it"),
+        (1, &["wordcount", "--input", "/in/*.gz", "--output", "/o"], "/in/*.gz"),
+        (2, &["wordcount", "--input", "/in", "--output", "/in"], "/in"),
+        (2, &["wordcount", "--input", "/in", "--output", "/in/out"], "/in"),
+        (2, &["wordcount", "--input", "relative", "--output", "/o"], "relative"),
+        (2, &["wordcount", "--output", "/o"], "--input"),
+        (2, &["wordcount", "--input", "/in"], "--no-output"),
+        (2, &["wordcount", "--input", "/in", "--output", "/o", "--conf", "pace.map=xyz"], "pace.map"),
+        (2, &["wordcount", "--input", "/in", "--output", "/o", "--conf", "slow.start=7"], "slow.start"),
+        (2, &["streaming", "--mapper", "./map.py", "--input", "/in", "--output", "/o"], "--file ./map.py"),
+        (2, &["streaming", "--input", "/in", "--output", "/o"], "--mapper"),
+        (1, &["wordcount", "--input", "/in", "--output", "/o", "--reduces", "1000000"], "1000000"),
+        (2, &["grep", "--input", "/in", "--output", "/o"], "grep.pattern"),
     ];
-    for (args, word) in cases {
-        let line = submit(args);
-        assert!(line.contains(word), "{args:?}: {line}");
+    for (code, args, word) in cases {
+        let line = cluster.refused(code, &[&["submit"], args].concat());
+        assert!(line.contains(word) && line.lines().count() == 1, "{args:?}: {line}");
     }
-    let bad_value = cluster.refused(2, &["submit", "wordcount", "--input", "relative", "--output", "/o"]);
-    assert!(bad_value.contains("relative") && bad_value.lines().count() == 1, "{bad_value}");
-    assert!(cluster.refused(1, &["job", "job_9"]).contains("job_9"));
-    assert!(cluster.refused(1, &["kill", "nonsense"]).contains("nonsense"));
+    assert!(cluster.refused(1, &["job", "job_9", "--follow"]).contains("job_9"));
+    for command in ["job", "tasks", "counters", "kill", "history", "logs"] {
+        assert!(cluster.refused(2, &[command, "nonsense"]).contains("nonsense"), "{command}");
+    }
     assert_eq!(cluster.json(&["jobs"]).as_array().unwrap().len(), 0);
     assert!(!Path::new(&cluster.path("o")).exists());
 }

@@ -52,14 +52,14 @@ fn an_executable_sorts_as_a_whole_with_its_side_file() {
         "--file",
         "nowhere",
     ];
-    assert!(cluster.refused(1, &missing).contains("nowhere"));
+    assert!(cluster.refused(2, &missing).contains("nowhere"));
     let unread = ["submit", &program, "--output", "/o", "--input", "/nowhere", "--reduces", "3"];
     assert!(cluster.refused(1, &unread).contains("/nowhere"));
     assert_eq!(cluster.leftovers(), [""; 0]);
 
     // A staging folder that is none would be deleted with the job.
     let theft = ["submit", "wordcount", "--input", "/lines", "--output", "/o", "--conf", "staging=/lines"];
-    assert!(cluster.refused(1, &theft).contains("staging"));
+    assert!(cluster.refused(2, &theft).contains("staging"));
     assert_eq!(cluster.json(&["fs", "ls", "/lines"]).as_array().unwrap().len(), 1);
 }
 
@@ -69,9 +69,9 @@ fn a_program_that_is_none_says_so() {
     fs::write(cluster.path("f"), "now\n").unwrap();
     cluster.mrctl(&["fs", "put", "f", "/f"]);
     fs::write(cluster.path("text"), "no program\n").unwrap();
-    let refused = |program: &str| cluster.refused(1, &["submit", program, "--input", "/f", "--output", "/o"]);
-    assert!(refused("./text").contains("cannot run ./text"));
-    assert!(refused("./nowhere").contains("cannot run ./nowhere"));
+    let refused = |program: &str| cluster.refused(2, &["submit", program, "--input", "/f", "--output", "/o"]);
+    assert!(refused("./text").contains("./text is not executable"));
+    assert!(refused("./nowhere").contains("there is no program \"./nowhere\""));
     assert!(refused("/bin/true").contains("/bin/true"));
     // One that runs here but not there: the tracker's error is the real one.
     cluster.mrctl(&["fs", "put", "text", "/text"]);

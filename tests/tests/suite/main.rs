@@ -1,5 +1,6 @@
 //! All cluster tests in one binary, and the tidy test. Each module is one promise of the product.
 
+mod command_line;
 mod dfs_bad_input;
 mod dfs_commands;
 mod dfs_damage;

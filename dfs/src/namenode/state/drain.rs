@@ -1,7 +1,11 @@
 //! Draining: a node is emptied of need before it leaves. It is drained when each of its blocks has all the replicas
-//! it wants on nodes that stay; where too few stay for that, it never is, and says so.
+//! it wants on nodes that stay. A drain after which too few would stay is refused and leaves no mark; should others
+//! die later, it says that it is stuck.
 
-use super::{State, nodes::Ix};
+use super::{
+    State,
+    nodes::{Ix, Life},
+};
 use crate::{
     error::{Error, Kind},
     ids::BlockId,
@@ -21,8 +25,44 @@ impl State {
         if self.nodes.find_name(node).is_none() && !(cancel && draining) {
             return Err(unknown_node(node));
         }
-        let set = Edit::DrainSet { node: node.to_owned(), on: !cancel };
-        Ok(if draining == cancel { vec![set] } else { Vec::new() })
+        if draining != cancel {
+            return Ok(Vec::new());
+        }
+        if !cancel {
+            self.check_drain(node)?;
+        }
+        Ok(vec![Edit::DrainSet { node: node.to_owned(), on: !cancel }])
+    }
+
+    /// Refuses a drain that could not come to an end, or that would undo another's.
+    fn check_drain(&self, name: &str) -> Result<(), Error> {
+        let Some((ix, node)) = self.nodes.iter().find(|(_, node)| node.who.node == name) else {
+            return Ok(());
+        };
+        if node.life == Life::Dead {
+            let why = format!("{name} is dead: it holds nothing that could be copied; start it again first");
+            return Err(Error::new(Kind::Refused, why));
+        }
+        let staying = self.nodes.staying().saturating_sub(usize::from(node.stays())) as u32;
+        let leaving = self.nodes.iter().filter(|(other, node)| *other == ix || node.draining);
+        let blocks = leaving.flat_map(|(other, node)| node.blocks.iter().map(move |block| (other, *block)));
+        let mut lacking = blocks.filter_map(|(other, block)| {
+            let wanted = self.namespace.wanted(block)?;
+            (wanted > staying).then_some((other, block, wanted))
+        });
+        let Some((other, block, wanted)) = lacking.next() else { return Ok(()) };
+        let file = self.namespace.block(block).and_then(|info| self.namespace.path_of(info.file));
+        let file = file.map_or_else(String::new, |path| format!(" of {path}"));
+        let whose: String =
+            if other == ix { ",".into() } else { format!(" on {}, too,", self.nodes.get(other).who.node) };
+        Err(Error::new(
+            Kind::Refused,
+            format!(
+                "{name} cannot be drained, too few nodes would stay: {staying} for {block}{file}{whose} which wants \
+                 {wanted} replicas; start more, ask for fewer with `mrctl fs setrep`, or end another drain with \
+                 `mrctl drain NODE --cancel`"
+            ),
+        ))
     }
 
     /// A node of this name is to be emptied, or no longer.

@@ -263,8 +263,8 @@ impl State {
     /// Refuses replicas that nobody could hold, if a number was asked for. Soon after the start that may yet
     /// change, so the caller is told to ask again.
     pub(super) fn check_replicas_asked(&self, now: Now, op: &Op) -> Result<(), Error> {
-        let (Op::Create { path, replication: Some(asked), .. }
-        | Op::SetAttributes { path, replication: Some(asked), .. }) = op
+        let (Op::Create { replication: Some(asked), .. }
+        | Op::SetAttributes { replication: Some(asked), .. }) = op
         else {
             return Ok(());
         };
@@ -273,13 +273,9 @@ impl State {
         if *asked as usize <= known || *asked > self.settings.replication_max {
             return Ok(());
         }
-        let starting = now.mono_ms.saturating_sub(self.started.mono_ms) < self.settings.dead_after_ms;
-        let kind = if starting { Kind::Unavailable } else { Kind::Invalid };
-        Err(Error::new(
-            kind,
-            format!(
-                "{path}: replication {asked} is more than the {known} DataNodes there are: ask for fewer"
-            ),
-        ))
+        let starting = now.mono_ms.saturating_sub(self.started.mono_ms) < self.settings.suspect_after_ms;
+        let kind = if starting { Kind::Unavailable } else { Kind::Refused };
+        let why = format!("replication {asked} is more than the {known} DataNodes there are: ask for fewer");
+        Err(Error::new(kind, why))
     }
 }

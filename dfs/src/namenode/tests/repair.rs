@@ -180,40 +180,58 @@ fn a_drained_node_is_empty_of_need() {
 }
 
 #[test]
-fn a_node_is_not_drained_while_too_few_stay_for_its_blocks() {
+fn a_drain_after_which_too_few_would_stay_leaves_no_mark() {
+    let mut bench = Bench::with_nodes(3);
+    bench.file("/f", 2, &[10; 4]);
+    bench.ask(drain("n1", false)).unwrap();
+    bench.run_ms(15_000);
+    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+    // With the second one gone too, each block would have one place left.
+    assert_eq!(bench.refused(drain("n2", false)), Kind::Refused);
+    assert_eq!((drained(&bench, "n1").0, drained(&bench, "n2").0), (NodeState::Drained, NodeState::Live));
+    assert!(!bench.state.namespace().is_draining("n2"));
+    // Fewer wanted: then both are drained.
+    bench.ask(setrep("/f", 1)).unwrap();
+    bench.ask(drain("n2", false)).unwrap();
+    bench.run_ms(15_000);
+    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+    assert_eq!(drained(&bench, "n2"), (NodeState::Drained, 0));
+    assert_eq!(bench.refused(drain("n3", false)), Kind::Refused, "somebody must stay");
+}
+
+#[test]
+fn a_dead_node_cannot_be_drained() {
+    let mut bench = Bench::with_nodes(3);
+    bench.nodes[0].up = false;
+    bench.run_ms(15_000);
+    assert_eq!(bench.refused(drain("n1", false)), Kind::Refused);
+    assert!(!bench.state.namespace().is_draining("n1"));
+}
+
+#[test]
+fn a_drain_is_stuck_when_too_few_stay_for_its_blocks() {
     let mut bench = Bench::with_nodes(3);
     let blocks = bench.file("/f", 2, &[10; 4]).1;
     bench.ask(drain("n1", false)).unwrap();
     bench.run_ms(15_000);
     assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
-    // With the second one gone too, each block has one place left.
-    bench.ask(drain("n2", false)).unwrap();
+    bench.nodes[1].up = false;
     bench.run_ms(15_000);
-    for node in ["n1", "n2"] {
-        let status = bench.state.drain_status(node);
-        assert_eq!((status.state, status.stuck, status.staying), (NodeState::Draining, true, 1), "{node}");
-        let example = &status.examples[0];
-        assert!(blocks.contains(&example.block) && example.path == path("/f"), "{example:?}");
-        assert_eq!((example.wanted, example.have), (2, 1));
-        assert_eq!(example.why, "datanodes that stay: 1");
-    }
-    assert!(blocks.iter().all(|block| bench.good_on(*block).contains(&2)), "what can be copied is");
-    // Fewer wanted, or one more to stay: then it is drained.
-    bench.ask(setrep("/f", 1)).unwrap();
-    assert_eq!(drained(&bench, "n2"), (NodeState::Drained, 0));
-    bench.ask(setrep("/f", 2)).unwrap();
-    bench.ask(drain("n1", true)).unwrap();
+    let status = bench.state.drain_status("n1");
+    assert_eq!((status.state, status.stuck, status.staying), (NodeState::Draining, true, 1));
+    let example = &status.examples[0];
+    assert!(blocks.contains(&example.block) && example.path == path("/f"), "{example:?}");
+    assert_eq!((example.wanted, example.have), (2, 1));
+    assert_eq!(example.why, "datanodes that stay: 1");
+    bench.nodes[1].up = true;
     bench.run_ms(15_000);
-    assert_eq!(drained(&bench, "n2"), (NodeState::Drained, 0));
-    bench.ask(drain("n1", false)).unwrap();
-    bench.ask(drain("n3", false)).unwrap();
-    assert!(bench.state.drain_status("n3").stuck, "somebody must stay");
+    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
 }
 
 #[test]
 fn a_drain_can_be_cancelled_for_a_node_that_never_came_back() {
     let mut bench = Bench::with_nodes(3);
-    bench.file("/f", 3, &[10; 4]);
+    bench.file("/f", 2, &[10; 4]);
     bench.ask(drain("n1", false)).unwrap();
     assert_eq!(bench.refused(drain("n9", true)), Kind::NotFound);
     bench.nodes[0].up = false;
@@ -298,9 +316,9 @@ fn replication_above_the_nodes_is_refused_with_their_number() {
     bench.nodes[1].up = false;
     bench.run_ms(11_000);
     let error = bench.ask(setrep("/f", 3)).unwrap_err();
-    assert!(error.kind == Kind::Invalid && error.message.contains("2 DataNodes"), "{error}");
+    assert!(error.kind == Kind::Refused && error.message.contains("2 DataNodes"), "{error}");
     let error = bench.create_as("/g", "w", 3, OnAbandon::Close).unwrap_err();
-    assert_eq!(error.kind, Kind::Invalid);
+    assert_eq!(error.kind, Kind::Refused);
     bench.ask(setrep("/f", 2)).unwrap();
 }
 

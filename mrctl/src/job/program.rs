@@ -1,0 +1,173 @@
+//! The program of a job, before it is one: what it is, what it reads, and what is wrong with how it was named.
+
+use crate::output::Usage;
+use anyhow::{Result, bail, ensure};
+use mrlib::{registry, run::Description};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Whether it is one of Fermata's own.
+pub(super) fn is_builtin(program: &str) -> bool {
+    registry::find(program).is_some()
+}
+
+/// Its name without folders.
+pub(super) fn short_name(program: &str) -> String {
+    Path::new(program)
+        .file_name()
+        .map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// What the program reads and whether it reduces. Its settings, the engine's too, are checked on the way; asking an
+/// executable also shows that it can be run here.
+pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
+    if is_builtin(program) {
+        let conf: mrlib::Conf = conf.clone().into_iter().collect();
+        let described = registry::job(program, &conf).and_then(|job| Description::checked(&job, &conf));
+        return described.map_err(|error| Usage(error.to_string()).into());
+    }
+    check_file(program)?;
+    let mut asking = Command::new(std::path::absolute(program)?);
+    asking.arg("--describe");
+    for (key, value) in conf {
+        asking.arg("--conf").arg(format!("{key}={value}"));
+    }
+    let asked = asking.output().map_err(|error| {
+        let why = format!("cannot run {program} ({error}): it is not built for this machine");
+        Usage(why + &by_streaming(program))
+    })?;
+    let text = String::from_utf8_lossy(&asked.stdout);
+    if let Ok(description) = serde_json::from_str(&text)
+        && asked.status.success()
+    {
+        return Ok(description);
+    }
+    let words = String::from_utf8_lossy(&asked.stderr);
+    // What a job says of its settings is better than any guess.
+    if let Some(why) = words.lines().find_map(|line| line.strip_prefix("error: "))
+        && !is_script(program)
+    {
+        bail!(Usage(format!("{program}: {why}")));
+    }
+    let said = words.lines().next().unwrap_or("it says nothing that mrctl knows");
+    bail!(Usage(format!(
+        "{program} does not answer --describe as a job built on mrlib does ({said}){}",
+        by_streaming(program)
+    )))
+}
+
+/// Refuses what no machine could run.
+fn check_file(program: &str) -> Result<()> {
+    let path = Path::new(program);
+    let refuse = |why: String| Err(Usage(why).into());
+    if !path.exists() {
+        let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
+        let names = names.join(", ");
+        return refuse(format!(
+            "there is no program {program:?}: it is no file here, and the built-ins are {names}"
+        ));
+    }
+    if !path.is_file() {
+        return refuse(format!(
+            "{program} is not a file: name an executable, or a built-in (`mrctl programs`)"
+        ));
+    }
+    if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
+        return refuse(format!(
+            "{program} is not executable (`chmod +x {program}` makes it so){}",
+            by_streaming(program)
+        ));
+    }
+    Ok(())
+}
+
+/// Whether an interpreter would run it.
+fn is_script(program: &str) -> bool {
+    let mut start = [0; 2];
+    let read =
+        std::fs::File::open(program).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start));
+    read.is_ok() && &start == b"#!"
+}
+
+/// How a program that is none of ours is run.
+fn by_streaming(program: &str) -> String {
+    let name = short_name(program);
+    let kind = if is_script(program) { "a script runs" } else { "other programs run" };
+    format!("; {kind} by streaming: `mrctl submit streaming --mapper ./{name} --file {program} ...`")
+}
+
+/// Refuses a streaming command that no task could find, and notes words of it that are files here only.
+pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Result<()> {
+    let is_sent = |word: &str| sent.iter().any(|file| file.file_name() == Path::new(word).file_name());
+    let mut words = command.split_whitespace();
+    let Some(first) = words.next() else { return Ok(()) };
+    let relative = first.contains('/') && !first.starts_with('/');
+    let name = short_name(first);
+    ensure!(
+        !relative || is_sent(first),
+        Usage(format!("--{flag} {command}: no task would find {first}; send it along with --file {first}"))
+    );
+    ensure!(
+        !relative || first.trim_start_matches("./") == name,
+        Usage(format!("--{flag} {command}: what is sent lies in a task's own folder; write ./{name}"))
+    );
+    for word in words.chain(Some(first)) {
+        if Path::new(word).is_file() && !word.starts_with('/') && !is_sent(word) {
+            eprintln!(
+                "mrctl: note: {word} is a file here; tasks find it only if you send it along with --file {word}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn refusal(result: Result<impl std::fmt::Debug>) -> String {
+        let error = result.unwrap_err();
+        assert_eq!(crate::output::exit_code(&error), 2, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn commands_that_no_task_finds_are_refused() {
+        let sent = [PathBuf::from("jobs/map.py")];
+        for command in ["./map.py -v", "cat", "/bin/cat", "python3 ./map.py", ""] {
+            check_stream("mapper", command, &sent).unwrap();
+        }
+        assert!(refusal(check_stream("mapper", "./other.py", &sent)).contains("--file ./other.py"));
+        assert!(refusal(check_stream("mapper", "jobs/map.py", &sent)).contains("write ./map.py"));
+    }
+
+    #[test]
+    fn what_is_no_job_is_told_how_to_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("map.py");
+        let name = path.to_str().unwrap();
+        let conf = BTreeMap::new();
+        assert!(refusal(describe(name, &conf)).contains("the built-ins are"));
+        std::fs::write(&path, "#!/bin/sh\nexit 0\n").unwrap();
+        assert!(refusal(describe(name, &conf)).contains("is not executable"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let told = refusal(describe(name, &conf));
+        assert!(told.contains("a script runs by streaming") && told.contains("--mapper ./map.py"), "{told}");
+        assert!(refusal(describe(folder.path().to_str().unwrap(), &conf)).contains("is not a file"));
+    }
+
+    #[test]
+    fn settings_are_checked_before_there_is_a_job() {
+        let check = |key: &str, value: &str| {
+            refusal(describe("wordcount", &BTreeMap::from([(key.to_owned(), value.to_owned())])))
+        };
+        for (key, value) in [("pace.map", "xyz"), ("merge.factor", "1"), ("output.replication", "two")] {
+            assert!(check(key, value).contains(key), "{key}");
+        }
+        assert!(describe("wordcount", &BTreeMap::from([("my.own".into(), "xyz".into())])).is_ok());
+    }
+}

@@ -1,0 +1,90 @@
+//! Why a JobTracker has not done what it was asked: it said no, or it said nothing.
+
+use tonic::{Code, Status};
+
+/// What came back instead of an answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// Nothing: it is gone, frozen, or the network is.
+    #[error("the JobTracker at {addr} does not answer ({why})")]
+    Silent {
+        /// Where it was asked.
+        addr: String,
+        /// What the transport says.
+        why: String,
+    },
+    /// Words, but not a JobTracker's.
+    #[error("what answers at {addr} is not a Fermata JobTracker ({why}): name another with --jobtracker")]
+    Stranger {
+        /// Where.
+        addr: String,
+        /// What came back.
+        why: String,
+    },
+    /// No, in its own words.
+    #[error("{message}")]
+    Said {
+        /// What kind of no.
+        code: Code,
+        /// For people.
+        message: String,
+    },
+}
+
+impl Refusal {
+    /// What a call to `addr` came back with.
+    pub(super) fn of(addr: &str, status: &Status) -> Self {
+        let stranger = status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
+        match std::error::Error::source(status) {
+            Some(cause) => Self::Silent { addr: addr.into(), why: innermost(cause) },
+            None if stranger => Self::Stranger { addr: addr.into(), why: status.message().into() },
+            None => Self::Said { code: status.code(), message: status.message().into() },
+        }
+    }
+
+    /// A connection that did not come about.
+    pub(super) fn unreachable(addr: &str, cause: &dyn std::error::Error) -> Self {
+        Self::Silent { addr: addr.into(), why: innermost(cause) }
+    }
+
+    /// Whether asking again may help.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Silent { .. } => true,
+            Self::Stranger { .. } => false,
+            Self::Said { code, .. } => matches!(code, Code::Unavailable | Code::Cancelled | Code::Unknown),
+        }
+    }
+
+    /// Whether what was asked makes no sense.
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, Self::Said { code: Code::InvalidArgument, .. })
+    }
+}
+
+/// "connection refused" rather than "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_told_from_silence() {
+        let said = Refusal::of("h:1", &Status::invalid_argument("no such id"));
+        assert!(said.is_usage() && !said.is_passing());
+        assert_eq!(said.to_string(), "no such id");
+        assert!(Refusal::of("h:1", &Status::unavailable("not now")).is_passing());
+        let stranger = Refusal::of("h:1", &Status::unimplemented("no such method"));
+        assert!(!stranger.is_passing() && stranger.to_string().contains("is not a Fermata JobTracker"));
+        let silent = Refusal::unreachable("h:1", &std::io::Error::other("connection refused"));
+        assert!(silent.is_passing() && !silent.is_usage());
+        assert_eq!(silent.to_string(), "the JobTracker at h:1 does not answer (connection refused)");
+    }
+}

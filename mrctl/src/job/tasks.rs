@@ -1,0 +1,182 @@
+//! `mrctl tasks`: a line an attempt, and what it all comes to.
+
+#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+
+use super::{
+    look::One,
+    model::{Attempt, Task},
+};
+use crate::{locate::Target, output};
+use anyhow::Result;
+use std::{collections::BTreeMap, process::ExitCode, time::SystemTime};
+
+/// An error's first line is cut to this many characters; `mrctl logs` and --json have all of it.
+const ERROR_CHARS: usize = 100;
+
+/// List a job's tasks and their attempts
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl tasks job_7\n  \
+    mrctl tasks job_7 --state running\n  \
+    mrctl tasks job_7 --state failed      then: mrctl logs ATTEMPT")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    one: One,
+    /// Only tasks and attempts in this state, as the table shows it
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+}
+
+pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    let mut tasks = target.jobtracker().await?.tasks(&args.one.job).await?;
+    let all = in_words(&tasks);
+    if let Some(state) = &args.state {
+        tasks.retain_mut(|task| {
+            let waits = task.attempts.is_empty() && task.state == *state;
+            task.attempts.retain(|attempt| attempt.state == *state);
+            waits || !task.attempts.is_empty()
+        });
+    }
+    if args.one.json {
+        output::json(&tasks)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let now_ms =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
+    let header = ["ATTEMPT", "STATE", "NODE", "TOOK", "INPUT", "NOTE"];
+    let mut table = output::table(&header, &[3]);
+    for task in &tasks {
+        if task.attempts.is_empty() {
+            table.add_row([&task.task, &task.state, "", "", &input(task), ""]);
+        }
+        for attempt in &task.attempts {
+            table.add_row([
+                &attempt.attempt,
+                &state(attempt),
+                &attempt.tracker,
+                &took(attempt, now_ms),
+                &input(task),
+                &note(attempt),
+            ]);
+        }
+    }
+    if !tasks.is_empty() {
+        output::print_table(&table)?;
+    }
+    output::line(all)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All tasks in a line: `30 maps: 28 succeeded, 2 running; 1 reduce: 1 waiting`.
+fn in_words(tasks: &[Task]) -> String {
+    let mut parts = Vec::new();
+    for (letter, kind) in [(".m", "map"), (".r", "reduce")] {
+        let mut states: BTreeMap<&str, u64> = BTreeMap::new();
+        for task in tasks.iter().filter(|task| task.task.contains(letter)) {
+            *states.entry(&task.state).or_default() += 1;
+        }
+        let total: u64 = states.values().sum();
+        if total > 0 {
+            let states: Vec<String> =
+                states.iter().map(|(state, number)| format!("{number} {state}")).collect();
+            parts.push(format!("{}: {}", output::count(total, kind), states.join(", ")));
+        }
+    }
+    if parts.is_empty() { "no tasks".into() } else { parts.join("; ") }
+}
+
+/// With how far it is, if it is on its way.
+fn state(attempt: &Attempt) -> String {
+    if attempt.ended_ms != 0 || attempt.state == "succeeded" {
+        return attempt.state.clone();
+    }
+    format!("{} {:.0}%", attempt.state, attempt.progress * 100.0)
+}
+
+/// How long it took, or takes already.
+fn took(attempt: &Attempt, now_ms: u64) -> String {
+    let until = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
+    format!("{:.2} s", until.saturating_sub(attempt.launched_ms) as f64 / 1000.0)
+}
+
+/// What a map reads; nothing for a reduce.
+fn input(task: &Task) -> String {
+    if task.source.is_empty() {
+        return String::new();
+    }
+    format!("{} {}..{}", task.source, task.start, task.end)
+}
+
+/// What is not as usual.
+fn note(attempt: &Attempt) -> String {
+    let mut notes = Vec::new();
+    if attempt.ended_ms == 0 && !attempt.stage.is_empty() {
+        notes.push(attempt.stage.clone());
+    }
+    if attempt.speculative {
+        notes.push("duplicate of a straggler".into());
+    }
+    if !matches!(attempt.locality.as_str(), "" | "node-local") {
+        notes.push(attempt.locality.clone());
+    }
+    let error = attempt.error.lines().next().unwrap_or_default();
+    if error.chars().count() > ERROR_CHARS {
+        notes.push(error.chars().take(ERROR_CHARS).collect::<String>() + "...");
+    } else if !error.is_empty() {
+        notes.push(error.to_owned());
+    }
+    notes.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(state: &str) -> Attempt {
+        Attempt {
+            attempt: "job_1.m0.0".into(),
+            tracker: "node1".into(),
+            logs_addr: String::new(),
+            state: state.into(),
+            progress: 0.43,
+            stage: "map".into(),
+            launched_ms: 1000,
+            ended_ms: u64::from(state != "running") * 1250,
+            speculative: false,
+            locality: "node-local".into(),
+            why: String::new(),
+            error: String::new(),
+            counters: BTreeMap::new(),
+        }
+    }
+
+    fn task(id: &str, state: &str) -> Task {
+        Task { task: id.into(), state: state.into(), source: "/a".into(), start: 0, end: 9, attempts: vec![] }
+    }
+
+    #[test]
+    fn only_what_matters_is_shown() {
+        let done = attempt("succeeded");
+        assert_eq!(
+            (state(&done), took(&done, 9999), note(&done)),
+            ("succeeded".into(), "0.25 s".into(), String::new())
+        );
+        let running = attempt("running");
+        assert_eq!((state(&running), took(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
+        assert_eq!(note(&running), "map");
+        let failed = Attempt {
+            error: format!("{}\nmore", "x".repeat(200)),
+            locality: "off-rack".into(),
+            ..attempt("failed")
+        };
+        assert_eq!(note(&failed), format!("off-rack; {}...", "x".repeat(100)));
+        assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
+    }
+
+    #[test]
+    fn tasks_add_up() {
+        let tasks = [task("job_1.m0", "succeeded"), task("job_1.m1", "waiting"), task("job_1.r0", "waiting")];
+        assert_eq!(in_words(&tasks), "2 maps: 1 succeeded, 1 waiting; 1 reduce: 1 waiting");
+        assert_eq!(in_words(&[]), "no tasks");
+    }
+}
