@@ -198,10 +198,12 @@ impl Nursery {
             retention.add(attempt, &disks);
             ending
         });
-        if let Some(waiting) = waiting {
+        let ending = concluding.await;
+        let ending = ending.unwrap_or_else(|error| Ending::Failed(format!("a bug of the tracker: {error}")));
+        if let Some(waiting) = waiting.filter(|_| matches!(ending, Ending::Succeeded { .. })) {
             self.pool.keep(attempt.job, waiting);
         }
-        concluding.await.unwrap_or_else(|error| Ending::Failed(format!("a bug of the tracker: {error}")))
+        ending
     }
 }
 

@@ -156,6 +156,7 @@ impl Driver {
 
     fn clean(&self, job: Job) {
         let nursery = self.nursery.clone();
+        nursery.pool.forget(job);
         nursery.held.forget(job);
         nursery.fetcher.forget(job);
         tokio::spawn(async move {

@@ -6,8 +6,7 @@
 use crate::{ids::Job, process::Process};
 use parking_lot::Mutex;
 use proto::mr::ToTask;
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 use tokio::{
     sync::{Notify, mpsc},
     time::Instant,
@@ -26,17 +25,33 @@ pub(crate) struct Waiting {
 }
 
 /// Those that wait, the longest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Kept {
+    /// No more than these wait.
+    most: usize,
     line: Mutex<VecDeque<(Instant, Job, Waiting)>>,
     came: Notify,
 }
 
 impl Kept {
-    /// Lets one wait for this job.
+    /// None yet.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, line: Mutex::default(), came: Notify::new() }
+    }
+
+    /// Lets one wait for this job, in place of the one that has waited longest if there are too many.
     pub(crate) fn put(&self, job: Job, waiting: Waiting) {
-        self.line.lock().push_back((Instant::now(), job, waiting));
+        let mut line = self.line.lock();
+        line.push_back((Instant::now(), job, waiting));
+        let over = line.len().saturating_sub(self.most);
+        line.drain(..over);
+        drop(line);
         self.came.notify_one();
+    }
+
+    /// Ends those of a job: it is over.
+    pub(crate) fn forget(&self, job: Job) {
+        self.line.lock().retain(|(_, of, _)| *of != job);
     }
 
     /// One that waits for this job: the last to come, whose memory is warmest.

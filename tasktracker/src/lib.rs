@@ -121,7 +121,12 @@ impl TaskTracker {
         let (keeper, others) = if alone { take_over(&first, who.incarnation)? } else { (None, None) };
         let surroundings = surroundings(settings, &first, &socket.path, who.incarnation, others);
         let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
-        let pool = Pool::new(disks.clone(), spawner.clone(), program, settings.warm_tasks as usize);
+        let sizes = pool::Sizes {
+            idle: settings.warm_tasks as usize,
+            kept: (settings.map_slots + settings.reduce_slots) as usize,
+            kept_memory: settings.task_memory.0,
+        };
+        let pool = Pool::new(disks.clone(), spawner.clone(), program, sizes);
         let pool = Arc::new(pool);
         let (driver, alarms, ready) = assemble(config, &who, found, &disks, &pool);
         let (driver, held, events) = driver;

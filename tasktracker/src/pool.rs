@@ -9,6 +9,7 @@ use crate::{
     ids::Job,
     kept::{Kept, Waiting},
     process::{Process, Said, Spawner, Start},
+    system,
 };
 use parking_lot::Mutex;
 use proto::mr::ToTask;
@@ -66,13 +67,24 @@ pub(crate) struct Fresh {
     pub(crate) folder: PathBuf,
 }
 
+/// How much is kept in hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// New processes.
+    pub(crate) idle: usize,
+    /// Processes between two attempts of their jobs.
+    pub(crate) kept: usize,
+    /// Bytes of memory that one of those may hold.
+    pub(crate) kept_memory: u64,
+}
+
 /// The idle ones.
 #[derive(Debug)]
 pub(crate) struct Pool {
     disks: Arc<Disks>,
     spawner: Spawner,
     program: PathBuf,
-    size: usize,
+    sizes: Sizes,
     idle: Mutex<VecDeque<Fresh>>,
     kept: Kept,
     wanted: Notify,
@@ -81,20 +93,24 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Empty; `fill` fills it.
-    pub(crate) fn new(disks: Arc<Disks>, spawner: Spawner, program: PathBuf, size: usize) -> Self {
-        let (idle, kept) = (Mutex::default(), Kept::default());
-        Self { disks, spawner, program, size, idle, kept, wanted: Notify::new(), number: AtomicU64::new(0) }
+    pub(crate) fn new(disks: Arc<Disks>, spawner: Spawner, program: PathBuf, sizes: Sizes) -> Self {
+        let (idle, kept) = (Mutex::default(), Kept::new(sizes.kept));
+        let (wanted, number) = (Notify::new(), AtomicU64::new(0));
+        Self { disks, spawner, program, sizes, idle, kept, wanted, number }
     }
 
     /// A process of the built-in programs: one that has worked for the job, an idle one, or a new one.
     pub(crate) async fn take(&self, job: Job) -> Result<Fresh, StartError> {
-        if let Some(waiting) = self.kept.take(job) {
-            return self.furnish(waiting);
+        while let Some(waiting) = self.kept.take(job) {
+            match self.furnish(waiting) {
+                Ok(fresh) => return Ok(fresh),
+                Err(error) => tracing::warn!(%error, "a process that worked for the job is of no use"),
+            }
         }
         loop {
             let Some(mut fresh) = self.idle.lock().pop_front() else { break };
             self.wanted.notify_one();
-            if fresh.alive() && self.disks.usable(fresh.disk) {
+            if fresh.process.alive() && self.disks.usable(fresh.disk) {
                 return Ok(fresh);
             }
             fresh.discard();
@@ -102,18 +118,25 @@ impl Pool {
         self.start(&self.program).await
     }
 
-    /// Keeps a process for the job's next attempt.
+    /// Keeps a process for the job's next attempt, unless it holds memory that the next would be blamed for.
     pub(crate) fn keep(&self, job: Job, waiting: Waiting) {
-        self.kept.put(job, waiting);
+        if system::memory(waiting.process.handle.pid()) <= self.sizes.kept_memory {
+            self.kept.put(job, waiting);
+        }
+    }
+
+    /// Ends what is kept for a job: it is over.
+    pub(crate) fn forget(&self, job: Job) {
+        self.kept.forget(job);
     }
 
     /// A new folder for a process that had another before.
-    fn furnish(&self, waiting: Waiting) -> Result<Fresh, StartError> {
+    fn furnish(&self, waiting: Waiting) -> Result<Fresh, DiskError> {
         let Waiting { process, to_task } = waiting;
         let (disk, folder) = self.room()?;
         if let Err(source) = self.spawner.print_into(&process.handle, &folder) {
             std::fs::remove_dir_all(&folder).ok();
-            return Err(StartError::Spawn { program: self.program.clone(), source });
+            return Err(DiskError::Io { path: folder, source });
         }
         Ok(Fresh { process, to_task: Some(to_task), disk, folder })
     }
@@ -158,7 +181,7 @@ impl Pool {
     /// Keeps the pool full until dropped.
     pub(crate) async fn fill(self: Arc<Self>) {
         loop {
-            if self.idle() >= self.size {
+            if self.idle() >= self.sizes.idle {
                 self.wanted.notified().await;
                 continue;
             }
@@ -193,10 +216,6 @@ impl Pool {
 }
 
 impl Fresh {
-    fn alive(&mut self) -> bool {
-        self.process.alive() && self.process.said.is_empty()
-    }
-
     /// Ends it and removes its folder. It has no attempt yet, so it has nothing to write there.
     pub(crate) fn discard(self) {
         self.process.handle.kill();

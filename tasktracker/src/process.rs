@@ -127,9 +127,10 @@ impl Handle {
 }
 
 impl Process {
-    /// Whether it has neither ended nor been condemned.
+    /// Whether it waits: has not ended, hung up, or been condemned.
     pub(crate) fn alive(&mut self) -> bool {
         matches!(self.ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+            && self.said.is_empty()
             && self.handle.sentence().is_none()
     }
 }
@@ -204,6 +205,16 @@ impl Living {
         self.table.lock().all.values().any(|entry| entry.watched.handle.number == number)
     }
 
+    /// Ends a process for what it prints, if it still prints where it was looked at: these may be the files of an
+    /// attempt that it has done.
+    pub(crate) fn condemn_for_printing(&self, one: &Watched, why: String) {
+        let table = self.table.lock();
+        let now = table.all.get(&one.handle.pid.as_raw_nonzero().get());
+        if now.is_some_and(|entry| Arc::ptr_eq(&entry.watched.logs, &one.logs)) {
+            one.handle.condemn(why);
+        }
+    }
+
     /// This process's children that are neither tasks nor among `others`. Nothing is started meanwhile.
     pub(crate) fn strangers(&self, others: &[Pid]) -> Vec<Pid> {
         let table = self.table.lock();
@@ -275,11 +286,10 @@ impl Spawner {
     /// A process prints into new files in this folder from now on. It opens them itself, when it is told to begin.
     pub(crate) fn print_into(&self, handle: &Handle, folder: &Path) -> io::Result<()> {
         let logs = make_logs(folder)?;
-        if let Some(entry) = self.living.table.lock().all.get_mut(&handle.pid.as_raw_nonzero().get())
-            && entry.watched.handle.number == handle.number
-        {
-            entry.watched.logs = logs;
-        }
+        let mut table = self.living.table.lock();
+        let entry = table.all.get_mut(&handle.pid.as_raw_nonzero().get());
+        let entry = entry.filter(|entry| entry.watched.handle.number == handle.number);
+        entry.ok_or_else(|| io::Error::other("the process has ended"))?.watched.logs = logs;
         Ok(())
     }
 
@@ -336,7 +346,8 @@ fn spawn(
 }
 
 fn make_logs(folder: &Path) -> io::Result<Arc<[File; 2]>> {
-    let log = |name: &str| File::create(folder.join(name));
+    // Appending, so that a log that was cut does not get a hole.
+    let log = |name: &str| File::options().create(true).append(true).open(folder.join(name));
     Ok(Arc::new([log("stdout")?, log("stderr")?]))
 }
 

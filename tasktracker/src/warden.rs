@@ -81,7 +81,8 @@ impl Warden {
             let length = file.metadata().map_or(0, |about| about.len());
             if self.limits.log > 0 && length > self.limits.log {
                 let limit = Bytes(self.limits.log);
-                one.handle.condemn(format!("it printed more than {limit} to {name} (task_log_max)"));
+                let why = format!("it printed more than {limit} to {name} (task_log_max)");
+                self.living.condemn_for_printing(one, why);
             }
         }
         if self.limits.memory == 0 {

@@ -107,6 +107,11 @@ impl Idle {
         Some(stream)
     }
 
+    /// Closes those to `addr`.
+    pub(super) fn forget(&self, addr: &str) {
+        self.0.lock().retain(|(known, ..)| known != addr);
+    }
+
     pub(super) fn give(&self, addr: &str, stream: TcpStream) {
         let mut kept = self.0.lock();
         if kept.len() < Self::KEPT_MAX {

@@ -41,14 +41,14 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    fn of(part: &Part, bad: &Bad) -> Self {
+    fn of(part: &Part, bad: &Bad) -> Box<Self> {
         let (reason, damaged) = bad.judge();
-        Self { block: part.block.clone(), node: part.node.clone(), reason, damaged }
+        Box::new(Self { block: part.block.clone(), node: part.node.clone(), reason, damaged })
     }
 }
 
 /// Bytes and their place in the file. They may begin before and end after what was asked, at chunk boundaries.
-pub(super) type Item = Result<(u64, Bytes), Failure>;
+pub(super) type Item = Result<(u64, Bytes), Box<Failure>>;
 
 /// Bytes of a part, and its checksums from there on if they are not checked yet.
 struct Packet {
@@ -72,14 +72,34 @@ impl Packet {
 
 /// A thread at work. Dropped, it is hung up.
 pub(super) struct Run {
-    items: mpsc::Receiver<Result<Packet, Failure>>,
+    items: mpsc::Receiver<Result<Packet, Box<Failure>>>,
     hangup: Hangup,
+    idle: Arc<Idle>,
+    failed: bool,
 }
 
 impl Run {
     /// What comes next, checked. Nothing after the last part, or after a failure.
     pub(super) async fn next(&mut self) -> Option<Item> {
-        Some(self.items.recv().await?.and_then(Packet::check))
+        if self.failed {
+            return None;
+        }
+        let item = self.items.recv().await?.and_then(Packet::check);
+        if let Err(failure) = &item {
+            self.failed = true;
+            self.hangup.hang_up();
+            // A connection that brought bad bytes may be out of step.
+            self.idle.forget(&failure.node.data_addr);
+        }
+        Some(item)
+    }
+}
+
+#[cfg(test)]
+impl Run {
+    /// How much lies ready.
+    pub(super) fn ready(&self) -> usize {
+        self.items.len()
     }
 }
 
@@ -102,11 +122,11 @@ pub(super) fn start(client: &Client, parts: Vec<Part>) -> Result<Run, ClientErro
         buffers: client.inner.buffers.clone(),
     };
     client.inner.threads.start("dfs-read", move || fetcher.run(parts))?;
-    Ok(Run { items: receiver, hangup })
+    Ok(Run { items: receiver, hangup, idle: client.inner.idle.clone(), failed: false })
 }
 
 struct Fetcher {
-    items: mpsc::Sender<Result<Packet, Failure>>,
+    items: mpsc::Sender<Result<Packet, Box<Failure>>>,
     hangup: Hangup,
     timeouts: Timeouts,
     short_circuit: bool,
@@ -166,6 +186,7 @@ impl Fetcher {
         self.items.blocking_send(Ok(packet)).map_err(|_| Bad::Unwanted)
     }
 
+    /// Nothing lies ready: whoever asks next will wait.
     fn consumer_waits(&self) -> bool {
         self.items.capacity() == self.items.max_capacity()
     }

@@ -176,6 +176,8 @@ impl Cursor {
                 },
             };
             match run.next().await {
+                // Packets come in order and without a gap.
+                Some(Ok((offset, _))) if offset > self.at => return Err(file.lost_thread(self.at)),
                 Some(Ok((offset, bytes))) => {
                     let skip = self.at.saturating_sub(offset) as usize;
                     let left = (self.end - self.at).min(usize::MAX as u64) as usize;
@@ -188,7 +190,7 @@ impl Cursor {
                 }
                 Some(Err(failure)) => {
                     self.run = None;
-                    file.failed(failure).await;
+                    file.failed(*failure).await;
                 }
                 None if fruitless => return Err(file.lost_thread(self.at)),
                 None => {

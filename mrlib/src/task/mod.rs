@@ -1,4 +1,4 @@
-//! A task process: one attempt, run for a tracker over the umbilical.
+//! A task process: runs attempts for a tracker over the umbilical.
 //!
 //! Life: die with the tracker, keep to the limits, connect, say hello, wait (a warm process may wait long) for the
 //! task, run it on a thread of its own, tell progress, and end with `done` or `failed`. A process runs one attempt, or
@@ -30,6 +30,7 @@ use proto::mr::{
 use std::{
     env,
     io::Write,
+    mem::ManuallyDrop,
     os::unix::net::UnixStream,
     panic::{self, AssertUnwindSafe, PanicHookInfo},
     path::{Path, PathBuf},
@@ -91,19 +92,16 @@ fn attend(socket: &Path, make: &Arc<MakeJob>) -> Result<(), TaskError> {
     // A warm process that is not needed hears nothing but the end.
     let Some(first) = read_frame::<ToTask>(&mut stream).map_err(broken())? else { return Ok(()) };
     let Some(to_task::Kind::Start(start)) = first.kind else { return Ok(()) };
-    let dfs = Arc::new(Dfs::default());
-    let mut cpu_before = 0;
-    let mut next = Some(start);
+    // Never dropped: the client's threads are not waited for.
+    let dfs = ManuallyDrop::new(Arc::new(Dfs::default()));
+    let (mut next, mut cpu_before) = (Some(start), 0);
+    let mut first = true;
     while let Some(start) = next {
-        let attempt = Attempt { make: make.clone(), dfs: dfs.clone(), cpu_before };
+        let attempt = Attempt { make: make.clone(), dfs: Arc::clone(&dfs), cpu_before, first };
         next = attempt.live(&stream, start).map_err(broken())?;
-        if let Some(start) = &next {
-            process::move_to(Path::new(&start.work_dir))?;
-        }
         cpu_before = process::cpu_milliseconds();
+        first = false;
     }
-    // The client's threads are not waited for.
-    std::mem::forget(dfs);
     Ok(())
 }
 
@@ -115,8 +113,10 @@ fn hello() -> from_task::Kind {
 struct Attempt {
     make: Arc<MakeJob>,
     dfs: Arc<Dfs>,
-    /// CPU time that earlier attempts have used.
+    /// CPU time that the process had used when it began to wait for this attempt. The first pays for the start.
     cpu_before: u64,
+    /// Its folder is the one that the process was started in.
+    first: bool,
 }
 
 impl Attempt {
@@ -131,13 +131,20 @@ impl Attempt {
         };
         let umbilical = Arc::new(Umbilical::new(stream.try_clone()?, maps));
         let next = listen(umbilical.clone(), stream.try_clone()?);
+        if !self.first
+            && let Err(error) = process::move_to(Path::new(&start.work_dir))
+        {
+            umbilical.send(from_task::Kind::Failed(error.to_string()))?;
+            return Ok(None);
+        }
         let cpu_before = self.cpu_before;
         let ended = work(umbilical.clone(), start, spec, self);
         let last = supervise(&umbilical, &ended, end, cpu_before)?;
         let well = matches!(last, from_task::Kind::Done(_));
-        std::io::stdout().flush()?;
         umbilical.send(last)?;
-        if !stay || !well {
+        // Whatever is not as it should be is not for another attempt to meet; and what was printed is of this one.
+        let sound = well && umbilical.stop().check().is_ok() && panic_words().is_empty();
+        if !stay || !sound || std::io::stdout().flush().is_err() {
             return Ok(None);
         }
         umbilical.send(hello())?;
@@ -171,11 +178,11 @@ fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> mpsc::Receiver<TaskS
 fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: Attempt) -> Ended {
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
-        let words = remember_panics();
+        remember_panics();
         let run = AssertUnwindSafe(|| run(&umbilical, &start, &spec, &attempt));
         let outcome = panic::catch_unwind(run).map(|outcome| outcome.map_err(|error| error.to_string()));
         let outcome = outcome.unwrap_or_else(|_| {
-            let words = words.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let words = panic_words();
             Err(match (&spec.input, umbilical.pulse().record()) {
                 (Some(task_spec::Input::Split(split)), Some(offset)) => {
                     format!("record at {}:{offset}: {words}", split.source)
@@ -189,19 +196,23 @@ fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: At
     ended
 }
 
-/// Keeps the words and place of the last panic, besides printing them. A process stays only after an attempt that
-/// did well, so there is one to tell of at most.
-fn remember_panics() -> &'static Mutex<String> {
-    static WORDS: Mutex<String> = Mutex::new(String::new());
+/// The words and place of the last panic in this process, which does not stay after one.
+static PANICKED: Mutex<String> = Mutex::new(String::new());
+
+/// Has them kept, besides being printed.
+fn remember_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = words_of(info);
+            *PANICKED.lock().unwrap_or_else(PoisonError::into_inner) = words_of(info);
             usual(info);
         }));
     });
-    &WORDS
+}
+
+fn panic_words() -> String {
+    PANICKED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 fn words_of(info: &PanicHookInfo<'_>) -> String {

@@ -33,6 +33,8 @@ pub(crate) struct Tracker {
     pub(crate) folder: TempDir,
     stream: UnixStream,
     child: Child,
+    /// Whether it is told to stay after an attempt.
+    stay: bool,
 }
 
 /// How a task process has ended: its last words and its exit.
@@ -60,7 +62,7 @@ impl Tracker {
         assert!(
             matches!(hello.kind, Some(from_task::Kind::Hello(hello)) if hello.protocol == task::PROTOCOL)
         );
-        Self { folder, stream, child }
+        Self { folder, stream, child, stay: false }
     }
 
     pub(crate) fn send(&mut self, kind: to_task::Kind) {
@@ -92,7 +94,20 @@ impl Tracker {
             memory_bytes: 64 << 20,
             ..TaskStart::default()
         };
-        self.send(to_task::Kind::Start(start));
+        self.send(to_task::Kind::Start(TaskStart { stay: self.stay, ..start }));
+    }
+
+    /// Its last words of an attempt after which it stays.
+    fn done_and_waits(&mut self) -> TaskResult {
+        let mut result = None;
+        loop {
+            match read_frame(&mut self.stream).expect("a frame").and_then(|said: FromTask| said.kind) {
+                Some(from_task::Kind::Progress(_)) => {}
+                Some(from_task::Kind::Done(done)) => result = Some(done),
+                Some(from_task::Kind::Hello(_)) => return result.expect("done before hello"),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     /// Makes a map output of words on this node and tells of it as the given entry of the list.
@@ -171,6 +186,39 @@ fn a_reduce_runs_to_its_end() {
     assert_eq!(result.bytes_out, "a\t1\nb\t3\nc\t1\n".len() as u64);
     assert!(result.pieces.is_empty(), "the job has no output folder");
     assert!(result.counters.contains_key("CPU_MILLISECONDS"));
+}
+
+#[test]
+fn attempts_in_one_process_know_nothing_of_each_other() {
+    let mut tracker = Tracker::with_mrtask();
+    tracker.stay = true;
+    for log in ["stdout", "stderr"] {
+        std::fs::write(tracker.folder.path().join(log), "").expect("a disk");
+    }
+    for round in 1..=3_u64 {
+        tracker.start("wordcount", 1);
+        tracker.map_output(0, &["a", "b", "b"][..round as usize]);
+        let result = tracker.done_and_waits();
+        assert_eq!(result.counters["REDUCE_INPUT_RECORDS"], round);
+        // These come too late, and are not for the next.
+        tracker.send(to_task::Kind::Stop(TaskStop { why: "too late".into(), ..TaskStop::default() }));
+        tracker.map_output(1, &["x"]);
+    }
+    tracker.start_with("wordcount", 0, &[("pace.reduce", "nonsense")]);
+    let (last, status) = tracker.end();
+    assert!(matches!(last, Some(from_task::Kind::Failed(_))), "{last:?}");
+    assert!(status.success());
+}
+
+#[test]
+fn one_whose_new_folder_is_gone_says_so() {
+    let mut tracker = Tracker::with_mrtask();
+    tracker.stay = true;
+    tracker.start("wordcount", 0);
+    tracker.done_and_waits();
+    tracker.start("wordcount", 0);
+    let why = failed(tracker.end());
+    assert!(why.contains("print into"), "{why}");
 }
 
 #[test]

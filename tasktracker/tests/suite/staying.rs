@@ -25,12 +25,22 @@ async fn process_of(world: &World, spec: TaskSpec) -> (u32, String) {
 async fn a_process_stays_for_its_job_and_for_no_other() {
     let mut world = World::without_tracker(|_| {}).await;
     world.start_tracker_of(&example("staying_task")).await;
-    let (first, _) = process_of(&world, reduce_of_nothing("job_1.r0.0")).await;
-    let (second, folder) = process_of(&world, reduce_of_nothing("job_1.r1.0")).await;
-    assert_eq!(second, first);
-    assert!(folder.ends_with("/jobs/job_1/work/job_1.r1.0"), "{folder}");
+    // On a busy machine the next may come too late for one.
+    let (mut first, mut index) = (0, 0);
+    let folder = loop {
+        let attempt = format!("job_1.r{index}.0");
+        let (process, folder) = process_of(&world, reduce_of_nothing(&attempt)).await;
+        assert!(folder.ends_with(&format!("/jobs/job_1/work/{attempt}")), "{folder}");
+        if std::mem::replace(&mut first, process) == process {
+            break folder;
+        }
+        index += 1;
+        assert!(index < 20, "no process stays");
+    };
+    assert!(!Path::new(&folder).exists());
     let (other, _) = process_of(&world, reduce_of_nothing("job_2.r0.0")).await;
     assert_ne!(other, first);
+    world.jobtracker.order(order::Kind::Clean("job_1".into()));
     until_true("the end of those nobody came back for", || is_dead(first) && is_dead(other)).await;
     let left = files(&world.root().join("jobs"));
     assert!(!left.iter().any(|path| path.contains("work/job")), "{left:?}");

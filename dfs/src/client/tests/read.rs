@@ -215,6 +215,29 @@ async fn a_local_block_is_mapped_and_verified() {
 }
 
 #[tokio::test]
+async fn bytes_that_lie_ready_are_checked_like_those_that_are_waited_for() {
+    for waits in [false, true] {
+        let cluster = Cluster::start(1).await;
+        let client = cluster.client().await;
+        put(&client, "/f", &bytes(4 * PACKET_BYTES), 1, 4 * PACKET_BYTES).await;
+        cluster.node(1).misbehave(Misdeed::FlipByte(2 * PACKET_BYTES as u64 + 5));
+        let (_, blocks) = client.locate(&path("/f"), 0, u64::MAX).await.unwrap();
+        let block = blocks[0].clone();
+        let part = fetch::Part { node: block.nodes[0].clone(), from: 0, to: block.length, block };
+        let mut run = fetch::start(&client, vec![part]).unwrap();
+        // The thread checks what it finds the consumer behind with: the third packet, and its failure is ready.
+        while !waits && run.ready() < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for packet in 0..2 {
+            assert!(matches!(run.next().await, Some(Ok((at, _))) if at == packet * PACKET_BYTES as u64));
+        }
+        assert!(matches!(run.next().await, Some(Err(failure)) if failure.damaged));
+        assert!(run.next().await.is_none(), "nothing comes after a failure");
+    }
+}
+
+#[tokio::test]
 async fn a_lost_block_is_named_and_the_rest_can_be_read() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
