@@ -97,7 +97,11 @@ impl TaskIo for ProcessIo {
         Ok(Box::new(DfsFile::open(client, runtime, path)?))
     }
 
-    fn open_output(&mut self, format: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError> {
+    fn open_output(
+        &mut self,
+        format: OutputFormat,
+        behind: Vec<String>,
+    ) -> Result<Box<dyn OutputSink>, TaskError> {
         let target = if self.spec.work_output.is_empty() {
             Target::Nowhere
         } else {
@@ -106,7 +110,11 @@ impl TaskIo for ProcessIo {
             let (client, runtime) = self.dfs()?;
             Target::Dfs { client, runtime, folder, replication }
         };
-        Ok(Box::new(RecordWriter::new(format, PieceWriter::new(target))))
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(behind, target))))
+    }
+
+    fn cpu_milliseconds(&self) -> u64 {
+        super::process::cpu_milliseconds()
     }
 }
 
