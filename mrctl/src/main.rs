@@ -65,6 +65,8 @@ enum Command {
     Kill(job::look::One),
     /// Take an attempt's slot back
     Preempt(job::preempt::Args),
+    /// Let a paused task go on
+    Resume(job::resume::Args),
     /// Print a job's history, as JSON lines
     History(job::look::One),
     /// List the built-in programs
@@ -107,6 +109,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Logs(args) => job::look::logs(args, &cli.target).await,
         Command::Kill(args) => job::look::kill(args, &cli.target).await,
         Command::Preempt(args) => job::preempt::run(args, &cli.target).await,
+        Command::Resume(args) => job::resume::run(args, &cli.target).await,
         Command::History(args) => job::look::history(args, &cli.target).await,
         Command::Programs(args) => job::look::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
@@ -180,6 +183,9 @@ mod tests {
             "drain node1 --deadline 120s --json",
             "nodes --json",
             "preempt job_7.m3.0 --how split",
+            "preempt job_7.r3.0 --how pause --json",
+            "resume job_7.r3",
+            "resume job_7.r3 --on node2 --json",
             "chaos kill node1 --daemon datanode",
             "chaos restart namenode",
             "bench dfs --size 1GiB --only write,read --json",

@@ -74,7 +74,8 @@ impl World {
             }
             Recall::Pause => {
                 self.bodies[at].checkpoints.insert(attempt);
-                AttemptStatus::Paused { stage, bytes: self.dice.below(1000) }
+                let redo = (self.dice.below(8) == 0).then(|| ("it cannot be saved".into(), Span(self.dice.below(1000))));
+                AttemptStatus::Paused { stage, bytes: self.dice.below(1000), redo }
             }
         }
     }

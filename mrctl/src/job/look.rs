@@ -5,7 +5,7 @@
 use super::{
     follow,
     model::{Attempt, Job, Task},
-    wire,
+    preempted, wire,
 };
 use crate::{locate::Target, output};
 use anyhow::{Result, bail};
@@ -160,6 +160,9 @@ fn print(job: &Job) -> Result<()> {
         );
     }
     row("locality", format!("{} maps beside their input, {} in its rack", job.local_maps, job.rack_maps));
+    if let Some(words) = preempted::summary(&job.preemption) {
+        row("preempted", words);
+    }
     row("input", job.inputs.join(" "));
     row("output", job.output.clone());
     output::print_table(&table)
@@ -173,13 +176,14 @@ pub(crate) async fn tasks(args: One, target: &Target) -> Result<ExitCode> {
     }
     let header = ["ATTEMPT", "STATE", "NODE", "PROGRESS", "TOOK", "NOTE"];
     let mut table = output::table(&header, &[3, 4]);
-    for task in &tasks {
+    for (depth, task) in preempted::tree(&tasks) {
+        let indented = |name: &str| if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() };
         if task.attempts.is_empty() {
-            table.add_row([task.task.clone(), task.state.clone()]);
+            table.add_row([indented(&task.task), task.state.clone()]);
         }
         for attempt in &task.attempts {
             table.add_row([
-                attempt.attempt.clone(),
+                indented(&attempt.attempt),
                 attempt.state.clone(),
                 attempt.tracker.clone(),
                 format!("{:.0}%", attempt.progress * 100.0),
@@ -216,17 +220,18 @@ fn note(task: &Task, attempt: &Attempt) -> String {
     if attempt.speculative {
         notes.push("duplicate of a straggler".into());
     }
+    notes.extend(preempted::note(task, attempt));
     notes.join(", ")
 }
 
 pub(crate) async fn counters(args: One, target: &Target) -> Result<ExitCode> {
     let job = target.jobtracker().await?.job(&args.job).await?;
     if args.json {
-        output::json(&job.counters)?;
+        output::json(&preempted::counters(&job))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = output::table(&[], &[]);
-    for (name, value) in &job.counters {
+    for (name, value) in &preempted::counters(&job) {
         table.add_row([name.clone(), value.to_string()]);
     }
     output::align_right(&mut table, &[1]);

@@ -4,6 +4,8 @@ pub(crate) mod follow;
 pub(crate) mod look;
 pub(crate) mod model;
 pub(crate) mod preempt;
+pub(crate) mod preempted;
+pub(crate) mod resume;
 mod sample;
 pub(crate) mod submit;
 mod tera;
