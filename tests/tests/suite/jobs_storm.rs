@@ -135,6 +135,9 @@ fn weathers_all(seeds: std::ops::Range<u64>, weather: Weather) {
             let stormed = cluster.json(&["job", &id]);
             let cost = &stormed["preemption"];
             println!("seed {seed} {name}: {cost}");
+            let history = cluster.mrctl(&["history", &id]);
+            let lost: Vec<&str> = history.lines().filter(|line| line.contains("checkpoint-lost")).collect();
+            assert!(lost.is_empty(), "seed {seed} {name}: {lost:#?}\n{history}");
             assert!(cluster.output(&output) == *bytes, "seed {seed} {name}: other bytes than in peace");
             assert_eq!(counted(&stormed), counted(job), "seed {seed} {name}");
             let lost = ["bytes_lost", "ms_lost", "checkpoints_lost"].map(|name| cost[name].as_u64().unwrap());
