@@ -74,8 +74,9 @@ impl World {
             }
             Recall::Pause => {
                 self.bodies[at].checkpoints.insert(attempt);
-                let redo = (self.dice.below(8) == 0).then(|| ("it cannot be saved".into(), Span(self.dice.below(1000))));
-                AttemptStatus::Paused { stage, bytes: self.dice.below(1000), redo }
+                let bytes = self.dice.below(1000);
+                let redo = (bytes % 8 == 0).then(|| ("it cannot be saved".into(), Span(bytes)));
+                AttemptStatus::Paused { stage, bytes, redo }
             }
         }
     }
