@@ -6,8 +6,8 @@
 use crate::{
     conf::Conf,
     engine::{
-        MapTask, OutputSink, Progress, Pulse, ReduceEnd, ReduceTask, Scratch, Settings, StopFlag, TaskIo, TaskOutcome,
-        run_map, run_reduce, sample_keys,
+        MapTask, OutputSink, Progress, Pulse, ReduceEnd, ReduceTask, Scratch, Settings, StopFlag, TaskIo,
+        TaskOutcome, run_map, run_reduce, sample_keys,
     },
     error::TaskError,
     fetch::MapFeed,

@@ -110,8 +110,7 @@ const NOBODY: u32 = u32::MAX;
 impl Merge {
     /// Over these runs.
     pub fn open(runs: &[Run], order: SortOrder) -> Result<Self, TaskError> {
-        let lane =
-            |run: &Run| Ok(Lane { run: run.clone(), reader: run.open()?, prefix: 0, over: false });
+        let lane = |run: &Run| Ok(Lane { run: run.clone(), reader: run.open()?, prefix: 0, over: false });
         let lanes = runs.iter().map(lane).collect::<Result<Vec<_>, TaskError>>()?;
         let tree = vec![NOBODY; lanes.len()];
         let mut merge = Self { lanes, tree, order, started: false };

@@ -13,8 +13,8 @@ use crate::{
 use mrlib::task::limits::{PIECES_MAX, check_counters, short_failure, short_status};
 use prost::Message;
 use proto::mr::{
-    MapEvent, PausedState, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, from_task, task_spec,
-    to_task,
+    MapEvent, PausedState, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask,
+    from_task, task_spec, to_task,
 };
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};

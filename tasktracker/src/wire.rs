@@ -117,7 +117,9 @@ fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
         order::Kind::Launch(launch) => {
             let spec = launch.task.ok_or("a launch of nothing")?;
             let from = Some(launch.from).filter(|from| !from.is_empty());
-            let origin = |from: String| Ok::<_, String>(Origin { attempt: of_attempt(&from)?, addr: launch.from_addr });
+            let origin = |from: String| {
+                Ok::<_, String>(Origin { attempt: of_attempt(&from)?, addr: launch.from_addr })
+            };
             Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec), from.map(origin).transpose()?)
         }
         order::Kind::Stop(stop) => Order::Stop(of_attempt(&stop.attempt)?, stop.how(), stop.why),

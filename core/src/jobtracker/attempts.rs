@@ -32,7 +32,8 @@ impl JobTracker {
         let known = self.cluster.attempt(id).filter(|attempt| attempt.tracker == from);
         if known.is_none_or(|attempt| !attempt.state.holds_slot()) {
             let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
-            if matches!(status, AttemptStatus::Paused { .. }) && aside.is_none_or(|aside| aside.attempt != id) {
+            if matches!(status, AttemptStatus::Paused { .. }) && aside.is_none_or(|aside| aside.attempt != id)
+            {
                 // Nobody waits for it any more.
                 self.order(from, Order::Drop(id));
             }

@@ -75,7 +75,7 @@ impl World {
             Recall::Pause => {
                 self.bodies[at].checkpoints.insert(attempt);
                 let bytes = self.dice.below(1000);
-                let redo = (bytes % 8 == 0).then(|| ("it cannot be saved".into(), Span(bytes)));
+                let redo = bytes.is_multiple_of(8).then(|| ("it cannot be saved".into(), Span(bytes)));
                 AttemptStatus::Paused { stage, bytes, redo }
             }
         }

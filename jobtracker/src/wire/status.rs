@@ -98,7 +98,8 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
     };
     let done = |task: &Task| {
         // What is put aside is not lost.
-        let aside = task.checkpoint.and_then(|checkpoint| task.attempts.get(checkpoint.attempt.number as usize));
+        let aside =
+            task.checkpoint.and_then(|checkpoint| task.attempts.get(checkpoint.attempt.number as usize));
         let known = task.trying().chain(aside).map(|attempt| f64::from(attempt.progress.done));
         let furthest = known.fold(0.0, f64::max);
         if task.is_done() { 1.0 } else { furthest }

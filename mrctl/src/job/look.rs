@@ -177,7 +177,8 @@ pub(crate) async fn tasks(args: One, target: &Target) -> Result<ExitCode> {
     let header = ["ATTEMPT", "STATE", "NODE", "PROGRESS", "TOOK", "NOTE"];
     let mut table = output::table(&header, &[3, 4]);
     for (depth, task) in preempted::tree(&tasks) {
-        let indented = |name: &str| if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() };
+        let indented =
+            |name: &str| if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() };
         if task.attempts.is_empty() {
             table.add_row([indented(&task.task), task.state.clone()]);
         }

@@ -50,7 +50,7 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     if task.paused == attempt.attempt {
         let (bytes, on) = (human(task.paused_bytes), &task.paused_on);
         let held = if task.held { ", waits for `mrctl resume`" } else { "" };
-        notes.push(format!("{} of its state on {on}{held}", bytes));
+        notes.push(format!("{bytes} of its state on {on}{held}"));
     }
     (!notes.is_empty()).then(|| notes.join(", "))
 }
@@ -63,7 +63,8 @@ pub(crate) fn summary(of: &Preemption) -> Option<String> {
     }
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
     let each = of.yielding_ms / u64::from((splits + pauses).max(1));
-    let lost_states = if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
+    let lost_states =
+        if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
     Some(format!(
         "{splits} splits, {pauses} pauses, {resumes} resumes ({migrations} elsewhere), {kills} kills; \
          {} in {} conserved, {} in {} lost; slots free after {each} ms, {} put aside{lost_states}",
@@ -127,7 +128,8 @@ mod tests {
         find_tails(&mut tasks);
         let parents: Vec<_> = tasks.iter().map(|task| task.tail_of.as_deref()).collect();
         assert_eq!(parents, [None, None, Some("m0"), Some("m2"), Some("m0"), None]);
-        let listed: Vec<_> = tree(&tasks).into_iter().map(|(depth, task)| (depth, task.task.as_str())).collect();
+        let listed: Vec<_> =
+            tree(&tasks).into_iter().map(|(depth, task)| (depth, task.task.as_str())).collect();
         assert_eq!(listed, [(0, "m0"), (1, "m4"), (1, "m2"), (2, "m3"), (0, "m1"), (0, "r0")]);
     }
 

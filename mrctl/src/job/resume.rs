@@ -8,10 +8,8 @@ use std::process::ExitCode;
 
 /// Let a paused task go on from where it was
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Without --on it goes on where its state lies, or where a slot is free next.\n\n\
-    Examples:\n  mrctl resume job_7.r0\n  mrctl resume job_7.r0 --on node2     its state is shipped there"
-)]
+#[command(after_help = "Without --on it goes on where its state lies, or where a slot is free next.\n\n\
+    Examples:\n  mrctl resume job_7.r0\n  mrctl resume job_7.r0 --on node2     its state is shipped there")]
 pub(crate) struct Args {
     /// A task that was paused, such as job_7.r0 (see `mrctl tasks`)
     task: String,

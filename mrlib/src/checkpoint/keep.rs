@@ -4,7 +4,11 @@
 //! disks for good before `state` appears, and `state` before this returns.
 
 use super::{Held, MEMORY_FILE, STATE_FILE, State, encode, kept};
-use crate::{engine::disk_failed, error::TaskError, segment::{Run, Stored}};
+use crate::{
+    engine::disk_failed,
+    error::TaskError,
+    segment::{Run, Stored},
+};
 use proto::mr;
 use std::{
     fs::{self, File},

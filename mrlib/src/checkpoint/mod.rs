@@ -177,7 +177,8 @@ fn encode(checkpoint: &mr::Checkpoint) -> Vec<u8> {
 
 fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     let length = bytes.len() as u64;
-    let Some((body, crc)) = bytes.split_last_chunk::<CRC_BYTES>().filter(|(body, _)| body.len() >= HEADER_BYTES)
+    let Some((body, crc)) =
+        bytes.split_last_chunk::<CRC_BYTES>().filter(|(body, _)| body.len() >= HEADER_BYTES)
     else {
         return Err(damaged(path, length, "it ends early"));
     };

@@ -4,8 +4,8 @@
 //! something here is this task's own error.
 
 use super::{
-    Held, MEMORY_FILE, MEMORY_PART, RUN_PARTS, STATE_PART, Stage, State, decode, extent_of, find, read, shipped,
-    start_of,
+    Held, MEMORY_FILE, MEMORY_PART, RUN_PARTS, STATE_PART, Stage, State, decode, extent_of, find, read,
+    shipped, start_of,
 };
 use crate::{
     engine::Scratch,
@@ -59,10 +59,10 @@ pub fn take_up(
     ship: &mut Ship<'_>,
 ) -> Result<State, TaskError> {
     let (checkpoint, memory) = if origin.dirs.is_empty() {
-        let bytes = ship.to_memory(STATE_PART, super::BYTES_MAX)?;
+        let bytes = ship.whole(STATE_PART, super::BYTES_MAX)?;
         let checkpoint = decode(&bytes, Path::new(super::STATE_FILE)).map_err(as_spoilt)?;
         let most = checkpoint.memory_bytes;
-        let memory = if most > 0 { ship.to_memory(MEMORY_PART, most)? } else { Vec::new() };
+        let memory = if most > 0 { ship.whole(MEMORY_PART, most)? } else { Vec::new() };
         (checkpoint, memory)
     } else {
         let checkpoint = read(&origin.dirs).map_err(as_spoilt)?;
@@ -136,12 +136,7 @@ fn run(kept: &mr::KeptRun, stored: Stored, extent: Extent) -> Run {
 }
 
 /// Only what is still to be read is shipped: before it the file has a hole.
-fn there(
-    kept: &mr::KeptRun,
-    part: u32,
-    scratch: &Scratch,
-    ship: &mut Ship<'_>,
-) -> Result<Run, TaskError> {
+fn there(kept: &mr::KeptRun, part: u32, scratch: &Scratch, ship: &mut Ship<'_>) -> Result<Run, TaskError> {
     let (extent, coming) = (extent_of(kept), shipped(kept));
     let hole = extent.stored - coming.stored;
     let (file, ()) = scratch.create("shipped", |path| {

@@ -143,9 +143,8 @@ impl<T> Book<T> {
     fn withdrawn(&mut self, map: u32, withdrawn: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(&map) else { return };
         entry.sources.retain(|source| source.attempt != withdrawn);
-        let (State::Queued { attempt }
-        | State::Fetching { attempt }
-        | State::Here(Arrival { attempt, .. })) = &entry.state
+        let (State::Queued { attempt } | State::Fetching { attempt } | State::Here(Arrival { attempt, .. })) =
+            &entry.state
         else {
             return;
         };

@@ -122,11 +122,8 @@ impl<'a> Fetchers<'a> {
     /// What has been fetched, in the order of the maps' places.
     pub(super) fn into_fetched(self) -> impl Iterator<Item = Fetched> {
         let desk = self.desk.into_inner().unwrap_or_else(PoisonError::into_inner);
-        desk.book.into_arrivals().into_iter().map(|Arrival { attempt, place: (root, start), output }| Fetched {
-            attempt,
-            root,
-            start,
-            run: output.into_run(),
+        desk.book.into_arrivals().into_iter().map(|Arrival { attempt, place: (root, start), output }| {
+            Fetched { attempt, root, start, run: output.into_run() }
         })
     }
 

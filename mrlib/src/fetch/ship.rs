@@ -19,6 +19,9 @@ const SILENCE: Duration = Duration::from_secs(30);
 const TRIES: u32 = 7;
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Takes chunks, each with its place in the part.
+pub(crate) type Put<'a> = dyn FnMut(u64, &[u8]) -> Result<(), TaskError> + 'a;
+
 /// The way to a checkpoint on another node.
 pub struct Ship<'a> {
     /// `host:port` of the shuffle server.
@@ -53,7 +56,7 @@ impl<'a> Ship<'a> {
     }
 
     /// A part as a whole, of at most `most` bytes.
-    pub(crate) fn to_memory(&mut self, part: u32, most: u64) -> Result<Vec<u8>, TaskError> {
+    pub(crate) fn whole(&mut self, part: u32, most: u64) -> Result<Vec<u8>, TaskError> {
         let mut bytes = Vec::new();
         self.try_for(part, &|stored, _| stored <= most, &mut |at, chunk| {
             // Begun again, it comes from its start.
@@ -70,7 +73,7 @@ impl<'a> Ship<'a> {
         part: u32,
         stored: u64,
         crc: u32,
-        put: &mut dyn FnMut(u64, &[u8]) -> Result<(), TaskError>,
+        put: &mut Put<'_>,
     ) -> Result<(), TaskError> {
         self.try_for(part, &|coming, sum| (coming, sum) == (stored, crc), put)
     }
@@ -79,7 +82,7 @@ impl<'a> Ship<'a> {
         &mut self,
         part: u32,
         fits: &dyn Fn(u64, u32) -> bool,
-        put: &mut dyn FnMut(u64, &[u8]) -> Result<(), TaskError>,
+        put: &mut Put<'_>,
     ) -> Result<(), TaskError> {
         let mut last = String::new();
         for turn in 0..TRIES {
@@ -103,12 +106,7 @@ impl<'a> Ship<'a> {
         TaskError::Spoilt(format!("{} of {}: {why}", self.attempt, self.addr))
     }
 
-    fn once(
-        &mut self,
-        part: u32,
-        fits: &dyn Fn(u64, u32) -> bool,
-        put: &mut dyn FnMut(u64, &[u8]) -> Result<(), TaskError>,
-    ) -> Result<(), Trouble> {
+    fn once(&mut self, part: u32, fits: &dyn Fn(u64, u32) -> bool, put: &mut Put<'_>) -> Result<(), Trouble> {
         let passing = |error: io::Error| Trouble::Passing(error.to_string());
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
@@ -147,7 +145,8 @@ impl<'a> Ship<'a> {
 
 fn connect(addr: &str) -> io::Result<TcpStream> {
     let unknown = || io::Error::new(io::ErrorKind::NotFound, "no such address");
-    let stream = TcpStream::connect_timeout(&addr.to_socket_addrs()?.next().ok_or_else(unknown)?, CONNECT_TIMEOUT)?;
+    let stream =
+        TcpStream::connect_timeout(&addr.to_socket_addrs()?.next().ok_or_else(unknown)?, CONNECT_TIMEOUT)?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     stream.set_nodelay(true)?;

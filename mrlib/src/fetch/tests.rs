@@ -264,7 +264,9 @@ fn what_is_small_stays_in_memory_and_what_is_not_leaves_with_its_run() {
         shuffle.options.memory = memory;
         let (feed, options, scratch, stop) =
             (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
-        let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("a good server").outputs;
+        let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle)
+            .expect("a good server")
+            .outputs;
         let names: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
         assert_eq!(names, attempts, "in the order of the maps");
         assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), on_disk);
@@ -397,7 +399,8 @@ fn outputs_come_in_the_order_of_their_places() {
     let mut shuffle = Shuffle::new(5, events.collect());
     let (feed, options, scratch, stop) =
         (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
-    let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("a good server").outputs;
+    let runs =
+        fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("a good server").outputs;
     let order: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
     assert_eq!(order, ["job_1.m3.0", "job_1.m4.0", "job_1.m1.0", "job_1.m2.0", "job_1.m0.0"]);
 }

@@ -88,7 +88,8 @@ impl Run {
 
     /// Stored bytes that are still to be read, those of the block at hand included.
     pub fn left(&self) -> u64 {
-        let left = |run: &Self| run.extent.stored - run.start.map_or(0, |start| start.block.min(run.extent.stored));
+        let left =
+            |run: &Self| run.extent.stored - run.start.map_or(0, |start| start.block.min(run.extent.stored));
         self.parts().map(left).sum()
     }
 

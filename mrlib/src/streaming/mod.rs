@@ -199,7 +199,9 @@ impl Reducer for StreamReducer {
         if self.restartable {
             return Carries::State;
         }
-        Carries::Unsaved("its program may keep something from key to key (stream.reducer.restartable is not true)")
+        Carries::Unsaved(
+            "its program may keep something from key to key (stream.reducer.restartable is not true)",
+        )
     }
 
     /// All that the program has to say to the keys that it was given; it keeps nothing else.

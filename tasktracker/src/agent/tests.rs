@@ -39,7 +39,13 @@ fn some(first: u64, maps: &[&str], count: u32) -> MapNews {
 
 impl World {
     fn new() -> Self {
-        let agent = Agent::new(Slots { map: 2, reduce: 1 }, BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), CUT_OFF);
+        let agent = Agent::new(
+            Slots { map: 2, reduce: 1 },
+            BTreeSet::new(),
+            BTreeSet::new(),
+            BTreeSet::new(),
+            CUT_OFF,
+        );
         Self { agent, now: Instant::now() }
     }
 
@@ -99,7 +105,10 @@ fn word(status: &Status) -> &'static str {
 fn an_order_is_taken_once() {
     let mut world = World::online();
     let first = vec![(1, launch("job_1.m0.0"))];
-    assert_eq!(world.orders(0, first.clone()), [Action::Start(attempt("job_1.m0.0"), spec("job_1.m0.0"), None)]);
+    assert_eq!(
+        world.orders(0, first.clone()),
+        [Action::Start(attempt("job_1.m0.0"), spec("job_1.m0.0"), None)]
+    );
     assert_eq!(world.orders(0, first.clone()), []);
     let ended = Event::Ended(attempt("job_1.m0.0"), done());
     assert_eq!(world.on(ended), []);
@@ -260,8 +269,10 @@ fn no_more_run_than_there_are_slots() {
     let ids = ["job_1.m0.0", "job_1.m1.0", "job_1.m2.0", "job_1.r0.0", "job_1.r1.0"];
     let orders = ids.iter().enumerate().map(|(at, id)| (at as u64 + 1, launch(id))).collect();
     let started = world.orders(0, orders);
-    let ids: Vec<Attempt> =
-        started.iter().map(|action| if let Action::Start(id, ..) = action { *id } else { panic!() }).collect();
+    let ids: Vec<Attempt> = started
+        .iter()
+        .map(|action| if let Action::Start(id, ..) = action { *id } else { panic!() })
+        .collect();
     assert_eq!(ids, [attempt("job_1.m0.0"), attempt("job_1.m1.0"), attempt("job_1.r0.0")]);
     let sent = world.beat_after(GAP);
     assert_eq!(told(&sent)[3..], ["job_1.m2.0 killed", "job_1.r1.0 killed"]);

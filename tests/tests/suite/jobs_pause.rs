@@ -167,7 +167,8 @@ fn a_streaming_reducer_pauses_between_keys_if_it_may() {
                  print(f'{last}\\t{n}')\n        n = 0\n    last, n = key, n + 1\n\
                  if last is not None:\n    print(f'{last}\\t{n}')\n";
     fs::write(cluster.path("count.py"), count).unwrap();
-    let program = ["streaming", "--mapper", "tr -s ' ' '\\n'", "--reducer", "python3 count.py", "--file", "count.py"];
+    let program =
+        ["streaming", "--mapper", "tr -s ' ' '\\n'", "--reducer", "python3 count.py", "--file", "count.py"];
     let args = [&program[..], &["--reduces", "1", "--input", "/text"]].concat();
     let plain = cluster.succeed(&[&args[..], &["--output", "/plain"]].concat());
     for restartable in ["true", "false"] {
@@ -178,7 +179,11 @@ fn a_streaming_reducer_pauses_between_keys_if_it_may() {
         let reduce = format!("{job}.r0");
         let aside = pause(&cluster, &reduce, "reduce");
         let note = aside["error"].as_str().unwrap();
-        assert_eq!(note.contains("stream.reducer.restartable is not true"), restartable == "false", "{aside}");
+        assert_eq!(
+            note.contains("stream.reducer.restartable is not true"),
+            restartable == "false",
+            "{aside}"
+        );
         cluster.mrctl(&["resume", &reduce]);
         let ended = end(&cluster, &job);
         assert_eq!(counted(&ended), counted(&plain));

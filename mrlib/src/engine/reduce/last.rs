@@ -115,7 +115,8 @@ impl Work {
             Carries::Nothing => Vec::new(),
             Carries::State => self.reducer.save(&mut self.out, &mut self.context)?,
             Carries::Unsaved(why) => {
-                let (note, lost_ms) = (format!("its last stage begins anew: {why}"), begun.elapsed().as_millis());
+                let (note, lost_ms) =
+                    (format!("its last stage begins anew: {why}"), begun.elapsed().as_millis());
                 let paused = put_aside(task, begun_with, io)?;
                 return Ok(Paused { note, lost_ms: lost_ms as u64, ..paused });
             }

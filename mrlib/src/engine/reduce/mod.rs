@@ -35,7 +35,7 @@ const STAGES: f64 = 3.0;
 /// CPU time of a task over all of its attempts that count.
 pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
 const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
-/// From the word that it is to be put aside until it was, over all pauses.
+/// From the word that it is to be put aside until its state was ready to be written, over all pauses.
 const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
 /// From a task's start until it went on where it was, over all resumes; and what came from other nodes for that.
 const RESUME_COUNTER: &str = "RESUME_MILLISECONDS";
@@ -99,11 +99,11 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
     let memory = settings.sort_memory.unwrap_or_else(|| io.memory_bytes());
     let mut state = take_up(task, io)?;
     if state.stage == Stage::Shuffle {
-        let Shuffled { outputs, all } = shuffle(task, &settings, share(memory, SHUFFLE_PART), &mut state, io)?;
-        let held = outputs.into_iter().map(|Fetched { attempt, root, start, run }| Held {
-            run,
-            map: Some((attempt, root, start)),
-        });
+        let Shuffled { outputs, all } =
+            shuffle(task, &settings, share(memory, SHUFFLE_PART), &mut state, io)?;
+        let held = outputs
+            .into_iter()
+            .map(|Fetched { attempt, root, start, run }| Held { run, map: Some((attempt, root, start)) });
         if !all {
             state.runs = held.collect();
             return put_aside(task, state, io).map(ReduceEnd::Paused);

@@ -13,13 +13,7 @@ use crate::{
 use proptest::prelude::*;
 use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
 use server::Server;
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    fs,
-    path::Path,
-    sync::Mutex,
-};
+use std::{cell::RefCell, collections::BTreeMap, fs, path::Path, sync::Mutex};
 
 const TOKEN: &[u8] = b"secret";
 
@@ -223,9 +217,10 @@ struct Case {
 
 fn job(carries: Carries) -> Job {
     let reducer = move |_: &Conf| Ok(Join { total: 0, carries });
-    Job::map(|_| Ok(NoMap)).reduce(reducer).sort_by(KeyOrder::By(compare)).group_by(KeyOrder::By(|a, b| {
-        a.first().cmp(&b.first())
-    }))
+    Job::map(|_| Ok(NoMap))
+        .reduce(reducer)
+        .sort_by(KeyOrder::By(compare))
+        .group_by(KeyOrder::By(|a, b| a.first().cmp(&b.first())))
 }
 
 impl Case {
@@ -238,7 +233,7 @@ impl Case {
             let path = dir.path().join(&attempt);
             write_map(&path, map, &maps[map]);
             server.add_map(&attempt, &path);
-            let local = map % 3 == 0;
+            let local = map.is_multiple_of(3);
             let available = MapAvailable {
                 attempt: attempt.clone(),
                 shuffle_addr: server.addr.clone(),
@@ -368,11 +363,15 @@ fn harm(dir: &Path, harm: Harm) {
     };
     let lengths = || files.iter().map(|file| fs::metadata(file).unwrap().len());
     let mut at = index.index(lengths().sum::<u64>() as usize) as u64;
-    let (file, _) = files.iter().zip(lengths()).find(|(_, length)| {
-        let found = at < *length;
-        at -= if found { 0 } else { *length };
-        found
-    }).expect("it is within them");
+    let (file, _) = files
+        .iter()
+        .zip(lengths())
+        .find(|(_, length)| {
+            let found = at < *length;
+            at -= if found { 0 } else { *length };
+            found
+        })
+        .expect("it is within them");
     let mut bytes = fs::read(file).unwrap();
     match harm {
         Harm::Cut(_) => bytes.truncate(at as usize),
@@ -383,7 +382,8 @@ fn harm(dir: &Path, harm: Harm) {
 }
 
 fn counted(counters: &BTreeMap<String, u64>) -> BTreeMap<&str, u64> {
-    let names = ["SEEN", "REDUCE_INPUT_GROUPS", "REDUCE_INPUT_RECORDS", "REDUCE_OUTPUT_RECORDS", "OUTPUT_BYTES"];
+    let names =
+        ["SEEN", "REDUCE_INPUT_GROUPS", "REDUCE_INPUT_RECORDS", "REDUCE_OUTPUT_RECORDS", "OUTPUT_BYTES"];
     names.into_iter().map(|name| (name, counters.get(name).copied().unwrap_or(0))).collect()
 }
 
@@ -431,7 +431,7 @@ fn a_reduce_paused_at_every_record_ends_all_the_same() {
             for every in [1, 3, 50] {
                 let turn = |n: u32| Turn {
                     when: if n < 6 { When::Fetched(n as usize) } else { When::Reduced(every) },
-                    elsewhere: n % 2 == 0,
+                    elsewhere: n.is_multiple_of(2),
                     harm: Harm::None,
                 };
                 let turns: Vec<Turn> = (0..250).map(turn).collect();

@@ -184,7 +184,8 @@ fn cut_off_for_long_it_stops_its_tasks_and_says_so() {
 fn a_state_put_aside_is_registered_until_it_is_dropped() {
     let mut world = World::online();
     world.orders(0, vec![(1, launch("job_1.r0.0"))]);
-    let asked = world.orders(0, vec![(2, Order::Stop(attempt("job_1.r0.0"), Recall::Pause, "a slot".into()))]);
+    let asked =
+        world.orders(0, vec![(2, Order::Stop(attempt("job_1.r0.0"), Recall::Pause, "a slot".into()))]);
     assert_eq!(asked, [Action::Ask(attempt("job_1.r0.0"), Recall::Pause, "a slot".into())]);
     let state = PausedState { stage: "merge".into(), bytes: 7, ..PausedState::default() };
     world.on(Event::Ended(attempt("job_1.r0.0"), Ending::Paused(state)));
