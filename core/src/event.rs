@@ -6,6 +6,7 @@ use crate::{
     job::{JobSpec, MapEvent},
     phase::PerPhase,
     task::{AttemptResult, Progress, Recall, Stage},
+    time::Span,
 };
 use std::sync::Arc;
 
@@ -103,6 +104,8 @@ pub enum AttemptStatus {
         stage: Stage,
         /// The size of what it put aside.
         bytes: u64,
+        /// Why its last stage is done again from the beginning, and how long it was at that; most often None.
+        redo: Option<(String, Span)>,
     },
     /// The state that it was to take up is gone or damaged.
     Spoilt(String),

@@ -9,7 +9,7 @@ use crate::{
     phase::PerPhase,
     plan::Why,
     task::{AttemptResult, Recall, Stage},
-    time::Time,
+    time::{Span, Time},
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -91,4 +91,6 @@ pub enum Fact {
     /// Records of the journal were lost, and with them which numbers they gave out: starts and jobs go on above
     /// these.
     NumbersSkipped { epoch: u64, job: u32 },
+    /// A reduce that was paused does its last stage again, and was so long at it in vain.
+    StageLost { attempt: AttemptId, why: String, time: Span },
 }

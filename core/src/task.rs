@@ -129,6 +129,8 @@ pub struct Checkpoint {
     pub stage: Stage,
     /// How large it is.
     pub bytes: u64,
+    /// What had been read for it.
+    pub bytes_in: u64,
 }
 
 /// How far an attempt is, as its tracker last said.

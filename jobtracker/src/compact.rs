@@ -23,6 +23,7 @@ pub(crate) fn job_of(fact: &Fact) -> Option<JobId> {
         | Fact::AttemptRecalled { attempt, .. }
         | Fact::MapSplit { attempt, .. }
         | Fact::AttemptPaused { attempt, .. }
+        | Fact::StageLost { attempt, .. }
         | Fact::CheckpointLost { attempt, .. }
         | Fact::AttemptSucceeded { attempt, .. }
         | Fact::AttemptFailed { attempt, .. }

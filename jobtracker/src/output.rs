@@ -77,13 +77,22 @@ pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
     format!("{}/{WORK}/{}/{attempt}", job.spec.output, job.id)
 }
 
+/// The folders that an attempt's pieces may lie in: its own, and those of the paused attempts that it goes on from.
+fn own_folders(cluster: &Cluster, job: &Job, attempt: AttemptId) -> Vec<String> {
+    let before = |id: &AttemptId| cluster.attempt(*id).and_then(|attempt| attempt.from);
+    let line = std::iter::successors(Some(attempt), before);
+    line.map(|attempt| work_folder(job, attempt) + "/").collect()
+}
+
 /// An attempt that says it has written outside its own folder has failed: its pieces will be moved by name.
 pub(crate) fn judge(cluster: &Cluster, reports: &mut [AttemptReport]) {
     for AttemptReport { attempt, status } in reports {
         let (AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result)) = status else { continue };
         let Some(job) = cluster.job(attempt.job()) else { continue };
-        let own = work_folder(job, *attempt) + "/";
-        let is_inside = |piece: &str| DfsPath::parse(piece).is_ok_and(|path| path.as_str().starts_with(&own));
+        let own = own_folders(cluster, job, *attempt);
+        let is_inside = |piece: &str| {
+            DfsPath::parse(piece).is_ok_and(|path| own.iter().any(|own| path.as_str().starts_with(own)))
+        };
         if let Some(piece) = result.pieces.iter().find(|piece| !is_inside(piece)) {
             *status = AttemptStatus::Failed(format!("reported output in {piece}, which is not its own"));
         }

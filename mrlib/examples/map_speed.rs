@@ -43,7 +43,7 @@ impl TaskIo for Here {
         Ok(Box::new(LocalFile::open(Path::new(path))?))
     }
 
-    fn open_output(&mut self, _: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError> {
+    fn open_output(&mut self, _: OutputFormat, _: Vec<String>) -> Result<Box<dyn OutputSink>, TaskError> {
         Err("these jobs have reduces".into())
     }
 }

@@ -46,6 +46,18 @@ pub trait Mapper: Send {
     }
 }
 
+/// What a reducer keeps from one key group to the next. It decides how a reduce can be paused between two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carries {
+    /// Nothing: another one, made anew, goes on as well.
+    Nothing,
+    /// Something that `save` gives out and `restore` takes in.
+    State,
+    /// Something that it cannot give out, and why. A reduce that is paused then does its last stage again from the
+    /// beginning; what was fetched and merged is kept.
+    Unsaved(&'static str),
+}
+
 /// Turns a key and its values into output. Also serves as combiner, which must then put out pairs of the kind
 /// that it takes in, and may run any number of times.
 pub trait Reducer: Send {
@@ -73,6 +85,22 @@ pub trait Reducer: Send {
 
     /// The end of the task's input. Not called on a combiner.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
+        Ok(())
+    }
+
+    /// What it keeps from one key group to the next. One that keeps anything must say so.
+    fn carries(&self) -> Carries {
+        Carries::Nothing
+    }
+
+    /// For [`Carries::State`], between two key groups: what another one needs to go on. What it has held back for output
+    /// it may also put out now. It gets no more keys after that.
+    fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
+        Ok(Vec::new())
+    }
+
+    /// For [`Carries::State`], before its first key: what `save` gave out, never changed.
+    fn restore(&mut self, _state: &[u8]) -> Result<(), TaskError> {
         Ok(())
     }
 }

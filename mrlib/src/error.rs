@@ -39,6 +39,9 @@ pub enum TaskError {
         /// What does not add up.
         why: &'static str,
     },
+    /// The state of a paused attempt, to be taken up, is gone or not what was put aside.
+    #[error("what was put aside cannot be taken up: {0}")]
+    Spoilt(String),
     /// The tracker said stop.
     #[error("stopped: {0}")]
     Stopped(String),

@@ -1,6 +1,7 @@
 //! What a job author uses ([`Mapper`], [`Reducer`], [`Job`]), and the engine that runs tasks.
 
 pub mod api;
+pub mod checkpoint;
 pub mod conf;
 pub mod context;
 pub mod engine;
@@ -22,7 +23,7 @@ pub mod streaming;
 pub mod task;
 pub mod typed;
 
-pub use api::{Emit, KeyOrder, Mapper, Pair, Partitioner, Pass, Reducer, Values};
+pub use api::{Carries, Emit, KeyOrder, Mapper, Pair, Partitioner, Pass, Reducer, Values};
 pub use conf::Conf;
 pub use context::{Context, Counter};
 pub use error::TaskError;

@@ -6,8 +6,8 @@
 use crate::{
     conf::Conf,
     engine::{
-        MapTask, OutputSink, Progress, Pulse, ReduceTask, Scratch, Settings, StopFlag, TaskIo, TaskOutcome,
-        run_map, run_reduce, sample_keys,
+        MapTask, OutputSink, Progress, Pulse, ReduceEnd, ReduceTask, Scratch, Settings, StopFlag, TaskIo,
+        TaskOutcome, run_map, run_reduce, sample_keys,
     },
     error::TaskError,
     fetch::MapFeed,
@@ -266,9 +266,14 @@ impl Work<'_> {
             token: Vec::new(),
             // Nobody runs the map again here.
             unfetched: Arc::new(move |attempt: &str| stop.set(format!("the output of {attempt} is damaged"))),
+            aside: Vec::new(),
+            from: None,
         };
         let mut io = self.io(&format!("r{index}"), self.temporary.join(part('r', index)))?;
-        run_reduce(self.job, &task, &mut io)
+        match run_reduce(self.job, &task, &mut io)? {
+            ReduceEnd::Done(outcome) => Ok(outcome),
+            ReduceEnd::Paused(_) => Err("a reduce was put aside where there is nobody to take it up".into()),
+        }
     }
 
     /// Moves the parts into place.
@@ -328,8 +333,12 @@ impl TaskIo for LocalIo {
         Ok(Box::new(LocalFile::open(Path::new(path))?))
     }
 
-    fn open_output(&mut self, format: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError> {
+    fn open_output(
+        &mut self,
+        format: OutputFormat,
+        behind: Vec<String>,
+    ) -> Result<Box<dyn OutputSink>, TaskError> {
         let target = Target::Local(self.part.clone());
-        Ok(Box::new(RecordWriter::new(format, PieceWriter::new(target))))
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(behind, target))))
     }
 }

@@ -16,7 +16,7 @@ use std::{cmp::Ordering, ops::Range};
 mod tests;
 
 /// Records between two calls of a `step`.
-const STEP_RECORDS: u32 = 4096;
+const STEP_RECORDS: u32 = if cfg!(test) { 3 } else { 4096 };
 
 /// How records are sorted: by key, perhaps then by the bytes of the value.
 #[derive(Debug, Clone, Copy, Default)]
@@ -97,6 +97,8 @@ pub struct Merge {
 
 #[derive(Debug)]
 struct Lane {
+    /// What is read, and what comes after it.
+    run: Run,
     reader: SegmentReader,
     prefix: u64,
     over: bool,
@@ -106,11 +108,12 @@ struct Lane {
 const NOBODY: u32 = u32::MAX;
 
 impl Merge {
-    /// Over these readers, none of which has been moved yet.
-    pub fn new(readers: Vec<SegmentReader>, order: SortOrder) -> Result<Self, TaskError> {
-        let lane = |reader| Lane { reader, prefix: 0, over: false };
-        let tree = vec![NOBODY; readers.len()];
-        let mut merge = Self { lanes: readers.into_iter().map(lane).collect(), tree, order, started: false };
+    /// Over these runs.
+    pub fn open(runs: &[Run], order: SortOrder) -> Result<Self, TaskError> {
+        let lane = |run: &Run| Ok(Lane { run: run.clone(), reader: run.open()?, prefix: 0, over: false });
+        let lanes = runs.iter().map(lane).collect::<Result<Vec<_>, TaskError>>()?;
+        let tree = vec![NOBODY; lanes.len()];
+        let mut merge = Self { lanes, tree, order, started: false };
         for at in 0..merge.lanes.len() {
             merge.lanes[at].advance(order)?;
         }
@@ -118,11 +121,6 @@ impl Merge {
             merge.replay(at);
         }
         Ok(merge)
-    }
-
-    /// Over these runs, opened here.
-    pub fn open(runs: &[Run], order: SortOrder) -> Result<Self, TaskError> {
-        Self::new(runs.iter().map(Run::open).collect::<Result<_, _>>()?, order)
     }
 
     /// Lets `lane` play from its leaf to the root.
@@ -159,6 +157,13 @@ impl Merge {
         order.then(a.cmp(&b)) == Ordering::Less
     }
 
+    /// What is left of each run; None for those that are at their end. The record that `key` and `value` lend counts as
+    /// not read yet.
+    pub fn left(&self) -> Vec<Option<Run>> {
+        let left = |lane: &Lane| Run { start: Some(lane.reader.place()), ..lane.run.clone() };
+        self.lanes.iter().map(|lane| (!lane.over).then(|| left(lane))).collect()
+    }
+
     fn winner(&self) -> &SegmentReader {
         &self.lanes[self.tree[0] as usize].reader
     }
@@ -167,11 +172,25 @@ impl Merge {
 impl Lane {
     #[inline]
     fn advance(&mut self, order: SortOrder) -> Result<(), TaskError> {
-        self.over = !self.reader.next()?;
+        self.over = !self.reader.next()? && !self.next_part()?;
         if !self.over {
             self.prefix = order.prefix(self.reader.key());
         }
         Ok(())
+    }
+
+    /// To the first record of the next part that has any.
+    #[cold]
+    fn next_part(&mut self) -> Result<bool, TaskError> {
+        while !self.run.more.is_empty() {
+            let next = self.run.more.remove(0);
+            self.run = Run { more: std::mem::take(&mut self.run.more), ..next };
+            self.reader = self.run.open()?;
+            if self.reader.next()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn record(&self) -> (&[u8], &[u8]) {
@@ -240,37 +259,88 @@ pub(crate) fn next_pass(sizes: &[u64], factor: usize) -> Option<Range<usize>> {
     Some(best.1..best.1 + width)
 }
 
+/// What `merge_down` came to.
+#[derive(Debug)]
+pub struct Fewer {
+    /// In their old order.
+    pub runs: Vec<Run>,
+    /// The pass that was left off, if one was.
+    pub open: Option<OpenPass>,
+    /// Whether they are few enough; if not, it was told to leave off.
+    pub enough: bool,
+}
+
+/// A pass that was left off: one run is what it has made so far, of so many that come right behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenPass {
+    /// Which run it has made.
+    pub made: usize,
+    /// How many it still reads.
+    pub rest: usize,
+}
+
 /// Runs, made fewer: while there are more than `factor`, the smallest neighbours are merged into new ones in scratch
 /// folders. What a merge makes is removed when its last `Run` is gone. `step` is called now and then (stop flag,
-/// progress).
+/// progress); if it says false, the pass at hand is left off. Given back, it is gone on with: nothing is done twice.
 pub fn merge_down(
     mut runs: Vec<Run>,
+    mut open: Option<OpenPass>,
     order: SortOrder,
     factor: usize,
     compress: bool,
     scratch: &Scratch,
-    step: &mut dyn FnMut() -> Result<(), TaskError>,
-) -> Result<Vec<Run>, TaskError> {
-    let sizes = |runs: &[Run]| runs.iter().map(|run| run.extent.stored).collect::<Vec<_>>();
-    while let Some(pass) = next_pass(&sizes(&runs), factor) {
-        let (file, index) = scratch.create("merged", |path| {
-            let mut writer = SegmentWriter::create(path, 1, compress)?;
-            let mut merge = Merge::open(&runs[pass.clone()], order)?;
-            let mut count = 0;
-            while merge.next()? {
-                writer.append(0, merge.key(), merge.value())?;
-                count += 1;
-                if count % STEP_RECORDS == 0 {
-                    step()?;
-                }
-            }
-            writer.finish()
-        })?;
-        let name = file.path().display().to_string().into();
-        let merged = Run { stored: Stored::Scratch(file), extent: index.extents[0], name, verified: false };
-        runs.splice(pass, [merged]);
+    step: &mut dyn FnMut() -> Result<bool, TaskError>,
+) -> Result<Fewer, TaskError> {
+    let sizes = |runs: &[Run]| runs.iter().map(Run::left).collect::<Vec<_>>();
+    loop {
+        let pass = match open {
+            Some(OpenPass { made, rest }) => made + 1..made + 1 + rest,
+            None => match next_pass(&sizes(&runs), factor) {
+                Some(pass) => pass,
+                None => return Ok(Fewer { runs, open, enough: true }),
+            },
+        };
+        if !step()? {
+            return Ok(Fewer { runs, open, enough: false });
+        }
+        let (made, rest) = merge_pass(&runs[pass.clone()], order, compress, scratch, step)?;
+        let (at, made) = match open.take() {
+            Some(OpenPass { made: at, .. }) => (at, runs[at].clone().followed_by(made)),
+            None => (pass.start, made),
+        };
+        let left = rest.len();
+        runs.splice(at..pass.end, std::iter::once(made).chain(rest));
+        if left > 0 {
+            open = Some(OpenPass { made: at, rest: left });
+            return Ok(Fewer { runs, open, enough: false });
+        }
     }
-    Ok(runs)
+}
+
+/// Merges runs into one, in a scratch folder; what is left of them if `step` says false.
+fn merge_pass(
+    runs: &[Run],
+    order: SortOrder,
+    compress: bool,
+    scratch: &Scratch,
+    step: &mut dyn FnMut() -> Result<bool, TaskError>,
+) -> Result<(Run, Vec<Run>), TaskError> {
+    let (file, (index, rest)) = scratch.create("merged", |path| {
+        let mut writer = SegmentWriter::create(path, 1, compress)?;
+        let mut merge = Merge::open(runs, order)?;
+        let (mut count, mut rest) = (0, Vec::new());
+        while merge.next()? {
+            if count > 0 && count % STEP_RECORDS == 0 && !step()? {
+                rest = merge.left().into_iter().flatten().collect();
+                break;
+            }
+            writer.append(0, merge.key(), merge.value())?;
+            count += 1;
+        }
+        Ok((writer.finish()?, rest))
+    })?;
+    let name = file.path().display().to_string().into();
+    Ok((Run::new(Stored::Scratch(file), index.extents[0], name), rest))
 }
 
 /// Cuts sorted records into groups of keys that are equal under `grouping`.
@@ -314,10 +384,7 @@ impl<C: Cursor> Groups<C> {
         if self.state == State::Fresh {
             self.state = if self.cursor.next()? { State::Past } else { State::Over };
         }
-        while !matches!(self.state, State::Past | State::Over) {
-            self.values().advance()?;
-        }
-        if self.state == State::Over {
+        if !self.settle()? {
             return Ok(None);
         }
         self.first.clear();
@@ -340,6 +407,20 @@ impl<C: Cursor> Groups<C> {
     /// Records given out or passed over so far.
     pub fn records(&self) -> u64 {
         self.records
+    }
+
+    /// Passes over what is left of the group at hand; whether another one follows. If so, the cursor is at its first
+    /// record, which has not been given out.
+    pub fn settle(&mut self) -> Result<bool, TaskError> {
+        while !matches!(self.state, State::Past | State::Over) {
+            self.values().advance()?;
+        }
+        Ok(self.state == State::Past)
+    }
+
+    /// What is grouped.
+    pub fn cursor(&self) -> &C {
+        &self.cursor
     }
 }
 

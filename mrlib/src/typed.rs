@@ -50,7 +50,7 @@
 //! ```
 
 use crate::{
-    api::{Emit, Mapper, Reducer, Values},
+    api::{Carries, Emit, Mapper, Reducer, Values},
     context::Context,
     error::{TaskError, shown},
 };
@@ -256,6 +256,21 @@ pub trait TypedReducer: Send {
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }
+
+    /// As [`Reducer::carries`].
+    fn carries(&self) -> Carries {
+        Carries::Nothing
+    }
+
+    /// As [`Reducer::save`].
+    fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
+        Ok(Vec::new())
+    }
+
+    /// As [`Reducer::restore`].
+    fn restore(&mut self, _state: &[u8]) -> Result<(), TaskError> {
+        Ok(())
+    }
 }
 
 /// A combiner that makes one value of two.
@@ -355,6 +370,18 @@ impl<T: TypedReducer> Reducer for Typed<T> {
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         self.program.finish(out, context)
+    }
+
+    fn carries(&self) -> Carries {
+        self.program.carries()
+    }
+
+    fn save(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<Vec<u8>, TaskError> {
+        self.program.save(out, context)
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), TaskError> {
+        self.program.restore(state)
     }
 }
 

@@ -5,7 +5,8 @@
 //! ended, with the last lines of its stderr.
 
 use crate::{
-    agent::{Ending, Event, MapNews},
+    agent::{Ending, Event, MapNews, Origin},
+    aside,
     disks::{Disks, Work},
     fetch::Fetcher,
     held::Held,
@@ -64,21 +65,28 @@ impl Nursery {
         self: &Arc<Self>,
         attempt: Attempt,
         spec: Box<TaskSpec>,
+        from: Option<Origin>,
     ) -> mpsc::UnboundedSender<Command> {
         let (commands, receiver) = mpsc::unbounded_channel();
         let nursery = self.clone();
         tokio::spawn(async move {
-            let ending = match nursery.live(attempt, *spec, receiver).await {
+            let ending = match nursery.live(attempt, *spec, from, receiver).await {
                 Ending::Failed(words) => Ending::Failed(short_failure(words)),
                 Ending::Killed(words) => Ending::Killed(short_failure(words)),
-                done @ Ending::Succeeded { .. } => done,
+                good => good,
             };
             nursery.events.send(Event::Ended(attempt, ending)).await.ok();
         });
         commands
     }
 
-    async fn live(&self, attempt: Attempt, spec: TaskSpec, mut commands: Commands) -> Ending {
+    async fn live(
+        &self,
+        attempt: Attempt,
+        spec: TaskSpec,
+        from: Option<Origin>,
+        mut commands: Commands,
+    ) -> Ending {
         let (mut news, mut asked) = (Vec::new(), None);
         let files = {
             let fetching = self.fetcher.files(attempt.job, &spec);
@@ -126,7 +134,7 @@ impl Nursery {
             };
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let outputs = if makes_output(attempt, &spec) { &work.outputs[..] } else { &[] };
-        let start = TaskStart {
+        let mut start = TaskStart {
             work_dir: text(&work.own),
             scratch_dirs: work.scratch.iter().map(text).collect(),
             memory_bytes: self.memory_bytes,
@@ -134,7 +142,11 @@ impl Nursery {
             other_map_outputs: outputs.iter().skip(1).map(text).collect(),
             stay: may_stay(&spec),
             spec: Some(spec),
+            ..TaskStart::default()
         };
+        if attempt.phase == Phase::Reduce {
+            aside::prepare(&mut start, &work, from.as_ref(), &self.held);
+        }
         let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
         if let Some(why) = trouble {
             talk.break_off(why);
@@ -186,11 +198,16 @@ impl Nursery {
         let concluding = tokio::task::spawn_blocking(move || {
             let (ending, output) = match outcome {
                 Outcome::Done(result) => succeed(result, makes_output, &work),
+                Outcome::Paused(state) => (aside::conclude(attempt, state, &work, &held), None),
+                Outcome::Spoilt(why) => (Ending::Spoilt(why), None),
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
                 Outcome::Broken(how) => (speechless(with_stderr(how, &work.own), &disks, &work), None),
                 Outcome::Ended(status) => (speechless(last_words(status, &work.own), &disks, &work), None),
                 Outcome::Stopped(why) => (Ending::Killed(why), None),
             };
+            if attempt.phase == Phase::Reduce && !matches!(ending, Ending::Paused(_)) {
+                disks.drop_aside(attempt);
+            }
             disks.end_work(&work, output.as_ref().map(|(path, _)| path.as_path()), log_max);
             if let Some((path, index)) = output {
                 held.add(attempt, path, index);

@@ -6,14 +6,15 @@
 //! warm/N/                        of an idle process: becomes its attempt's folder, by a rename
 //! jobs/JOB/work/ATTEMPT/         current folder, spills, stdout, stderr
 //! jobs/JOB/output/ATTEMPT.out    map output, and its .index
+//! jobs/JOB/aside/ATTEMPT/        what a paused reduce has put aside (mrlib's `checkpoint`), perhaps on several disks
 //! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in one of the folders
 //! jobs/JOB/token                 the job's shuffle token, in one of the folders
 //! logs/ATTEMPT/{stdout,stderr}
 //! ```
 //!
 //! What holds: names come from typed ids; what we did not make is not touched; a full or failing folder is left
-//! alone for a while. Deliberately absent: fsync, but for the incarnation. What a power cut takes is made again by
-//! running the map again.
+//! alone for a while. Deliberately absent: fsync, but for the incarnation and what tasks put aside. What else a power cut
+//! takes is made again by running the map again.
 
 mod sweep;
 #[cfg(test)]
@@ -231,11 +232,13 @@ impl Disks {
         let name = format!("{attempt}.out");
         let mut outputs = vec![output.join(&name)];
         let mut scratch = vec![own.clone()];
+        let mut asides = vec![self.aside(disk, attempt)];
         for other in (0..self.all.len()).filter(|other| *other != disk && self.usable(*other)) {
             let path = job(other).join("work").join(attempt.to_string());
             // A disk that will not is done without.
             if make(other, &path).is_ok() {
                 scratch.push(path);
+                asides.push(self.aside(other, attempt));
                 let output = job(other).join("output");
                 if make(other, &output).is_ok() {
                     outputs.push(output.join(&name));
@@ -243,7 +246,20 @@ impl Disks {
             }
         }
         self.all[disk].load.fetch_add(1, Ordering::Relaxed);
-        Ok(Work { attempt, disk, own, scratch, outputs })
+        Ok(Work { attempt, disk, own, scratch, outputs, asides })
+    }
+
+    /// Where an attempt puts its state aside on a disk.
+    fn aside(&self, disk: usize, attempt: Attempt) -> PathBuf {
+        self.job_folder(disk, attempt.job).join("aside").join(attempt.to_string())
+    }
+
+    /// Deletes what an attempt put aside, whole or not.
+    pub(crate) fn drop_aside(&self, attempt: Attempt) {
+        for disk in 0..self.all.len() {
+            let path = self.aside(disk, attempt);
+            warn(&path, "remove", remove_tree(&path));
+        }
     }
 
     fn failed(&self, disk: usize, path: &Path, source: io::Error) -> DiskError {
@@ -346,6 +362,8 @@ pub(crate) struct Work {
     pub(crate) scratch: Vec<PathBuf>,
     /// Where a map may put its output, best first.
     pub(crate) outputs: Vec<PathBuf>,
+    /// Where a reduce may put its state aside, one a disk; not made before they are needed.
+    pub(crate) asides: Vec<PathBuf>,
 }
 
 /// Whether an error says that a disk is full.

@@ -97,9 +97,9 @@ impl Driver {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Start(attempt, spec) => {
-                tracing::debug!(%attempt, "starting");
-                let child = self.nursery.start(attempt, spec);
+            Action::Start(attempt, spec, from) => {
+                tracing::debug!(%attempt, ?from, "starting");
+                let child = self.nursery.start(attempt, spec, from);
                 self.children.insert(attempt, child);
             }
             Action::Kill(attempt, why) => {
@@ -114,9 +114,10 @@ impl Driver {
                 news.events = news.events.into_iter().map(|event| self.localised(event)).collect();
                 self.command(reduce, Command::News(news));
             }
+            Action::Drop(attempt) => self.drop_checkpoint(attempt),
             Action::Clean(job) => self.clean(job),
-            Action::Register { attempts, outputs, jobs } => {
-                self.send(wire::register(&self.who, attempts, &outputs, &jobs));
+            Action::Register { attempts, outputs, checkpoints, jobs } => {
+                self.send(wire::register(&self.who, attempts, &outputs, &checkpoints, &jobs));
             }
             Action::Beat(heartbeat) => self.send(wire::heartbeat(heartbeat)),
             Action::Exit(words) => {
@@ -152,6 +153,13 @@ impl Driver {
             map.local_path = path.to_string_lossy().into_owned();
         }
         event
+    }
+
+    fn drop_checkpoint(&self, attempt: Attempt) {
+        tracing::debug!(%attempt, "what it put aside is deleted");
+        self.nursery.held.drop_checkpoint(attempt);
+        let disks = self.nursery.disks.clone();
+        tokio::task::spawn_blocking(move || disks.drop_aside(attempt));
     }
 
     fn clean(&self, job: Job) {

@@ -1,4 +1,4 @@
-//! Which map outputs are here, where each partition lies in them, and the tokens that open them.
+//! Which map outputs and checkpoints are here, where each partition lies in them, and the tokens that open them.
 //!
 //! Indexes are read once and kept, up to a bound: of a large job there may be more than memory should hold.
 
@@ -30,6 +30,8 @@ pub(crate) struct Held {
 #[derive(Debug, Default)]
 struct Inner {
     outputs: HashMap<Attempt, PathBuf>,
+    /// States put aside, and the folders of each.
+    checkpoints: HashMap<Attempt, Vec<PathBuf>>,
     tokens: HashMap<Job, Vec<u8>>,
 }
 
@@ -66,11 +68,35 @@ impl Indexes {
 impl Held {
     /// With what an earlier start left.
     pub(crate) fn new(found: Found) -> Self {
-        let (outputs, tokens) = (found.outputs.into_iter().collect(), found.tokens.into_iter().collect());
-        Self { inner: RwLock::new(Inner { outputs, tokens }), indexes: Mutex::default() }
+        let inner = Inner {
+            outputs: found.outputs.into_iter().collect(),
+            checkpoints: found.checkpoints.into_iter().collect(),
+            tokens: found.tokens.into_iter().collect(),
+        };
+        Self { inner: RwLock::new(inner), indexes: Mutex::default() }
     }
 
-    /// All of them.
+    /// All whose state is put aside here.
+    pub(crate) fn checkpoints(&self) -> BTreeSet<Attempt> {
+        self.inner.read().checkpoints.keys().copied().collect()
+    }
+
+    /// The folders of an attempt's state.
+    pub(crate) fn checkpoint(&self, attempt: Attempt) -> Option<Vec<PathBuf>> {
+        self.inner.read().checkpoints.get(&attempt).cloned()
+    }
+
+    /// One more.
+    pub(crate) fn add_checkpoint(&self, attempt: Attempt, dirs: Vec<PathBuf>) {
+        self.inner.write().checkpoints.insert(attempt, dirs);
+    }
+
+    /// It is not to be used any more.
+    pub(crate) fn drop_checkpoint(&self, attempt: Attempt) {
+        self.inner.write().checkpoints.remove(&attempt);
+    }
+
+    /// All map outputs.
     pub(crate) fn attempts(&self) -> BTreeSet<Attempt> {
         self.inner.read().outputs.keys().copied().collect()
     }
@@ -122,6 +148,7 @@ impl Held {
     pub(crate) fn forget(&self, job: Job) {
         let mut inner = self.inner.write();
         inner.outputs.retain(|attempt, _| attempt.job != job);
+        inner.checkpoints.retain(|attempt, _| attempt.job != job);
         inner.tokens.remove(&job);
         drop(inner);
         self.indexes.lock().forget(job);

@@ -19,6 +19,7 @@
 //! nothing a task says ends more than its attempt. Deliberately absent: any opinion on what should run.
 
 pub mod agent;
+mod aside;
 mod child;
 mod disks;
 mod driver;
@@ -278,7 +279,13 @@ fn assemble(
     let (alarm, alarms) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
-        agent: Agent::new(who.slots, held.attempts(), jobs, config.tasktracker.cut_off_after.0),
+        agent: Agent::new(
+            who.slots,
+            held.attempts(),
+            held.checkpoints(),
+            jobs,
+            config.tasktracker.cut_off_after.0,
+        ),
         who: who.clone(),
         jobtracker: config.cluster.jobtracker.clone(),
         nursery: Arc::new(nursery),

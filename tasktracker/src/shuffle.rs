@@ -1,13 +1,17 @@
-//! The shuffle server: reduces fetch their partitions of map output from here.
+//! The shuffle server: reduces fetch their partitions of map output from here, and parts of what a paused reduce has put
+//! aside (a reduce's attempt, and the number of a part).
 //!
 //! The protocol is mrlib's (`fetch::wire`); the stored bytes go out by sendfile. Several requests may follow one
 //! another on a connection, which has a thread of its own. Bounded: over the limit a connection is told "busy", as
 //! is one that this tracker's own lack of files or memory hits: that is no fault of the output. The index is
 //! verified here; the bytes are by the reader, against the crc it was given.
 
-use crate::{held::Held, ids::Attempt};
+use crate::{
+    held::Held,
+    ids::{Attempt, Phase},
+};
 use mrlib::{
-    TaskError,
+    TaskError, checkpoint,
     fetch::wire::{BUSY, DAMAGED, NOT_FOUND, REFUSED, REQUEST_BYTES_MAX, Request, coming, refusal},
     segment::Extent,
 };
@@ -124,19 +128,26 @@ impl Shuffle {
             return Err((REFUSED, format!("the token does not open {}", attempt.job)));
         }
         let missing = || (NOT_FOUND, format!("no output of {attempt} here"));
-        let path = self.held.output(attempt).ok_or_else(missing)?;
         let unreadable = |error: &io::Error, words: String| match error.kind() {
             io::ErrorKind::NotFound => missing(),
             _ if is_own_trouble(error) => (BUSY, words),
             _ => (DAMAGED, words),
         };
-        let extents = self.held.extents(attempt, &path).map_err(|error| match &error {
+        let unusable = |error: TaskError| match &error {
             TaskError::Io { source, .. } => unreadable(source, error.to_string()),
             _ => (DAMAGED, error.to_string()),
-        })?;
-        let extent = extents.get(partition as usize).copied().ok_or_else(|| {
-            (NOT_FOUND, format!("output of {attempt} has {} partitions, not {partition}", extents.len()))
-        })?;
+        };
+        let (path, extent) = if attempt.phase == Phase::Reduce {
+            let dirs = self.held.checkpoint(attempt).ok_or_else(missing)?;
+            checkpoint::part(&dirs, partition).map_err(unusable)?
+        } else {
+            let path = self.held.output(attempt).ok_or_else(missing)?;
+            let extents = self.held.extents(attempt, &path).map_err(unusable)?;
+            let extent = extents.get(partition as usize).copied().ok_or_else(|| {
+                (NOT_FOUND, format!("output of {attempt} has {} partitions, not {partition}", extents.len()))
+            })?;
+            (path, extent)
+        };
         let broken = |error: io::Error| unreadable(&error, error.to_string());
         let file = File::open(&path).map_err(broken)?;
         let length = file.metadata().map_err(broken)?.len();

@@ -14,8 +14,8 @@ use crate::{
 use mrlib::task::limits::{PIECES_MAX, check_counters, short_failure, short_status};
 use prost::Message;
 use proto::mr::{
-    MapEvent, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, from_task, task_spec,
-    to_task,
+    MapEvent, PausedState, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask,
+    from_task, task_spec, to_task,
 };
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
@@ -34,6 +34,10 @@ const NAME_CHARS: usize = 64;
 pub(crate) enum Outcome {
     /// All its work is done.
     Done(TaskResult),
+    /// It has put its state aside.
+    Paused(PausedState),
+    /// It could not take up what another attempt put aside.
+    Spoilt(String),
     /// Its own words.
     Failed(String),
     /// We ended it, because it did not keep to the rules.
@@ -196,11 +200,24 @@ impl Talk {
                 }
             },
             // What comes after the last word is none.
-            Some(from_task::Kind::Done(_) | from_task::Kind::Failed(_)) if self.word.is_some() => {}
+            Some(
+                from_task::Kind::Done(_)
+                | from_task::Kind::Failed(_)
+                | from_task::Kind::Paused(_)
+                | from_task::Kind::Spoilt(_),
+            ) if self.word.is_some() => {}
             Some(from_task::Kind::Done(result)) => match check(&result) {
                 Ok(()) => self.last_word(from_task::Kind::Done(result)),
                 Err(why) => self.break_off(why),
             },
+            Some(from_task::Kind::Paused(mut state)) => {
+                state.stage = state.stage.chars().take(NAME_CHARS).collect();
+                state.note = short_status(state.note);
+                self.last_word(from_task::Kind::Paused(state));
+            }
+            Some(from_task::Kind::Spoilt(words)) => {
+                self.last_word(from_task::Kind::Spoilt(short_failure(words)));
+            }
             Some(from_task::Kind::Failed(words)) => {
                 self.last_word(from_task::Kind::Failed(short_failure(words)));
             }
@@ -278,8 +295,10 @@ impl Talk {
         let broken = self.broken.or_else(|| self.process.handle.sentence());
         let outcome = match (self.word, self.stopped, broken) {
             (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
+            (Some(from_task::Kind::Paused(state)), ..) => Outcome::Paused(state),
             (_, Some(why), _) => Outcome::Stopped(why),
             (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(words),
+            (Some(from_task::Kind::Spoilt(words)), ..) => Outcome::Spoilt(words),
             (_, _, Some(how)) => Outcome::Broken(how),
             _ => Outcome::Ended(self.status.unwrap_or_default()),
         };

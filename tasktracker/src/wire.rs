@@ -1,7 +1,7 @@
 //! From the wire's types to ours and back.
 
 use crate::{
-    agent::{Ending, Event, Heartbeat, MapNews, Order, Report, Slots, Status},
+    agent::{Ending, Event, Heartbeat, MapNews, Order, Origin, Report, Slots, Status},
     ids::{Attempt, Job},
 };
 use proto::mr::{
@@ -37,6 +37,7 @@ pub(crate) fn register(
     who: &Identity,
     attempts: Vec<Report>,
     outputs: &[Attempt],
+    checkpoints: &[Attempt],
     jobs: &[Job],
 ) -> FromTracker {
     let register = RegisterTracker {
@@ -52,7 +53,7 @@ pub(crate) fn register(
         outputs: outputs.iter().map(Attempt::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: PROTOCOL,
-        checkpoints: Vec::new(),
+        checkpoints: checkpoints.iter().map(Attempt::to_string).collect(),
         jobs: jobs.iter().map(Job::to_string).collect(),
     };
     FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
@@ -79,6 +80,8 @@ fn report(report: Report) -> AttemptReport {
             Some(position) => attempt_report::Status::Split(SplitEnd { position, result: Some(result) }),
             None => attempt_report::Status::Succeeded(result),
         },
+        Status::Ended(Ending::Paused(state)) => attempt_report::Status::Paused(state),
+        Status::Ended(Ending::Spoilt(why)) => attempt_report::Status::Spoilt(why),
         Status::Ended(Ending::Failed(error)) => attempt_report::Status::Failed(error),
         Status::Ended(Ending::Killed(why)) => attempt_report::Status::Killed(why),
     };
@@ -113,14 +116,18 @@ fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
     Ok(match kind.ok_or("empty, or of a newer JobTracker")? {
         order::Kind::Launch(launch) => {
             let spec = launch.task.ok_or("a launch of nothing")?;
-            Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec))
+            let from = Some(launch.from).filter(|from| !from.is_empty());
+            let origin = |from: String| {
+                Ok::<_, String>(Origin { attempt: of_attempt(&from)?, addr: launch.from_addr })
+            };
+            Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec), from.map(origin).transpose()?)
         }
         order::Kind::Stop(stop) => Order::Stop(of_attempt(&stop.attempt)?, stop.how(), stop.why),
         order::Kind::MapEvents(mr::MapEvents { job, first, events, maps }) => {
             let job = job.parse().map_err(|error| format!("{error}"))?;
             Order::MapEvents(job, MapNews { first, events, maps })
         }
-        order::Kind::Drop(_) => return Err("no state is put aside here".into()),
+        order::Kind::Drop(attempt) => Order::Drop(of_attempt(&attempt)?),
         order::Kind::Clean(job) => Order::Clean(job.parse().map_err(|error| format!("{error}"))?),
     })
 }

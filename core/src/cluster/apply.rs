@@ -54,6 +54,10 @@ impl Cluster {
             Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
                 self.attempt_paused(at, *attempt, (*stage, *bytes), *bytes_in)
             }
+            Fact::StageLost { attempt, why, time } => {
+                self.set_error(*attempt, why);
+                self.stage_lost(*attempt, *time)
+            }
             Fact::TaskReleased { task } => {
                 self.task_mut(*task)?.held = false;
                 self.settle(*task)

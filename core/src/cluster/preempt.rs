@@ -125,8 +125,9 @@ impl Cluster {
         };
         let (tracker, launched, recalled) = (attempt.tracker, attempt.launched, attempt.recalled);
         self.release(at, id, AttemptState::Paused)?;
-        let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes };
+        let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes, bytes_in };
         let before = self.task_mut(id.task)?.checkpoint.replace(checkpoint);
+        let known = before.map_or(0, |before| before.bytes_in);
         if let Some(before) = before {
             self.forget_checkpoint(before);
         }
@@ -136,9 +137,17 @@ impl Cluster {
         let stats = &mut self.job_mut(id.job())?.preemption;
         stats.pauses += 1;
         stats.checkpoint_bytes += bytes;
-        stats.bytes_conserved += bytes_in;
+        stats.bytes_conserved += bytes_in.saturating_sub(known);
         add(&mut stats.time_conserved, at.since(launched));
         add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
+        Ok(())
+    }
+
+    /// Part of what a pause was thought to conserve is not.
+    pub(super) fn stage_lost(&mut self, id: AttemptId, time: Span) -> Result<(), Misfit> {
+        let stats = &mut self.job_mut(id.job())?.preemption;
+        stats.time_conserved.0 = stats.time_conserved.0.saturating_sub(time.0);
+        add(&mut stats.time_lost, time);
         Ok(())
     }
 
@@ -164,10 +173,13 @@ impl Cluster {
         if !matches!(attempt.recalled, Some((Recall::Kill, _))) {
             return Ok(());
         }
-        let time = at.since(attempt.launched);
+        let (time, from) = (at.since(attempt.launched), attempt.from);
+        // What it took up is there for the next.
+        let aside = self.task(id.task).and_then(|task| task.checkpoint);
+        let known = aside.filter(|aside| Some(aside.attempt) == from).map_or(0, |aside| aside.bytes_in);
         let stats = &mut self.job_mut(id.job())?.preemption;
         stats.kills += 1;
-        stats.bytes_lost += bytes_in;
+        stats.bytes_lost += bytes_in.saturating_sub(known);
         add(&mut stats.time_lost, time);
         Ok(())
     }

@@ -31,13 +31,19 @@ impl JobTracker {
         let AttemptReport { attempt: id, status } = report;
         let known = self.cluster.attempt(id).filter(|attempt| attempt.tracker == from);
         if known.is_none_or(|attempt| !attempt.state.holds_slot()) {
+            let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
+            if matches!(status, AttemptStatus::Paused { .. }) && aside.is_none_or(|aside| aside.attempt != id)
+            {
+                // Nobody waits for it any more.
+                self.order(from, Order::Drop(id));
+            }
             return self.stranger(from, id, Self::is_final(&status));
         }
         match status {
             AttemptStatus::Running(progress) => self.progressed(now, id, progress),
             AttemptStatus::Succeeded(result) => self.succeeded(now, id, result, out),
             AttemptStatus::Split(position, result) => self.split(now, id, position, result, out),
-            AttemptStatus::Paused { stage, bytes } => self.paused(now, id, stage, bytes, out),
+            AttemptStatus::Paused { stage, bytes, redo } => self.paused(now, id, (stage, bytes), redo, out),
             AttemptStatus::Spoilt(why) => self.spoilt(now, id, &why, out),
             AttemptStatus::Failed(error) => self.failed(now, id, error, out),
             AttemptStatus::Killed(why) => {

@@ -14,7 +14,7 @@ use crate::{
     phase::Phase,
     plan::Why,
     task::{AttemptResult, Checkpoint, Recall, Stage},
-    time::Time,
+    time::{Span, Time},
     tracker::TrackerState,
 };
 use std::collections::BTreeSet;
@@ -100,8 +100,8 @@ impl JobTracker {
         &mut self,
         now: Time,
         id: AttemptId,
-        stage: Stage,
-        bytes: u64,
+        (stage, bytes): (Stage, u64),
+        redo: Option<(String, Span)>,
         out: &mut Vec<Effect>,
     ) {
         let Some(attempt) = self.cluster.attempt(id) else { return };
@@ -113,6 +113,9 @@ impl JobTracker {
         }
         let before = self.cluster.task(id.task).and_then(|task| task.checkpoint);
         self.record(now, Fact::AttemptPaused { attempt: id, stage, bytes, bytes_in }, out);
+        if let Some((why, time)) = redo {
+            self.record(now, Fact::StageLost { attempt: id, why, time }, out);
+        }
         self.drop_checkpoint(before);
         self.require_outputs(now, id.job(), out);
     }

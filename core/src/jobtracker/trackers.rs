@@ -69,13 +69,14 @@ impl JobTracker {
         }
         let checkpoints: BTreeSet<AttemptId> = new.checkpoints.into_iter().collect();
         self.give_up_checkpoints(now, id, &checkpoints, "its tracker no longer has it", out);
-        self.drop_strange_checkpoints(id, &checkpoints);
         let mut jobs: BTreeSet<JobId> = new.jobs.into_iter().collect();
         jobs.extend(reported.iter().chain(&outputs).map(|attempt| attempt.job()));
         self.clean_strangers(id, jobs);
         for report in new.attempts {
             self.report(now, id, report, out);
         }
+        // Not before: what it has just put aside is known from its reports.
+        self.drop_strange_checkpoints(id, &checkpoints);
         self.recall_again(id);
         Self::reply(request, Reply::Registered { tracker: id, epoch: self.cluster.epoch() }, out);
         self.work_arrived = true;

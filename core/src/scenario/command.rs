@@ -107,7 +107,8 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
     }
     for text in words.list("paused") {
         let (id, stage) = text.split_once(':').ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?;
-        reports.push(ended(id, AttemptStatus::Paused { stage: self::stage(stage)?, bytes: 1000 })?);
+        reports
+            .push(ended(id, AttemptStatus::Paused { stage: self::stage(stage)?, bytes: 1000, redo: None })?);
     }
     for text in words.list("spoilt") {
         reports.push(ended(text, AttemptStatus::Spoilt("its state is damaged".into()))?);

@@ -68,6 +68,7 @@ impl Player<'_> {
             Fact::AttemptPaused { attempt, stage, bytes, .. } => {
                 format!("paused {} stage={stage:?} bytes={bytes}", short(attempt))
             }
+            Fact::StageLost { attempt, why, .. } => format!("stage-lost {} ({why})", short(attempt)),
             Fact::TaskReleased { task } => format!("released {}", short(task)),
             Fact::CheckpointLost { attempt, why } => format!("checkpoint-lost {} ({why})", short(attempt)),
             Fact::AttemptSucceeded { attempt, .. } => format!("succeeded {}", short(attempt)),

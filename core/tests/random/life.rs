@@ -74,7 +74,9 @@ impl World {
             }
             Recall::Pause => {
                 self.bodies[at].checkpoints.insert(attempt);
-                AttemptStatus::Paused { stage, bytes: self.dice.below(1000) }
+                let bytes = self.dice.below(1000);
+                let redo = bytes.is_multiple_of(8).then(|| ("it cannot be saved".into(), Span(bytes)));
+                AttemptStatus::Paused { stage, bytes, redo }
             }
         }
     }

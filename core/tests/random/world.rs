@@ -175,6 +175,14 @@ impl World {
                     }
                 }
                 Order::Drop(attempt) => {
+                    let job = self.mind.cluster().job(attempt.job()).filter(|job| job.is_running());
+                    let aside = job.and_then(|job| job.task(attempt.task)?.checkpoint);
+                    let wanted = aside.is_some_and(|aside| aside.attempt == attempt);
+                    assert!(
+                        !wanted,
+                        "seed {}: {attempt} is dropped although it is to be taken up",
+                        self.seed
+                    );
                     self.seen.dropped += u32::from(body.checkpoints.remove(&attempt));
                 }
                 Order::Clean(job) => {

@@ -113,6 +113,11 @@ enum LineFact<'a> {
         bytes: u64,
         bytes_in: u64,
     },
+    StageLost {
+        attempt: String,
+        why: &'a str,
+        time_us: u64,
+    },
     TaskReleased {
         task: String,
     },
@@ -209,6 +214,9 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
             let (attempt, stage) = (attempt.to_string(), *stage);
             LineFact::AttemptPaused { attempt, stage, bytes: *bytes, bytes_in: *bytes_in }
+        }
+        Fact::StageLost { attempt, why, time } => {
+            LineFact::StageLost { attempt: attempt.to_string(), why, time_us: time.0 }
         }
         Fact::TaskReleased { task } => LineFact::TaskReleased { task: task.to_string() },
         Fact::CheckpointLost { attempt, why } => {

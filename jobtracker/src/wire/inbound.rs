@@ -7,7 +7,7 @@ use crate::{
     submit::Submission,
 };
 use mrcore::{
-    PerPhase, Phase,
+    PerPhase, Phase, Span,
     event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     task::{AttemptResult, Progress, Recall, Stage},
@@ -72,10 +72,7 @@ pub(crate) fn preempt(
     let how = match message.how() {
         pb::Recall::Kill => Recall::Kill,
         pb::Recall::Split => Recall::Split,
-        // The mind knows how; trackers do not yet.
-        pb::Recall::Pause => {
-            return Err(Refusal::invalid("reduces cannot be paused yet: kill it, or let it run"));
-        }
+        pb::Recall::Pause => Recall::Pause,
     };
     let attempt = attempt(&message.attempt).map_err(Refusal::invalid)?;
     Ok((request_id(&message.request_id)?, attempt, how, by))
@@ -223,7 +220,10 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
             Err(why) => AttemptStatus::Failed(why),
         },
         Some(Status::Paused(message)) => {
-            AttemptStatus::Paused { stage: stage(id.phase(), &message.stage), bytes: message.bytes }
+            let pb::PausedState { stage: words, bytes, note, lost_ms } = message;
+            let redo = Some(tail(note)).filter(|note| !note.is_empty());
+            let redo = redo.map(|why| (why, Span(lost_ms.saturating_mul(1000))));
+            AttemptStatus::Paused { stage: stage(id.phase(), &words), bytes, redo }
         }
         Some(Status::Spoilt(why)) => AttemptStatus::Spoilt(tail(why)),
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),

@@ -2,8 +2,8 @@
 
 use crate::spec::{self, Program};
 use mrcore::{
-    Cluster, Phase, Time,
-    job::{Job, JobOutcome, JobState},
+    Cluster, Phase, Span, Time,
+    job::{Job, JobOutcome, JobState, Preemption},
     plan::Locality,
     task::{Attempt, AttemptState, Stage, Task},
     tracker::TrackerState,
@@ -50,6 +50,25 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> p
         inputs: spec::inputs(&job.spec),
         local_maps,
         rack_maps,
+        preemption: Some(preemption(&job.preemption)),
+    }
+}
+
+fn preemption(stats: &Preemption) -> pb::Preemption {
+    let ms = |span: Span| span.0 / 1000;
+    pb::Preemption {
+        splits: stats.splits,
+        pauses: stats.pauses,
+        resumes: stats.resumes,
+        migrations: stats.migrations,
+        kills: stats.kills,
+        checkpoints_lost: stats.checkpoints_lost,
+        bytes_conserved: stats.bytes_conserved,
+        ms_conserved: ms(stats.time_conserved),
+        bytes_lost: stats.bytes_lost,
+        ms_lost: ms(stats.time_lost),
+        checkpoint_bytes: stats.checkpoint_bytes,
+        yielding_ms: ms(stats.yielding),
     }
 }
 
@@ -78,7 +97,11 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
         attempts.filter(|attempt| attempt.state == state).count() as u32
     };
     let done = |task: &Task| {
-        let furthest = task.trying().map(|attempt| f64::from(attempt.progress.done)).fold(0.0, f64::max);
+        // What is put aside is not lost.
+        let aside =
+            task.checkpoint.and_then(|checkpoint| task.attempts.get(checkpoint.attempt.number as usize));
+        let known = task.trying().chain(aside).map(|attempt| f64::from(attempt.progress.done));
+        let furthest = known.fold(0.0, f64::max);
         if task.is_done() { 1.0 } else { furthest }
     };
     let progress =
@@ -105,8 +128,10 @@ fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
         (true, _) => "done",
         (false, Some(_)) => "running",
         (false, None) if job.is_over() => "unfinished",
+        (false, None) if task.held => "paused",
         (false, None) => "waiting",
     };
+    let on = task.checkpoint.and_then(|checkpoint| cluster.tracker(checkpoint.tracker));
     let split = job.spec.splits.get(task.root as usize).filter(|_| task.id.phase == Phase::Map);
     pb::TaskStatus {
         task: task.id.to_string(),
@@ -115,6 +140,11 @@ fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
         start: task.start,
         end: task.end,
         attempts: task.attempts.iter().map(|attempt| attempt_info(cluster, task, attempt)).collect(),
+        root: task.root,
+        held: task.held,
+        paused: task.checkpoint.map_or_else(String::new, |checkpoint| checkpoint.attempt.to_string()),
+        paused_on: on.map_or_else(String::new, |tracker| tracker.name.clone()),
+        paused_bytes: task.checkpoint.map_or(0, |checkpoint| checkpoint.bytes),
     }
 }
 
@@ -153,6 +183,9 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
         why: attempt.why.to_string(),
         error: attempt.error.clone().unwrap_or_default(),
         counters: counters.cloned().collect(),
+        from: attempt.from.map_or_else(String::new, |from| from.to_string()),
+        recalled: attempt.recalled.map_or_else(String::new, |(how, _)| how.to_string()),
+        recalled_ms: ms_or_0(attempt.recalled.map(|(_, at)| at)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{follow, model::Job, wire};
+use super::{follow, model::Job, preempted, wire};
 use crate::{
     locate::Target,
     output::{self, Usage},
@@ -191,6 +191,9 @@ fn print(job: &Job) -> Result<()> {
     }
     let local = output::count(job.local_maps, "map");
     row("locality", format!("{local} beside the input, {} in its rack", job.rack_maps));
+    if let Some(words) = preempted::summary(&job.preemption) {
+        row("preempted", words);
+    }
     row("input", job.inputs.join(" "));
     row("output", if job.output.is_empty() { "none".into() } else { job.output.clone() });
     output::print_table(&table)
@@ -199,11 +202,11 @@ fn print(job: &Job) -> Result<()> {
 pub(crate) async fn counters(Counters { one: args }: Counters, target: &Target) -> Result<ExitCode> {
     let job = target.jobtracker().await?.job(&args.job).await?;
     if args.json {
-        output::json(&job.counters)?;
+        output::json(&preempted::counters(&job))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = output::table(&[], &[]);
-    for (name, value) in &job.counters {
+    for (name, value) in &preempted::counters(&job) {
         table.add_row([name.clone(), value.to_string()]);
     }
     output::align_right(&mut table, &[1]);

@@ -38,6 +38,24 @@ pub(crate) struct Job {
     pub(crate) inputs: Vec<String>,
     pub(crate) output: String,
     pub(crate) counters: BTreeMap<String, u64>,
+    pub(crate) preemption: Preemption,
+}
+
+/// What taking slots back has cost a job, and what it has not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Preemption {
+    pub(crate) splits: u32,
+    pub(crate) pauses: u32,
+    pub(crate) resumes: u32,
+    pub(crate) migrations: u32,
+    pub(crate) kills: u32,
+    pub(crate) checkpoints_lost: u32,
+    pub(crate) bytes_conserved: u64,
+    pub(crate) ms_conserved: u64,
+    pub(crate) bytes_lost: u64,
+    pub(crate) ms_lost: u64,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) yielding_ms: u64,
 }
 
 impl Job {
@@ -53,7 +71,7 @@ impl Job {
 }
 
 /// A task and its tries.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Task {
     pub(crate) task: String,
     pub(crate) state: String,
@@ -61,10 +79,18 @@ pub(crate) struct Task {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) attempts: Vec<Attempt>,
+    pub(crate) root: u32,
+    /// The map that was split, if this is the rest of it.
+    pub(crate) tail_of: Option<String>,
+    pub(crate) held: bool,
+    /// The attempt whose state the next one takes up; empty: none.
+    pub(crate) paused: String,
+    pub(crate) paused_on: String,
+    pub(crate) paused_bytes: u64,
 }
 
 /// One try.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Attempt {
     pub(crate) attempt: String,
     pub(crate) tracker: String,
@@ -79,6 +105,9 @@ pub(crate) struct Attempt {
     pub(crate) locality: String,
     pub(crate) why: String,
     pub(crate) error: String,
+    pub(crate) from: String,
+    pub(crate) recalled: String,
+    pub(crate) recalled_ms: u64,
     pub(crate) counters: BTreeMap<String, u64>,
 }
 

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 pub(crate) enum How {
     /// A map ends where it stands; the rest of its input becomes a task of its own
     Split,
+    /// A reduce puts its state aside; it goes on with `mrctl resume`, there or elsewhere
+    Pause,
     /// What the attempt has done is thrown away
     Kill,
 }
@@ -18,7 +20,7 @@ pub(crate) enum How {
 /// Take an attempt's slot back
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  mrctl preempt job_7.m3.0 --how split\n  mrctl preempt job_7.r0.0 --how kill"
+    after_help = "Examples:\n  mrctl preempt job_7.m3.0 --how split\n  mrctl preempt job_7.r0.0 --how pause"
 )]
 pub(crate) struct Args {
     /// An attempt that runs, such as job_7.m3.0 (see `mrctl tasks`)
@@ -40,6 +42,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     } else {
         let what = match args.how {
             How::Split => "ends at its next record; what it has read is kept",
+            How::Pause => "puts its state aside; `mrctl resume` lets its task go on",
             How::Kill => "is killed; its task begins anew",
         };
         output::line(format!("{} {what}", args.attempt))?;

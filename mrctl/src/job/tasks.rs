@@ -5,6 +5,7 @@
 use super::{
     look::One,
     model::{Attempt, Task},
+    preempted,
 };
 use crate::{locate::Target, output};
 use anyhow::Result;
@@ -45,18 +46,20 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let header = ["ATTEMPT", "STATE", "NODE", "TOOK", "INPUT", "NOTE"];
     let mut table = output::table(&header, &[3]);
-    for task in &tasks {
+    for (depth, task) in preempted::tree(&tasks) {
+        let indented =
+            |name: &str| if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() };
         if task.attempts.is_empty() {
-            table.add_row([&task.task, &task.state, "", "", &input(task), ""]);
+            table.add_row([&indented(&task.task), &task.state, "", "", &input(task), ""]);
         }
         for attempt in &task.attempts {
             table.add_row([
-                &attempt.attempt,
+                &indented(&attempt.attempt),
                 &state(attempt),
                 &attempt.tracker,
                 &took(attempt, now_ms),
                 &input(task),
-                &note(attempt),
+                &note(task, attempt),
             ]);
         }
     }
@@ -108,7 +111,7 @@ fn input(task: &Task) -> String {
 }
 
 /// What is not as usual.
-fn note(attempt: &Attempt) -> String {
+fn note(task: &Task, attempt: &Attempt) -> String {
     let mut notes = Vec::new();
     if attempt.ended_ms == 0 && !attempt.stage.is_empty() {
         notes.push(attempt.stage.clone());
@@ -119,6 +122,7 @@ fn note(attempt: &Attempt) -> String {
     if !matches!(attempt.locality.as_str(), "" | "node-local") {
         notes.push(attempt.locality.clone());
     }
+    notes.extend(preempted::note(task, attempt));
     let error = attempt.error.lines().next().unwrap_or_default();
     if error.chars().count() > ERROR_CHARS {
         notes.push(error.chars().take(ERROR_CHARS).collect::<String>() + "...");
@@ -136,40 +140,36 @@ mod tests {
         Attempt {
             attempt: "job_1.m0.0".into(),
             tracker: "node1".into(),
-            logs_addr: String::new(),
             state: state.into(),
             progress: 0.43,
             stage: "map".into(),
             launched_ms: 1000,
             ended_ms: u64::from(state != "running") * 1250,
-            speculative: false,
             locality: "node-local".into(),
-            why: String::new(),
-            error: String::new(),
-            counters: BTreeMap::new(),
+            ..Attempt::default()
         }
     }
 
     fn task(id: &str, state: &str) -> Task {
-        Task { task: id.into(), state: state.into(), source: "/a".into(), start: 0, end: 9, attempts: vec![] }
+        Task { task: id.into(), state: state.into(), source: "/a".into(), end: 9, ..Task::default() }
     }
 
     #[test]
     fn only_what_matters_is_shown() {
         let done = attempt("succeeded");
         assert_eq!(
-            (state(&done), took(&done, 9999), note(&done)),
+            (state(&done), took(&done, 9999), note(&task("job_1.m0", "done"), &done)),
             ("succeeded".into(), "0.25 s".into(), String::new())
         );
         let running = attempt("running");
         assert_eq!((state(&running), took(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
-        assert_eq!(note(&running), "map");
+        assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
         let failed = Attempt {
             error: format!("{}\nmore", "x".repeat(200)),
             locality: "off-rack".into(),
             ..attempt("failed")
         };
-        assert_eq!(note(&failed), format!("off-rack; {}...", "x".repeat(100)));
+        assert_eq!(note(&task("job_1.m0", "waiting"), &failed), format!("off-rack; {}...", "x".repeat(100)));
         assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
     }
 

@@ -1,8 +1,9 @@
 //! The JobTracker over gRPC: the only file here that knows wire types of jobs.
 
 use super::{
-    model::{Attempt, Job, Phase, Task, Tracker},
+    model::{Attempt, Job, Phase, Preemption, Task, Tracker},
     preempt::How,
+    preempted,
     refusal::Refusal,
 };
 use crate::{cluster::Kind, locate::Origin, output::Usage};
@@ -171,10 +172,19 @@ impl JobTracker {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let how = match how {
             How::Split => pb::Recall::Split,
+            How::Pause => pb::Recall::Pause,
             How::Kill => pb::Recall::Kill,
         };
         let message = pb::PreemptRequest { request_id, attempt: attempt.into(), how: how.into() };
         self.client.clone().preempt(self.request(message)).await.map_err(|status| self.refusal(&status))?;
+        Ok(())
+    }
+
+    pub(crate) async fn resume(&self, task: &str, on: Option<&str>) -> Result<()> {
+        let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
+        let on = on.unwrap_or_default().into();
+        let message = pb::ResumeRequest { request_id, task: task.into(), on };
+        self.client.clone().resume(self.request(message)).await.map_err(|status| self.refusal(&status))?;
         Ok(())
     }
 
@@ -210,7 +220,9 @@ impl JobTracker {
         let message = pb::TasksRequest { job: id.into() };
         let reply =
             self.client.clone().tasks(self.request(message)).await.map_err(|status| self.refusal(&status))?;
-        Ok(reply.into_inner().tasks.into_iter().map(task).collect())
+        let mut tasks = reply.into_inner().tasks.into_iter().map(task).collect::<Vec<_>>();
+        preempted::find_tails(&mut tasks);
+        Ok(tasks)
     }
 
     pub(crate) async fn trackers(&self) -> Result<Vec<Tracker>> {
@@ -296,6 +308,24 @@ fn job(job: pb::JobStatus) -> Job {
         inputs: job.inputs,
         output: job.output,
         counters: job.counters.into_iter().collect(),
+        preemption: preemption(job.preemption.unwrap_or_default()),
+    }
+}
+
+fn preemption(of: pb::Preemption) -> Preemption {
+    Preemption {
+        splits: of.splits,
+        pauses: of.pauses,
+        resumes: of.resumes,
+        migrations: of.migrations,
+        kills: of.kills,
+        checkpoints_lost: of.checkpoints_lost,
+        bytes_conserved: of.bytes_conserved,
+        ms_conserved: of.ms_conserved,
+        bytes_lost: of.bytes_lost,
+        ms_lost: of.ms_lost,
+        checkpoint_bytes: of.checkpoint_bytes,
+        yielding_ms: of.yielding_ms,
     }
 }
 
@@ -307,6 +337,12 @@ fn task(task: pb::TaskStatus) -> Task {
         start: task.start,
         end: task.end,
         attempts: task.attempts.into_iter().map(attempt).collect(),
+        root: task.root,
+        tail_of: None,
+        held: task.held,
+        paused: task.paused,
+        paused_on: task.paused_on,
+        paused_bytes: task.paused_bytes,
     }
 }
 
@@ -324,6 +360,9 @@ fn attempt(attempt: pb::AttemptInfo) -> Attempt {
         locality: attempt.locality,
         why: attempt.why,
         error: attempt.error,
+        from: attempt.from,
+        recalled: attempt.recalled,
+        recalled_ms: attempt.recalled_ms,
         counters: attempt.counters.into_iter().collect(),
     }
 }

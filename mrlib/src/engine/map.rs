@@ -202,7 +202,11 @@ fn open_output(
     io: &mut dyn TaskIo,
 ) -> Result<MapOutput, TaskError> {
     if task.reduces == 0 {
-        return Ok(MapOutput::Straight { sink: io.open_output(job.output)?, records: 0, pulse: io.pulse() });
+        return Ok(MapOutput::Straight {
+            sink: io.open_output(job.output, Vec::new())?,
+            records: 0,
+            pulse: io.pulse(),
+        });
     }
     let spec = SortSpec {
         partitions: task.reduces,

@@ -15,7 +15,8 @@ mod tests;
 pub use map::{MapTask, run_map};
 pub use meter::Meter;
 pub use pulse::Pulse;
-pub use reduce::{ReduceTask, run_reduce};
+pub(crate) use reduce::CPU_COUNTER;
+pub use reduce::{Paused, ReduceEnd, ReduceTask, run_reduce};
 pub use sample::{OpenInput, sample_keys};
 pub(crate) use scratch::disk_failed;
 pub use scratch::{Scratch, ScratchFile};
@@ -46,7 +47,7 @@ pub trait OutputSink {
     /// One pair.
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError>;
 
-    /// Bytes written so far.
+    /// Bytes written so far, those of pieces before not counted.
     fn bytes(&self) -> u64;
 
     /// Closes the last piece; the paths of all, in order.
@@ -73,8 +74,18 @@ pub trait TaskIo {
     /// Opens an input file.
     fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError>;
 
-    /// Opens this task's output (reduces, and maps of map-only jobs).
-    fn open_output(&mut self, format: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError>;
+    /// Opens this task's output (reduces, and maps of map-only jobs), to go on behind the pieces that an attempt before
+    /// it has closed.
+    fn open_output(
+        &mut self,
+        format: OutputFormat,
+        behind: Vec<String>,
+    ) -> Result<Box<dyn OutputSink>, TaskError>;
+
+    /// CPU time that the task has taken; 0 where nobody counts it.
+    fn cpu_milliseconds(&self) -> u64 {
+        0
+    }
 }
 
 /// A task's good end.

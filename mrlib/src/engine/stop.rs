@@ -1,9 +1,9 @@
 //! What is wished of a running task, set from another thread.
 //!
 //! A kill is heard everywhere, as an error at the next record or step. The other wishes are heard where they can be
-//! granted: today in a map of a file that can be split, which then ends at its next record with the output of what it
-//! has read ([`super::TaskOutcome::position`] tells where). A shuffle, a merge, a reduce and the map of a gzip file go
-//! on as if nothing had been said.
+//! granted. The map of a file that can be split ends at its next record with the output of what it has read
+//! ([`super::TaskOutcome::position`] tells where); that of a gzip file goes on as if nothing had been said. A reduce that
+//! is to pause puts its state aside ([`super::ReduceEnd::Paused`]).
 
 use crate::error::TaskError;
 use std::{
@@ -11,7 +11,7 @@ use std::{
         Arc, Condvar, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// What is wished, short of a kill. The later one stands for the former too.
@@ -34,6 +34,8 @@ struct Stop {
     /// A [`Wish`] as a number, or `KILL`; only ever grows.
     state: AtomicU8,
     why: OnceLock<String>,
+    /// When a wish first came.
+    asked: OnceLock<Instant>,
     /// Of whoever rests; the state is not behind it.
     rest: Mutex<()>,
     bell: Condvar,
@@ -50,7 +52,13 @@ impl StopFlag {
 
     /// Makes a wish known.
     pub fn ask(&self, wish: Wish) {
+        let _ = self.0.asked.set(Instant::now());
         self.raise(wish as u8);
+    }
+
+    /// When a wish was first made known.
+    pub fn asked(&self) -> Option<Instant> {
+        self.0.asked.get().copied()
     }
 
     fn raise(&self, state: u8) {
@@ -104,7 +112,6 @@ impl StopFlag {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
     #[test]
     fn a_kill_outranks_every_wish_and_its_first_reason_stands() {

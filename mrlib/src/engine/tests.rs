@@ -102,7 +102,7 @@ impl TaskIo for Here {
         Ok(Box::new(LocalFile::open(Path::new(path))?))
     }
 
-    fn open_output(&mut self, _: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError> {
+    fn open_output(&mut self, _: OutputFormat, _: Vec<String>) -> Result<Box<dyn OutputSink>, TaskError> {
         Ok(Box::new(Sink(self.written.clone())))
     }
 }

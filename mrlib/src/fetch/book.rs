@@ -24,6 +24,17 @@ pub(super) struct Work {
     /// `host:port`; empty for output on this node's disks.
     pub(super) host: String,
     pub(super) local_path: String,
+    /// The map's root and where it begins in it.
+    pub(super) place: (u32, u64),
+}
+
+/// An output that is here.
+#[derive(Debug)]
+pub(super) struct Arrival<T> {
+    pub(super) attempt: String,
+    /// The map's root and where it begins in it.
+    pub(super) place: (u32, u64),
+    pub(super) output: T,
 }
 
 /// Whose fault a failure is.
@@ -52,7 +63,7 @@ enum State<T> {
     Missing,
     Queued { attempt: String },
     Fetching { attempt: String },
-    Here { attempt: String, output: T },
+    Here(Arrival<T>),
 }
 
 #[derive(Debug)]
@@ -89,6 +100,20 @@ impl<T> Book<T> {
         self.here
     }
 
+    /// Whether any is on its way.
+    pub(super) fn is_fetching(&self) -> bool {
+        self.entries.values().any(|entry| matches!(entry.state, State::Fetching { .. }))
+    }
+
+    /// An output that was fetched before; false if it is of no map.
+    pub(super) fn put(&mut self, arrival: Arrival<T>) -> bool {
+        let Some(map) = map_of(&arrival.attempt) else { return false };
+        let entry = Entry { sources: Vec::new(), state: State::Here(arrival), failures: 0 };
+        let is_new = self.entries.insert(map, entry).is_none();
+        self.here += u32::from(is_new);
+        is_new
+    }
+
     /// Takes one event of the list; gives it back if it makes no sense.
     pub(super) fn event(&mut self, event: MapEvent, now: Instant) -> Result<(), MapEvent> {
         let attempt = match &event.kind {
@@ -118,13 +143,13 @@ impl<T> Book<T> {
     fn withdrawn(&mut self, map: u32, withdrawn: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(&map) else { return };
         entry.sources.retain(|source| source.attempt != withdrawn);
-        let (State::Queued { attempt } | State::Fetching { attempt } | State::Here { attempt, .. }) =
+        let (State::Queued { attempt } | State::Fetching { attempt } | State::Here(Arrival { attempt, .. })) =
             &entry.state
         else {
             return;
         };
         if attempt == withdrawn {
-            self.here -= u32::from(matches!(entry.state, State::Here { .. }));
+            self.here -= u32::from(matches!(entry.state, State::Here(_)));
             entry.state = State::Missing;
             entry.failures = 0;
             self.queue(map, now);
@@ -143,6 +168,7 @@ impl<T> Book<T> {
             attempt: source.attempt.clone(),
             host: host.clone(),
             local_path: source.local_path.clone(),
+            place: (source.root, source.start),
         };
         entry.state = State::Queued { attempt: source.attempt.clone() };
         let new = || Host { queue: VecDeque::new(), taken: false, failures: 0, ready };
@@ -204,7 +230,8 @@ impl<T> Book<T> {
             host.failures = 0;
         }
         if let Some(entry) = self.fetching(work) {
-            entry.state = State::Here { attempt: work.attempt.clone(), output };
+            let (attempt, place) = (work.attempt.clone(), work.place);
+            entry.state = State::Here(Arrival { attempt, place, output });
             entry.failures = 0;
             self.here += 1;
         }
@@ -252,16 +279,15 @@ impl<T> Book<T> {
         told
     }
 
-    /// All that is here and whose it is, by the maps' places in the input; by number where those are the same.
-    pub(super) fn into_outputs(self) -> Vec<(String, T)> {
+    /// All that is here, by the maps' places in the input; by number where those are the same.
+    pub(super) fn into_arrivals(self) -> Vec<Arrival<T>> {
         let mut placed = Vec::with_capacity(self.entries.len());
         for (map, entry) in self.entries {
-            let State::Here { attempt, output } = entry.state else { continue };
-            let source = entry.sources.iter().find(|source| source.attempt == attempt);
-            let place = source.map_or((0, 0), |source| (source.root, source.start));
-            placed.push(((place, map), (attempt, output)));
+            if let State::Here(arrival) = entry.state {
+                placed.push(((arrival.place, map), arrival));
+            }
         }
         placed.sort_unstable_by_key(|(place, _)| *place);
-        placed.into_iter().map(|(_, output)| output).collect()
+        placed.into_iter().map(|(_, arrival)| arrival).collect()
     }
 }

@@ -1,11 +1,11 @@
 //! The threads that fetch. Each sits at one host at a time and asks for one output after the other there.
 
 use super::{
-    FetchOptions, MapFeed,
-    book::{Blame, Book, Work},
+    FetchOptions, Fetched, MapFeed,
+    book::{Arrival, Blame, Book, Work},
     source::{Connection, FetchError, Output, Seat},
 };
-use crate::{engine::Scratch, error::TaskError, segment::Run};
+use crate::{engine::Scratch, error::TaskError};
 use proto::mr::MapEvent;
 use std::{
     net::{Shutdown, TcpStream},
@@ -98,10 +98,33 @@ impl<'a> Fetchers<'a> {
         self.bell.notify_all();
     }
 
-    /// What has been fetched and from which attempts, in the order of the maps' places.
-    pub(super) fn into_runs(self) -> impl Iterator<Item = (String, Run)> {
+    /// Nothing more is begun; what is on its way may come in, for as long as `patience` lasts.
+    pub(super) fn wind_down(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        let mut desk = self.desk();
+        desk.over = true;
+        self.bell.notify_all();
+        while desk.book.is_fetching()
+            && let Some(left) = until.checked_duration_since(Instant::now())
+        {
+            desk = self.bell.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What was fetched before this began. What cannot be of this job is left out, and fetched anew.
+    pub(super) fn put(&self, before: Vec<Fetched>) {
+        let mut desk = self.desk();
+        for Fetched { attempt, root, start, run } in before {
+            desk.book.put(Arrival { attempt, place: (root, start), output: Output::free(run) });
+        }
+    }
+
+    /// What has been fetched, in the order of the maps' places.
+    pub(super) fn into_fetched(self) -> impl Iterator<Item = Fetched> {
         let desk = self.desk.into_inner().unwrap_or_else(PoisonError::into_inner);
-        desk.book.into_outputs().into_iter().map(|(attempt, output)| (attempt, output.into_run()))
+        desk.book.into_arrivals().into_iter().map(|Arrival { attempt, place: (root, start), output }| {
+            Fetched { attempt, root, start, run: output.into_run() }
+        })
     }
 
     /// A fetcher's life.
@@ -179,6 +202,7 @@ impl<'a> Fetchers<'a> {
             }
         }
         let more = if desk.over { None } else { desk.book.take_at(&work.host, now) };
+        self.bell.notify_all();
         drop(desk);
         self.feed.ring();
         more

@@ -8,6 +8,7 @@
 mod book;
 mod feed;
 mod fetcher;
+pub(crate) mod ship;
 mod source;
 pub mod wire;
 
@@ -17,7 +18,7 @@ mod tests;
 pub use feed::MapFeed;
 
 use crate::{
-    engine::{Scratch, StopFlag},
+    engine::{Scratch, StopFlag, Wish},
     error::TaskError,
     segment::Run,
 };
@@ -29,6 +30,8 @@ use std::{
 
 /// How often the stop flag is looked at while nothing comes.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
+/// How long what is on its way may take to come in when a reduce is to be put aside.
+const WIND_DOWN: Duration = Duration::from_millis(500);
 
 /// What to fetch, and how.
 #[derive(Debug, Clone)]
@@ -45,13 +48,15 @@ pub struct FetchOptions {
     pub pause: Duration,
     /// A connection silent for this long has failed.
     pub silence: Duration,
+    /// Whether it leaves off when the task is to be put aside; otherwise it goes on as if nothing had been said.
+    pub heeds: bool,
 }
 
 impl FetchOptions {
     /// With the usual times.
     pub fn new(partition: u32, token: Vec<u8>, parallel: usize, memory: u64) -> Self {
         let (pause, silence) = (Duration::from_millis(500), Duration::from_secs(30));
-        Self { partition, token, parallel: parallel.max(1), memory, pause, silence }
+        Self { partition, token, parallel: parallel.max(1), memory, pause, silence, heeds: false }
     }
 }
 
@@ -76,40 +81,68 @@ pub trait FetchListener {
     fn beat(&mut self);
 }
 
-/// Fetches this reduce's partition of every map; returns the runs with the attempts that made them, in the order of the
-/// maps' places ([`proto::mr::MapAvailable`]: root, then start), empty ones left out.
+/// One output that is here.
+#[derive(Debug)]
+pub struct Fetched {
+    /// Whose it is.
+    pub attempt: String,
+    /// The map's place ([`proto::mr::MapAvailable`]): its root.
+    pub root: u32,
+    /// And where it begins in that.
+    pub start: u64,
+    /// This reduce's partition of it.
+    pub run: Run,
+}
+
+/// What a shuffle came to.
+#[derive(Debug)]
+pub struct Shuffled {
+    /// In the order of the maps' places: root, then start.
+    pub outputs: Vec<Fetched>,
+    /// Whether they are all; if not, it was told to leave off.
+    pub all: bool,
+}
+
+/// Fetches this reduce's partition of every map, but for what was fetched `before` and has not been withdrawn since.
 pub fn fetch_all(
     feed: &MapFeed,
     options: &FetchOptions,
     scratch: &Scratch,
     stop: &StopFlag,
+    before: Vec<Fetched>,
     listener: &mut dyn FetchListener,
-) -> Result<Vec<(String, Run)>, TaskError> {
+) -> Result<Shuffled, TaskError> {
     let fetchers = Fetchers::new(feed, options, scratch);
+    fetchers.put(before);
     let followed = thread::scope(|scope| {
         for seat in 0..options.parallel {
             let fetchers = &fetchers;
             scope.spawn(move || fetchers.work(seat));
         }
-        let followed = follow(feed, &fetchers, stop, listener);
+        let heeds = options.heeds;
+        let followed = follow(feed, &fetchers, stop, heeds, listener);
+        if matches!(followed, Ok(false)) {
+            fetchers.wind_down(WIND_DOWN);
+        }
         fetchers.end();
         followed
     });
-    followed?;
-    Ok(fetchers.into_runs().filter(|(_, run)| run.extent.records > 0).collect())
+    let all = followed?;
+    Ok(Shuffled { outputs: fetchers.into_fetched().collect(), all })
 }
 
-/// Hands news to the fetchers until all maps are here.
+/// Hands news to the fetchers until all maps are here; false if it is to leave off before.
 fn follow(
     feed: &MapFeed,
     fetchers: &Fetchers<'_>,
     stop: &StopFlag,
+    heeds: bool,
     listener: &mut dyn FetchListener,
-) -> Result<(), TaskError> {
+) -> Result<bool, TaskError> {
     let (mut seen, mut rings, mut told) = (0, 0, FetchProgress::default());
     loop {
         let news = feed.wait(seen, rings, LOOK_PERIOD);
-        stop.check()?;
+        let leaves_off = stop.wish()? == Wish::Pause && heeds;
         listener.beat();
         seen += news.events.len();
         rings = news.rings;
@@ -123,7 +156,10 @@ fn follow(
             told = progress;
         }
         if report.here >= news.maps {
-            return Ok(());
+            return Ok(true);
+        }
+        if leaves_off {
+            return Ok(false);
         }
     }
 }

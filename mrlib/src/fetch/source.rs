@@ -60,6 +60,11 @@ pub(super) struct Output {
 }
 
 impl Output {
+    /// One that takes nothing of the budget.
+    pub(super) fn free(run: Run) -> Self {
+        Self { run, _lease: None }
+    }
+
     /// From now on it counts for nothing in the budget: the shuffle is over.
     pub(super) fn into_run(self) -> Run {
         self.run
@@ -110,7 +115,7 @@ impl Seat<'_> {
         let mut run = Run::of_file(path.clone(), self.options.partition).map_err(local_trouble)?;
         let extent = run.extent;
         if extent.stored == 0 {
-            return Ok(Output { run: Run::in_memory(&work.attempt, Bytes::new(), extent), _lease: None });
+            return Ok(Output::free(Run::in_memory(&work.attempt, Bytes::new(), extent)));
         }
         let unreadable = |error| local_trouble(TaskError::io(format!("read {}", path.display()))(error));
         let file = File::open(&path).map_err(unreadable)?;
@@ -232,7 +237,7 @@ impl Seat<'_> {
         received?;
         let name = work.attempt.as_str().into();
         // It has gone through a disk since it was verified.
-        Ok(Run { stored: Stored::Scratch(file), extent: coming, name, verified: false })
+        Ok(Run::new(Stored::Scratch(file), coming, name))
     }
 
     /// Takes the announced bytes off the connection and verifies them. An error of `put` is this task's own.

@@ -178,9 +178,9 @@ impl Shuffle {
     fn run(&mut self) -> Result<BTreeMap<String, Vec<u8>>, TaskError> {
         let (feed, options, scratch, stop) =
             (self.feed.clone(), self.options.clone(), self.scratch.clone(), self.stop.clone());
-        let runs = fetch_all(&feed, &options, &scratch, &stop, self)?;
-        assert!(runs.iter().all(|(attempt, run)| *attempt == *run.name));
-        Ok(runs.iter().map(|(attempt, run)| (attempt.clone(), stored(run))).collect())
+        let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), self)?.outputs;
+        assert!(runs.iter().all(|fetched| *fetched.attempt == *fetched.run.name));
+        Ok(runs.iter().map(|fetched| (fetched.attempt.clone(), stored(&fetched.run))).collect())
     }
 
     fn news(&mut self, progress: FetchProgress) {
@@ -264,8 +264,10 @@ fn what_is_small_stays_in_memory_and_what_is_not_leaves_with_its_run() {
         shuffle.options.memory = memory;
         let (feed, options, scratch, stop) =
             (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
-        let runs = fetch_all(&feed, &options, &scratch, &stop, &mut shuffle).expect("a good server");
-        let names: Vec<&str> = runs.iter().map(|(attempt, _)| attempt.as_str()).collect();
+        let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle)
+            .expect("a good server")
+            .outputs;
+        let names: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
         assert_eq!(names, attempts, "in the order of the maps");
         assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), on_disk);
         drop(runs);
@@ -397,8 +399,9 @@ fn outputs_come_in_the_order_of_their_places() {
     let mut shuffle = Shuffle::new(5, events.collect());
     let (feed, options, scratch, stop) =
         (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), StopFlag::default());
-    let runs = fetch_all(&feed, &options, &scratch, &stop, &mut shuffle).expect("a good server");
-    let order: Vec<&str> = runs.iter().map(|(attempt, _)| attempt.as_str()).collect();
+    let runs =
+        fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("a good server").outputs;
+    let order: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
     assert_eq!(order, ["job_1.m3.0", "job_1.m4.0", "job_1.m1.0", "job_1.m2.0", "job_1.m0.0"]);
 }
 

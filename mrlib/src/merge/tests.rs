@@ -80,11 +80,42 @@ proptest! {
         prop_assert_eq!(&all(Merge::open(&stored, order).unwrap()), &wanted);
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(vec![dir.path().into()]);
-        let fewer = merge_down(stored, order, factor, true, &scratch, &mut || Ok(())).unwrap();
+        let fewer = merge_down(stored, None, order, factor, true, &scratch, &mut || Ok(true)).unwrap().runs;
         prop_assert!(fewer.len() <= factor);
         prop_assert_eq!(&all(Merge::open(&fewer, order).unwrap()), &wanted);
         drop(fewer);
         prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_merge_that_is_left_off_again_and_again_loses_nothing(
+        mut runs in prop::collection::vec(prop::collection::vec(pair(), 0..12), 3..12),
+        order in orders(),
+        patience in 1u32..5,
+    ) {
+        for records in &mut runs {
+            sort(records, order);
+        }
+        let mut wanted = runs.concat();
+        sort(&mut wanted, order);
+        let (mut runs, mut open): (Vec<_>, _) = (runs.iter().map(|records| run(records)).collect(), None);
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = Scratch::new(vec![dir.path().into()]);
+        for round in 0.. {
+            prop_assert!(round < 1000, "it comes to an end");
+            let mut left = patience;
+            let mut step = || {
+                left = left.saturating_sub(1);
+                Ok(left > 0)
+            };
+            let fewer = merge_down(runs, open, order, 2, true, &scratch, &mut step).unwrap();
+            (runs, open) = (fewer.runs, fewer.open);
+            prop_assert_eq!(&all(Merge::open(&runs, order).unwrap()), &wanted);
+            // One that is asked at once never begins.
+            if fewer.enough || patience == 1 {
+                break;
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::gensort::{Checksum, KEY_BYTES, RECORD_BYTES, Records};
 use crate::{
-    api::{Emit, Mapper, Pass, Reducer, Values},
+    api::{Carries, Emit, Mapper, Pass, Reducer, Values},
     conf::Conf,
     context::{Context, Counter},
     error::TaskError,
@@ -161,6 +161,28 @@ impl Reducer for Verdict {
             self.checksum.0 += u128::from_le_bytes(std::array::from_fn(|i| rest[8 + i]));
             self.disorder += number(24);
         }
+        Ok(())
+    }
+
+    fn carries(&self) -> Carries {
+        Carries::State
+    }
+
+    fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
+        let mut state = self.records.to_le_bytes().to_vec();
+        state.extend_from_slice(&self.disorder.to_le_bytes());
+        state.extend_from_slice(&self.checksum.0.to_le_bytes());
+        state.extend_from_slice(&self.last);
+        Ok(state)
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), TaskError> {
+        let short = || TaskError::from("a verdict so far is cut short");
+        let (records, rest) = state.split_first_chunk().ok_or_else(short)?;
+        let (disorder, rest) = rest.split_first_chunk().ok_or_else(short)?;
+        let (checksum, last) = rest.split_first_chunk().ok_or_else(short)?;
+        (self.records, self.disorder) = (u64::from_le_bytes(*records), u64::from_le_bytes(*disorder));
+        (self.checksum.0, self.last) = (u128::from_le_bytes(*checksum), last.to_vec());
         Ok(())
     }
 

@@ -37,8 +37,12 @@ pub struct Run {
     pub extent: Extent,
     /// Named in errors.
     pub name: Arc<str>,
-    /// Its checksum has been found right, so that readers need not look again.
+    /// Its checksum has been found right, so that readers of memory need not look again.
     pub verified: bool,
+    /// Where to begin, if not at the first record: what comes before has been read by somebody else.
+    pub start: Option<Place>,
+    /// What goes on where it ends: in order, none of them with more of its own.
+    pub more: Vec<Run>,
 }
 
 impl Run {
@@ -54,17 +58,50 @@ impl Run {
                 why: "it has fewer partitions than asked for",
             });
         };
-        Ok(Self { stored: Stored::File(path), extent, name, verified: false })
+        Ok(Self::new(Stored::File(path), extent, name))
+    }
+
+    /// Of bytes that nobody has looked at yet.
+    pub fn new(stored: Stored, extent: Extent, name: Arc<str>) -> Self {
+        Self { stored, extent, name, verified: false, start: None, more: Vec::new() }
     }
 
     /// Stored bytes that have been fetched. `extent.offset` does not matter.
     pub fn in_memory(name: &str, bytes: Bytes, extent: Extent) -> Self {
         let extent = Extent { offset: 0, ..extent };
-        Self { stored: Stored::Memory(bytes), extent, name: name.into(), verified: false }
+        Self::new(Stored::Memory(bytes), extent, name.into())
     }
 
-    /// A reader at the first record's door.
+    /// It, and what goes on where it ends.
+    pub fn parts(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.more)
+    }
+
+    /// One run of both: the other's records are to come after its own.
+    #[must_use]
+    pub fn followed_by(mut self, mut other: Self) -> Self {
+        let more = std::mem::take(&mut other.more);
+        self.more.push(other);
+        self.more.extend(more);
+        self
+    }
+
+    /// Stored bytes that are still to be read, those of the block at hand included.
+    pub fn left(&self) -> u64 {
+        let left =
+            |run: &Self| run.extent.stored - run.start.map_or(0, |start| start.block.min(run.extent.stored));
+        self.parts().map(left).sum()
+    }
+
+    /// A reader at the door of the first record, or of the one to start at. It ends where the first part does.
     pub fn open(&self) -> Result<SegmentReader, TaskError> {
+        match self.start {
+            Some(start) => self.open_at(start),
+            None => self.open_whole(),
+        }
+    }
+
+    fn open_whole(&self) -> Result<SegmentReader, TaskError> {
         let open = |path: &Path| -> Result<Source, TaskError> {
             let file = File::open(path).map_err(TaskError::io(format!("open {}", path.display())))?;
             Ok(Source::File(Arc::new(file)))
@@ -75,6 +112,8 @@ impl Run {
             Stored::Scratch(file) => open(file.path())?,
             Stored::Open(file) => Source::File(file.clone()),
         };
+        // What has gone through a disk is looked at whenever it is read.
+        let trusted = self.verified && matches!(source, Source::Memory(_));
         let reader = SegmentReader {
             source,
             name: self.name.clone(),
@@ -82,7 +121,8 @@ impl Run {
             read: 0,
             raw: 0,
             records: 0,
-            crc: (!self.verified).then_some(0),
+            crc: (!trusted).then_some(0),
+            block_crc: None,
             ahead: None,
             block_at: 0,
             start: 0,
@@ -103,10 +143,10 @@ impl Run {
     }
 
     /// A reader at the door of the record that starts at `place`, as a reader of the same bytes has told it. What comes
-    /// before is not read, so the checksum is not looked at: a run that is read so is to be verified before.
+    /// before is not read; the place knows its checksum, so that damage in the rest is seen at the end as ever.
     pub fn open_at(&self, place: Place) -> Result<SegmentReader, TaskError> {
-        let mut reader = self.open()?;
-        reader.crc = None;
+        let mut reader = self.open_whole()?;
+        reader.crc = reader.crc.map(|_| place.crc);
         if place.block > self.extent.stored || place.raw > self.extent.raw {
             return Err(reader.damaged("it is too short for the place to go on from"));
         }
@@ -130,6 +170,8 @@ pub struct Place {
     pub at: u64,
     /// Records of the run before it.
     pub records: u64,
+    /// CRC-32C of the run's stored bytes before that block.
+    pub crc: u32,
 }
 
 #[derive(Debug)]
@@ -161,6 +203,8 @@ pub struct SegmentReader {
     records: u64,
     /// Of what has been read; None if it need not be known.
     crc: Option<u32>,
+    /// The same, before the current block.
+    block_crc: Option<u32>,
     /// The next block's header, read along with the block before it.
     ahead: Option<[u8; BLOCK_HEADER_BYTES]>,
     packed: Vec<u8>,
@@ -213,7 +257,13 @@ impl SegmentReader {
     /// Where the current record starts: [`Run::open_at`] goes on from there, with that record.
     pub fn place(&self) -> Place {
         let (at, records) = (self.start as u64, self.records.saturating_sub(1));
-        Place { block: self.block_at, raw: self.raw - self.end as u64, at, records }
+        let crc = match (self.block_crc, &self.source) {
+            (Some(crc), _) => crc,
+            (None, Source::Memory(bytes)) => crc32c::crc32c(&bytes[..self.block_at as usize]),
+            // Before the first block, and at the end.
+            (None, Source::File(_)) => 0,
+        };
+        Place { block: self.block_at, raw: self.raw - self.end as u64, at, records, crc }
     }
 
     /// Bytes of memory that it holds.
@@ -252,6 +302,7 @@ impl SegmentReader {
         if !fits || raw == 0 || stored == 0 || stored > raw || raw / EXPANSION_MAX > stored {
             return Err(self.damaged("a block's lengths make no sense"));
         }
+        self.block_crc = self.crc;
         self.crc = self.crc.map(|crc| crc32c::crc32c_append(crc, &header));
         self.read += BLOCK_HEADER_BYTES as u64;
         self.load(stored as usize)?;

@@ -126,7 +126,7 @@ proptest! {
         std::fs::write(&path, &bytes).unwrap();
         let memory = Run::in_memory("memory", bytes.into(), index.extents[0]);
         prop_assert_eq!(Run::of_file(path.clone(), 0).is_err(), cut, "a file that is cut");
-        let file = Run { stored: Stored::File(path), extent: index.extents[0], name: "file".into(), verified: false };
+        let file = Run::new(Stored::File(path), index.extents[0], "file".into());
         for run in [file, memory] {
             prop_assert!(matches!(read(&run), Err(TaskError::Damaged { .. })), "byte {at}");
         }

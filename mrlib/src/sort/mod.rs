@@ -323,16 +323,14 @@ impl MapBuffer {
         }
         let mut records = 0;
         for partition in 0..self.spec.partitions {
-            let mut readers = Vec::new();
+            let mut runs = Vec::new();
             for (spill, (file, name)) in spills.iter().zip(&files) {
                 let (extent, name) = (spill.index.extents[partition as usize], Arc::clone(name));
                 if extent.records > 0 {
-                    readers.push(
-                        Run { stored: Stored::Open(file.clone()), extent, name, verified: false }.open()?,
-                    );
+                    runs.push(Run::new(Stored::Open(file.clone()), extent, name));
                 }
             }
-            let mut merge = Merge::new(readers, self.spec.order)?;
+            let mut merge = Merge::open(&runs, self.spec.order)?;
             // Sorted values would have to be held in memory to be sorted again.
             if let Some(combiner) = self.combiner.as_mut().filter(|_| !self.spec.order.values) {
                 records += merge_combined(merge, partition, combiner, &mut writer, self.spec.order, step)?;

@@ -23,7 +23,7 @@ mod tests;
 pub use command::words;
 
 use crate::{
-    api::{Emit, Mapper, Reducer, Values},
+    api::{Carries, Emit, Mapper, Reducer, Values},
     conf::Conf,
     context::Context,
     engine::record_bytes_max,
@@ -41,6 +41,9 @@ pub const MAPPER: &str = "stream.mapper";
 pub const COMBINER: &str = "stream.combiner";
 /// The setting that holds the reducer's command.
 pub const REDUCER: &str = "stream.reducer";
+/// The setting that says that the reducer keeps nothing from key to key: it may then be ended between two, as by the end
+/// of its input, and another one goes on with the next key.
+pub const RESTARTABLE: &str = "stream.reducer.restartable";
 
 /// The job, by its settings.
 pub fn job(conf: &Conf) -> Result<Job, TaskError> {
@@ -52,6 +55,7 @@ pub fn job(conf: &Conf) -> Result<Job, TaskError> {
             words(command).map_err(|why| TaskError::Program(format!("{key} = {command:?}: {why}")))?;
         }
     }
+    conf.parse(RESTARTABLE, false)?;
     let job = Job::map(StreamMapper::new);
     Ok(if conf.get(REDUCER).is_some() { job.reduce(StreamReducer::new) } else { job })
 }
@@ -134,6 +138,7 @@ pub(super) struct StreamReducer {
     lines: Lines,
     /// Whether its lines are the job's output; a combiner's are pairs.
     last: bool,
+    restartable: bool,
 }
 
 impl StreamReducer {
@@ -143,11 +148,12 @@ impl StreamReducer {
 
     fn of(setting: &'static str, conf: &Conf) -> Result<Self, TaskError> {
         let lines = Lines::new(record_bytes_max(conf)?);
-        Ok(Self { program: Program::start(setting, conf)?, lines, last: setting == REDUCER })
+        let restartable = conf.parse(RESTARTABLE, false)?;
+        Ok(Self { program: Program::start(setting, conf)?, lines, last: setting == REDUCER, restartable })
     }
 
     fn pump(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        let Self { program, lines, last } = self;
+        let Self { program, lines, last, .. } = self;
         program.pump(all, context, &mut |bytes, _| lines.take(bytes, &mut |line| put(line, *last, out)))
     }
 
@@ -187,5 +193,20 @@ impl Reducer for StreamReducer {
         self.pump(true, out, context)?;
         let last = self.last;
         self.lines.end(&mut |line| put(line, last, out))
+    }
+
+    fn carries(&self) -> Carries {
+        if self.restartable {
+            return Carries::State;
+        }
+        Carries::Unsaved(
+            "its program may keep something from key to key (stream.reducer.restartable is not true)",
+        )
+    }
+
+    /// All that the program has to say to the keys that it was given; it keeps nothing else.
+    fn save(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<Vec<u8>, TaskError> {
+        self.finish(out, context)?;
+        Ok(Vec::new())
     }
 }

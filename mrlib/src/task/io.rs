@@ -1,6 +1,6 @@
 //! What a task in a task process works with: the file system, scratch folders, and the umbilical.
 
-use super::{facts::conf_of, umbilical::Umbilical};
+use super::{Attempt, facts::conf_of, umbilical::Umbilical};
 use crate::{
     engine::{OutputSink, Progress, Pulse, Scratch, StopFlag, TaskIo, output_replication},
     error::TaskError,
@@ -58,16 +58,18 @@ pub(super) struct ProcessIo {
     scratch: Scratch,
     memory_bytes: u64,
     dfs: Arc<Dfs>,
+    cpu_before: u64,
 }
 
 impl ProcessIo {
-    pub(super) fn new(umbilical: Arc<Umbilical>, start: &TaskStart, spec: &TaskSpec, dfs: Arc<Dfs>) -> Self {
+    pub(super) fn new(umbilical: Arc<Umbilical>, start: &TaskStart, spec: &TaskSpec, of: &Attempt) -> Self {
         let mut dirs: Vec<PathBuf> = start.scratch_dirs.iter().map(PathBuf::from).collect();
         if dirs.is_empty() {
             dirs.push(PathBuf::from(&start.work_dir));
         }
         let memory_bytes = start.memory_bytes;
-        Self { umbilical, spec: spec.clone(), scratch: Scratch::new(dirs), memory_bytes, dfs }
+        let (dfs, cpu_before) = (of.dfs.clone(), of.cpu_before);
+        Self { umbilical, spec: spec.clone(), scratch: Scratch::new(dirs), memory_bytes, dfs, cpu_before }
     }
 }
 
@@ -102,7 +104,11 @@ impl TaskIo for ProcessIo {
         Ok(Box::new(DfsFile::open(client, runtime, path)?))
     }
 
-    fn open_output(&mut self, format: OutputFormat) -> Result<Box<dyn OutputSink>, TaskError> {
+    fn open_output(
+        &mut self,
+        format: OutputFormat,
+        behind: Vec<String>,
+    ) -> Result<Box<dyn OutputSink>, TaskError> {
         let target = if self.spec.work_output.is_empty() {
             Target::Nowhere
         } else {
@@ -111,6 +117,10 @@ impl TaskIo for ProcessIo {
             let (client, runtime) = self.dfs.reach(&self.spec)?;
             Target::Dfs { client, runtime, folder, replication }
         };
-        Ok(Box::new(RecordWriter::new(format, PieceWriter::new(target))))
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(behind, target))))
+    }
+
+    fn cpu_milliseconds(&self) -> u64 {
+        super::process::cpu_milliseconds().saturating_sub(self.cpu_before)
     }
 }

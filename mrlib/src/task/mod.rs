@@ -1,8 +1,8 @@
 //! A task process: runs attempts for a tracker over the umbilical.
 //!
 //! Life: die with the tracker, keep to the limits, connect, say hello, wait (a warm process may wait long) for the
-//! task, run it on a thread of its own, tell progress, and end with `done` or `failed`. A process runs one attempt, or
-//! several of one job, one after another, if its tracker wants it to stay.
+//! task, run it on a thread of its own, tell progress, and end with `done`, `paused`, `failed` or `spoilt`. A process runs
+//! one attempt, or several of one job, one after another, if its tracker wants it to stay.
 //! A program that panics is `failed` with its words and place; one that aborts is seen by the tracker.
 
 mod facts;
@@ -16,8 +16,9 @@ mod umbilical;
 pub use facts::*;
 
 use crate::{
+    checkpoint::Origin,
     conf::Conf,
-    engine::{MapTask, ReduceTask, TaskOutcome, Wish, run_map, run_reduce},
+    engine::{CPU_COUNTER, MapTask, ReduceEnd, ReduceTask, TaskOutcome, Wish, run_map, run_reduce},
     error::TaskError,
     job::Job,
 };
@@ -25,7 +26,8 @@ use daemon::logging::{self, LogFormat};
 use frame::{read_frame, write_frame};
 use io::{Dfs, ProcessIo};
 use proto::mr::{
-    FromTask, Program, TaskHello, TaskResult, TaskSpec, TaskStart, ToTask, from_task, task_spec, to_task,
+    FromTask, PausedState, Program, TaskHello, TaskResult, TaskSpec, TaskStart, ToTask, from_task, task_spec,
+    to_task,
 };
 use std::{
     env,
@@ -47,7 +49,7 @@ use umbilical::{Heard, Umbilical};
 /// The path of the tracker's Unix socket. Set: this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
 /// Of the umbilical.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Progress is sent at most this often.
 const TELL_PERIOD: Duration = Duration::from_millis(200);
@@ -57,7 +59,7 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Makes the job of a task: by name for built-in programs, the job binary's own otherwise.
 pub type MakeJob = dyn Fn(&Program, &Conf) -> Result<Job, TaskError> + Send + Sync;
 
-type Ended = mpsc::Receiver<Result<TaskOutcome, String>>;
+type Ended = mpsc::Receiver<Result<ReduceEnd, TaskError>>;
 
 /// The path of the umbilical, if this process is a task process.
 pub fn umbilical_path() -> Option<PathBuf> {
@@ -180,15 +182,14 @@ fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: At
     thread::spawn(move || {
         remember_panics();
         let run = AssertUnwindSafe(|| run(&umbilical, &start, &spec, &attempt));
-        let outcome = panic::catch_unwind(run).map(|outcome| outcome.map_err(|error| error.to_string()));
-        let outcome = outcome.unwrap_or_else(|_| {
+        let outcome = panic::catch_unwind(run).unwrap_or_else(|_| {
             let words = panic_words();
-            Err(match (&spec.input, umbilical.pulse().record()) {
+            Err(TaskError::Program(match (&spec.input, umbilical.pulse().record()) {
                 (Some(task_spec::Input::Split(split)), Some(offset)) => {
                     format!("record at {}:{offset}: {words}", split.source)
                 }
                 _ => words,
-            })
+            }))
         });
         // Nobody listens only if the process is ending.
         let _ = sender.send(outcome);
@@ -228,10 +229,10 @@ fn run(
     start: &TaskStart,
     spec: &TaskSpec,
     attempt: &Attempt,
-) -> Result<TaskOutcome, TaskError> {
+) -> Result<ReduceEnd, TaskError> {
     let conf = conf_of(spec)?;
     let job = (attempt.make)(&spec.program.clone().unwrap_or_default(), &conf)?;
-    let mut io = ProcessIo::new(umbilical.clone(), start, spec, attempt.dfs.clone());
+    let mut io = ProcessIo::new(umbilical.clone(), start, spec, attempt);
     match &spec.input {
         Some(task_spec::Input::Split(split)) => {
             let task = MapTask {
@@ -244,7 +245,7 @@ fn run(
                 other_outputs: start.other_map_outputs.iter().map(PathBuf::from).collect(),
                 conf,
             };
-            run_map(&job, &task, &mut io)
+            run_map(&job, &task, &mut io).map(ReduceEnd::Done)
         }
         Some(task_spec::Input::Partition(partition)) => {
             let teller = umbilical.clone();
@@ -257,6 +258,8 @@ fn run(
                 unfetched: Arc::new(move |attempt: &str| {
                     let _ = teller.send(from_task::Kind::Unfetched(attempt.to_owned()));
                 }),
+                aside: start.aside_dirs.iter().map(PathBuf::from).collect(),
+                from: origin(start),
             };
             run_reduce(&job, &task, &mut io)
         }
@@ -274,17 +277,7 @@ fn supervise(
     let mut stopped = None;
     loop {
         match ended.recv_timeout(TELL_PERIOD) {
-            Ok(Ok(outcome)) => {
-                let TaskOutcome { mut counters, pieces, bytes_out, position } = outcome;
-                // Only where somebody asked for it is there a rest for another task.
-                let asked = umbilical.stop().wish().is_ok_and(|wish| wish != Wish::GoOn);
-                let position = end.filter(|end| asked && position < *end).map(|_| position);
-                let cpu = process::cpu_milliseconds().saturating_sub(cpu_before);
-                counters.insert("CPU_MILLISECONDS".into(), cpu);
-                let counters = counters.into_iter().collect();
-                return Ok(from_task::Kind::Done(TaskResult { counters, pieces, bytes_out, position }));
-            }
-            Ok(Err(why)) => return Ok(from_task::Kind::Failed(limits::short_failure(why))),
+            Ok(ended) => return Ok(last_word(umbilical, ended, end, cpu_before)),
             Err(RecvTimeoutError::Disconnected) => {
                 return Ok(from_task::Kind::Failed("the task's thread has ended without a word".into()));
             }
@@ -296,4 +289,38 @@ fn supervise(
             return Ok(from_task::Kind::Failed(error.to_string()));
         }
     }
+}
+
+/// What is told last. `end` is that of a map's range, if it has one.
+fn last_word(
+    umbilical: &Umbilical,
+    ended: Result<ReduceEnd, TaskError>,
+    end: Option<u64>,
+    cpu_before: u64,
+) -> from_task::Kind {
+    match ended {
+        Ok(ReduceEnd::Done(TaskOutcome { mut counters, pieces, bytes_out, position })) => {
+            // Only where somebody asked for it is there a rest for another task.
+            let asked = umbilical.stop().wish().is_ok_and(|wish| wish != Wish::GoOn);
+            let position = end.filter(|end| asked && position < *end).map(|_| position);
+            // Attempts that were put aside have taken their part.
+            *counters.entry(CPU_COUNTER.into()).or_default() +=
+                process::cpu_milliseconds().saturating_sub(cpu_before);
+            let counters = counters.into_iter().collect();
+            from_task::Kind::Done(TaskResult { counters, pieces, bytes_out, position })
+        }
+        Ok(ReduceEnd::Paused(paused)) => {
+            let (stage, note) = (paused.stage.name().into(), paused.note);
+            from_task::Kind::Paused(PausedState { stage, bytes: paused.bytes, note, lost_ms: paused.lost_ms })
+        }
+        Err(TaskError::Spoilt(why)) => from_task::Kind::Spoilt(limits::short_failure(why)),
+        Err(error) => from_task::Kind::Failed(limits::short_failure(error.to_string())),
+    }
+}
+
+/// The state that a reduce is to take up.
+fn origin(start: &TaskStart) -> Option<Origin> {
+    let dirs = start.from_dirs.iter().map(PathBuf::from).collect();
+    let origin = Origin { attempt: start.from.clone(), dirs, addr: start.from_addr.clone() };
+    Some(origin).filter(|origin| !origin.attempt.is_empty())
 }

@@ -114,7 +114,7 @@ impl Umbilical {
     }
 
     pub(super) fn send(&self, kind: from_task::Kind) -> io::Result<()> {
-        if matches!(kind, from_task::Kind::Done(_) | from_task::Kind::Failed(_)) {
+        if !matches!(kind, from_task::Kind::Progress(_) | from_task::Kind::Unfetched(_)) {
             self.over.store(true, Ordering::Relaxed);
         }
         write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })

@@ -1,7 +1,7 @@
 //! What the agent hears and says.
 
 use crate::ids::{Attempt, Job};
-use proto::mr::{MapEvent, Progress, Recall, TaskResult, TaskSpec};
+use proto::mr::{MapEvent, PausedState, Progress, Recall, TaskResult, TaskSpec};
 use std::time::Duration;
 
 /// Something that happened.
@@ -49,12 +49,14 @@ pub enum Event {
 /// What the JobTracker wants done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
-    /// Run this.
-    Launch(Attempt, Box<TaskSpec>),
+    /// Run this, from the state that another attempt put aside if that is given.
+    Launch(Attempt, Box<TaskSpec>, Option<Origin>),
     /// Have this give its slot back in that way, and say when it has.
     Stop(Attempt, Recall, String),
     /// Entries of a job's map events, for its reduces.
     MapEvents(Job, MapNews),
+    /// Delete what this attempt put aside: nobody will take it up any more.
+    Drop(Attempt),
     /// Delete whatever is left of a job.
     Clean(Job),
     /// Not understood; taken, so that it is not sent for ever.
@@ -82,23 +84,38 @@ pub enum Ending {
         /// Whether this tracker now has map output of it.
         output: bool,
     },
+    /// Its state is put aside on this tracker's disks.
+    Paused(PausedState),
+    /// The state that it was to take up is gone or damaged.
+    Spoilt(String),
     /// It did not work out, and why.
     Failed(String),
     /// It was stopped.
     Killed(String),
 }
 
+/// Where the state lies that an attempt takes up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Whose it is.
+    pub attempt: Attempt,
+    /// The shuffle address of the tracker that has it.
+    pub addr: String,
+}
+
 /// Something to be done, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Run an attempt.
-    Start(Attempt, Box<TaskSpec>),
+    Start(Attempt, Box<TaskSpec>, Option<Origin>),
     /// End it at once.
     Kill(Attempt, String),
     /// Ask it to end by itself: a map where it stands, a reduce with its state put aside.
     Ask(Attempt, Recall, String),
     /// Tell a reduce about maps.
     News(Attempt, MapNews),
+    /// Delete what an attempt put aside.
+    Drop(Attempt),
     /// Delete a job's files, and say when they are gone; nothing of it runs any more.
     Clean(Job),
     /// Say who we are and what we have.
@@ -107,6 +124,8 @@ pub enum Action {
         attempts: Vec<Report>,
         /// Maps whose output is here.
         outputs: Vec<Attempt>,
+        /// Attempts whose state is put aside here.
+        checkpoints: Vec<Attempt>,
         /// Every job that something is kept of, on disk or in memory.
         jobs: Vec<Job>,
     },

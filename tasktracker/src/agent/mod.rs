@@ -75,6 +75,8 @@ pub struct Agent {
     slots: Slots,
     running: BTreeMap<Attempt, Running>,
     outputs: BTreeSet<Attempt>,
+    /// Whose state is put aside here.
+    checkpoints: BTreeSet<Attempt>,
     /// Every job that there may be something of, on disk or in memory.
     jobs: BTreeSet<Job>,
     map_lists: BTreeMap<Job, MapList>,
@@ -97,11 +99,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// With the map outputs and the jobs that an earlier start left on disk. Tasks are stopped when the JobTracker
-    /// has not been heard of for `cut_off_after`.
+    /// With the map outputs, the checkpoints and the jobs that an earlier start left on disk. Tasks are stopped when the
+    /// JobTracker has not been heard of for `cut_off_after`.
     pub fn new(
         slots: Slots,
         outputs: BTreeSet<Attempt>,
+        checkpoints: BTreeSet<Attempt>,
         jobs: BTreeSet<Job>,
         cut_off_after: Duration,
     ) -> Self {
@@ -110,6 +113,7 @@ impl Agent {
             running: BTreeMap::new(),
             jobs: outputs.iter().map(|attempt| attempt.job).chain(jobs).collect(),
             outputs,
+            checkpoints,
             map_lists: BTreeMap::new(),
             cleaning: BTreeMap::new(),
             untold: Untold::default(),
@@ -176,6 +180,7 @@ impl Agent {
         out.push(Action::Register {
             attempts: self.reports(),
             outputs: self.outputs.iter().copied().collect(),
+            checkpoints: self.checkpoints.iter().copied().collect(),
             jobs: self.jobs.iter().copied().collect(),
         });
     }
@@ -240,16 +245,27 @@ impl Agent {
             }
             self.acked = number;
             match order {
-                Order::Launch(attempt, spec) => self.launch(now, attempt, spec, out),
+                Order::Launch(attempt, spec, from) => self.launch(now, attempt, spec, from, out),
                 Order::Stop(attempt, how, why) => self.stop(now, attempt, how, why, out),
                 Order::MapEvents(job, news) => self.learn(job, news, out),
+                Order::Drop(attempt) => {
+                    self.checkpoints.remove(&attempt);
+                    out.push(Action::Drop(attempt));
+                }
                 Order::Clean(job) => self.clean(job, out),
                 Order::Unknown => {}
             }
         }
     }
 
-    fn launch(&mut self, now: Instant, attempt: Attempt, spec: Box<TaskSpec>, out: &mut Vec<Action>) {
+    fn launch(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        spec: Box<TaskSpec>,
+        from: Option<Origin>,
+        out: &mut Vec<Action>,
+    ) {
         if self.running.contains_key(&attempt) || self.tells_end_of(attempt) {
             return;
         }
@@ -273,7 +289,7 @@ impl Agent {
         };
         self.running.insert(attempt, running);
         self.jobs.insert(attempt.job);
-        out.push(Action::Start(attempt, spec));
+        out.push(Action::Start(attempt, spec, from));
         self.spread_news(attempt.job, out);
     }
 
@@ -326,6 +342,7 @@ impl Agent {
     fn clean(&mut self, job: Job, out: &mut Vec<Action>) {
         self.map_lists.remove(&job);
         self.outputs.retain(|attempt| attempt.job != job);
+        self.checkpoints.retain(|attempt| attempt.job != job);
         self.untold.failures.retain(|(reduce, _)| reduce.job != job);
         for (attempt, running) in &mut self.running {
             if attempt.job == job && running.stopped.is_none() {
@@ -363,10 +380,12 @@ impl Agent {
             (Ending::Failed(_) | Ending::Killed(_), Some(why)) => Ending::Killed(why),
             (ending, _) => ending,
         };
-        if matches!(ending, Ending::Succeeded { output: true, .. })
-            && !self.cleaning.contains_key(&attempt.job)
-        {
-            self.outputs.insert(attempt);
+        if !self.cleaning.contains_key(&attempt.job) {
+            match &ending {
+                Ending::Succeeded { output: true, .. } => drop(self.outputs.insert(attempt)),
+                Ending::Paused(_) => drop(self.checkpoints.insert(attempt)),
+                _ => {}
+            }
         }
         self.tell(now, attempt, ending);
         self.finish_cleaning(attempt.job, out);

@@ -79,7 +79,10 @@ impl Report {
             + match &self.status {
                 Status::Running(progress) => progress.encoded_len(),
                 Status::Ended(Ending::Succeeded { result, .. }) => result.encoded_len(),
-                Status::Ended(Ending::Failed(words) | Ending::Killed(words)) => words.len(),
+                Status::Ended(Ending::Paused(state)) => state.encoded_len(),
+                Status::Ended(Ending::Failed(words) | Ending::Killed(words) | Ending::Spoilt(words)) => {
+                    words.len()
+                }
             }
     }
 }

@@ -21,7 +21,7 @@ fn spec(text: &str) -> Box<TaskSpec> {
 }
 
 fn launch(text: &str) -> Order {
-    Order::Launch(attempt(text), spec(text))
+    Order::Launch(attempt(text), spec(text), None)
 }
 
 fn done() -> Ending {
@@ -39,7 +39,13 @@ fn some(first: u64, maps: &[&str], count: u32) -> MapNews {
 
 impl World {
     fn new() -> Self {
-        let agent = Agent::new(Slots { map: 2, reduce: 1 }, BTreeSet::new(), BTreeSet::new(), CUT_OFF);
+        let agent = Agent::new(
+            Slots { map: 2, reduce: 1 },
+            BTreeSet::new(),
+            BTreeSet::new(),
+            BTreeSet::new(),
+            CUT_OFF,
+        );
         Self { agent, now: Instant::now() }
     }
 
@@ -88,6 +94,8 @@ fn word(status: &Status) -> &'static str {
     match status {
         Status::Running(_) => "running",
         Status::Ended(Ending::Succeeded { .. }) => "succeeded",
+        Status::Ended(Ending::Paused(_)) => "paused",
+        Status::Ended(Ending::Spoilt(_)) => "spoilt",
         Status::Ended(Ending::Failed(_)) => "failed",
         Status::Ended(Ending::Killed(_)) => "killed",
     }
@@ -97,7 +105,10 @@ fn word(status: &Status) -> &'static str {
 fn an_order_is_taken_once() {
     let mut world = World::online();
     let first = vec![(1, launch("job_1.m0.0"))];
-    assert_eq!(world.orders(0, first.clone()), [Action::Start(attempt("job_1.m0.0"), spec("job_1.m0.0"))]);
+    assert_eq!(
+        world.orders(0, first.clone()),
+        [Action::Start(attempt("job_1.m0.0"), spec("job_1.m0.0"), None)]
+    );
     assert_eq!(world.orders(0, first.clone()), []);
     let ended = Event::Ended(attempt("job_1.m0.0"), done());
     assert_eq!(world.on(ended), []);
@@ -258,8 +269,10 @@ fn no_more_run_than_there_are_slots() {
     let ids = ["job_1.m0.0", "job_1.m1.0", "job_1.m2.0", "job_1.r0.0", "job_1.r1.0"];
     let orders = ids.iter().enumerate().map(|(at, id)| (at as u64 + 1, launch(id))).collect();
     let started = world.orders(0, orders);
-    let ids: Vec<Attempt> =
-        started.iter().map(|action| if let Action::Start(id, _) = action { *id } else { panic!() }).collect();
+    let ids: Vec<Attempt> = started
+        .iter()
+        .map(|action| if let Action::Start(id, ..) = action { *id } else { panic!() })
+        .collect();
     assert_eq!(ids, [attempt("job_1.m0.0"), attempt("job_1.m1.0"), attempt("job_1.r0.0")]);
     let sent = world.beat_after(GAP);
     assert_eq!(told(&sent)[3..], ["job_1.m2.0 killed", "job_1.r1.0 killed"]);
@@ -316,12 +329,17 @@ fn a_refusal_is_the_end() {
 
 #[test]
 fn outputs_of_an_earlier_start_are_registered() {
-    let held = attempt("job_1.m0.0");
+    let (held, paused) = (attempt("job_1.m0.0"), attempt("job_9.r0.1"));
     let (outputs, jobs) = (BTreeSet::from([held]), BTreeSet::from([Job(9)]));
-    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, jobs, CUT_OFF);
+    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, [paused].into(), jobs, CUT_OFF);
     let mut out = Vec::new();
     agent.handle(Instant::now(), Event::Connected, &mut out);
-    let registered = Action::Register { attempts: vec![], outputs: vec![held], jobs: vec![Job(1), Job(9)] };
+    let registered = Action::Register {
+        attempts: vec![],
+        outputs: vec![held],
+        checkpoints: vec![paused],
+        jobs: vec![Job(1), Job(9)],
+    };
     assert_eq!(out, [registered]);
 }
 

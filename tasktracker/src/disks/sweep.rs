@@ -1,11 +1,11 @@
-//! What an earlier start left on the disks: map output is kept, the rest goes.
+//! What an earlier start left on the disks: map output and whole checkpoints are kept, the rest goes.
 
 use super::{Disks, gone, remove_tree};
 use crate::{
     error::{TrackerError, folder},
     ids::{Attempt, Job},
 };
-use mrlib::segment::Index;
+use mrlib::{checkpoint, segment::Index};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -17,6 +17,8 @@ use std::{
 pub(crate) struct Found {
     /// Map outputs, and where.
     pub(crate) outputs: BTreeMap<Attempt, PathBuf>,
+    /// States that were put aside, and the folders of each.
+    pub(crate) checkpoints: BTreeMap<Attempt, Vec<PathBuf>>,
     /// Shuffle tokens of their jobs.
     pub(crate) tokens: BTreeMap<Job, Vec<u8>>,
     /// Jobs that have a folder on any disk.
@@ -47,7 +49,9 @@ impl Disks {
             for path in self.job_folders(job) {
                 sweep_job(&path, job, &mut found)?;
             }
-            if !found.outputs.keys().any(|attempt| attempt.job == job) {
+            self.sweep_asides(job, &mut found)?;
+            let kept = found.outputs.keys().chain(found.checkpoints.keys());
+            if !kept.into_iter().any(|attempt| attempt.job == job) {
                 found.tokens.remove(&job);
                 for path in self.job_folders(job) {
                     remove_empty(&path)?;
@@ -58,6 +62,31 @@ impl Disks {
             }
         }
         Ok(found)
+    }
+
+    /// A checkpoint is whole if its state can be read; without the job's token nobody could ship it.
+    fn sweep_asides(&self, job: Job, found: &mut Found) -> Result<(), TrackerError> {
+        let mut asides = BTreeMap::<Attempt, Vec<PathBuf>>::new();
+        for folder in self.job_folders(job) {
+            for (name, path) in entries(&folder.join("aside"))? {
+                if let Some(attempt) = name.parse::<Attempt>().ok().filter(|attempt| attempt.job == job) {
+                    asides.entry(attempt).or_default().push(path);
+                }
+            }
+        }
+        for (attempt, dirs) in asides {
+            let whole = checkpoint::read(&dirs).is_ok_and(|state| state.attempt == attempt.to_string());
+            if whole && found.tokens.contains_key(&job) {
+                found.checkpoints.insert(attempt, dirs);
+            } else {
+                dirs.iter().try_for_each(|dir| remove_tree(dir).map_err(folder("remove", dir)))?;
+            }
+        }
+        for folder in self.job_folders(job) {
+            // Fails while there is something in it.
+            fs::remove_dir(folder.join("aside")).ok();
+        }
+        Ok(())
     }
 
     fn jobs(&self) -> Result<Vec<Job>, TrackerError> {

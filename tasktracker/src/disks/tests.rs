@@ -1,7 +1,7 @@
 //! What lies where, and what is left alone.
 
 use super::*;
-use mrlib::segment::Extent;
+use mrlib::{checkpoint, segment::Extent};
 
 /// Writes an output file of these partitions, and its index.
 pub(crate) fn write(output: &Path, partitions: &[&[u8]]) {
@@ -92,6 +92,12 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         // Without a token nobody can fetch it.
         let tokenless = work(&disks, 0, "job_2.m0.0");
         write(&tokenless.outputs[0], &[b"one"]);
+        // One state is whole, another was never finished, a third is somebody else's.
+        let state = checkpoint::State::default();
+        for (paused, owner) in [("job_1.r0.0", "job_1.r0.0"), ("job_1.r2.0", "job_1.r9.0")] {
+            checkpoint::keep(&work(&disks, 1, paused).asides, owner, 0, &state).unwrap();
+        }
+        fs::create_dir_all(dirs[0].join("jobs/job_1/aside/job_1.r1.0")).unwrap();
         fs::create_dir_all(dirs[0].join("jobs/job_1/files")).unwrap();
         fs::write(dirs[0].join("jobs/notes.txt"), "mine").unwrap();
         fs::write(dirs[1].join("jobs/job_1/output/notes.txt"), "mine").unwrap();
@@ -99,13 +105,20 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
     for _ in 0..2 {
         let (_, found) = Disks::open(&dirs, 0).unwrap();
         assert_eq!(found.outputs.keys().copied().collect::<Vec<_>>(), [good]);
+        let paused = attempt("job_1.r0.0");
+        assert_eq!(found.checkpoints.keys().copied().collect::<Vec<_>>(), [paused]);
+        assert_eq!(checkpoint::read(&found.checkpoints[&paused]).unwrap().attempt, "job_1.r0.0");
         assert_eq!(found.tokens[&Job(1)], b"secret");
         assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [Job(1)]);
     }
     assert_eq!(files(&dirs[0]), ["LOCK", "jobs/job_1/token", "jobs/notes.txt"]);
     let output = "jobs/job_1/output/job_1.m0.0.out";
-    let kept = ["LOCK", output, &format!("{output}.index"), "jobs/job_1/output/notes.txt"];
-    assert_eq!(files(&dirs[1]), kept);
+    let index = format!("{output}.index");
+    let state = "jobs/job_1/aside/job_1.r0.0/state";
+    assert_eq!(files(&dirs[1]), ["LOCK", state, output, &index, "jobs/job_1/output/notes.txt"]);
+    let (disks, _) = Disks::open(&dirs, 0).unwrap();
+    disks.drop_aside(attempt("job_1.r0.0"));
+    assert_eq!(files(&dirs[1]), ["LOCK", output, &index, "jobs/job_1/output/notes.txt"]);
     assert!(!dirs[0].join("jobs/job_2").exists());
 }
 

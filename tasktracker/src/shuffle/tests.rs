@@ -22,7 +22,15 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let output = dir.path().join("m0.out");
         write(&output, &[b"first partition", b"", b"third"]);
+        let aside = vec![dir.path().join("aside")];
+        let bytes = b"in memory".to_vec();
+        let extent = Extent { stored: bytes.len() as u64, ..Extent::default() };
+        let run = mrlib::segment::Run::in_memory("m0", bytes.into(), extent);
+        let state =
+            checkpoint::State { runs: vec![checkpoint::Held { run, map: None }], ..Default::default() };
+        checkpoint::keep(&aside, "job_1.r0.0", 0, &state).unwrap();
         let found = Found {
+            checkpoints: [("job_1.r0.0".parse().unwrap(), aside)].into(),
             outputs: [("job_1.m0.0".parse().unwrap(), output)].into(),
             tokens: [(Job(1), b"secret".to_vec())].into(),
             ..Found::default()
@@ -133,4 +141,16 @@ fn a_request_without_end_is_cut_off() {
     world.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     assert_eq!(world.answer().unwrap_err().0, 2);
     assert_eq!(world.stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn what_was_put_aside_is_shipped_part_by_part() {
+    let mut world = World::start();
+    let (extent, text) = world.fetch(b"secret", "job_1.r0.0", 1).unwrap();
+    assert_eq!((text.as_str(), extent.crc), ("in memory", crc32c::crc32c(b"in memory")));
+    assert!(matches!(world.fetch(b"secrex", "job_1.r0.0", 1), Err((REFUSED, _))));
+    assert!(matches!(world.fetch(b"secret", "job_1.r1.0", 0), Err((NOT_FOUND, _))));
+    assert!(matches!(world.fetch(b"secret", "job_1.r0.0", 9), Err((DAMAGED, _))));
+    std::fs::write(world.dir.path().join("aside/state"), "nonsense").unwrap();
+    assert!(matches!(world.fetch(b"secret", "job_1.r0.0", 0), Err((DAMAGED, _))));
 }

@@ -1,7 +1,7 @@
 //! What was promised later: bounds, zombies, clean-up, the live number of maps.
 
 use super::*;
-use proto::mr::Recall;
+use proto::mr::{PausedState, Recall};
 
 fn jobs(world: &mut World) -> Vec<Job> {
     world.on(Event::Disconnected);
@@ -178,4 +178,27 @@ fn cut_off_for_long_it_stops_its_tasks_and_says_so() {
     assert!(
         !world.after(CUT_OFF.saturating_sub(GAP)).iter().any(|action| matches!(action, Action::Kill(..)))
     );
+}
+
+#[test]
+fn a_state_put_aside_is_registered_until_it_is_dropped() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.r0.0"))]);
+    let asked =
+        world.orders(0, vec![(2, Order::Stop(attempt("job_1.r0.0"), Recall::Pause, "a slot".into()))]);
+    assert_eq!(asked, [Action::Ask(attempt("job_1.r0.0"), Recall::Pause, "a slot".into())]);
+    let state = PausedState { stage: "merge".into(), bytes: 7, ..PausedState::default() };
+    world.on(Event::Ended(attempt("job_1.r0.0"), Ending::Paused(state)));
+    assert_eq!(told(&world.beat_after(GAP)), ["job_1.r0.0 paused"]);
+    let aside = |world: &mut World| {
+        let again = world.on(Event::RegisterAgain);
+        let [Action::Register { checkpoints, .. }] = &again[..] else { panic!("{again:?}") };
+        let checkpoints = checkpoints.clone();
+        world.register();
+        checkpoints
+    };
+    assert_eq!(aside(&mut world), [attempt("job_1.r0.0")]);
+    let dropped = world.orders(0, vec![(1, Order::Drop(attempt("job_1.r0.0")))]);
+    assert_eq!(dropped, [Action::Drop(attempt("job_1.r0.0"))]);
+    assert_eq!(aside(&mut world), []);
 }

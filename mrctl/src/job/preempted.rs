@@ -1,0 +1,130 @@
+//! What became of a job whose slots were taken back: the figures, and the tree of ranges that its maps were split into.
+
+use super::model::{Attempt, Job, Preemption, Task};
+use crate::output::human;
+use std::collections::BTreeMap;
+
+/// Finds for each map whether it is the rest of another. A split makes a new task of the rest, with the next number; so
+/// a map's parent is whichever had its first byte when it was made.
+pub(crate) fn find_tails(tasks: &mut [Task]) {
+    // By root: the tasks so far, by where each begins.
+    let mut roots = BTreeMap::<u32, BTreeMap<u64, String>>::new();
+    for task in tasks.iter_mut().filter(|task| !task.source.is_empty()) {
+        let ranges = roots.entry(task.root).or_default();
+        task.tail_of = ranges.range(..task.start).next_back().map(|(_, parent)| parent.clone());
+        ranges.insert(task.start, task.task.clone());
+    }
+}
+
+/// Tasks as they are listed: the parts of a split map together, in the order of their ranges, each with its depth.
+pub(crate) fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
+    let mut tails = BTreeMap::<&str, Vec<&Task>>::new();
+    for task in tasks {
+        if let Some(parent) = &task.tail_of {
+            tails.entry(parent).or_default().push(task);
+        }
+    }
+    let mut listed = Vec::with_capacity(tasks.len());
+    for task in tasks.iter().filter(|task| task.tail_of.is_none()) {
+        let mut waiting = vec![(0, task)];
+        while let Some((depth, task)) = waiting.pop() {
+            listed.push((depth, task));
+            let mut own = tails.remove(task.task.as_str()).unwrap_or_default();
+            own.sort_unstable_by_key(|tail| std::cmp::Reverse(tail.start));
+            waiting.extend(own.into_iter().map(|tail| (depth + 1, tail)));
+        }
+    }
+    listed
+}
+
+/// What there is to say of how an attempt gave its slot back, or came by its state.
+pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
+    let mut notes = Vec::new();
+    if !attempt.from.is_empty() {
+        notes.push(format!("goes on from {}", attempt.from));
+    }
+    if !attempt.recalled.is_empty() && attempt.ended_ms > 0 {
+        let took = attempt.ended_ms.saturating_sub(attempt.recalled_ms);
+        notes.push(format!("{}: slot free after {took} ms", attempt.recalled));
+    }
+    if task.paused == attempt.attempt {
+        let (bytes, on) = (human(task.paused_bytes), &task.paused_on);
+        let held = if task.held { ", waits for `mrctl resume`" } else { "" };
+        notes.push(format!("{bytes} of its state on {on}{held}"));
+    }
+    (!notes.is_empty()).then(|| notes.join(", "))
+}
+
+/// A job's figures in one line; None if no slot of it was ever taken back.
+pub(crate) fn summary(of: &Preemption) -> Option<String> {
+    let Preemption { splits, pauses, resumes, migrations, kills, checkpoints_lost, .. } = *of;
+    if [splits, pauses, resumes, kills].iter().sum::<u32>() == 0 {
+        return None;
+    }
+    let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
+    let each = of.yielding_ms / u64::from((splits + pauses).max(1));
+    let lost_states =
+        if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
+    Some(format!(
+        "{splits} splits, {pauses} pauses, {resumes} resumes ({migrations} elsewhere), {kills} kills; \
+         {} in {} conserved, {} in {} lost; slots free after {each} ms, {} put aside{lost_states}",
+        human(of.bytes_conserved),
+        seconds(of.ms_conserved),
+        human(of.bytes_lost),
+        seconds(of.ms_lost),
+        human(of.checkpoint_bytes),
+    ))
+}
+
+/// The same as counters, those that are not zero.
+pub(crate) fn counters(job: &Job) -> BTreeMap<String, u64> {
+    let of = &job.preemption;
+    let named = [
+        ("PREEMPT_SPLITS", u64::from(of.splits)),
+        ("PREEMPT_PAUSES", u64::from(of.pauses)),
+        ("PREEMPT_RESUMES", u64::from(of.resumes)),
+        ("PREEMPT_MIGRATIONS", u64::from(of.migrations)),
+        ("PREEMPT_KILLS", u64::from(of.kills)),
+        ("PREEMPT_CHECKPOINTS_LOST", u64::from(of.checkpoints_lost)),
+        ("PREEMPT_BYTES_CONSERVED", of.bytes_conserved),
+        ("PREEMPT_MILLISECONDS_CONSERVED", of.ms_conserved),
+        ("PREEMPT_BYTES_LOST", of.bytes_lost),
+        ("PREEMPT_MILLISECONDS_LOST", of.ms_lost),
+        ("PREEMPT_CHECKPOINT_BYTES", of.checkpoint_bytes),
+        ("PREEMPT_YIELDING_MILLISECONDS", of.yielding_ms),
+    ];
+    let own = named.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| (name.to_owned(), value));
+    job.counters.clone().into_iter().chain(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(task: &str, root: u32, start: u64) -> Task {
+        let source = if task.starts_with('m') { "/in".into() } else { String::new() };
+        Task { task: task.into(), state: "done".into(), source, start, end: 100, root, ..Task::default() }
+    }
+
+    #[test]
+    fn the_parts_of_a_split_map_stand_together() {
+        // m0 is split at 50 (m2), that at 80 (m3), then m0 again at 20 (m4); m1 is of another root.
+        let mut tasks: Vec<Task> =
+            [("m0", 0, 0), ("m1", 1, 0), ("m2", 0, 50), ("m3", 0, 80), ("m4", 0, 20), ("r0", 0, 0)]
+                .map(|(name, root, start)| task(name, root, start))
+                .into();
+        find_tails(&mut tasks);
+        let parents: Vec<_> = tasks.iter().map(|task| task.tail_of.as_deref()).collect();
+        assert_eq!(parents, [None, None, Some("m0"), Some("m2"), Some("m0"), None]);
+        let listed: Vec<_> =
+            tree(&tasks).into_iter().map(|(depth, task)| (depth, task.task.as_str())).collect();
+        assert_eq!(listed, [(0, "m0"), (1, "m4"), (1, "m2"), (2, "m3"), (0, "m1"), (0, "r0")]);
+    }
+
+    #[test]
+    fn a_job_left_in_peace_says_nothing() {
+        assert_eq!(summary(&Preemption::default()), None);
+        let words = summary(&Preemption { pauses: 2, yielding_ms: 30, ..Preemption::default() }).unwrap();
+        assert!(words.contains("2 pauses") && words.contains("after 15 ms"), "{words}");
+    }
+}

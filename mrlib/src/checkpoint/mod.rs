@@ -1,0 +1,228 @@
+//! The state of a paused reduce: put aside, and taken up here or on another node.
+//!
+//! A checkpoint is a folder of its attempt's own, on several disks if need be:
+//!
+//! ```text
+//! state      what it was doing and how far it was; written last, so that without it there is no checkpoint
+//! memory     runs that were in memory
+//! run-N      a run that was on disk already: another name of the same file
+//! ```
+//!
+//! `state` is `FMTC`, version u32, a [`proto::mr::Checkpoint`], and the CRC-32C of all that; little endian. It knows the
+//! checksum of every run. What holds: a damaged or cut `state` is refused, never half understood; damage in a run is seen
+//! before its reduce is done; a checkpoint is never changed, only taken up and, once nobody wants it, deleted.
+//! Deliberately absent: anything that decides when to pause, or where to go on.
+
+mod keep;
+mod take;
+
+#[cfg(test)]
+mod tests;
+
+pub use keep::keep;
+pub use take::{Origin, take_up};
+
+use crate::{
+    error::TaskError,
+    merge::OpenPass,
+    segment::{Extent, Place, Run},
+};
+use bytes::Buf as _;
+use prost::Message as _;
+use proto::mr;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+const MAGIC: &[u8; 4] = b"FMTC";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 8;
+const CRC_BYTES: usize = 4;
+/// Longer than that of any job that the JobTracker takes.
+const BYTES_MAX: u64 = 256 << 20;
+
+const STATE_FILE: &str = "state";
+const MEMORY_FILE: &str = "memory";
+
+/// Parts of a checkpoint as they are asked for by number: first the state itself,
+pub(crate) const STATE_PART: u32 = 0;
+/// then what was in memory,
+pub(crate) const MEMORY_PART: u32 = 1;
+/// then each run.
+pub(crate) const RUN_PARTS: u32 = 2;
+
+/// What a reduce is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stage {
+    /// Fetching map output.
+    #[default]
+    Shuffle,
+    /// Making runs fewer.
+    Merge,
+    /// Reducing.
+    Reduce,
+}
+
+impl Stage {
+    /// As it is told.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shuffle => "shuffle",
+            Self::Merge => "merge",
+            Self::Reduce => "reduce",
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        [Self::Shuffle, Self::Merge, Self::Reduce].into_iter().find(|stage| stage.name() == name)
+    }
+}
+
+/// A run, and in shuffle the map whose output it is.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// The run.
+    pub run: Run,
+    /// The attempt, its root, and where in that it begins.
+    pub map: Option<(String, u32, u64)>,
+}
+
+/// Where a reduce stands between two steps.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    /// What it is doing.
+    pub stage: Stage,
+    /// What it is doing it with, in the order in which equal keys are to come.
+    pub runs: Vec<Held>,
+    /// So far.
+    pub counters: BTreeMap<String, u64>,
+    /// Output so far.
+    pub pieces: Vec<String>,
+    /// What its reducer keeps from key to key.
+    pub reducer: Vec<u8>,
+    /// The pass of a merge that was left off.
+    pub open: Option<OpenPass>,
+}
+
+/// Reads and verifies the state of the checkpoint that lies in these folders.
+pub fn read(dirs: &[PathBuf]) -> Result<mr::Checkpoint, TaskError> {
+    let path = find(dirs, STATE_FILE)?;
+    let length = fs::metadata(&path).map_err(TaskError::io(format!("read {}", path.display())))?.len();
+    if length > BYTES_MAX {
+        return Err(damaged(&path, BYTES_MAX, "it is longer than any checkpoint"));
+    }
+    let bytes = fs::read(&path).map_err(TaskError::io(format!("read {}", path.display())))?;
+    decode(&bytes, &path)
+}
+
+/// What a checkpoint in these folders takes of the disks, as far as it is its own.
+pub fn bytes(checkpoint: &mr::Checkpoint) -> u64 {
+    let runs = checkpoint.runs.iter().filter(|run| !run.file.is_empty());
+    let left = runs.map(|run| run.stored.saturating_sub(run.start.map_or(0, |start| start.block)));
+    checkpoint.memory_bytes + left.sum::<u64>() + checkpoint.encoded_len() as u64
+}
+
+/// Where a part of the checkpoint in these folders lies: for whoever ships it.
+pub fn part(dirs: &[PathBuf], number: u32) -> Result<(PathBuf, Extent), TaskError> {
+    if number == STATE_PART {
+        let path = find(dirs, STATE_FILE)?;
+        let bytes = fs::read(&path).map_err(TaskError::io(format!("read {}", path.display())))?;
+        decode(&bytes, &path)?;
+        let stored = bytes.len() as u64;
+        return Ok((path, Extent { stored, crc: crc32c::crc32c(&bytes), ..Extent::default() }));
+    }
+    let checkpoint = read(dirs)?;
+    if number == MEMORY_PART {
+        let (stored, crc) = (checkpoint.memory_bytes, checkpoint.memory_crc);
+        return Ok((find(dirs, MEMORY_FILE)?, Extent { stored, crc, ..Extent::default() }));
+    }
+    let run = checkpoint.runs.get((number - RUN_PARTS) as usize).filter(|run| !run.file.is_empty());
+    let run = run.ok_or_else(|| TaskError::Program(format!("the checkpoint has no part {number}")))?;
+    Ok((find(dirs, &run.file)?, shipped(run)))
+}
+
+/// The part of a run that is still to be read.
+fn shipped(run: &mr::KeptRun) -> Extent {
+    let extent = extent_of(run);
+    let Some(start) = run.start else { return extent };
+    let block = start.block.min(extent.stored);
+    let stored = extent.stored - block;
+    // The checksum of a whole is that of its first part, moved on, and that of its second.
+    let crc = extent.crc ^ crc32c::crc32c_combine(start.crc, 0, stored as usize);
+    Extent { offset: extent.offset.saturating_add(block), stored, crc, ..extent }
+}
+
+fn find(dirs: &[PathBuf], name: &str) -> Result<PathBuf, TaskError> {
+    let found = dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        let first = dirs.first().map(|dir| dir.display().to_string()).unwrap_or_default();
+        TaskError::Spoilt(format!("there is no {name} in {first}"))
+    })
+}
+
+fn damaged(path: &Path, offset: u64, why: &'static str) -> TaskError {
+    TaskError::Damaged { file: path.display().to_string(), offset, why }
+}
+
+fn encode(checkpoint: &mr::Checkpoint) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + checkpoint.encoded_len() + CRC_BYTES);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&checkpoint.encode_to_vec());
+    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
+    let length = bytes.len() as u64;
+    let Some((body, crc)) =
+        bytes.split_last_chunk::<CRC_BYTES>().filter(|(body, _)| body.len() >= HEADER_BYTES)
+    else {
+        return Err(damaged(path, length, "it ends early"));
+    };
+    if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+        return Err(damaged(path, length - CRC_BYTES as u64, "its checksum does not match"));
+    }
+    let (magic, mut rest) = body.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err(damaged(path, 0, "it is no checkpoint"));
+    }
+    if rest.get_u32_le() != VERSION {
+        return Err(damaged(path, MAGIC.len() as u64, "it is of another version"));
+    }
+    let checkpoint = mr::Checkpoint::decode(rest);
+    let checkpoint = checkpoint.map_err(|_| damaged(path, HEADER_BYTES as u64, "it makes no sense"))?;
+    let plain = |name: &str| !name.contains('/') && name != "." && name != "..";
+    if Stage::of(&checkpoint.stage).is_none() || !checkpoint.runs.iter().all(|run| plain(&run.file)) {
+        return Err(damaged(path, HEADER_BYTES as u64, "it makes no sense"));
+    }
+    Ok(checkpoint)
+}
+
+fn kept(file: String, offset: u64, part: &Run, held: &Held) -> mr::KeptRun {
+    let Extent { stored, raw, records, block_max, crc, .. } = part.extent;
+    let (map, root, map_start) = held.map.clone().unwrap_or_default();
+    // The first of its parts is the run itself.
+    let more = !std::ptr::eq(part, &raw const held.run);
+    let place = |place: Place| {
+        let Place { block, raw, at, records, crc } = place;
+        mr::KeptPlace { block, raw, at, records, crc }
+    };
+    let start = part.start.map(place);
+    mr::KeptRun { file, offset, stored, raw, records, block_max, crc, start, map, root, map_start, more }
+}
+
+fn extent_of(run: &mr::KeptRun) -> Extent {
+    let mr::KeptRun { offset, stored, raw, records, block_max, crc, .. } = *run;
+    Extent { offset, stored, raw, records, block_max, crc }
+}
+
+fn start_of(run: &mr::KeptRun) -> Option<Place> {
+    let place = |place: mr::KeptPlace| {
+        let mr::KeptPlace { block, raw, at, records, crc } = place;
+        Place { block, raw, at, records, crc }
+    };
+    run.start.map(place)
+}

@@ -1,0 +1,153 @@
+//! Checkpoints cut off, flipped and swapped.
+
+use super::*;
+use crate::{
+    engine::{Pulse, Scratch, StopFlag},
+    fetch::ship::Ship,
+    segment::{SegmentWriter, Stored},
+};
+
+fn run_of(path: &Path, records: u32) -> Run {
+    let mut writer = SegmentWriter::create(path, 1, true).unwrap();
+    for number in 0..records {
+        writer.append(0, &number.to_be_bytes(), b"value").unwrap();
+    }
+    let extent = writer.finish().unwrap().extents[0];
+    Run::new(Stored::File(path.into()), extent, "run".into())
+}
+
+/// A small state: one run in memory, one on disk that has been read in part, one of nothing.
+fn state(dir: &Path) -> State {
+    let (memory, disk) = (run_of(&dir.join("a"), 20), run_of(&dir.join("b"), 300));
+    let bytes = fs::read(dir.join("a")).unwrap().into();
+    let mut reader = disk.open().unwrap();
+    for _ in 0..100 {
+        assert!(reader.next().unwrap());
+    }
+    let disk = Run { start: Some(reader.place()), ..disk };
+    let empty = Run::in_memory("nothing", bytes::Bytes::new(), Extent::default());
+    let map = |number: u32| Some((format!("job_1.m{number}.0"), number, 7));
+    let memory = Run::in_memory("memory", bytes, memory.extent);
+    let held = [memory.clone(), memory.followed_by(disk), empty];
+    State {
+        stage: Stage::Reduce,
+        runs: held.into_iter().zip(0..).map(|(run, number)| Held { run, map: map(number) }).collect(),
+        counters: [("A".to_owned(), 1), ("B".to_owned(), u64::MAX)].into(),
+        pieces: vec!["/out/piece-00000".into()],
+        reducer: b"state".to_vec(),
+        open: Some(OpenPass { made: 0, rest: 1 }),
+    }
+}
+
+fn records(run: &Run) -> Result<Vec<Vec<u8>>, TaskError> {
+    let mut found = Vec::new();
+    for part in run.parts() {
+        let mut reader = part.open()?;
+        while reader.next()? {
+            found.push(reader.key().to_vec());
+        }
+    }
+    Ok(found)
+}
+
+/// Everything that a state says, its runs read to their ends.
+fn contents(state: &State) -> Result<impl PartialEq + std::fmt::Debug + use<>, TaskError> {
+    let read = |held: &Held| Ok((held.map.clone(), records(&held.run)?));
+    let runs = state.runs.iter().map(read).collect::<Result<Vec<_>, TaskError>>()?;
+    let State { stage, counters, pieces, reducer, open, .. } = state.clone();
+    Ok((stage, counters, pieces, reducer, open, runs))
+}
+
+fn taken(dirs: &[PathBuf], attempt: &str, partition: u32) -> Result<State, TaskError> {
+    let origin = Origin { attempt: attempt.into(), dirs: dirs.to_vec(), addr: String::new() };
+    let scratch = Scratch::new(vec!["/nowhere".into()]);
+    let mut ship = Ship::new("", b"", attempt, StopFlag::default(), Pulse::default());
+    take_up(&origin, partition, &scratch, &mut ship)
+}
+
+#[test]
+fn what_is_put_aside_is_taken_up_and_keeps_its_files_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = state(dir.path());
+    // A folder that cannot be made is done without.
+    fs::write(dir.path().join("file"), "").unwrap();
+    let dirs = [dir.path().join("file/x"), dir.path().join("aside")];
+    let bytes = keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
+    assert!(bytes > 0 && bytes < 1 << 20, "{bytes}");
+    let before = contents(&state).unwrap();
+    for name in ["a", "b"] {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
+    assert_eq!(contents(&again).unwrap(), before);
+    // And again, from what was taken up.
+    let next = [dir.path().join("next")];
+    keep(&next, "job_1.r2.1", 2, &again).unwrap();
+    fs::remove_dir_all(&dirs[1]).unwrap();
+    assert_eq!(contents(&taken(&next, "job_1.r2.1", 2).unwrap()).unwrap(), before);
+    for (attempt, partition) in [("job_1.r2.0", 2), ("job_1.r2.1", 1)] {
+        assert!(matches!(taken(&next, attempt, partition), Err(TaskError::Spoilt(_))));
+    }
+    assert!(matches!(taken(&dirs, "job_1.r2.0", 2), Err(TaskError::Spoilt(_))));
+    assert!(keep(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "there is no folder");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused_or_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = state(dir.path());
+    let dirs = [dir.path().join("aside")];
+    keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
+    let before = contents(&state).unwrap();
+    let refused = |what: &str| {
+        let read = taken(&dirs, "job_1.r2.0", 2).and_then(|state| contents(&state));
+        match read {
+            Ok(same) => assert!(same == before, "{what}: other contents"),
+            Err(TaskError::Spoilt(_) | TaskError::Damaged { .. }) => return true,
+            Err(error) => panic!("{what}: {error}"),
+        }
+        false
+    };
+    for name in ["state", "memory", "run-2"] {
+        let path = dirs[0].join(name);
+        let whole = fs::read(&path).unwrap();
+        // Not in place: it may be another's file too.
+        fs::remove_file(&path).unwrap();
+        let mut refusals = 0;
+        for at in 0..whole.len() {
+            fs::write(&path, &whole[..at]).unwrap();
+            assert!(refused(&format!("{name} cut at {at}")), "{name} cut at {at}");
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1 << (at % 8);
+            fs::write(&path, &flipped).unwrap();
+            refusals += usize::from(refused(&format!("{name} flipped at {at}")));
+        }
+        assert!(name == "run-2" || refusals == whole.len(), "{name}: {refusals} of {}", whole.len());
+        fs::remove_file(&path).unwrap();
+        assert!(refused(name), "without {name}");
+        fs::write(&path, &whole).unwrap();
+        assert!(!refused(name));
+    }
+}
+
+#[test]
+fn a_checkpoint_that_makes_no_sense_is_refused() {
+    let path = Path::new("x");
+    let sound = mr::Checkpoint { stage: "merge".into(), ..mr::Checkpoint::default() };
+    assert_eq!(decode(&encode(&sound), path).unwrap(), sound);
+    let run = |file: &str| mr::KeptRun { file: file.into(), ..mr::KeptRun::default() };
+    let bad = [
+        mr::Checkpoint { stage: "lunch".into(), ..sound.clone() },
+        mr::Checkpoint { runs: vec![run("../run")], ..sound.clone() },
+        mr::Checkpoint { runs: vec![run("..")], ..sound.clone() },
+    ];
+    for bad in bad {
+        assert!(decode(&encode(&bad), path).is_err(), "{bad:?}");
+    }
+    let mut newer = encode(&sound);
+    let length = newer.len() - CRC_BYTES;
+    newer[4] = 2;
+    let crc = crc32c::crc32c(&newer[..length]);
+    newer[length..].copy_from_slice(&crc.to_le_bytes());
+    assert!(decode(&newer, path).unwrap_err().to_string().contains("another version"));
+}

@@ -1,0 +1,130 @@
+//! The last stage of a reduce: merges what there is, and has the reducer make output of it.
+
+use super::{
+    super::{TaskIo, TaskOutcome},
+    Paused, ReduceEnd, ReduceTask, SHUFFLE_COUNTER, put_aside,
+    watch::{Output, Watch, Way},
+};
+use crate::{
+    api::{Carries, Pass, Reducer},
+    checkpoint::{Held, Stage, State},
+    context::Context,
+    error::TaskError,
+    job::Job,
+    merge::{Groups, Merge, SortOrder},
+    segment::Run,
+};
+use std::{collections::BTreeMap, time::Instant};
+
+const OUTPUT_COUNTER: &str = "OUTPUT_BYTES";
+
+/// What a reducer works with.
+struct Work {
+    reducer: Box<dyn Reducer>,
+    groups: Groups<Merge>,
+    out: Output,
+    context: Context,
+    /// Key groups so far, of this attempt.
+    group_count: u64,
+}
+
+/// Reduces to the end, or until it is to be put aside.
+pub(super) fn reduce(
+    job: &Job,
+    task: &ReduceTask,
+    pace: Option<u64>,
+    state: State,
+    io: &mut dyn TaskIo,
+) -> Result<ReduceEnd, TaskError> {
+    let begun = Instant::now();
+    let runs: Vec<Run> = state.runs.iter().map(|held| held.run.clone()).collect();
+    let order = SortOrder { keys: job.order, values: job.sort_values };
+    let groups = Groups::new(Merge::open(&runs, order)?, job.grouping.unwrap_or(job.order));
+    let way = Way {
+        whole: runs.iter().flat_map(Run::parts).map(|part| part.extent.raw).sum(),
+        before: runs.iter().filter_map(|run| run.start).map(|start| start.raw + start.at).sum(),
+        shuffled: state.counters.get(SHUFFLE_COUNTER).copied().unwrap_or(0),
+    };
+    let mut work = Work::begin(job, task, groups, &state, io)?;
+    let mut watch = Watch::new(io, way, pace, !task.aside.is_empty());
+    while let Some((key, values)) = work.groups.next()? {
+        work.group_count += 1;
+        let mut watched = watch.group(key, values);
+        work.reducer.reduce(key, &mut watched, &mut work.out, &mut work.context)?;
+        // One that is at its end is sooner done than put aside.
+        if watch.boundary(&work.out, &mut work.context)? && work.groups.settle()? {
+            return work.put_aside(task, state, begun, watch.io).map(ReduceEnd::Paused);
+        }
+    }
+    work.reducer.finish(&mut work.out, &mut work.context)?;
+    let (counters, pieces) = work.end()?;
+    let bytes_out = counters.get(OUTPUT_COUNTER).copied().unwrap_or(0);
+    Ok(ReduceEnd::Done(TaskOutcome { counters, pieces, bytes_out, position: 0 }))
+}
+
+impl Work {
+    fn begin(
+        job: &Job,
+        task: &ReduceTask,
+        groups: Groups<Merge>,
+        state: &State,
+        io: &mut dyn TaskIo,
+    ) -> Result<Self, TaskError> {
+        let mut reducer: Box<dyn Reducer> = match &job.reducer {
+            Some(make) => make(&task.conf)?,
+            None => Box::new(Pass),
+        };
+        if state.stage == Stage::Reduce && reducer.carries() == Carries::State {
+            reducer.restore(&state.reducer)?;
+        }
+        let pulse = io.pulse();
+        let mut context = Context::new(pulse.clone(), io.stop());
+        for (name, value) in &state.counters {
+            context.count(name, *value);
+        }
+        let out = Output { sink: io.open_output(job.output, state.pieces.clone())?, records: 0, pulse };
+        Ok(Self { reducer, groups, out, context, group_count: 0 })
+    }
+
+    /// Counters over all attempts so far, and pieces.
+    fn end(mut self) -> Result<(BTreeMap<String, u64>, Vec<String>), TaskError> {
+        let bytes_out = self.out.sink.bytes();
+        let pieces = self.out.sink.finish()?;
+        let counters = [
+            ("REDUCE_INPUT_GROUPS", self.group_count),
+            ("REDUCE_INPUT_RECORDS", self.groups.records()),
+            ("REDUCE_OUTPUT_RECORDS", self.out.records),
+            (OUTPUT_COUNTER, bytes_out),
+        ];
+        for (name, value) in counters {
+            self.context.count(name, value);
+        }
+        self.context.check()?;
+        Ok((self.context.counters(), pieces))
+    }
+
+    /// Between two key groups. A reducer that cannot give out what it keeps does this stage again, as it was begun.
+    fn put_aside(
+        mut self,
+        task: &ReduceTask,
+        begun_with: State,
+        begun: Instant,
+        io: &mut dyn TaskIo,
+    ) -> Result<Paused, TaskError> {
+        let reducer = match self.reducer.carries() {
+            Carries::Nothing => Vec::new(),
+            Carries::State => self.reducer.save(&mut self.out, &mut self.context)?,
+            Carries::Unsaved(why) => {
+                let (note, lost_ms) =
+                    (format!("its last stage begins anew: {why}"), begun.elapsed().as_millis());
+                let paused = put_aside(task, begun_with, io)?;
+                return Ok(Paused { note, lost_ms: lost_ms as u64, ..paused });
+            }
+        };
+        // Runs at their end are not needed any more.
+        let rest = self.groups.cursor().left().into_iter().flatten();
+        let runs = rest.map(|run| Held { run, map: None }).collect();
+        let (counters, pieces) = self.end()?;
+        put_aside(task, State { stage: Stage::Reduce, runs, counters, pieces, reducer, open: None }, io)
+    }
+}

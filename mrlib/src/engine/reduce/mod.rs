@@ -1,0 +1,249 @@
+//! Runs a reduce: shuffle, merge, reduce; begun anew, or gone on with from where another attempt was put aside.
+//!
+//! Runs are merged in the order of their maps' places in the input, whatever memory or disk they came to lie on, so that
+//! the same map outputs give the same output bytes. A reduce that is to be put aside leaves off where its stage can: a
+//! shuffle with the outputs that are here, a merge with what it has made and the rest of what it was making it of, the
+//! last stage between two key groups. What it leaves is a [`State`], and a reduce that takes it up gives the same bytes
+//! and counts every record once.
+
+mod last;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use super::{Meter, Progress, Pulse, Settings, TaskIo, TaskOutcome, Wish};
+use crate::{
+    checkpoint::{self, Held, Origin, Stage, State},
+    conf::Conf,
+    error::TaskError,
+    fetch::{FetchListener, FetchOptions, FetchProgress, Fetched, MapFeed, Shuffled, fetch_all, ship::Ship},
+    job::Job,
+    merge::{Fewer, OpenPass, SortOrder, factor_for, merge_down},
+    segment::{Run, Stored},
+    task,
+};
+use std::{path::PathBuf, sync::Arc, time::Instant};
+
+/// Of a task's memory, the part for fetched outputs; the rest is for merging.
+const SHUFFLE_PART: f64 = 0.6;
+/// Of a task's memory, the part for the blocks of runs that are merged at the same time.
+const BLOCKS_PART: f64 = 0.25;
+/// The three stages are taken for equally long.
+const STAGES: f64 = 3.0;
+
+/// CPU time of a task over all of its attempts that count.
+pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
+const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
+/// From the word that it is to be put aside until its state was ready to be written, over all pauses.
+const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
+/// From a task's start until it went on where it was, over all resumes; and what came from other nodes for that.
+const RESUME_COUNTER: &str = "RESUME_MILLISECONDS";
+const SHIPPED_COUNTER: &str = "CHECKPOINT_SHIPPED_BYTES";
+
+/// A reduce to run.
+#[derive(Clone)]
+pub struct ReduceTask {
+    /// Which of the job's reduces.
+    pub partition: u32,
+    /// The job's settings.
+    pub conf: Conf,
+    /// The live list of map outputs.
+    pub feed: Arc<MapFeed>,
+    /// What shuffle servers know the job by.
+    pub token: Vec<u8>,
+    /// Told of each map attempt whose output could not be fetched.
+    pub unfetched: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Folders to put its state aside in, best one a disk; without any it cannot be put aside.
+    pub aside: Vec<PathBuf>,
+    /// The state to take up.
+    pub from: Option<Origin>,
+}
+
+/// How a reduce ended, if well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReduceEnd {
+    /// It is done.
+    Done(TaskOutcome),
+    /// Its state is put aside, as it was told.
+    Paused(Paused),
+}
+
+/// What a paused reduce tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paused {
+    /// Where it goes on.
+    pub stage: Stage,
+    /// The size of what it put aside.
+    pub bytes: u64,
+    /// Why some of what it did is to be done again; empty if nothing is.
+    pub note: String,
+    /// How long it was at that.
+    pub lost_ms: u64,
+}
+
+/// Runs it to the end, or until it is to be put aside.
+pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
+    let ran = run(job, task, io);
+    match ran {
+        // Damage that shows only when it is read.
+        Err(error @ TaskError::Damaged { .. }) if task.from.is_some() => {
+            Err(TaskError::Spoilt(error.to_string()))
+        }
+        ran => ran,
+    }
+}
+
+fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
+    let settings = Settings::new(job, &task.conf)?;
+    let memory = settings.sort_memory.unwrap_or_else(|| io.memory_bytes());
+    let mut state = take_up(task, io)?;
+    if state.stage == Stage::Shuffle {
+        let Shuffled { outputs, all } =
+            shuffle(task, &settings, share(memory, SHUFFLE_PART), &mut state, io)?;
+        let held = outputs
+            .into_iter()
+            .map(|Fetched { attempt, root, start, run }| Held { run, map: Some((attempt, root, start)) });
+        if !all {
+            state.runs = held.collect();
+            return put_aside(task, state, io).map(ReduceEnd::Paused);
+        }
+        // From now on only their order counts.
+        let merged = held.filter(|held| held.run.extent.records > 0).map(|held| Held { map: None, ..held });
+        (state.runs, state.stage) = (merged.collect(), Stage::Merge);
+    }
+    if state.stage == Stage::Merge {
+        let runs = std::mem::take(&mut state.runs).into_iter().map(|held| held.run).collect();
+        let Fewer { runs, open, enough } = merge(job, task, &settings, (runs, state.open), memory, io)?;
+        state.runs = runs.into_iter().map(|run| Held { run, map: None }).collect();
+        state.open = open;
+        if !enough {
+            return put_aside(task, state, io).map(ReduceEnd::Paused);
+        }
+    }
+    if is_wanted(task, io)? {
+        return put_aside(task, state, io).map(ReduceEnd::Paused);
+    }
+    last::reduce(job, task, settings.pace_reduce, state, io)
+}
+
+fn share(memory: u64, part: f64) -> u64 {
+    (memory as f64 * part) as u64
+}
+
+/// Whether it is to be put aside, and can be.
+fn is_wanted(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
+    Ok(io.stop().wish()? == Wish::Pause && !task.aside.is_empty())
+}
+
+/// The state to begin with.
+fn take_up(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<State, TaskError> {
+    let Some(origin) = &task.from else { return Ok(State::default()) };
+    let begun = Instant::now();
+    let (stop, pulse, scratch) = (io.stop(), io.pulse(), io.scratch());
+    io.progress(&Progress { stage: "shuffle", ..Progress::default() });
+    let mut ship = Ship::new(&origin.addr, &task.token, &origin.attempt, stop, pulse);
+    let mut state = checkpoint::take_up(origin, task.partition, &scratch, &mut ship)?;
+    *state.counters.entry(SHIPPED_COUNTER.into()).or_default() += ship.bytes;
+    *state.counters.entry(RESUME_COUNTER.into()).or_default() += begun.elapsed().as_millis() as u64;
+    Ok(state)
+}
+
+/// Puts a state aside as this attempt's.
+fn put_aside(task: &ReduceTask, mut state: State, io: &mut dyn TaskIo) -> Result<Paused, TaskError> {
+    let attempt = task.conf.get(task::TASK_ATTEMPT).unwrap_or_default();
+    *state.counters.entry(CPU_COUNTER.into()).or_default() += io.cpu_milliseconds();
+    let asked = io.stop().asked().map_or(0, |asked| asked.elapsed().as_millis() as u64);
+    *state.counters.entry(PAUSE_COUNTER.into()).or_default() += asked;
+    io.pulse().beat();
+    let bytes = checkpoint::keep(&task.aside, attempt, task.partition, &state)?;
+    Ok(Paused { stage: state.stage, bytes, note: String::new(), lost_ms: 0 })
+}
+
+struct Listener<'a> {
+    io: &'a mut dyn TaskIo,
+    task: &'a ReduceTask,
+    pulse: Pulse,
+    /// Fetched by attempts before this one.
+    before: u64,
+    bytes: u64,
+}
+
+impl FetchListener for Listener<'_> {
+    fn progress(&mut self, progress: FetchProgress) {
+        self.bytes = progress.bytes;
+        let part = f64::from(progress.here) / f64::from(progress.maps.max(1));
+        let done = part.min(1.0) / STAGES;
+        self.io.progress(&Progress {
+            done,
+            stage: "shuffle",
+            bytes_in: self.before + progress.bytes,
+            ..Progress::default()
+        });
+    }
+
+    fn unfetched(&mut self, attempt: &str) {
+        (self.task.unfetched)(attempt);
+    }
+
+    fn beat(&mut self) {
+        self.pulse.beat();
+    }
+}
+
+fn shuffle(
+    task: &ReduceTask,
+    settings: &Settings,
+    budget: u64,
+    state: &mut State,
+    io: &mut dyn TaskIo,
+) -> Result<Shuffled, TaskError> {
+    let (scratch, stop) = (io.scratch(), io.stop());
+    let fetched = |Held { run, map }: Held| {
+        let (attempt, root, start) = map?;
+        Some(Fetched { attempt, root, start, run })
+    };
+    let before: Vec<Fetched> = std::mem::take(&mut state.runs).into_iter().filter_map(fetched).collect();
+    let in_memory = before.iter().filter(|fetched| matches!(fetched.run.stored, Stored::Memory(_)));
+    let memory = budget.saturating_sub(in_memory.map(|fetched| fetched.run.extent.stored).sum());
+    let mut options = FetchOptions::new(task.partition, task.token.clone(), settings.fetch_parallel, memory);
+    options.heeds = !task.aside.is_empty();
+    let counted = state.counters.entry(SHUFFLE_COUNTER.into()).or_default();
+    io.progress(&Progress { stage: "shuffle", bytes_in: *counted, ..Progress::default() });
+    let mut listener = Listener { pulse: io.pulse(), io, task, before: *counted, bytes: 0 };
+    let shuffled = fetch_all(&task.feed, &options, &scratch, &stop, before, &mut listener)?;
+    *counted += listener.bytes;
+    Ok(shuffled)
+}
+
+/// Makes the runs few enough to be merged at one time. Many small ones that fit into memory are few enough.
+fn merge(
+    job: &Job,
+    task: &ReduceTask,
+    settings: &Settings,
+    (runs, open): (Vec<Run>, Option<OpenPass>),
+    memory: u64,
+    io: &mut dyn TaskIo,
+) -> Result<Fewer, TaskError> {
+    let stored: u64 = runs.iter().map(Run::left).sum();
+    let room = |run: &Run| run.parts().map(|part| part.extent.room()).max().unwrap_or(0);
+    let rooms: Vec<u64> = runs.iter().map(room).collect();
+    let (budget, for_blocks) = (share(memory, SHUFFLE_PART), share(memory, BLOCKS_PART));
+    let (scratch, stop) = (io.scratch(), io.stop());
+    let at_merge = Progress { done: 1.0 / STAGES, stage: "merge", bytes_in: stored, ..Progress::default() };
+    io.progress(&at_merge);
+    if open.is_none() && stored <= budget && rooms.iter().sum::<u64>() <= for_blocks {
+        return Ok(Fewer { runs, open, enough: true });
+    }
+    let order = SortOrder { keys: job.order, values: job.sort_values };
+    let (mut meter, pulse, heeds) = (Meter::new(None, false, io.pulse()), io.pulse(), !task.aside.is_empty());
+    let mut step = || {
+        if meter.tick(0, &stop)? {
+            io.progress(&at_merge);
+        }
+        pulse.beat();
+        Ok(stop.wish()? != Wish::Pause || !heeds)
+    };
+    let factor = factor_for(rooms, for_blocks, settings.merge_factor);
+    merge_down(runs, open, order, factor, settings.compress, &scratch, &mut step)
+}

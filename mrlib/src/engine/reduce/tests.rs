@@ -1,0 +1,457 @@
+//! Reduces that are put aside at every point, and go on here or elsewhere, from sound states and from damaged ones: the
+//! bytes and the counters are always those of a reduce that was left in peace.
+
+mod server;
+
+use super::*;
+use crate::{
+    Carries, Context, Emit, KeyOrder, Mapper, OutputFormat, Reducer, Values,
+    engine::{OutputSink, Scratch, StopFlag},
+    input::ByteSource,
+    segment::SegmentWriter,
+};
+use proptest::prelude::*;
+use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
+use server::Server;
+use std::{cell::RefCell, collections::BTreeMap, fs, path::Path, sync::Mutex};
+
+const TOKEN: &[u8] = b"secret";
+
+/// When a reduce is asked to pause.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// So many maps are there, and they are here.
+    Fetched(usize),
+    /// Keys have been compared so often: in a merge, or in the last stage.
+    Compared(u32),
+    /// The reducer has been given so many records.
+    Reduced(u32),
+}
+
+/// What becomes of the state that is put aside.
+#[derive(Debug, Clone, Copy)]
+enum Harm {
+    None,
+    Cut(prop::sample::Index),
+    Flip(prop::sample::Index),
+    Lost,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    when: When,
+    elsewhere: bool,
+    harm: Harm,
+}
+
+thread_local! {
+    /// How many more comparisons or records until the pause, and who is told.
+    static COMPARISONS: RefCell<Option<(u32, StopFlag)>> = const { RefCell::new(None) };
+    static RECORDS: RefCell<Option<(u32, StopFlag)>> = const { RefCell::new(None) };
+}
+
+fn count_down(left: &RefCell<Option<(u32, StopFlag)>>) {
+    if let Some((left, stop)) = left.borrow_mut().as_mut() {
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            stop.ask(Wish::Pause);
+        }
+    }
+}
+
+fn compare(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+    COMPARISONS.with(count_down);
+    a.cmp(b)
+}
+
+/// Puts out the values of a key in the order in which they come, and perhaps a total over all keys.
+struct Join {
+    total: u64,
+    carries: Carries,
+}
+
+impl Reducer for Join {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut joined = Vec::new();
+        let seen = context.counter("SEEN");
+        while let Some(value) = values.next()? {
+            joined.extend_from_slice(value);
+            joined.push(b' ');
+            context.add(seen, 1);
+            RECORDS.with(count_down);
+            // Not every value of a key is looked at.
+            if joined.len() > 60 {
+                break;
+            }
+        }
+        if self.carries != Carries::Nothing {
+            self.total += joined.len() as u64;
+            joined.extend_from_slice(self.total.to_string().as_bytes());
+        }
+        out.emit(key, &joined)
+    }
+
+    fn carries(&self) -> Carries {
+        self.carries
+    }
+
+    fn save(&mut self, out: &mut dyn Emit, _: &mut Context) -> Result<Vec<u8>, TaskError> {
+        assert_eq!(self.carries, Carries::State);
+        // It may put out what it likes, and here it likes nothing.
+        let _ = out;
+        Ok(self.total.to_le_bytes().to_vec())
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), TaskError> {
+        self.total = u64::from_le_bytes(state.try_into().map_err(|_| "another's state")?);
+        Ok(())
+    }
+}
+
+struct NoMap;
+
+impl Mapper for NoMap {
+    fn map(&mut self, _: &[u8], _: &[u8], _: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+        unreachable!("a reduce")
+    }
+}
+
+/// A node's folder, and what tasks put out.
+struct Node {
+    dir: tempfile::TempDir,
+    stop: StopFlag,
+    pulse: Pulse,
+    memory: u64,
+    written: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
+    attempt: u32,
+    /// Asks for a pause once so many maps are here.
+    fetched: Option<u32>,
+    maps: u32,
+}
+
+struct Sink {
+    name: String,
+    bytes: Vec<u8>,
+    pieces: Vec<String>,
+    written: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
+}
+
+impl OutputSink for Sink {
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        self.bytes.extend_from_slice(key);
+        self.bytes.push(b'=');
+        self.bytes.extend_from_slice(value);
+        self.bytes.push(b'\n');
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, TaskError> {
+        if !self.bytes.is_empty() {
+            let before = self.written.lock().unwrap().insert(self.name.clone(), self.bytes);
+            assert!(before.is_none(), "{} is written once", self.name);
+            self.pieces.push(self.name);
+        }
+        Ok(self.pieces)
+    }
+}
+
+impl TaskIo for Node {
+    fn progress(&mut self, progress: &Progress) {
+        let here = (progress.done * STAGES * f64::from(self.maps)).round() as u32;
+        if progress.stage == "shuffle" && self.fetched.is_some_and(|fetched| here >= fetched) {
+            self.stop.ask(Wish::Pause);
+        }
+    }
+
+    fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
+    fn stop(&self) -> StopFlag {
+        self.stop.clone()
+    }
+
+    fn scratch(&self) -> Scratch {
+        let dir = self.dir.path().join(format!("scratch-{}", self.attempt));
+        fs::create_dir_all(&dir).unwrap();
+        Scratch::new(vec![dir])
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory
+    }
+
+    fn open_input(&mut self, _: &str) -> Result<Box<dyn ByteSource>, TaskError> {
+        unreachable!("a reduce")
+    }
+
+    fn open_output(
+        &mut self,
+        _: OutputFormat,
+        behind: Vec<String>,
+    ) -> Result<Box<dyn OutputSink>, TaskError> {
+        let name = format!("r0.{}", self.attempt);
+        Ok(Box::new(Sink { name, bytes: Vec::new(), pieces: behind, written: self.written.clone() }))
+    }
+}
+
+/// A reduce of these maps, each of sorted records.
+struct Case {
+    node: Node,
+    server: Server,
+    job: Job,
+    conf: Conf,
+    events: Vec<MapEvent>,
+    maps: usize,
+}
+
+fn job(carries: Carries) -> Job {
+    let reducer = move |_: &Conf| Ok(Join { total: 0, carries });
+    Job::map(|_| Ok(NoMap))
+        .reduce(reducer)
+        .sort_by(KeyOrder::By(compare))
+        .group_by(KeyOrder::By(|a, b| a.first().cmp(&b.first())))
+}
+
+impl Case {
+    fn new(maps: &[Vec<(u8, u8)>], memory: u64, carries: Carries) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start();
+        let mut events = Vec::new();
+        let mut available = |map: usize, number: u32| {
+            let attempt = format!("job_1.m{map}.{number}");
+            let path = dir.path().join(&attempt);
+            write_map(&path, map, &maps[map]);
+            server.add_map(&attempt, &path);
+            let local = map.is_multiple_of(3);
+            let available = MapAvailable {
+                attempt: attempt.clone(),
+                shuffle_addr: server.addr.clone(),
+                local_path: if local { path.display().to_string() } else { String::new() },
+                // Not in the order of their numbers.
+                root: (maps.len() - map) as u32,
+                ..MapAvailable::default()
+            };
+            events.push(MapEvent { kind: Some(map_event::Kind::Available(available)) });
+        };
+        (0..maps.len()).for_each(|map| available(map, 0));
+        // One is replaced in the end by another that holds the same.
+        available(0, 1);
+        let last = events.len() - 1;
+        events.insert(last, MapEvent { kind: Some(map_event::Kind::Withdrawn("job_1.m0.0".into())) });
+        let mut conf = Conf::default();
+        conf.set("fetch.parallel", "2");
+        conf.set("merge.factor", "2");
+        let node = Node {
+            dir,
+            stop: StopFlag::default(),
+            pulse: Pulse::default(),
+            memory,
+            written: Arc::default(),
+            attempt: 0,
+            fetched: None,
+            maps: maps.len() as u32,
+        };
+        Self { node, server, job: job(carries), conf, events, maps: maps.len() }
+    }
+
+    /// The next attempt, from the state at hand, asked to pause in its turn.
+    fn attempt(&mut self, from: Option<Origin>, turn: Option<When>) -> Result<ReduceEnd, TaskError> {
+        let stop = StopFlag::default();
+        self.node.stop = stop.clone();
+        let mut events = self.events.clone();
+        self.node.fetched = None;
+        COMPARISONS.set(None);
+        RECORDS.set(None);
+        match turn {
+            Some(When::Fetched(count)) => {
+                let count = count.min(self.maps);
+                events.truncate(count);
+                self.node.fetched = Some(count as u32);
+            }
+            Some(When::Compared(count)) => COMPARISONS.set(Some((count, stop))),
+            Some(When::Reduced(count)) => RECORDS.set(Some((count, stop))),
+            None => {}
+        }
+        let feed = MapFeed::new(self.maps as u32);
+        feed.push(TaskMapEvents { first: 0, events, maps: self.maps as u32 }).unwrap();
+        self.conf.set(task::TASK_ATTEMPT, format!("job_1.r0.{}", self.node.attempt));
+        let task = ReduceTask {
+            partition: 0,
+            conf: self.conf.clone(),
+            feed: Arc::new(feed),
+            token: TOKEN.to_vec(),
+            unfetched: Arc::new(|attempt: &str| panic!("{attempt} cannot be fetched")),
+            aside: vec![self.aside(self.node.attempt)],
+            from,
+        };
+        run_reduce(&self.job, &task, &mut self.node)
+    }
+
+    fn aside(&self, attempt: u32) -> PathBuf {
+        self.node.dir.path().join(format!("aside-{attempt}"))
+    }
+
+    /// Runs to the end; output and counters, and how often states were put aside and refused.
+    fn run(&mut self, turns: &[Turn]) -> (Vec<u8>, BTreeMap<String, u64>, [u32; 2]) {
+        let (mut from, mut turns, mut pauses) = (None, turns.iter(), [0, 0]);
+        loop {
+            let turn = turns.next();
+            match self.attempt(from.take(), turn.map(|turn| turn.when)) {
+                Ok(ReduceEnd::Done(outcome)) => {
+                    let written = self.node.written.lock().unwrap();
+                    let output: Vec<u8> =
+                        outcome.pieces.iter().flat_map(|piece| written[piece].clone()).collect();
+                    assert_eq!(outcome.bytes_out, output.len() as u64);
+                    return (output, outcome.counters, pauses);
+                }
+                Ok(ReduceEnd::Paused(_)) => {
+                    pauses[0] += 1;
+                    from = Some(self.origin(turn.expect("asked to")));
+                }
+                Err(TaskError::Spoilt(_)) => pauses[1] += 1,
+                Err(error) => panic!("{error}"),
+            }
+            self.node.attempt += 1;
+        }
+    }
+
+    /// Where the state that was just put aside is found, after what happens to it.
+    fn origin(&self, turn: &Turn) -> Origin {
+        let dir = self.aside(self.node.attempt);
+        harm(&dir, turn.harm);
+        let attempt = format!("job_1.r0.{}", self.node.attempt);
+        self.server.add_checkpoint(&attempt, &dir);
+        let dirs = if turn.elsewhere { Vec::new() } else { vec![dir] };
+        Origin { attempt, dirs, addr: self.server.addr.clone() }
+    }
+}
+
+fn write_map(path: &Path, map: usize, records: &[(u8, u8)]) {
+    let mut sorted = records.to_vec();
+    sorted.sort_unstable_by_key(|(key, _)| *key);
+    // Two partitions, of which this reduce has the first.
+    let mut writer = SegmentWriter::create(path, 2, true).unwrap();
+    for (number, (key, value)) in sorted.iter().enumerate() {
+        // Of one, more than a block.
+        let padding = if map == 1 { 2500 } else { 0 };
+        let value = format!("{map}.{number}.{value}{:padding$}", "");
+        writer.append(0, &[*key >> 3, *key], value.as_bytes()).unwrap();
+    }
+    writer.append(1, b"another's", b"").unwrap();
+    writer.finish().unwrap().write(path).unwrap();
+}
+
+/// Never in place: the file may be another's too.
+fn harm(dir: &Path, harm: Harm) {
+    let files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let (Harm::Cut(index) | Harm::Flip(index)) = harm else {
+        if matches!(harm, Harm::Lost) {
+            fs::remove_dir_all(dir).unwrap();
+        }
+        return;
+    };
+    let lengths = || files.iter().map(|file| fs::metadata(file).unwrap().len());
+    let mut at = index.index(lengths().sum::<u64>() as usize) as u64;
+    let (file, _) = files
+        .iter()
+        .zip(lengths())
+        .find(|(_, length)| {
+            let found = at < *length;
+            at -= if found { 0 } else { *length };
+            found
+        })
+        .expect("it is within them");
+    let mut bytes = fs::read(file).unwrap();
+    match harm {
+        Harm::Cut(_) => bytes.truncate(at as usize),
+        _ => bytes[at as usize] ^= 1 << (at % 8),
+    }
+    fs::remove_file(file).unwrap();
+    fs::write(file, bytes).unwrap();
+}
+
+fn counted(counters: &BTreeMap<String, u64>) -> BTreeMap<&str, u64> {
+    let names =
+        ["SEEN", "REDUCE_INPUT_GROUPS", "REDUCE_INPUT_RECORDS", "REDUCE_OUTPUT_RECORDS", "OUTPUT_BYTES"];
+    names.into_iter().map(|name| (name, counters.get(name).copied().unwrap_or(0))).collect()
+}
+
+fn turns() -> impl Strategy<Value = Vec<Turn>> {
+    let when = prop_oneof![
+        (0usize..8).prop_map(When::Fetched),
+        (1u32..400).prop_map(When::Compared),
+        (1u32..200).prop_map(When::Reduced),
+    ];
+    let harm = prop_oneof![
+        6 => Just(Harm::None),
+        1 => any::<prop::sample::Index>().prop_map(Harm::Cut),
+        1 => any::<prop::sample::Index>().prop_map(Harm::Flip),
+        1 => Just(Harm::Lost),
+    ];
+    let turn = (when, any::<bool>(), harm);
+    prop::collection::vec(turn.prop_map(|(when, elsewhere, harm)| Turn { when, elsewhere, harm }), 1..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_reduce_paused_anywhere_gives_the_same_bytes_and_counts_once(
+        maps in prop::collection::vec(prop::collection::vec(any::<(u8, u8)>(), 0..60), 1..8),
+        memory in prop_oneof![Just(1u64), 200u64..4000, Just(1 << 20)],
+        carries in prop_oneof![Just(Carries::Nothing), Just(Carries::State), Just(Carries::Unsaved("a test"))],
+        turns in turns(),
+    ) {
+        let (output, counters, _) = Case::new(&maps, memory, carries).run(&[]);
+        let (disturbed, again, _) = Case::new(&maps, memory, carries).run(&turns);
+        prop_assert!(output == disturbed, "{}\n--- but\n{}", output.escape_ascii(), disturbed.escape_ascii());
+        prop_assert_eq!(counted(&counters), counted(&again));
+    }
+}
+
+/// Paused after every k-th record, again and again, with the state going back and forth between nodes.
+#[test]
+fn a_reduce_paused_at_every_record_ends_all_the_same() {
+    let records = |map: u8| (0..40u8).map(|n| (n.wrapping_mul(37).wrapping_add(map), n)).collect::<Vec<_>>();
+    let maps: Vec<_> = (0..5).map(records).collect();
+    for carries in [Carries::Nothing, Carries::State] {
+        for memory in [1, 1 << 20] {
+            let (output, counters, _) = Case::new(&maps, memory, carries).run(&[]);
+            for every in [1, 3, 50] {
+                let turn = |n: u32| Turn {
+                    when: if n < 6 { When::Fetched(n as usize) } else { When::Reduced(every) },
+                    elsewhere: n.is_multiple_of(2),
+                    harm: Harm::None,
+                };
+                let turns: Vec<Turn> = (0..250).map(turn).collect();
+                let (paused, again, [pauses, spoilt]) = Case::new(&maps, memory, carries).run(&turns);
+                assert!(output == paused, "every {every}");
+                assert_eq!(counted(&counters), counted(&again), "every {every}");
+                assert_eq!(counters["SHUFFLE_BYTES"], again["SHUFFLE_BYTES"], "nothing is fetched twice");
+                assert!(pauses >= 5 && spoilt == 0, "every {every}: {pauses} pauses, {spoilt} spoilt");
+            }
+        }
+    }
+}
+
+/// A state that cannot be saved costs the last stage, and says so.
+#[test]
+fn a_reducer_that_cannot_be_saved_keeps_what_was_fetched_and_merged() {
+    let maps = vec![vec![(1, 1), (20, 2), (90, 3)], vec![(2, 5), (200, 7)]];
+    let mut case = Case::new(&maps, 1 << 20, Carries::Unsaved("it is only a test"));
+    let ended = case.attempt(None, Some(When::Reduced(1))).unwrap();
+    let ReduceEnd::Paused(paused) = ended else { panic!("{ended:?}") };
+    assert_eq!((paused.stage, paused.note.contains("it is only a test")), (Stage::Merge, true), "{paused:?}");
+    assert!(case.node.written.lock().unwrap().is_empty());
+}

@@ -1,0 +1,85 @@
+//! A shuffle server: map outputs and checkpoints, by the files of this machine.
+
+use super::TOKEN;
+use crate::{
+    checkpoint,
+    fetch::wire::{self, Request, coming, refusal},
+    segment::{Extent, Index},
+};
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+type Known = Arc<Mutex<HashMap<String, PathBuf>>>;
+
+pub(super) struct Server {
+    pub(super) addr: String,
+    known: Known,
+}
+
+impl Server {
+    pub(super) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (addr, known) = (listener.local_addr().unwrap().to_string(), Known::default());
+        let held = Arc::downgrade(&known);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, Some(known)) = (stream.unwrap(), held.upgrade()) else { return };
+                thread::spawn(move || while serve(&mut stream, &known).is_some() {});
+            }
+        });
+        Self { addr, known }
+    }
+
+    pub(super) fn add_map(&self, attempt: &str, path: &Path) {
+        self.known.lock().unwrap().insert(attempt.into(), path.into());
+    }
+
+    pub(super) fn add_checkpoint(&self, attempt: &str, dir: &Path) {
+        self.add_map(attempt, dir);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The thread looks whether anybody is left when somebody calls.
+        self.known = Known::default();
+        drop(TcpStream::connect(&self.addr));
+    }
+}
+
+fn serve(stream: &mut TcpStream, known: &Known) -> Option<()> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).ok()?;
+    let mut body = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut body).ok()?;
+    let Request { token, attempt, partition } = Request::parse(&body)?;
+    assert_eq!(token, TOKEN);
+    let path = known.lock().unwrap().get(attempt).cloned()?;
+    let found = if attempt.contains(".r") {
+        checkpoint::part(&[path], partition).map_err(|error| error.to_string())
+    } else {
+        let extent = Index::read(&path).unwrap().extents[partition as usize];
+        Ok((path, extent))
+    };
+    let read = |(path, extent): (PathBuf, Extent)| {
+        let mut bytes = vec![0; extent.stored as usize];
+        File::open(path).and_then(|file| file.read_exact_at(&mut bytes, extent.offset)).ok()?;
+        Some((extent, bytes))
+    };
+    match found {
+        Ok(found) => {
+            let (extent, bytes) = read(found)?;
+            stream.write_all(&coming(&extent)).ok()?;
+            stream.write_all(&bytes).ok()
+        }
+        Err(why) => stream.write_all(&refusal(wire::DAMAGED, &why)).ok(),
+    }
+}

@@ -1,0 +1,154 @@
+//! Ships what a paused reduce put aside on another node: from the shuffle server there, by the same protocol as map
+//! output. The attempt is the reduce's, and the partition is the number of a part ([`crate::checkpoint`]).
+
+use super::wire::{self, Answer};
+use crate::{
+    engine::{Pulse, StopFlag},
+    error::TaskError,
+};
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{TcpStream, ToSocketAddrs as _},
+    time::Duration,
+};
+
+const CHUNK_BYTES: usize = 256 << 10;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(30);
+/// How often a part is asked for before what it belongs to is given up, and the first pause between two tries.
+const TRIES: u32 = 7;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes chunks, each with its place in the part.
+pub(crate) type Put<'a> = dyn FnMut(u64, &[u8]) -> Result<(), TaskError> + 'a;
+
+/// The way to a checkpoint on another node.
+pub struct Ship<'a> {
+    /// `host:port` of the shuffle server.
+    pub addr: &'a str,
+    /// What it knows the job by.
+    pub token: &'a [u8],
+    /// Whose checkpoint.
+    pub attempt: &'a str,
+    /// Looked at between two chunks.
+    pub stop: StopFlag,
+    /// Beats while something comes.
+    pub pulse: Pulse,
+    /// Between two parts nothing is in flight.
+    connection: Option<TcpStream>,
+    /// Bytes that came.
+    pub bytes: u64,
+}
+
+enum Trouble {
+    /// This task's own.
+    Own(TaskError),
+    /// It may be gone the next time.
+    Passing(String),
+    /// It will not.
+    Final(String),
+}
+
+impl<'a> Ship<'a> {
+    /// Not connected before something is asked for.
+    pub fn new(addr: &'a str, token: &'a [u8], attempt: &'a str, stop: StopFlag, pulse: Pulse) -> Self {
+        Self { addr, token, attempt, stop, pulse, connection: None, bytes: 0 }
+    }
+
+    /// A part as a whole, of at most `most` bytes.
+    pub(crate) fn whole(&mut self, part: u32, most: u64) -> Result<Vec<u8>, TaskError> {
+        let mut bytes = Vec::new();
+        self.try_for(part, &|stored, _| stored <= most, &mut |at, chunk| {
+            // Begun again, it comes from its start.
+            bytes.truncate(at as usize);
+            bytes.extend_from_slice(chunk);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// A part of so many bytes with this checksum, given to `put` with the place of each chunk.
+    pub(crate) fn fetch(
+        &mut self,
+        part: u32,
+        stored: u64,
+        crc: u32,
+        put: &mut Put<'_>,
+    ) -> Result<(), TaskError> {
+        self.try_for(part, &|coming, sum| (coming, sum) == (stored, crc), put)
+    }
+
+    fn try_for(
+        &mut self,
+        part: u32,
+        fits: &dyn Fn(u64, u32) -> bool,
+        put: &mut Put<'_>,
+    ) -> Result<(), TaskError> {
+        let mut last = String::new();
+        for turn in 0..TRIES {
+            if turn > 0 {
+                self.connection = None;
+                self.stop.rest(PAUSE * (1 << (turn - 1)), false);
+                self.pulse.beat();
+            }
+            self.stop.check()?;
+            match self.once(part, fits, put) {
+                Ok(()) => return Ok(()),
+                Err(Trouble::Own(error)) => return Err(error),
+                Err(Trouble::Final(why)) => return Err(self.spoilt(&why)),
+                Err(Trouble::Passing(why)) => last = why,
+            }
+        }
+        Err(self.spoilt(&last))
+    }
+
+    fn spoilt(&self, why: &str) -> TaskError {
+        TaskError::Spoilt(format!("{} of {}: {why}", self.attempt, self.addr))
+    }
+
+    fn once(&mut self, part: u32, fits: &dyn Fn(u64, u32) -> bool, put: &mut Put<'_>) -> Result<(), Trouble> {
+        let passing = |error: io::Error| Trouble::Passing(error.to_string());
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => connect(self.addr).map_err(passing)?,
+        };
+        let request = wire::request(self.token, self.attempt, part)
+            .map_err(|error| Trouble::Own(TaskError::Program(error.to_string())))?;
+        connection.write_all(&request).map_err(passing)?;
+        let coming = match wire::read_answer(&mut connection).map_err(passing)? {
+            Answer::Coming(extent) => extent,
+            Answer::No(wire::BUSY, why) => return Err(Trouble::Passing(why)),
+            Answer::No(_, why) => return Err(Trouble::Final(why)),
+        };
+        if !fits(coming.stored, coming.crc) {
+            return Err(Trouble::Final("another part than the one asked for".into()));
+        }
+        let mut buffer = vec![0; CHUNK_BYTES.min(coming.stored as usize)];
+        let (mut at, mut crc) = (0, 0);
+        while at < coming.stored {
+            let length = buffer.len().min((coming.stored - at) as usize);
+            connection.read_exact(&mut buffer[..length]).map_err(passing)?;
+            crc = crc32c::crc32c_append(crc, &buffer[..length]);
+            put(at, &buffer[..length]).map_err(Trouble::Own)?;
+            at += length as u64;
+            self.bytes += length as u64;
+            self.pulse.beat();
+            self.stop.check().map_err(Trouble::Own)?;
+        }
+        if crc != coming.crc {
+            return Err(Trouble::Passing("the checksum does not match".into()));
+        }
+        self.connection = Some(connection);
+        Ok(())
+    }
+}
+
+fn connect(addr: &str) -> io::Result<TcpStream> {
+    let unknown = || io::Error::new(io::ErrorKind::NotFound, "no such address");
+    let stream =
+        TcpStream::connect_timeout(&addr.to_socket_addrs()?.next().ok_or_else(unknown)?, CONNECT_TIMEOUT)?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}

@@ -1,0 +1,195 @@
+//! Reduces are paused, go on here and elsewhere, and nobody can tell from a job's output.
+
+use fermata_tests::{Cluster, QUICK, Up, eventually};
+use serde_json::Value;
+use std::{fs, path::PathBuf, time::Duration};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Trackers that are away are noticed soon.
+const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"20s\"\n";
+
+/// Lines that differ, so that one lost or counted twice shows.
+pub(crate) fn lines(count: usize) -> String {
+    let line = |at: usize| ["line ", &at.to_string(), " ", &"word ".repeat(at % 9), "\n"].concat();
+    (0..count).map(line).collect()
+}
+
+fn cluster(nodes: u32) -> Cluster {
+    let settings = [QUICK, SETTINGS].concat();
+    let cluster = Cluster::up(Up { nodes, block_size: "256KiB", settings: &settings, ..Up::default() });
+    fs::write(cluster.path("text"), lines(30_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    cluster
+}
+
+fn task(cluster: &Cluster, task: &str) -> Value {
+    let job = task.split('.').next().unwrap();
+    let tasks = cluster.json(&["tasks", job]);
+    let found = tasks.as_array().unwrap().iter().find(|found| found["task"] == task);
+    found.unwrap_or_else(|| panic!("no {task}: {tasks}")).clone()
+}
+
+fn newest(task: &Value) -> Value {
+    task["attempts"].as_array().unwrap().last().cloned().unwrap_or_default()
+}
+
+/// Waits until the newest attempt of a task runs and has come to this stage; which it is.
+fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
+    eventually(&format!("{name} in {stage}"), PATIENCE, || {
+        let attempt = newest(&task(cluster, name));
+        let there = attempt["state"] == "running" && attempt["stage"] == stage;
+        there.then(|| attempt["attempt"].as_str().unwrap().to_owned())
+    })
+}
+
+/// Pauses what runs of a task; the paused attempt, as it is told.
+fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
+    let attempt = running(cluster, name, stage);
+    cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
+    eventually(&format!("{attempt} put aside"), PATIENCE, || {
+        let task = task(cluster, name);
+        (task["state"] == "paused" && task["paused"] == attempt.as_str()).then(|| newest(&task))
+    })
+}
+
+fn end(cluster: &Cluster, job: &str) -> Value {
+    cluster.try_mrctl(&["job", job, "--follow"]);
+    let job = cluster.json(&["job", job]);
+    assert_eq!(job["state"], "succeeded", "{job}");
+    job
+}
+
+/// Counters that do not depend on when and where a job ran.
+pub(crate) fn counted(job: &Value) -> Vec<(&'static str, Value)> {
+    let names = [
+        "MAP_INPUT_RECORDS",
+        "MAP_OUTPUT_RECORDS",
+        "REDUCE_INPUT_GROUPS",
+        "REDUCE_OUTPUT_RECORDS",
+        "OUTPUT_BYTES",
+    ];
+    names.map(|name| (name, job["counters"][name].clone())).into()
+}
+
+const SLOW: [&str; 2] = ["--conf", "pace.reduce=40KiB"];
+const WORDS: [&str; 5] = ["wordcount", "--reduces", "1", "--input", "/text"];
+
+#[test]
+fn a_paused_reduce_goes_on_here_and_elsewhere() {
+    let cluster = cluster(3);
+    let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
+    // Reduces begin with the first map, and maps take their time.
+    let slow = ["--conf", "pace.map=100KiB", "--conf", "slow.start=0"];
+    let job = cluster.detach(&[&WORDS[..], &slow, &SLOW, &["--output", "/paused"]].concat());
+    let reduce = format!("{job}.r0");
+    let aside = pause(&cluster, &reduce, "shuffle");
+    let other = |aside: &Value| {
+        let on = aside["tracker"].as_str().unwrap();
+        ["node1", "node2", "node3"].into_iter().find(|node| *node != on).unwrap()
+    };
+    let refused = cluster.refused(1, &["resume", &reduce, "--on", "nowhere"]);
+    assert!(refused.contains("nowhere"), "{refused}");
+    cluster.mrctl(&["resume", &reduce, "--on", other(&aside)]);
+    let aside = pause(&cluster, &reduce, "reduce");
+    assert_eq!(aside["from"], format!("{reduce}.0").as_str(), "{aside}");
+    cluster.mrctl(&["resume", &reduce]);
+    let again = running(&cluster, &reduce, "reduce");
+    assert_eq!(newest(&task(&cluster, &reduce))["tracker"], aside["tracker"], "where its state lies");
+    let refused = cluster.refused(1, &["resume", &reduce]);
+    assert!(refused.contains(&format!("{again} is at it")), "{refused}");
+    let aside = pause(&cluster, &reduce, "reduce");
+    let shown = cluster.mrctl(&["tasks", &job]);
+    assert!(shown.contains("waits for `mrctl resume`") && shown.contains("slot free after"), "{shown}");
+    cluster.mrctl(&["resume", &reduce, "--on", other(&aside)]);
+    let ended = end(&cluster, &job);
+    assert_eq!(counted(&ended), counted(&plain));
+    assert!(cluster.output("/plain") == cluster.output("/paused"), "other bytes than undisturbed");
+    let cost = &ended["preemption"];
+    let figures = ["pauses", "resumes", "migrations", "kills", "checkpoints_lost", "bytes_lost", "ms_lost"];
+    let figures = figures.map(|name| cost[name].as_u64().unwrap());
+    assert_eq!(figures, [3, 3, 2, 0, 0, 0, 0], "{cost}");
+    assert!(cluster.mrctl(&["job", &job]).contains("3 pauses, 3 resumes (2 elsewhere)"));
+    assert_eq!(cluster.json(&["counters", &job])["PREEMPT_PAUSES"], 3);
+    assert!(cluster.refused(1, &["resume", &reduce]).contains("not running"));
+    cluster.wait_clean();
+}
+
+fn aside_of(cluster: &Cluster, aside: &Value) -> PathBuf {
+    let text = |name: &str| aside[name].as_str().unwrap().to_owned();
+    let (node, attempt) = (text("tracker"), text("attempt"));
+    let job = attempt.split('.').next().unwrap();
+    cluster.path(&format!(".fermata/tasks/{node}/jobs/{job}/aside/{attempt}"))
+}
+
+#[test]
+fn a_tracker_that_starts_again_finds_what_was_put_aside_and_a_damaged_state_is_not_used() {
+    let cluster = cluster(3);
+    let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
+    let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/paused"]].concat());
+    let reduce = format!("{job}.r0");
+    let aside = pause(&cluster, &reduce, "reduce");
+    let node = aside["tracker"].as_str().unwrap();
+    cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
+    cluster.mrctl(&["chaos", "restart", node, "--daemon", "tasktracker"]);
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    eventually("the tracker is back", PATIENCE, || {
+        let nodes = cluster.json(&["nodes"]);
+        let live = |found: &Value| found["node"] == node && found["tracker"]["state"] == "live";
+        nodes.as_array().unwrap().iter().any(live).then_some(())
+    });
+    assert_eq!(task(&cluster, &reduce)["paused"], aside["attempt"], "it is still there");
+    cluster.mrctl(&["resume", &reduce, "--on", node]);
+    let aside = pause(&cluster, &reduce, "reduce");
+    assert_eq!(aside["from"], format!("{reduce}.0").as_str());
+    // One byte of what was in memory.
+    let memory = aside_of(&cluster, &aside).join("memory");
+    let mut bytes = fs::read(&memory).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&memory, bytes).unwrap();
+    cluster.mrctl(&["resume", &reduce]);
+    let ended = end(&cluster, &job);
+    assert_eq!(counted(&ended), counted(&plain));
+    assert!(cluster.output("/plain") == cluster.output("/paused"), "other bytes than undisturbed");
+    let cost = &ended["preemption"];
+    assert_eq!((&cost["checkpoints_lost"], &cost["pauses"]), (&1.into(), &2.into()), "{cost}");
+    assert_eq!(ended["reduces"]["failed_attempts"], 0, "it was nobody's fault: {ended}");
+    cluster.wait_clean();
+}
+
+#[test]
+fn a_streaming_reducer_pauses_between_keys_if_it_may() {
+    let cluster = cluster(3);
+    // Counts the lines of each key, and holds back nothing.
+    let count = "#!/usr/bin/env python3\nimport sys\nlast, n = None, 0\nfor line in sys.stdin:\n    \
+                 key = line.split('\\t')[0]\n    if key != last and last is not None:\n        \
+                 print(f'{last}\\t{n}')\n        n = 0\n    last, n = key, n + 1\n\
+                 if last is not None:\n    print(f'{last}\\t{n}')\n";
+    fs::write(cluster.path("count.py"), count).unwrap();
+    let program =
+        ["streaming", "--mapper", "tr -s ' ' '\\n'", "--reducer", "python3 count.py", "--file", "count.py"];
+    let args = [&program[..], &["--reduces", "1", "--input", "/text"]].concat();
+    let plain = cluster.succeed(&[&args[..], &["--output", "/plain"]].concat());
+    for restartable in ["true", "false"] {
+        let output = format!("/paused-{restartable}");
+        let setting = format!("stream.reducer.restartable={restartable}");
+        let more = ["--conf", &setting, "--conf", "pace.reduce=700KiB", "--output", &output];
+        let job = cluster.detach(&[&args[..], &more].concat());
+        let reduce = format!("{job}.r0");
+        let aside = pause(&cluster, &reduce, "reduce");
+        let note = aside["error"].as_str().unwrap();
+        assert_eq!(
+            note.contains("stream.reducer.restartable is not true"),
+            restartable == "false",
+            "{aside}"
+        );
+        cluster.mrctl(&["resume", &reduce]);
+        let ended = end(&cluster, &job);
+        assert_eq!(counted(&ended), counted(&plain));
+        assert!(cluster.output("/plain") == cluster.output(&output), "other bytes than undisturbed");
+        let lost = ended["preemption"]["ms_lost"].as_u64().unwrap();
+        assert_eq!(lost > 0, restartable == "false", "{}", ended["preemption"]);
+    }
+    cluster.wait_clean();
+}

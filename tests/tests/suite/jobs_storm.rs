@@ -1,0 +1,173 @@
+//! A seeded storm takes slots back several times a second: maps are split, reduces paused, resumed and moved, attempts
+//! killed. The outputs are those of jobs left in peace, byte for byte, and every record is counted once.
+
+use super::jobs_pause::{counted, lines};
+use fermata_tests::{Cluster, QUICK, Up};
+use serde_json::Value;
+use std::{fs, thread, time::Duration};
+
+const NODES: u64 = 4;
+const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"20s\"\n";
+
+/// Numbers that look like chance, the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) % bound
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Weather {
+    kills: bool,
+    /// The JobTracker dies now and then.
+    restarts: bool,
+}
+
+/// The storm over one job, until it is over. Whatever is asked may come too late, which is refused in words.
+fn storm(cluster: &Cluster, job: &str, dice: &mut Dice, weather: Weather) {
+    let mut round = 0;
+    loop {
+        let state = cluster.try_mrctl(&["job", job, "--json"]);
+        let known = serde_json::from_str::<Value>(&state.stdout).unwrap_or_default();
+        match known["state"].as_str() {
+            Some("succeeded") => return,
+            Some("running" | "committing") | None => {}
+            Some(_) => panic!("{job}: {known}"),
+        }
+        let tasks = cluster.try_mrctl(&["tasks", job, "--json"]);
+        let tasks = serde_json::from_str::<Value>(&tasks.stdout).unwrap_or_default();
+        for task in tasks.as_array().unwrap_or(&Vec::new()) {
+            disturb(cluster, task, dice, weather);
+        }
+        round += 1;
+        if weather.restarts && round % 6 == 3 {
+            cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+            cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+        }
+        thread::sleep(Duration::from_millis(20 + dice.below(150)));
+    }
+}
+
+fn disturb(cluster: &Cluster, task: &Value, dice: &mut Dice, weather: Weather) {
+    let name = task["task"].as_str().unwrap();
+    if task["state"] == "paused" && dice.below(3) > 0 {
+        let node = format!("node{}", 1 + dice.below(NODES));
+        let on: &[&str] = if dice.below(2) == 0 { &["--on", &node] } else { &[] };
+        // A node without a free slot says so; the next round tries another.
+        cluster.try_mrctl(&[&["resume", name], on].concat());
+    }
+    let attempts = task["attempts"].as_array().unwrap();
+    let Some(attempt) = attempts.iter().rfind(|attempt| attempt["state"] == "running") else { return };
+    if dice.below(3) > 0 {
+        return;
+    }
+    let how = match name.contains(".m") {
+        _ if weather.kills && dice.below(6) == 0 => "kill",
+        true => "split",
+        false => "pause",
+    };
+    cluster.try_mrctl(&["preempt", attempt["attempt"].as_str().unwrap(), "--how", how]);
+}
+
+fn cluster() -> Cluster {
+    let settings = [QUICK, SETTINGS].concat();
+    let up = Up { nodes: NODES as u32, block_size: "256KiB", settings: &settings, ..Up::default() };
+    let cluster = Cluster::up(up);
+    fs::write(cluster.path("text"), lines(30_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let add = "#!/usr/bin/env python3\nimport sys\nfrom itertools import groupby\n\
+               pairs = (line.rstrip('\\n').split('\\t') for line in sys.stdin)\n\
+               for key, group in groupby(pairs, key=lambda pair: pair[0]):\n    \
+               print(f'{key}\\t{sum(int(pair[1]) for pair in group)}')\n";
+    fs::write(cluster.path("add.py"), add).unwrap();
+    let words = "#!/usr/bin/env python3\nimport sys\nfor line in sys.stdin:\n    for word in line.split():\n        \
+                 print(f'{word}\\t1')\n";
+    fs::write(cluster.path("words.py"), words).unwrap();
+    cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=20000", "--conf", "maps=2"]);
+    cluster
+}
+
+/// Programs, and how fast each may go so that there is something to disturb.
+const PROGRAMS: [(&str, &[&str], [&str; 2]); 4] = [
+    ("terasort", &["terasort", "--input", "/gen"], ["pace.map=400KiB", "pace.reduce=400KiB"]),
+    ("wordcount", &["wordcount", "--input", "/text"], ["pace.map=200KiB", "pace.reduce=30KiB"]),
+    ("invertedindex", &["invertedindex", "--input", "/text"], ["pace.map=200KiB", "pace.reduce=60KiB"]),
+    (
+        "python",
+        &[
+            "streaming",
+            "--mapper",
+            "python3 words.py",
+            "--reducer",
+            "python3 add.py",
+            "--file",
+            "words.py",
+            "--file",
+            "add.py",
+            "--conf",
+            "stream.reducer.restartable=true",
+            "--input",
+            "/text",
+        ],
+        ["pace.map=200KiB", "pace.reduce=300KiB"],
+    ),
+];
+
+fn weathers_all(seeds: std::ops::Range<u64>, weather: Weather) {
+    let cluster = cluster();
+    let reduces = ["--reduces", "3"];
+    let plain = PROGRAMS.map(|(name, program, _)| {
+        let output = format!("/plain-{name}");
+        let job = cluster.succeed(&[program, &reduces, &["--output", &output]].concat());
+        (cluster.output(&output), job)
+    });
+    let mut pauses = 0;
+    for seed in seeds {
+        for ((name, program, paces), (bytes, job)) in PROGRAMS.iter().zip(&plain) {
+            let output = format!("/storm-{name}-{seed}");
+            let slow = ["--conf", paces[0], "--conf", paces[1], "--conf", "slow.start=0"];
+            let id = cluster.detach(&[program, &reduces[..], &slow, &["--output", &output]].concat());
+            storm(&cluster, &id, &mut Dice(seed << 8), weather);
+            let stormed = cluster.json(&["job", &id]);
+            let cost = &stormed["preemption"];
+            println!("seed {seed} {name}: {cost}");
+            let history = cluster.mrctl(&["history", &id]);
+            let lost: Vec<&str> = history.lines().filter(|line| line.contains("checkpoint-lost")).collect();
+            assert!(lost.is_empty(), "seed {seed} {name}: {lost:#?}\n{history}");
+            assert!(cluster.output(&output) == *bytes, "seed {seed} {name}: other bytes than in peace");
+            assert_eq!(counted(&stormed), counted(job), "seed {seed} {name}");
+            let lost = ["bytes_lost", "ms_lost", "checkpoints_lost"].map(|name| cost[name].as_u64().unwrap());
+            assert!(weather.kills || lost == [0, 0, 0], "seed {seed} {name}: {cost}");
+            pauses += cost["pauses"].as_u64().unwrap();
+        }
+    }
+    assert!(pauses > 0, "a storm that paused nothing");
+    cluster.wait_clean();
+}
+
+#[test]
+fn splits_and_pauses_lose_nothing() {
+    weathers_all(0..1, Weather { kills: false, restarts: false });
+}
+
+#[test]
+fn a_storm_of_everything_changes_no_byte() {
+    weathers_all(1..2, Weather { kills: true, restarts: false });
+}
+
+#[test]
+fn the_jobtracker_dies_in_the_storm() {
+    weathers_all(2..3, Weather { kills: true, restarts: true });
+}
+
+#[test]
+#[ignore = "two hundred storms: run scripts/long-tests"]
+fn two_hundred_storms() {
+    for (first, restarts) in [(1000, false), (2000, true)] {
+        weathers_all(first..first + 25, Weather { kills: true, restarts });
+    }
+}
