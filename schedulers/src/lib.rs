@@ -2,8 +2,12 @@
 //!
 //! A policy is one file here and one line in [`POLICIES`]; README.md states each as a problem. Read [`fifo`] first.
 
+pub mod estimate;
 pub mod fifo;
+pub mod fill;
+pub mod line;
 pub mod params;
+pub mod shares;
 
 pub use params::{BadParameter, Parameter, Params, Section};
 
