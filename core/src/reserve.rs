@@ -38,7 +38,9 @@ impl Reservations {
     fn remove_where(&mut self, is_void: impl Fn(TaskId, TrackerId, Time) -> bool) -> bool {
         let void = self.by_task.iter().filter(|(task, (on, until))| is_void(**task, *on, *until));
         let void: Vec<TaskId> = void.map(|(task, _)| *task).collect();
-        void.iter().for_each(|task| self.remove(*task));
+        for task in &void {
+            self.remove(*task);
+        }
         !void.is_empty()
     }
 

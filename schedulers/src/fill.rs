@@ -38,7 +38,7 @@ pub fn with_locality(rules: [&'static str; 3], near: Locality) -> Why {
     Why::rule(rules[near as usize])
 }
 
-/// Delay scheduling (Zaharia et al., EuroSys'10), by time and a level at a time: a job whose turn it is and that has no
+/// Delay scheduling (Zaharia et al., 2010), by time and a level at a time: a job whose turn it is and that has no
 /// map near a free slot lets others go first, for a while; then it takes one in the rack, and after another while
 /// any. One that gets a near one waits anew.
 #[derive(Debug, Default)]

@@ -3,11 +3,13 @@
 //! A policy is one file here and one line in [`POLICIES`]; README.md states each as a problem. Read [`fifo`] first.
 
 pub mod estimate;
+pub mod fair;
 pub mod fifo;
 pub mod fill;
 pub mod line;
 pub mod params;
 pub mod shares;
+pub mod victims;
 
 pub use params::{BadParameter, Parameter, Params, Section};
 
@@ -25,12 +27,20 @@ pub struct Policy {
 }
 
 /// The policies.
-pub const POLICIES: &[Policy] = &[Policy {
-    name: "fifo",
-    section: "fifo",
-    about: "the most urgent job, then the oldest, takes every slot it can use",
-    build: |_| Box::new(fifo::Fifo::default()),
-}];
+pub const POLICIES: &[Policy] = &[
+    Policy {
+        name: "fifo",
+        section: "fifo",
+        about: "the most urgent job, then the oldest, takes every slot it can use",
+        build: |_| Box::new(fifo::Fifo::default()),
+    },
+    Policy {
+        name: "fair",
+        section: "fair",
+        about: "slots by weight to users or queues, minimum shares, delay scheduling",
+        build: |section| Box::new(fair::Fair::new(section)),
+    },
+];
 
 /// Why there is no policy for what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +68,11 @@ pub struct Description {
 /// What can be chosen.
 pub fn names() -> Vec<String> {
     POLICIES.iter().map(|policy| policy.name.to_owned()).collect()
+}
+
+/// Everything that can be written for a scheduler: each policy alone.
+pub fn specs() -> Vec<String> {
+    names()
 }
 
 /// The policy that a text such as `fair` or `chronos(fair)` names, tuned by these parameters. Parameters of policies that
