@@ -64,8 +64,8 @@ impl JobTracker {
                 Decision::Preempt { attempt, how, why } => {
                     self.recall(now, attempt, how, &why.to_string(), false, out);
                 }
-                Decision::Reserve { task, on } => {
-                    self.reserved.insert(task, on, now + self.config.reserve_for);
+                Decision::Reserve { task, on, why } => {
+                    self.reserved.insert(task, on, now + self.config.reserve_for, why);
                 }
             }
         }

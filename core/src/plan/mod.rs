@@ -118,6 +118,8 @@ pub enum Decision {
         task: TaskId,
         /// Where.
         on: TrackerId,
+        /// Why.
+        why: Why,
     },
 }
 
@@ -309,20 +311,20 @@ impl<'a> Plan<'a> {
 
     /// Keeps the next free slot of a tracker for a task that waits, or that runs on a tracker that is suspect. Until it
     /// is launched there it is offered to no other, and other tasks wait behind it there.
-    pub fn reserve(&mut self, task: TaskId, on: TrackerId) -> Result<(), Refused> {
-        let fits = self.fits(task, on);
-        self.count(fits)?;
+    pub fn reserve(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
+        let could = self.could_take(task, on);
+        self.count(could)?;
         self.reserving.insert(task, on);
-        self.decisions.push(Decision::Reserve { task, on });
+        self.decisions.push(Decision::Reserve { task, on, why });
         Ok(())
     }
 
     /// Gives a tracker's free slots to the tasks that they are reserved for. Done before the policy is asked.
     pub(crate) fn keep_promises(&mut self, tracker: TrackerId) {
-        for task in self.reserved.on(tracker) {
+        for (task, why) in self.reserved.on(tracker) {
             // What can no longer be launched there lapses with time.
             if self.check(task, tracker).is_ok() {
-                let _ = self.assign(task, tracker, Why::rule("reserved-slot"));
+                let _ = self.assign(task, tracker, why.clone());
             }
         }
     }
@@ -351,7 +353,7 @@ impl<'a> Plan<'a> {
 
     /// Whether `assign` would take it; says whether it would be a duplicate.
     fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
-        let duplicate = self.fits(id, on)?;
+        let duplicate = self.could_take(id, on)?;
         if self.free(on, id.phase) == 0 {
             return Err(Refused::NoSlot { tracker: on, phase: id.phase });
         }
@@ -359,7 +361,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Whether a tracker could take a task if it had a slot; says whether it would be a duplicate.
-    fn fits(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
+    pub fn could_take(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let Some(job) = self.cluster.job(id.job).filter(|job| job.is_running()) else {
             return Err(Refused::NotPending(id));
         };
