@@ -33,6 +33,8 @@ pub struct Fair {
     pools: Pools,
     patience: Patience,
     reclaim: Reclaim,
+    /// Jobs that this round has given slots.
+    lent: Vec<JobId>,
 }
 
 impl Fair {
@@ -45,7 +47,66 @@ impl Fair {
             "how long a job waits for a slot on a host of its input",
         );
         let rack_wait = section.span("rack_wait", Span::secs(3), "and then for one in a rack of it");
-        Self { pools, patience: Patience::new(node_wait, rack_wait), reclaim: Reclaim::new(section) }
+        let (patience, reclaim) = (Patience::new(node_wait, rack_wait), Reclaim::new(section));
+        Self { pools, patience, reclaim, lent: Vec::new() }
+    }
+
+    /// What the job whose turn it is puts into a slot. The slot counts as the job's until the round is over.
+    pub(crate) fn take(
+        &mut self,
+        phase: Phase,
+        tracker: TrackerId,
+        plan: &Plan<'_>,
+    ) -> Option<(TaskId, Why)> {
+        let (task, why) = self.next(phase, tracker, plan)?;
+        self.lent.push(task.job);
+        self.pools.lend(task.job, phase);
+        Some((task, why))
+    }
+
+    /// The round is over: what it gave is seen again when it has become fact.
+    pub(crate) fn end_round(&mut self, cluster: &Cluster) {
+        for job in std::mem::take(&mut self.lent) {
+            self.pools.refresh(job, cluster);
+        }
+    }
+
+    /// Slots of these phases back for pools that have been below their shares for too long.
+    pub(crate) fn reclaim(&mut self, phases: &[Phase], plan: &mut Plan<'_>) {
+        self.pools.divide(plan.cluster());
+        self.reclaim.run(phases, &self.pools, plan);
+    }
+
+    /// How slots are taken back.
+    pub(crate) fn way(&self) -> Way {
+        self.reclaim.way()
+    }
+
+    /// What a job's tasks of these phases wait for.
+    pub(crate) fn reasons(&self, phases: &[Phase], job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
+        let Some(pool) = self.pools.of(job.id) else { return Vec::new() };
+        if pool.is_kept_back(job.id) {
+            let most = f64::from(pool.max_jobs.unwrap_or(0));
+            return vec![Why::rule("pool-runs-as-many-jobs-as-it-may").with("max_jobs", most)];
+        }
+        let mut reasons = Vec::new();
+        for phase in phases.iter().copied().filter(|phase| !job.pending[*phase].is_empty()) {
+            let rule = match phase {
+                Phase::Map => "pool-share-of-map-slots",
+                Phase::Reduce => "pool-share-of-reduce-slots",
+            };
+            let why = numbers(Why::rule(rule), pool, phase).with("weight", pool.weight);
+            let ahead = self.pools.ahead_of(job.id, phase);
+            reasons.push(why.with("min", f64::from(pool.min[phase])).with("jobs_ahead", ahead as f64));
+        }
+        if let Some(since) = self.patience.since(job.id)
+            && cluster.slots(Phase::Map) > 0
+        {
+            let waited = now.since(since).as_secs_f64();
+            let limit = (self.patience.node_wait + self.patience.rack_wait).as_secs_f64();
+            reasons.push(Why::rule("locality-wait").with("waited", waited).with("at_most", limit));
+        }
+        reasons
     }
 
     /// What the job whose turn it is would put into a slot.
@@ -91,22 +152,10 @@ impl Scheduler for Fair {
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
             Cause::Offer(tracker) => {
-                let mut touched = Vec::new();
-                fill(plan, tracker, |plan, phase| {
-                    let (task, why) = self.next(phase, tracker, plan)?;
-                    touched.push(task.job);
-                    self.pools.lend(task.job, phase);
-                    Some((task, why))
-                });
-                // What this round gave is seen again when it has become fact.
-                for job in touched {
-                    self.pools.refresh(job, plan.cluster());
-                }
+                fill(plan, tracker, |plan, phase| self.take(phase, tracker, plan));
+                self.end_round(plan.cluster());
             }
-            Cause::Tick => {
-                self.pools.divide(plan.cluster());
-                self.reclaim.run(&self.pools, plan);
-            }
+            Cause::Tick => self.reclaim(&Phase::BOTH, plan),
         }
     }
 
@@ -131,29 +180,7 @@ impl Scheduler for Fair {
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
-        let Some(pool) = self.pools.of(job.id) else { return Vec::new() };
-        if pool.is_kept_back(job.id) {
-            let most = f64::from(pool.max_jobs.unwrap_or(0));
-            return vec![Why::rule("pool-runs-as-many-jobs-as-it-may").with("max_jobs", most)];
-        }
-        let mut reasons = Vec::new();
-        for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
-            let rule = match phase {
-                Phase::Map => "pool-share-of-map-slots",
-                Phase::Reduce => "pool-share-of-reduce-slots",
-            };
-            let why = numbers(Why::rule(rule), pool, phase).with("weight", pool.weight);
-            let ahead = self.pools.ahead_of(job.id, phase);
-            reasons.push(why.with("min", f64::from(pool.min[phase])).with("jobs_ahead", ahead as f64));
-        }
-        if let Some(since) = self.patience.since(job.id)
-            && cluster.slots(Phase::Map) > 0
-        {
-            let waited = now.since(since).as_secs_f64();
-            let limit = (self.patience.node_wait + self.patience.rack_wait).as_secs_f64();
-            reasons.push(Why::rule("locality-wait").with("waited", waited).with("at_most", limit));
-        }
-        reasons
+        self.reasons(&Phase::BOTH, job, now, cluster)
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod chronos;
 pub mod estimate;
 pub mod fair;
+pub mod fcs;
 pub mod fifo;
 pub mod fill;
 pub mod line;
@@ -40,6 +41,12 @@ pub const POLICIES: &[Policy] = &[
         section: "fair",
         about: "slots by weight to users or queues, minimum shares, delay scheduling",
         build: |section| Box::new(fair::Fair::new(section)),
+    },
+    Policy {
+        name: "fcs",
+        section: "fcs",
+        about: "reduce slots to the job with least left, by pausing the reduces of larger ones; maps by fair",
+        build: |section| Box::new(fcs::Fcs::new(section)),
     },
 ];
 

@@ -94,7 +94,8 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
     }
     let ended = |text: &str, status| Ok::<_, String>(AttemptReport { attempt: attempt(text)?, status });
     for text in words.list("done") {
-        reports.push(ended(text, AttemptStatus::Succeeded(AttemptResult::default()))?);
+        let result = AttemptResult { bytes_out: words.number("out", 0)?, ..AttemptResult::default() };
+        reports.push(ended(text, AttemptStatus::Succeeded(result))?);
     }
     for text in words.list("failed") {
         reports.push(ended(text, AttemptStatus::Failed("it failed".into()))?);

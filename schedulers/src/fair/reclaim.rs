@@ -2,7 +2,7 @@
 
 use super::{Limits, Pool, Pools};
 use crate::{params::Section, victims::Victims};
-use mrcore::{Phase, Plan, Span, Time, Why, ids::AttemptId};
+use mrcore::{Phase, Plan, Span, Time, Why, ids::AttemptId, plan::Way};
 use std::collections::BTreeMap;
 
 /// Since when each pool has been below its minimum, and below half its fair share.
@@ -36,8 +36,12 @@ impl Reclaim {
         self.below_half.clear();
     }
 
-    pub(super) fn run(&mut self, pools: &Pools, plan: &mut Plan<'_>) {
-        for phase in Phase::BOTH {
+    pub(super) fn way(&self) -> Way {
+        self.limits.way
+    }
+
+    pub(super) fn run(&mut self, phases: &[Phase], pools: &Pools, plan: &mut Plan<'_>) {
+        for phase in phases.iter().copied() {
             let now = plan.now();
             let lacks = pools.iter().map(|pool| (pool, self.lack(pool, phase, now)));
             let lacks: Vec<(&Pool, u32)> = lacks.filter(|(_, lack)| *lack > 0).collect();
