@@ -16,7 +16,7 @@ use mrcore::{
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     plan::{Locality, Way},
-    scheduler::{Cause, Round},
+    scheduler::{Cause, Rate, Round},
     task::Attempt,
     tracker::TrackerState,
 };
@@ -224,5 +224,13 @@ impl Scheduler for Chronos {
 
     fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
         self.inner.solved(now, answer, cluster);
+    }
+
+    fn rates(&self) -> Vec<Rate> {
+        self.inner.rates()
+    }
+
+    fn placement(&self, source: &str) -> Vec<TrackerId> {
+        self.inner.placement(source)
     }
 }

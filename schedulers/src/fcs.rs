@@ -1,11 +1,11 @@
 //! Fair completion: small jobs overtake large ones on reduce slots.
 //!
-//! Wang et al. (ICAC'13), algorithms 1 and 2. What a job has left is (T_rs, R_left): the seconds until its last map is
+//! Wang et al. (ICAC'13), algorithms 1 and 2. What a job has left is (`T_rs`, `R_left`): the seconds until its last map is
 //! done, and the bytes that are still to be reduced, compared in that order. A free reduce slot goes to the job with
 //! least left; a job that is short of reduce slots takes them from jobs with more left, by pausing. A paused reduce goes
 //! on where it was paused; after it has let more than D offers pass it migrates. One that has been put back to `slack_max`
 //! times its own length is not paused again.
-//! Differs from the paper: T_rs is `M_left / M_rate` (the printed formula has units of s²), and a reduce that has waited
+//! Differs from the paper: `T_rs` is `M_left / M_rate` (the printed formula has units of s²), and a reduce that has waited
 //! up to the bound goes first, so that the bound holds for those without a slot too; `literal = true` undoes both.
 //! Deliberately absent: map scheduling. Maps go to `fair`, whose parameters are here too.
 
@@ -165,8 +165,12 @@ impl Fcs {
         for job in cluster.active_jobs() {
             let Some(known) = self.jobs.get_mut(&job.id) else { continue };
             known.look(job, self.paused.of(job.id), now, cluster);
-            known.map_s.into_iter().for_each(|seconds| maps.add(seconds));
-            estimate::reduce_seconds(job, now, cluster).into_iter().for_each(|seconds| reduces.add(seconds));
+            if let Some(seconds) = known.map_s {
+                maps.add(seconds);
+            }
+            if let Some(seconds) = estimate::reduce_seconds(job, now, cluster) {
+                reduces.add(seconds);
+            }
         }
         self.typical_map = maps.value().unwrap_or(self.typical_map);
         self.typical_reduce = reduces.value().or(self.typical_reduce);
@@ -269,7 +273,7 @@ impl Scheduler for Fcs {
                 self.jobs.remove(job);
             }
             Fact::TrackerJoined { .. } | Fact::TrackerLost { .. } => {
-                self.skips = self.settings.skips(cluster)
+                self.skips = self.settings.skips(cluster);
             }
             _ => {}
         }

@@ -3,6 +3,7 @@
 //! A policy is one file here and one line in [`POLICIES`]; README.md states each as a problem. Read [`fifo`] first.
 
 pub mod chronos;
+pub mod coshh;
 pub mod estimate;
 pub mod fair;
 pub mod fcs;
@@ -47,6 +48,12 @@ pub const POLICIES: &[Policy] = &[
         section: "fcs",
         about: "reduce slots to the job with least left, by pausing the reduces of larger ones; maps by fair",
         build: |section| Box::new(fcs::Fcs::new(section)),
+    },
+    Policy {
+        name: "coshh",
+        section: "coshh",
+        about: "classes of jobs to the nodes that a linear program suggests for them; minimum shares, then shares",
+        build: |section| Box::new(coshh::Coshh::new(section)),
     },
 ];
 

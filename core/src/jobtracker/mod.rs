@@ -30,7 +30,7 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::Phase,
     reserve::Reservations,
-    scheduler::{Cause, Scheduler},
+    scheduler::{Cause, Rate, Scheduler},
     task::Recall,
     time::{Span, Time},
     why::Recent,
@@ -158,6 +158,16 @@ impl JobTracker {
     /// The policy's name.
     pub fn scheduler_name(&self) -> &str {
         self.scheduler.name()
+    }
+
+    /// How fast trackers are, if the policy learns that.
+    pub fn rates(&self) -> Vec<Rate> {
+        self.scheduler.rates()
+    }
+
+    /// Trackers near which replicas of an input would best lie, if the policy says so: the best first.
+    pub fn placement(&self, source: &str) -> Vec<TrackerId> {
+        self.scheduler.placement(source)
     }
 
     /// The process began again: whatever was under way is taken up.

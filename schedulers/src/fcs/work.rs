@@ -10,7 +10,7 @@ use mrcore::{
     task::{Attempt, Stage, Task},
 };
 
-/// T_rs in seconds: `maps_left / rate`, with the rate in maps a second. As printed it is multiplied by the mean map
+/// `T_rs` in seconds: `maps_left / rate`, with the rate in maps a second. As printed it is multiplied by the mean map
 /// time once more, which gives s² (`literal`).
 pub(super) fn remaining_shuffle(maps_left: f64, rate: f64, mean_map: f64, literal: bool) -> f64 {
     if maps_left <= 0.0 {
@@ -29,7 +29,7 @@ pub(super) enum Form {
     Printed,
 }
 
-/// E_slack of a reduce that began `total` seconds ago, has run for `service` of them, and would take `estimate`
+/// `E_slack` of a reduce that began `total` seconds ago, has run for `service` of them, and would take `estimate`
 /// without pauses.
 pub(super) fn slack(form: Form, total: f64, service: f64, estimate: f64) -> f64 {
     let taken = match form {
@@ -75,11 +75,11 @@ pub(super) struct Known {
     pub(super) partly: f64,
     /// A reduce of it has waited for so long that it goes first.
     pub(super) overdue: bool,
-    /// (T_rs, R_left), as last reckoned.
+    /// (`T_rs`, `R_left`), as last reckoned.
     pub(super) left: Left,
 }
 
-/// (T_rs, R_left): compared in this order.
+/// (`T_rs`, `R_left`): compared in this order.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Left {
     /// Seconds until all maps are done.
@@ -88,7 +88,7 @@ pub(super) struct Left {
     pub(super) bytes: f64,
 }
 
-/// The order of jobs. T_rs counts in steps of the tolerance: unlike "equal within a tolerance" this is an order, so
+/// The order of jobs. `T_rs` counts in steps of the tolerance: unlike "equal within a tolerance" this is an order, so
 /// two jobs never preempt each other in turn.
 pub(super) type Rank = (u64, Real);
 
@@ -132,7 +132,7 @@ impl Known {
         };
     }
 
-    /// R_left = R_total - R_done.
+    /// `R_left` = `R_total` - `R_done`.
     fn remaining_bytes(&self, job: &Job, flow: &Flow) -> f64 {
         let total = self.input * flow.selectivity(job.id);
         let reduces = f64::from(job.spec.reduces.max(1));
