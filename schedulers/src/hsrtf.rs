@@ -112,6 +112,7 @@ impl Hsrtf {
 
     /// What the first in turn that can use a slot would put there.
     fn next(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let is_pure = self.is_pure();
         let Self { turn, waits, hosts, colocate_wait, estimator, .. } = self;
         let mut jobs = turn[phase].iter().filter_map(|id| plan.cluster().job(id));
         let (task, why) = jobs.find_map(|job| match phase {
@@ -135,13 +136,7 @@ impl Hsrtf {
                 Some((task, Why::rule(if near { "remaining-time,near-maps" } else { "remaining-time" })))
             }
         })?;
-        let thought = estimator.of(task.job);
-        Some((task, self.numbers(why, thought, phase)))
-    }
-
-    fn numbers(&self, why: Why, thought: Thought, phase: Phase) -> Why {
-        let why = why.with("remaining", thought.remaining);
-        if self.is_pure() { why } else { why.with("share", thought.share[phase]) }
+        Some((task, estimator.of(task.job).numbers(why, phase, is_pure)))
     }
 
     /// Takes slots back for jobs with shorter remaining times, no more than they lack.
@@ -300,7 +295,7 @@ impl Scheduler for Hsrtf {
                 Phase::Reduce => "shorter-jobs-take-reduce-slots",
             };
             let ahead = self.turn[phase].ahead_of(job.id).count() as f64;
-            reasons.push(self.numbers(Why::rule(rule), thought, phase).with("jobs_ahead", ahead));
+            reasons.push(thought.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead));
         }
         if let Some(since) = self.waits.get(&job.id) {
             let waited = now.since(*since).as_secs_f64();

@@ -5,7 +5,7 @@ use crate::{
     estimate::{self, Flow, Mean},
     params::Section,
 };
-use mrcore::{Cluster, Fact, PerPhase, Phase, Span, Time, ids::JobId, job::Job};
+use mrcore::{Cluster, Fact, PerPhase, Phase, Span, Time, Why, ids::JobId, job::Job};
 use std::collections::BTreeMap;
 
 /// What is thought of a job.
@@ -16,6 +16,14 @@ pub(super) struct Thought {
     /// Slots.
     pub(super) share: PerPhase<f64>,
     seconds: PerPhase<f64>,
+}
+
+impl Thought {
+    /// A reason with what it goes by: the share only where it counts.
+    pub(super) fn numbers(&self, why: Why, phase: Phase, is_pure: bool) -> Why {
+        let why = why.with("remaining", self.remaining);
+        if is_pure { why } else { why.with("share", self.share[phase]) }
+    }
 }
 
 #[derive(Debug)]
