@@ -12,6 +12,7 @@ pub mod hsrtf;
 pub mod line;
 pub mod params;
 pub mod shares;
+pub mod stage;
 pub mod victims;
 
 pub use params::{BadParameter, Parameter, Params, Section};
