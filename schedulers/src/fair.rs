@@ -189,11 +189,3 @@ impl Default for Fair {
         Self::new(&mut Section::of("fair", &crate::Params::new()))
     }
 }
-
-/// How slots are taken back, and how long a pool bears it.
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    way: Way,
-    min_share: Option<Span>,
-    fair_share: Option<Span>,
-}

@@ -2,6 +2,7 @@
 //!
 //! A policy is one file here and one line in [`POLICIES`]; README.md states each as a problem. Read [`fifo`] first.
 
+pub mod capacity;
 pub mod chronos;
 pub mod coshh;
 pub mod estimate;
@@ -9,13 +10,16 @@ pub mod fair;
 pub mod fcs;
 pub mod fifo;
 pub mod fill;
+pub mod hsrtf;
 pub mod line;
 pub mod params;
 pub mod shares;
+pub mod stage;
 pub mod victims;
 
 pub use params::{BadParameter, Parameter, Params, Section};
 
+use hsrtf::{Hsrtf, Mode};
 use mrcore::Scheduler;
 
 /// A policy that can be chosen.
@@ -42,6 +46,36 @@ pub const POLICIES: &[Policy] = &[
         section: "fair",
         about: "slots by weight to users or queues, minimum shares, delay scheduling",
         build: |section| Box::new(fair::Fair::new(section)),
+    },
+    Policy {
+        name: "capacity",
+        section: "capacity",
+        about: "queues in queues with guaranteed and maximum capacity, user limits, first in first out within",
+        build: |section| Box::new(capacity::Capacity::new(section)),
+    },
+    Policy {
+        name: "hsrtf-pu",
+        section: "hsrtf",
+        about: "every slot to the job with the shortest remaining time",
+        build: |section| Box::new(Hsrtf::new(Mode::Pu, section)),
+    },
+    Policy {
+        name: "hsrtf-pup",
+        section: "hsrtf",
+        about: "the same, and slots are taken back from the longest",
+        build: |section| Box::new(Hsrtf::new(Mode::PuP, section)),
+    },
+    Policy {
+        name: "hsrtf-pr",
+        section: "hsrtf",
+        about: "slots in inverse proportion to remaining times, more for jobs that starve",
+        build: |section| Box::new(Hsrtf::new(Mode::Pr, section)),
+    },
+    Policy {
+        name: "hsrtf-prp",
+        section: "hsrtf",
+        about: "the same, and slots are taken back from the longest",
+        build: |section| Box::new(Hsrtf::new(Mode::PrP, section)),
     },
     Policy {
         name: "fcs",

@@ -39,7 +39,7 @@ pub(super) fn allocate(alpha: &[f64], mu: &[Vec<f64>], count: &[f64]) -> Option<
             let gain = (grown(i, j) / unit).min(1.0 / LIGHTEST);
             // A part of a resource that is of no use to the class is no variable.
             if gain > LIGHTEST {
-                let part = problem.add_var(0.0, (0.0, 1.0));
+                let part = problem.add_var(0.0, (0.0, f64::INFINITY));
                 row.add(part, gain);
                 column.add(part, 1.0);
                 of_class[j] = Some(part);
