@@ -30,7 +30,7 @@ use mrcore::{
 };
 use paused::Paused;
 use std::collections::BTreeMap;
-use work::{Form, Known, Left, Rank};
+use work::{Form, Known, Left, Rank, Turn};
 
 /// The policy.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct Fcs {
     /// Running jobs with reduces, the one with least left first.
     line: Line<JobId, Rank>,
     /// Those of them with reduces that wait and may start; overdue ones go before all others.
-    waiting: Line<JobId, (bool, Rank)>,
+    waiting: Line<JobId, Turn>,
     paused: Paused,
     /// D.
     skips: u64,
@@ -153,10 +153,10 @@ impl Fcs {
             return;
         };
         known.reckon(job, &self.flow, self.typical_map, self.settings.literal, now);
-        let rank = known.left.rank(self.settings.tolerance);
+        let turn = known.turn(self.settings.tolerance);
         let waits = job.may_start(Phase::Reduce) && !job.pending.reduce.is_empty();
-        self.line.set(id, Some(rank));
-        self.waiting.set(id, waits.then_some((!known.overdue, rank)));
+        self.line.set(id, Some(turn.2));
+        self.waiting.set(id, waits.then_some(turn));
     }
 
     /// Looks at every job anew.
@@ -178,7 +178,7 @@ impl Fcs {
         for id in ids {
             let overdue = cluster.job(id).is_some_and(|job| self.is_overdue(job, now, cluster));
             if let Some(known) = self.jobs.get_mut(&id) {
-                known.overdue = overdue;
+                known.overdue = overdue.then(|| known.overdue.unwrap_or(now));
             }
             self.refresh(id, now, cluster);
         }
@@ -212,7 +212,7 @@ impl Fcs {
         let cluster = plan.cluster();
         for id in waiting.iter() {
             let (Some(job), Some(known)) = (cluster.job(id), jobs.get(&id)) else { continue };
-            let rules = if known.overdue {
+            let rules = if known.overdue.is_some() {
                 ["overdue", "overdue,resumed", "overdue,migrated"]
             } else {
                 ["least-remaining-work", "least-remaining-work,resumed", "least-remaining-work,migrated"]
@@ -315,7 +315,8 @@ impl Scheduler for Fcs {
         let Some(known) = self.jobs.get(&job.id) else { return reasons };
         if self.waiting.key(job.id).is_some() {
             let ahead = self.waiting.ahead_of(job.id).count() as f64;
-            let rule = if known.overdue { "overdue-goes-first" } else { "least-remaining-work-first" };
+            let rule =
+                if known.overdue.is_some() { "overdue-goes-first" } else { "least-remaining-work-first" };
             reasons.push(numbers(Why::rule(rule), known.left).with("jobs_ahead", ahead));
         }
         if let Some(passed) = self.paused.passed(job.id) {

@@ -22,6 +22,8 @@ const BOUNDS: &[(&str, u64, Option<u64>)] = &[
     ("capacity", 60, Some(60)),
     // The next slot that comes free: its user holds nothing.
     ("fair", 6, Some(6)),
+    ("fcs", 6, Some(6)),
+    ("coshh", 6, Some(6)),
     // Shortest first: a small job does not wait, and a large one for as long as smaller ones come. The paper's price.
     ("hsrtf-pu", 6, None),
     ("hsrtf-pup", 6, None),

@@ -93,6 +93,49 @@ mod tests {
         assert!((got.lambda - 2.0).abs() < 1e-3, "{got:?}");
     }
 
+    /// For two classes there is a way by hand: nodes go to the first in the order of how much better they suit it, until it
+    /// has what a factor wants; the second has the rest. The greatest factor that leaves it enough, by halving.
+    fn by_hand(alpha: [f64; 2], mu: &[Vec<f64>]) -> f64 {
+        let mut order: Vec<usize> = (0..mu[0].len()).collect();
+        order.sort_by(|a, b| (mu[1][*a] / mu[0][*a]).total_cmp(&(mu[1][*b] / mu[0][*b])));
+        let leaves_enough = |lambda: f64| {
+            let (mut wanted, mut rest) = (lambda * alpha[0], 0.0);
+            for node in &order {
+                let part = (wanted / mu[0][*node]).clamp(0.0, 1.0);
+                wanted -= part * mu[0][*node];
+                rest += (1.0 - part) * mu[1][*node];
+            }
+            wanted <= 1e-12 && rest >= lambda * alpha[1]
+        };
+        let (mut low, mut high) = (0.0, 1e6);
+        for _ in 0..100 {
+            let middle = f64::midpoint(low, high);
+            if leaves_enough(middle) { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    #[test]
+    fn two_classes_come_out_as_by_hand() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            0.01 + (state >> 40) as f64 / (1_u64 << 20) as f64
+        };
+        for nodes in 1..40 {
+            let alpha = [random(), random()];
+            let mu: Vec<Vec<f64>> = (0..2).map(|_| (0..nodes).map(|_| random()).collect()).collect();
+            let got = allocate(&alpha, &mu, &vec![1.0; nodes]).unwrap();
+            let wanted = by_hand(alpha, &mu);
+            assert!(
+                (got.lambda / wanted - 1.0).abs() < 1e-5,
+                "{nodes} nodes: {} is not {wanted}",
+                got.lambda
+            );
+            assert_eq!(Some(got), allocate(&alpha, &mu, &vec![1.0; nodes]), "the same again");
+        }
+    }
+
     #[test]
     fn without_classes_or_rates_there_is_no_answer() {
         assert_eq!(allocate(&[], &[], &[1.0]), None);

@@ -73,8 +73,8 @@ pub(super) struct Known {
     pub(super) map_s: Option<f64>,
     /// Reduces done, as a sum of the parts of those that run or are paused.
     pub(super) partly: f64,
-    /// A reduce of it has waited for so long that it goes first.
-    pub(super) overdue: bool,
+    /// Since when a reduce of it has waited for so long that it goes first.
+    pub(super) overdue: Option<Time>,
     /// (`T_rs`, `R_left`), as last reckoned.
     pub(super) left: Left,
 }
@@ -92,6 +92,9 @@ pub(super) struct Left {
 /// two jobs never preempt each other in turn.
 pub(super) type Rank = (u64, Real);
 
+/// Whose turn it is: overdue jobs in the order in which they came to be, then the others by rank.
+pub(super) type Turn = (bool, Time, Rank);
+
 impl Left {
     pub(super) fn rank(self, tolerance: Span) -> Rank {
         let steps = self.shuffle / tolerance.as_secs_f64().max(1e-6);
@@ -100,6 +103,10 @@ impl Left {
 }
 
 impl Known {
+    pub(super) fn turn(&self, tolerance: Span) -> Turn {
+        (self.overdue.is_none(), self.overdue.unwrap_or_default(), self.left.rank(tolerance))
+    }
+
     /// Reckons anew what takes looking at every attempt that runs.
     pub(super) fn look(
         &mut self,
