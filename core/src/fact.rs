@@ -94,3 +94,34 @@ pub enum Fact {
     /// A reduce that was paused does its last stage again, and was so long at it in vain.
     StageLost { attempt: AttemptId, why: String, time: Span },
 }
+
+impl Fact {
+    /// The job that it is about, if it is about one.
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Fact::JobSubmitted { job, .. }
+            | Fact::JobCommitting { job }
+            | Fact::JobEnded { job, .. }
+            | Fact::JobForgotten { job }
+            | Fact::TrackerBlacklisted { job, .. } => Some(*job),
+            Fact::AttemptLaunched { attempt, .. }
+            | Fact::AttemptRecalled { attempt, .. }
+            | Fact::MapSplit { attempt, .. }
+            | Fact::AttemptPaused { attempt, .. }
+            | Fact::StageLost { attempt, .. }
+            | Fact::CheckpointLost { attempt, .. }
+            | Fact::AttemptSucceeded { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. }
+            | Fact::MapOutputLost { attempt, .. }
+            | Fact::MapOutputMoved { attempt } => Some(attempt.job()),
+            Fact::TaskReleased { task } => Some(task.job),
+            Fact::JobTrackerStarted { .. }
+            | Fact::TrackerJoined { .. }
+            | Fact::TrackerSuspected { .. }
+            | Fact::TrackerRecovered { .. }
+            | Fact::TrackerLost { .. }
+            | Fact::NumbersSkipped { .. } => None,
+        }
+    }
+}

@@ -1,11 +1,11 @@
 //! What befalls a world: work, people, faults, time.
 
 use crate::{
-    policy::Dice,
-    world::{Body, World, mind},
+    dice::Dice,
+    world::{Body, World, config},
 };
 use mrcore::{
-    Event, Phase, Span,
+    Event, JobTracker, Phase, Span,
     digest::digest,
     event::{AttemptReport, AttemptStatus, FetchFailure, Reply},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
@@ -112,9 +112,9 @@ impl World {
         };
         let spec = JobSpec {
             name: "j".into(),
-            user: "u".into(),
-            queue: "default".into(),
-            priority: Priority::Normal,
+            user: format!("u{}", self.dice.below(3)),
+            queue: ["default", "a", "b.c"][self.dice.below(3) as usize].into(),
+            priority: [Priority::Low, Priority::Normal, Priority::High][self.dice.below(3) as usize],
             program: "p".into(),
             splits: (0..self.dice.below(6)).map(|_| split(&mut self.dice)).collect(),
             reduces: self.dice.below(4) as u32,
@@ -193,15 +193,17 @@ impl World {
 
     /// The JobTracker dies and comes back.
     pub(crate) fn restart(&mut self) {
-        let mut mind = mind(self.seed);
+        let mut mind = JobTracker::new(config(), (self.make)(self.seed));
         for entry in &self.journal {
             mind.replay(entry).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         }
         let (live, replayed) = (digest(self.mind.cluster()), digest(mind.cluster()));
         assert_eq!(live, replayed, "seed {}", self.seed);
+        self.seen.refusals += self.mind.refusals() as u32;
         self.mind = mind;
         self.seen.restarts += 1;
         self.commits.clear();
+        self.sums.clear();
         self.bodies.iter_mut().for_each(|body| body.number = None);
         self.send(Event::Start);
     }
@@ -219,6 +221,9 @@ impl World {
             let fails = self.faults && self.dice.one_in(10);
             let result = if fails { Err("no room".into()) } else { Ok(()) };
             self.send(Event::CommitResult { job, result });
+        }
+        for (number, answer) in std::mem::take(&mut self.sums) {
+            self.send(Event::Computed { number, answer });
         }
         for at in 0..self.bodies.len() {
             if self.bodies[at].away_until <= self.now && self.dice.one_in(2) {

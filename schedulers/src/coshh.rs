@@ -1,0 +1,328 @@
+//! Classes of jobs matched with nodes: heterogeneous work on heterogeneous machines.
+//!
+//! Rasooli and Down (COSHH). Jobs of one user, program, size and priority are a kind; kinds that take about as long on
+//! every node are a class ([`classes`]). A linear program says which classes each node is best used for. A free slot
+//! goes, stage 1, to a suggested class's job of the user that is farthest below its minimum share, by weight; else, stage
+//! 2, to a suggested class's job of the user that holds least for its weight. Users' shares count what the round has
+//! given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or what is learned of
+//! them has changed by more than the radius; meanwhile the last answer holds.
+//! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it free); maps
+//! and reduces have minimum shares and slots of their own.
+//! Deliberately absent: preemption; waiting for locality. A job's nearest map is taken.
+
+mod classes;
+mod kinds;
+mod kmeans;
+mod lp;
+mod predictor;
+mod users;
+
+use crate::{
+    fill::{fill, with_locality},
+    params::Section,
+};
+use kinds::Kinds;
+use mrcore::{
+    Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
+    compute::{Numbers, Problem},
+    ids::{JobId, TaskId, TrackerId},
+    job::Job,
+    plan::Locality,
+    scheduler::{Cause, Rate, Round},
+};
+use predictor::Predictor;
+use std::collections::BTreeMap;
+use users::{User, Users};
+
+/// The policy.
+#[derive(Debug)]
+pub struct Coshh {
+    users: Users,
+    kinds: Kinds,
+    predictor: Predictor,
+    /// Trackers that are not lost, and have slots.
+    nodes: BTreeMap<TrackerId, PerPhase<u32>>,
+    /// The first job that used an input.
+    first_users: BTreeMap<String, JobId>,
+    literal: bool,
+    recheck: Span,
+    now: Time,
+    /// Jobs that this round has given slots.
+    lent: Vec<JobId>,
+}
+
+/// Which rule gives a slot away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// A user below its minimum, a class suggested for minimum shares.
+    MinShare,
+    /// The user with the smallest share, a class suggested for all.
+    Share,
+    /// As no suggested class has work: any.
+    Any,
+}
+
+impl Stage {
+    /// Which classification it goes by.
+    fn number(self) -> Option<usize> {
+        match self {
+            Stage::MinShare => Some(0),
+            Stage::Share => Some(1),
+            Stage::Any => None,
+        }
+    }
+
+    fn why(self, near: Option<Locality>) -> Why {
+        let rules = match self {
+            Stage::MinShare => {
+                ["below-min-share,node-local", "below-min-share,rack-local", "below-min-share"]
+            }
+            Stage::Share => ["smallest-share,node-local", "smallest-share,rack-local", "smallest-share"],
+            Stage::Any => ["any-class,node-local", "any-class,rack-local", "any-class"],
+        };
+        with_locality(rules, near.unwrap_or(Locality::OffRack))
+    }
+}
+
+impl Coshh {
+    /// With these parameters.
+    pub fn new(section: &mut Section<'_>) -> Self {
+        let users = Users::new(section);
+        let window =
+            section.span("arrival_window", Span::secs(600), "how far back arrivals of jobs are counted");
+        let radius = section.number(
+            "radius",
+            0.5,
+            0.0..=100.0,
+            "a job joins a class whose times differ by less than this (0.5: by a factor of 1.6)",
+        );
+        let seed = section.count("seed", 1, "of the clustering");
+        let default = PerPhase {
+            map: section.span("default_map", Span::secs(30), "a map's length while none has been seen"),
+            reduce: section.span("default_reduce", Span::secs(60), "and a reduce's"),
+        };
+        Self {
+            users,
+            kinds: Kinds::new(window, radius, u64::from(seed)),
+            predictor: Predictor::new(default),
+            nodes: BTreeMap::new(),
+            first_users: BTreeMap::new(),
+            literal: section.flag("literal", false, "leave a slot free if no suggested class has work"),
+            recheck: section.span(
+                "recheck",
+                Span::secs(10),
+                "how often classes are compared with what is known",
+            ),
+            now: Time(0),
+            lent: Vec::new(),
+        }
+    }
+
+    fn submitted(&mut self, id: JobId, now: Time, cluster: &Cluster) {
+        let Some(job) = cluster.job(id) else { return };
+        let number = self.users.number(&job.spec.user);
+        let user = self.users.get(number);
+        let facts = (number, user.weight, user.min != PerPhase::default());
+        let tables = predictor::tables(&job.spec, predictor::size(&job.spec));
+        let kind = self.kinds.arrive(job, tables, facts, now, &self.predictor);
+        self.users.join(job, number, kind);
+        let mut last = "";
+        for split in &job.spec.splits {
+            if split.source != last && !self.first_users.contains_key(&split.source) {
+                self.first_users.insert(split.source.clone(), id);
+            }
+            last = &split.source;
+        }
+    }
+
+    fn over(&mut self, job: JobId) {
+        if self.users.leave(job)
+            && let Some(kind) = self.users.kind_of(job)
+        {
+            self.kinds.depart(kind);
+        }
+    }
+
+    fn learn(&mut self, attempt: mrcore::ids::AttemptId, now: Time, cluster: &Cluster) {
+        let kind = self.users.kind_of(attempt.job()).and_then(|kind| self.kinds.get(kind));
+        let seconds = cluster.job(attempt.job()).and_then(|job| predictor::sample(job, attempt));
+        let on = cluster.attempt(attempt).map(|attempt| attempt.tracker);
+        if let (Some(kind), Some(seconds), Some(on)) = (kind, seconds, on) {
+            self.predictor.learn(&kind.tables, attempt.phase(), on, seconds, now);
+        }
+    }
+
+    /// What is put into a slot: both stages, then whatever there is.
+    fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let take = |user: usize, stage: Stage| self.take(user, stage, phase, tracker, plan);
+        let owed = self.users.owed(phase);
+        owed.iter()
+            .find_map(|user| take(*user, Stage::MinShare))
+            .or_else(|| self.users.in_turn(phase).find_map(|user| take(user, Stage::Share)))
+            .or_else(|| {
+                let rest = owed.iter().copied().chain(self.users.in_turn(phase));
+                let mut rest = rest.filter(|_| !self.literal);
+                rest.find_map(|user| take(user, Stage::Any))
+            })
+    }
+
+    /// What a user's first job of a suggested class would put there.
+    fn take(
+        &self,
+        number: usize,
+        stage: Stage,
+        phase: Phase,
+        tracker: TrackerId,
+        plan: &Plan<'_>,
+    ) -> Option<(TaskId, Why)> {
+        let user = self.users.get(number);
+        let suggested =
+            |kind: usize| stage.number().is_none_or(|stage| self.kinds.is_suggested(kind, stage, tracker));
+        let (task, near) = user.first(phase, suggested, |id| {
+            let job = plan.cluster().job(id)?;
+            match phase {
+                Phase::Map => {
+                    plan.next_map(job, tracker, Locality::OffRack).map(|(task, near)| (task, Some(near)))
+                }
+                Phase::Reduce => plan.next_reduce(job, tracker).map(|task| (task, None)),
+            }
+        })?;
+        let why = self.with_class(stage.why(near), task.job, stage.number().unwrap_or(1));
+        Some((task, shares(why, user, phase)))
+    }
+
+    fn with_class(&self, why: Why, job: JobId, stage: usize) -> Why {
+        let class = self.users.kind_of(job).and_then(|kind| self.kinds.class(kind, stage));
+        match class {
+            Some(class) => why.with("class", class as f64),
+            None => why,
+        }
+    }
+}
+
+fn shares(why: Why, user: &User, phase: Phase) -> Why {
+    let why = why.with("held", f64::from(user.held[phase])).with("min", f64::from(user.min[phase]));
+    why.with("weight", user.weight)
+}
+
+impl Scheduler for Coshh {
+    fn name(&self) -> &'static str {
+        "coshh"
+    }
+
+    fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
+        self.now = now;
+        match fact {
+            Fact::TrackerJoined { tracker, slots, .. } => {
+                let before = self.nodes.insert(*tracker, *slots);
+                if *slots == PerPhase::default() {
+                    self.nodes.remove(tracker);
+                }
+                if before != Some(*slots) {
+                    self.kinds.nodes_changed();
+                }
+            }
+            Fact::TrackerLost { tracker, .. } => {
+                self.nodes.remove(tracker);
+                self.kinds.nodes_changed();
+            }
+            Fact::JobSubmitted { job, .. } => self.submitted(*job, now, cluster),
+            Fact::AttemptSucceeded { attempt, .. } => self.learn(*attempt, now, cluster),
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.over(*job),
+            _ => {}
+        }
+        if let Some(job) = fact.job() {
+            self.users.refresh(job, cluster);
+        }
+        if let Fact::JobForgotten { job } = fact {
+            self.users.forget(*job);
+            self.first_users.retain(|_, first| first != job);
+        }
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        match round.cause {
+            Cause::Offer(tracker) => {
+                fill(plan, tracker, |plan, phase| {
+                    let (task, why) = self.next(phase, tracker, plan)?;
+                    self.lent.push(task.job);
+                    self.users.lend(task.job, phase);
+                    Some((task, why))
+                });
+                // What this round gave is seen again when it has become fact.
+                for job in std::mem::take(&mut self.lent) {
+                    self.users.refresh(job, plan.cluster());
+                }
+            }
+            Cause::Tick => {
+                self.now = round.now;
+                self.kinds.check(&self.predictor);
+            }
+        }
+    }
+
+    fn tick_every(&self) -> Option<Span> {
+        Some(self.recheck)
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let (Some(user_a), Some(user_b)) = (self.users.of(a), self.users.of(b)) else { return false };
+        if std::ptr::eq(user_a, user_b) {
+            let place =
+                |id: JobId| plan.cluster().job(id).map(|job| (std::cmp::Reverse(job.spec.priority), id));
+            return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
+        }
+        let (has_a, has_b) = (user_a.keeps(phase, plan), user_b.keeps(phase, plan));
+        if has_b <= user_b.min[phase] {
+            return false;
+        }
+        let share = |held: u32, user: &User| f64::from(held) / user.weight;
+        has_a < user_a.min[phase] || share(has_a + 1, user_a) < share(has_b, user_b)
+    }
+
+    fn explain(&self, job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
+        let (Some(user), Some(kind)) = (self.users.of(job.id), self.users.kind_of(job.id)) else {
+            return Vec::new();
+        };
+        let mut reasons = Vec::new();
+        for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
+            let rule = match phase {
+                Phase::Map => "users-share-of-map-slots",
+                Phase::Reduce => "users-share-of-reduce-slots",
+            };
+            let ahead = self.users.ahead_of(job.id, phase) as f64;
+            reasons.push(shares(Why::rule(rule), user, phase).with("users_ahead", ahead));
+        }
+        if self.kinds.class(kind, 1).is_none() {
+            reasons.push(Why::rule("in-no-class-yet"));
+            return reasons;
+        }
+        let mut why = self.with_class(Why::rule("class-is-suggested-for-nodes"), job.id, 1);
+        why = why.with("nodes", self.kinds.suggested(kind).len() as f64);
+        if let Some(lambda) = self.kinds.lambda(1) {
+            why = why.with("lambda", lambda);
+        }
+        if let Some(error) = self.kinds.get(kind).and_then(|kind| self.predictor.error(&kind.tables)) {
+            why = why.with("prediction_error", error);
+        }
+        reasons.push(why);
+        reasons
+    }
+
+    fn take_problem(&mut self) -> Option<Problem> {
+        self.kinds.problem(&self.nodes, self.now, &self.predictor)
+    }
+
+    fn solved(&mut self, _now: Time, answer: &Numbers, _cluster: &Cluster) {
+        self.kinds.solved(answer);
+    }
+
+    fn rates(&self) -> Vec<Rate> {
+        self.predictor.rates()
+    }
+
+    fn placement(&self, source: &str) -> Vec<TrackerId> {
+        let kind = self.first_users.get(source).and_then(|job| self.users.kind_of(*job));
+        kind.map_or_else(Vec::new, |kind| self.kinds.suggested(kind))
+    }
+}

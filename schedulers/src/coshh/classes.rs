@@ -1,0 +1,269 @@
+//! Classes of jobs and what they are suggested for: the long computation, as plain numbers in and out.
+//!
+//! A *kind* is what jobs of one user, program, size and priority are; kinds that take about as long everywhere make a
+//! class. Both classifications (kinds whose users have a minimum share; all kinds) and both linear programs are one
+//! [`Problem`].
+
+use super::{
+    kmeans::{cluster, distance2, mean},
+    lp::allocate,
+};
+use mrcore::compute::{Numbers, Problem};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Less of a resource than this is none.
+pub(super) const NOTHING: f64 = 1e-9;
+
+/// Resources whose rates differ by less than this factor for every class are one to the linear program.
+const ALIKE: f64 = 0.1;
+
+/// What is known of one kind.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct KindFacts {
+    /// Kinds of different ranks (priority and the user's weight) are in different classes.
+    pub(super) rank: usize,
+    /// Whose it is: there are as many classes as users.
+    pub(super) user: usize,
+    /// Whether its user has a minimum share.
+    pub(super) promised: bool,
+    /// Jobs a second.
+    pub(super) arrivals: f64,
+    /// Seconds that one would take on each node alone; 0 if it cannot run there.
+    pub(super) times: Vec<f64>,
+}
+
+/// The features that kinds are told apart by, beside rank: times, by the factor that they differ by.
+pub(super) fn features(times: &[f64]) -> Vec<f64> {
+    times.iter().map(|seconds| if *seconds > 0.0 { seconds.ln() } else { 0.0 }).collect()
+}
+
+/// How far two kinds are apart: 0.5 is about half as long again on every node.
+pub(super) fn apart(a: &[f64], b: &[f64]) -> f64 {
+    distance2(a, b).sqrt()
+}
+
+/// One classification.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Classes {
+    /// The class of each kind, in the order in which they were asked about.
+    pub(super) of: Vec<Option<usize>>,
+    /// Where each class's kinds are, in the middle.
+    pub(super) centres: Vec<Vec<f64>>,
+    /// Each class's part of each node.
+    pub(super) delta: Vec<Vec<f64>>,
+    /// By how much arrival rates could grow.
+    pub(super) lambda: f64,
+}
+
+/// Asks for both classifications of these kinds on so many nodes.
+pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
+    let list = |value: fn(&KindFacts) -> f64| kinds.iter().map(value).collect::<Vec<f64>>();
+    let given = Numbers::default()
+        .with("rank", list(|kind| kind.rank as f64))
+        .with("user", list(|kind| kind.user as f64))
+        .with("promised", list(|kind| f64::from(u8::from(kind.promised))))
+        .with("arrivals", list(|kind| kind.arrivals))
+        .with("times", kinds.iter().flat_map(|kind| kind.times.iter().copied()).collect())
+        .with("nodes", vec![nodes as f64])
+        .with("seed", vec![seed as f64]);
+    Problem { name: "coshh-classes", given, solve }
+}
+
+/// The two classifications; nothing if it went wrong.
+pub(super) fn answer(numbers: &Numbers, nodes: usize) -> Option<[Classes; 2]> {
+    let names = [["of1", "centres1", "delta1", "lambda1"], ["of2", "centres2", "delta2", "lambda2"]];
+    let read = |[of, centres, delta, lambda]: [&str; 4]| {
+        let rows = |name: &str| -> Vec<Vec<f64>> {
+            numbers.list(name).chunks(nodes.max(1)).map(<[f64]>::to_vec).collect()
+        };
+        Some(Classes {
+            of: numbers.list(of).iter().map(|number| (*number >= 0.0).then_some(*number as usize)).collect(),
+            centres: rows(centres),
+            delta: rows(delta),
+            lambda: numbers.one(lambda)?,
+        })
+    };
+    let [first, second] = names.map(read);
+    Some([first?, second?])
+}
+
+fn solve(given: &Numbers) -> Numbers {
+    let nodes = given.one("nodes").unwrap_or(0.0) as usize;
+    let seed = given.one("seed").unwrap_or(0.0) as u64;
+    let number = |name: &str, at: usize| given.list(name).get(at).copied().unwrap_or(0.0);
+    let rows = given.list("times").chunks(nodes.max(1)).enumerate();
+    let kinds: Vec<KindFacts> = rows
+        .map(|(at, times)| KindFacts {
+            rank: number("rank", at) as usize,
+            user: number("user", at) as usize,
+            promised: number("promised", at) > 0.0,
+            arrivals: number("arrivals", at),
+            times: times.to_vec(),
+        })
+        .collect();
+    let (first, second) = (classify(&kinds, true, seed), classify(&kinds, false, seed));
+    let of = |classes: &Classes| -> Vec<f64> {
+        classes.of.iter().map(|class| class.map_or(-1.0, |class| class as f64)).collect()
+    };
+    Numbers::default()
+        .with("of1", of(&first))
+        .with("centres1", first.centres.concat())
+        .with("delta1", first.delta.concat())
+        .with("lambda1", vec![first.lambda])
+        .with("of2", of(&second))
+        .with("centres2", second.centres.concat())
+        .with("delta2", second.delta.concat())
+        .with("lambda2", vec![second.lambda])
+}
+
+/// One classification and its linear program. Kinds that can run nowhere are in no class.
+fn classify(kinds: &[KindFacts], promised_only: bool, seed: u64) -> Classes {
+    let takes_part = |kind: &KindFacts| {
+        (kind.promised || !promised_only) && kind.times.iter().any(|seconds| *seconds > 0.0)
+    };
+    let points: Vec<Vec<f64>> = kinds
+        .iter()
+        .map(|kind| {
+            let mut point = features(&kind.times);
+            point.push(kind.arrivals.max(1e-9).ln());
+            point
+        })
+        .collect();
+    let mut ranks: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, _) in kinds.iter().enumerate().filter(|(_, kind)| takes_part(kind)) {
+        ranks.entry(kinds[at].rank).or_default().push(at);
+    }
+    let mut classes = Classes { of: vec![None; kinds.len()], ..Classes::default() };
+    let mut count = 0;
+    for members in ranks.values() {
+        let users: BTreeSet<usize> = members.iter().map(|at| kinds[*at].user).collect();
+        let their: Vec<&[f64]> = members.iter().map(|at| points[*at].as_slice()).collect();
+        let found = cluster(&their, users.len(), seed);
+        for (at, number) in members.iter().zip(&found) {
+            classes.of[*at] = Some(count + number);
+        }
+        count += found.iter().max().map_or(0, |last| last + 1);
+    }
+    suggest(kinds, count, &mut classes);
+    classes
+}
+
+/// Solves the linear program of a classification.
+fn suggest(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
+    let (mut alpha, mut mu) = (Vec::new(), Vec::new());
+    for class in 0..count {
+        let members: Vec<&KindFacts> = kinds
+            .iter()
+            .zip(&classes.of)
+            .filter(|(_, of)| **of == Some(class))
+            .map(|(kind, _)| kind)
+            .collect();
+        let middles: Vec<Vec<f64>> = members.iter().map(|kind| features(&kind.times)).collect();
+        classes.centres.push(mean(middles.iter().map(Vec::as_slice)).unwrap_or_default());
+        let arrivals: f64 = members.iter().map(|kind| kind.arrivals).sum();
+        let nodes = members.first().map_or(0, |kind| kind.times.len());
+        let rate = |node: usize| {
+            let each = members.iter().filter(|kind| kind.times[node] > 0.0);
+            each.map(|kind| kind.arrivals / kind.times[node]).sum::<f64>() / arrivals.max(f64::MIN_POSITIVE)
+        };
+        alpha.push(arrivals.max(f64::MIN_POSITIVE));
+        mu.push((0..nodes).map(rate).collect::<Vec<f64>>());
+    }
+    let (of_node, merged, counts) = merge(&mu);
+    if let Some(found) = allocate(&alpha, &merged, &counts) {
+        classes.lambda = found.lambda;
+        classes.delta =
+            found.delta.iter().map(|row| of_node.iter().map(|group| row[*group]).collect()).collect();
+    }
+}
+
+/// Makes nodes on which every class runs about equally fast one: a cluster of a thousand nodes of three makes is a
+/// program with three columns, with the same answer for each node of a make.
+fn merge(mu: &[Vec<f64>]) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
+    let nodes = mu.first().map_or(0, Vec::len);
+    let step = |rate: f64| if rate > 0.0 { (rate.ln() / ALIKE).round() as i64 } else { i64::MIN };
+    let mut groups: BTreeMap<Vec<i64>, usize> = BTreeMap::new();
+    let (mut of_node, mut counts) = (Vec::new(), Vec::new());
+    let mut merged: Vec<Vec<f64>> = vec![Vec::new(); mu.len()];
+    for node in 0..nodes {
+        let next = groups.len();
+        let group = *groups.entry(mu.iter().map(|row| step(row[node])).collect()).or_insert(next);
+        if group == next {
+            counts.push(0.0);
+            for row in &mut merged {
+                row.push(0.0);
+            }
+        }
+        counts[group] += 1.0;
+        merged.iter_mut().zip(mu).for_each(|(sums, row)| sums[group] += row[node]);
+        of_node.push(group);
+    }
+    for row in &mut merged {
+        row.iter_mut().zip(&counts).for_each(|(sum, count)| *sum /= count);
+    }
+    (of_node, merged, counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(user: usize, rank: usize, promised: bool, arrivals: f64, times: &[f64]) -> KindFacts {
+        KindFacts { rank, user, promised, arrivals, times: times.to_vec() }
+    }
+
+    fn ask(kinds: &[KindFacts]) -> [Classes; 2] {
+        let nodes = kinds[0].times.len();
+        answer(&problem(kinds, nodes, 1).solve(), nodes).unwrap()
+    }
+
+    #[test]
+    fn the_papers_two_classes_on_two_resources() {
+        let kinds =
+            [kind(0, 0, true, 2.45, &[1.0 / 9.0, 1.0 / 5.0]), kind(1, 0, false, 2.45, &[1.0 / 2.0, 1.0])];
+        let [promised, all] = ask(&kinds);
+        assert!((all.lambda - 1.0204).abs() < 5e-5, "{all:?}");
+        let (one, two) = (all.of[0].unwrap(), all.of[1].unwrap());
+        let wanted = [(one, [0.0, 0.5]), (two, [1.0, 0.5])];
+        for (class, parts) in wanted {
+            assert!(all.delta[class].iter().zip(parts).all(|(a, b)| (a - b).abs() < 1e-6), "{all:?}");
+        }
+        // Alone, the first has both resources: (9 + 5) / 2.45.
+        assert_eq!(promised.of, [Some(0), None]);
+        assert!((promised.lambda - 14.0 / 2.45).abs() < 1e-6, "{promised:?}");
+    }
+
+    #[test]
+    fn ranks_are_never_in_one_class_and_like_kinds_are() {
+        // The paper's first example in small: users 0 and 2 are alike; user 1 is of another rank, user 3 much slower.
+        let kinds = [
+            kind(0, 0, true, 1.0, &[10.0, 20.0]),
+            kind(1, 1, true, 1.0, &[10.0, 20.0]),
+            kind(2, 0, true, 1.0, &[11.0, 21.0]),
+            kind(2, 0, true, 1.0, &[10.5, 20.5]),
+            kind(3, 0, false, 1.0, &[900.0, 2000.0]),
+        ];
+        let [promised, all] = ask(&kinds);
+        assert_ne!(all.of[0], all.of[1]);
+        assert_ne!(all.of[0], all.of[4]);
+        assert_eq!(promised.of[4], None);
+        // Three users of rank 0 make at most three classes; every class has something somewhere.
+        assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > NOTHING)), "{all:?}");
+    }
+
+    #[test]
+    fn nodes_alike_are_one_to_the_program_and_each_gets_the_answer() {
+        let mu = vec![vec![1.0, 1.02, 5.0, 1.01]];
+        let (of_node, merged, counts) = merge(&mu);
+        assert_eq!(of_node, [0, 0, 1, 0]);
+        assert_eq!(counts, [3.0, 1.0]);
+        assert!((merged[0][0] - 1.01).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_kind_that_can_run_nowhere_is_in_no_class() {
+        let [_, all] = ask(&[kind(0, 0, false, 1.0, &[0.0]), kind(0, 0, false, 1.0, &[3.0])]);
+        assert_eq!(all.of, [None, Some(0)]);
+        assert!((all.lambda - 1.0 / 3.0).abs() < 1e-6);
+    }
+}

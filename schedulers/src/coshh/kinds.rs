@@ -1,0 +1,299 @@
+//! Kinds of jobs: one user's jobs of one program, size and priority. What is known of each, and its classes.
+
+use super::{
+    classes::{self, Classes, KindFacts, NOTHING, apart},
+    predictor::{About, Predictor, Tables},
+};
+use crate::estimate::Mean;
+use mrcore::{
+    PerPhase, Phase, Span, Time,
+    compute::{Numbers, Problem},
+    ids::TrackerId,
+    job::{Job, Priority},
+};
+use std::collections::BTreeMap;
+
+/// Kinds without jobs that nobody has seen for longest go beyond this many.
+const KINDS_MAX: usize = 1024;
+/// A kind counts for this many windows of arrivals after its last job.
+const WINDOWS: u64 = 3;
+
+/// Kinds of different ranks are in different classes: the user's weight (its bits), the jobs' priority.
+type Rank = (u64, Priority);
+
+/// A node with its slots.
+pub(super) type Node = (TrackerId, PerPhase<u32>);
+
+#[derive(Debug)]
+pub(super) struct Kind {
+    rank: Rank,
+    user: usize,
+    promised: bool,
+    pub(super) tables: Tables,
+    /// Tasks of a job, on average.
+    tasks: PerPhase<Mean>,
+    /// Jobs that are not over.
+    jobs: u32,
+    /// Jobs a second as of the last arrival: each counts for a window, less and less.
+    arrivals: f64,
+    seen: Time,
+    /// Its class in each classification.
+    class: [Option<usize>; 2],
+    /// The features that it was classified by.
+    as_classified: Vec<f64>,
+}
+
+/// What was last computed.
+#[derive(Debug)]
+struct Solution {
+    nodes: Vec<Node>,
+    classes: [Classes; 2],
+    ranks: [Vec<Rank>; 2],
+    /// Where each node is in the lists.
+    places: BTreeMap<TrackerId, usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Kinds {
+    window: Span,
+    radius: f64,
+    seed: u64,
+    numbers: BTreeMap<(About, Priority), usize>,
+    all: BTreeMap<usize, Kind>,
+    next: usize,
+    solution: Option<Solution>,
+    /// What is being computed: for these nodes and kinds.
+    asked: Option<(Vec<Node>, Vec<usize>)>,
+    /// Kinds or nodes are not those of the solution.
+    stale: bool,
+}
+
+impl Kinds {
+    pub(super) fn new(window: Span, radius: f64, seed: u64) -> Self {
+        Self {
+            window,
+            radius,
+            seed,
+            numbers: BTreeMap::new(),
+            all: BTreeMap::new(),
+            next: 0,
+            solution: None,
+            asked: None,
+            stale: false,
+        }
+    }
+
+    /// A job has come: the number of its kind. One that is in no class joins the nearest within the radius; if there
+    /// is none, classes are to be computed anew.
+    pub(super) fn arrive(
+        &mut self,
+        job: &Job,
+        tables: Tables,
+        (user, weight, promised): (usize, f64, bool),
+        now: Time,
+        predictor: &Predictor,
+    ) -> usize {
+        let name = (tables[0].clone(), job.spec.priority);
+        let number = *self.numbers.entry(name).or_insert(self.next);
+        if number == self.next {
+            self.next += 1;
+            self.all.insert(
+                number,
+                Kind {
+                    rank: (weight.to_bits(), job.spec.priority),
+                    user,
+                    promised,
+                    tables,
+                    tasks: PerPhase::default(),
+                    jobs: 0,
+                    arrivals: 0.0,
+                    seen: now,
+                    class: [None; 2],
+                    as_classified: Vec::new(),
+                },
+            );
+        }
+        let window = self.window;
+        if let Some(kind) = self.all.get_mut(&number) {
+            kind.arrivals = kind.rate(now, window) + 1.0 / window.as_secs_f64().max(1e-6);
+            kind.seen = now;
+            kind.jobs += 1;
+            kind.tasks.map.add(job.tasks.map.len() as f64);
+            kind.tasks.reduce.add(job.tasks.reduce.len() as f64);
+        }
+        self.stale |= !self.join(number, predictor);
+        self.forget();
+        number
+    }
+
+    /// A job is over.
+    pub(super) fn depart(&mut self, number: usize) {
+        if let Some(kind) = self.all.get_mut(&number) {
+            kind.jobs = kind.jobs.saturating_sub(1);
+        }
+    }
+
+    fn forget(&mut self) {
+        while self.all.len() > KINDS_MAX {
+            let idle = self.all.iter().filter(|(_, kind)| kind.jobs == 0);
+            let Some(oldest) = idle.min_by_key(|(_, kind)| kind.seen).map(|(number, _)| *number) else {
+                return;
+            };
+            self.all.remove(&oldest);
+            self.numbers.retain(|_, number| *number != oldest);
+        }
+    }
+
+    /// Whether a kind is in classes now.
+    fn join(&mut self, number: usize, predictor: &Predictor) -> bool {
+        let (Some(solution), Some(kind)) = (&self.solution, self.all.get(&number)) else { return false };
+        if kind.class[1].is_some() {
+            return true;
+        }
+        let features = classes::features(&kind.times(&solution.nodes, predictor));
+        let nearest = |stage: usize| {
+            let centres = solution.classes[stage].centres.iter().zip(&solution.ranks[stage]).enumerate();
+            let alike = centres.filter(|(_, (_, rank))| **rank == kind.rank);
+            let by_distance = alike.map(|(class, (centre, _))| (apart(&features, centre), class));
+            by_distance.filter(|(far, _)| *far <= self.radius).min_by(|a, b| a.0.total_cmp(&b.0))
+        };
+        let found =
+            [nearest(0).filter(|_| kind.promised), nearest(1)].map(|found| found.map(|(_, class)| class));
+        if found[1].is_none() || (kind.promised && found[0].is_none()) {
+            return false;
+        }
+        if let Some(kind) = self.all.get_mut(&number) {
+            kind.class = found;
+            kind.as_classified = features;
+        }
+        true
+    }
+
+    /// Nodes have changed.
+    pub(super) fn nodes_changed(&mut self) {
+        self.stale = true;
+    }
+
+    /// Whether what is known now would have given other classes: some kind is by more than the radius longer or shorter
+    /// on some node than when it was classified.
+    pub(super) fn check(&mut self, predictor: &Predictor) {
+        let Some(solution) = &self.solution else { return };
+        let drifted = |kind: &Kind| {
+            let now = classes::features(&kind.times(&solution.nodes, predictor));
+            now.iter().zip(&kind.as_classified).any(|(now, then)| (now - then).abs() > self.radius)
+        };
+        let stale = self.all.values().any(|kind| kind.jobs > 0 && drifted(kind));
+        self.stale |= stale;
+    }
+
+    /// The computation that is due, if one is.
+    pub(super) fn problem(
+        &mut self,
+        nodes: &BTreeMap<TrackerId, PerPhase<u32>>,
+        now: Time,
+        predictor: &Predictor,
+    ) -> Option<Problem> {
+        if !std::mem::take(&mut self.stale) {
+            return None;
+        }
+        let nodes: Vec<Node> = nodes.iter().map(|(node, slots)| (*node, *slots)).collect();
+        let memory = Span(self.window.0.saturating_mul(WINDOWS));
+        let counts = |kind: &Kind| kind.jobs > 0 || now.since(kind.seen) < memory;
+        let chosen: Vec<usize> =
+            self.all.iter().filter(|(_, kind)| counts(kind)).map(|(number, _)| *number).collect();
+        if nodes.is_empty() || chosen.is_empty() {
+            return None;
+        }
+        let mut ranks: Vec<Rank> = self.all.values().map(|kind| kind.rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let facts: Vec<KindFacts> = chosen
+            .iter()
+            .filter_map(|number| self.all.get(number))
+            .map(|kind| KindFacts {
+                rank: ranks.binary_search(&kind.rank).unwrap_or(0),
+                user: kind.user,
+                promised: kind.promised,
+                arrivals: kind.rate(now, self.window),
+                times: kind.times(&nodes, predictor),
+            })
+            .collect();
+        let problem = classes::problem(&facts, nodes.len(), self.seed);
+        for (number, facts) in chosen.iter().zip(&facts) {
+            if let Some(kind) = self.all.get_mut(number) {
+                kind.as_classified = classes::features(&facts.times);
+            }
+        }
+        self.asked = Some((nodes, chosen));
+        Some(problem)
+    }
+
+    /// What came of it. If it went wrong the last classes stay, and what is in none may run anywhere.
+    pub(super) fn solved(&mut self, answer: &Numbers) {
+        let Some((nodes, chosen)) = self.asked.take() else { return };
+        let Some(classes) = classes::answer(answer, nodes.len()) else { return };
+        self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
+        let mut ranks = [Vec::new(), Vec::new()];
+        for stage in 0..2 {
+            ranks[stage] = vec![(0, Priority::default()); classes[stage].centres.len()];
+            for (number, class) in chosen.iter().zip(&classes[stage].of) {
+                let (Some(kind), Some(class)) = (self.all.get_mut(number), *class) else { continue };
+                kind.class[stage] = Some(class);
+                ranks[stage][class] = kind.rank;
+            }
+        }
+        let places = nodes.iter().enumerate().map(|(at, (node, _))| (*node, at)).collect();
+        self.solution = Some(Solution { nodes, classes, ranks, places });
+    }
+
+    /// A kind's class in a classification.
+    pub(super) fn class(&self, number: usize, stage: usize) -> Option<usize> {
+        self.all.get(&number).and_then(|kind| kind.class[stage])
+    }
+
+    pub(super) fn get(&self, number: usize) -> Option<&Kind> {
+        self.all.get(&number)
+    }
+
+    /// Whether a node is suggested for a kind. What is in no class yet may run anywhere, and a node that was not
+    /// asked about may run anything.
+    pub(super) fn is_suggested(&self, number: usize, stage: usize, node: TrackerId) -> bool {
+        let (Some(solution), Some(class)) = (&self.solution, self.class(number, stage)) else { return true };
+        let Some(at) = solution.places.get(&node) else { return true };
+        solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > NOTHING)
+    }
+
+    /// Nodes that are suggested for a kind in either classification, the one with the greatest part first.
+    pub(super) fn suggested(&self, number: usize) -> Vec<TrackerId> {
+        let Some(solution) = &self.solution else { return Vec::new() };
+        let part = |stage: usize, at: usize| {
+            let class = self.class(number, stage)?;
+            solution.classes[stage].delta.get(class)?.get(at).copied()
+        };
+        let parts = solution.nodes.iter().enumerate().map(|(at, (node, _))| {
+            let sum: f64 = (0..2).filter_map(|stage| part(stage, at)).sum();
+            (sum, *node)
+        });
+        let mut parts: Vec<(f64, TrackerId)> = parts.filter(|(part, _)| *part > NOTHING).collect();
+        parts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        parts.into_iter().map(|(_, node)| node).collect()
+    }
+
+    /// By how much arrival rates could grow, by the last solution of a classification.
+    pub(super) fn lambda(&self, stage: usize) -> Option<f64> {
+        self.solution.as_ref().map(|solution| solution.classes[stage].lambda)
+    }
+}
+
+impl Kind {
+    fn rate(&self, now: Time, window: Span) -> f64 {
+        let age = now.since(self.seen).as_secs_f64() / window.as_secs_f64().max(1e-6);
+        self.arrivals * (-age).exp()
+    }
+
+    fn times(&self, nodes: &[Node], predictor: &Predictor) -> Vec<f64> {
+        let tasks = |phase: Phase| self.tasks[phase].value().unwrap_or(0.0);
+        let tasks = PerPhase { map: tasks(Phase::Map), reduce: tasks(Phase::Reduce) };
+        predictor.job_seconds(&self.tables, tasks, nodes)
+    }
+}

@@ -1,0 +1,128 @@
+//! k-means over points of equal dimension: seeded, and the same for the same input.
+
+/// At most this many rounds; few are ever needed.
+const ROUNDS_MAX: usize = 100;
+
+/// The squared distance, a dimension's mean: comparable whatever the number of dimensions.
+pub(super) fn distance2(a: &[f64], b: &[f64]) -> f64 {
+    let sum: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
+    sum / a.len().max(1) as f64
+}
+
+/// Puts points into at most `k` clusters; says which each is in, counted from 0 without gaps. Fewer if there are fewer
+/// different points.
+pub(super) fn cluster(points: &[&[f64]], k: usize, seed: u64) -> Vec<usize> {
+    if points.is_empty() {
+        return Vec::new();
+    }
+    let mut centres = first_centres(points, k.max(1), seed);
+    let mut of = assign(points, &centres);
+    for _ in 0..ROUNDS_MAX {
+        for (number, centre) in centres.iter_mut().enumerate() {
+            let members = points.iter().zip(&of).filter(|(_, of)| **of == number).map(|(point, _)| *point);
+            if let Some(mean) = mean(members) {
+                *centre = mean;
+            }
+        }
+        let next = assign(points, &centres);
+        if next == of {
+            break;
+        }
+        of = next;
+    }
+    // A centre that all points have left leaves a gap.
+    let mut used: Vec<usize> = of.clone();
+    used.sort_unstable();
+    used.dedup();
+    of.iter().map(|number| used.binary_search(number).unwrap_or(0)).collect()
+}
+
+/// The mean of some points; nothing if there is none.
+pub(super) fn mean<'a>(points: impl Iterator<Item = &'a [f64]>) -> Option<Vec<f64>> {
+    let mut sum: Vec<f64> = Vec::new();
+    let mut count = 0.0;
+    for point in points {
+        sum.resize(point.len(), 0.0);
+        sum.iter_mut().zip(point).for_each(|(sum, value)| *sum += value);
+        count += 1.0;
+    }
+    (count > 0.0).then(|| sum.into_iter().map(|sum| sum / count).collect())
+}
+
+/// k-means++: each further centre is a point, drawn in proportion to its squared distance from the nearest so far.
+fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
+    let mut dice = Dice(seed);
+    let first = (dice.part() * points.len() as f64) as usize;
+    let mut centres = vec![points[first.min(points.len() - 1)].to_vec()];
+    while centres.len() < k {
+        let far = |point: &&[f64]| {
+            centres.iter().map(|centre| distance2(point, centre)).fold(f64::INFINITY, f64::min)
+        };
+        let far: Vec<f64> = points.iter().map(far).collect();
+        let total: f64 = far.iter().sum();
+        if total <= 0.0 {
+            break;
+        }
+        let mut drawn = dice.part() * total;
+        let at = far.iter().position(|far| {
+            drawn -= far;
+            drawn < 0.0
+        });
+        let last = far.iter().rposition(|far| *far > 0.0).unwrap_or(0);
+        centres.push(points[at.unwrap_or(last)].to_vec());
+    }
+    centres
+}
+
+/// The nearest centre of each point; the first of equals.
+fn assign(points: &[&[f64]], centres: &[Vec<f64>]) -> Vec<usize> {
+    let nearest = |point: &&[f64]| {
+        let mut best = (f64::INFINITY, 0);
+        for (number, centre) in centres.iter().enumerate() {
+            let far = distance2(point, centre);
+            if far < best.0 {
+                best = (far, number);
+            }
+        }
+        best.1
+    };
+    points.iter().map(nearest).collect()
+}
+
+/// splitmix64.
+struct Dice(u64);
+
+impl Dice {
+    /// From 0 up to, but not, 1.
+    fn part(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        (bits >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_that_lie_together_are_together() {
+        let points = [[0.0, 0.1], [5.0, 5.1], [0.1, 0.0], [5.1, 5.0], [0.0, 0.0]];
+        let points: Vec<&[f64]> = points.iter().map(<[f64; 2]>::as_slice).collect();
+        for seed in 0..20 {
+            let of = cluster(&points, 2, seed);
+            assert!(of[0] == of[2] && of[0] == of[4] && of[1] == of[3] && of[0] != of[1], "{seed}: {of:?}");
+            assert_eq!(of, cluster(&points, 2, seed), "{seed}");
+        }
+    }
+
+    #[test]
+    fn there_are_no_more_clusters_than_different_points() {
+        let points: Vec<&[f64]> = vec![&[1.0], &[1.0], &[2.0]];
+        assert_eq!(cluster(&points, 5, 7).iter().max(), Some(&1));
+        assert!(cluster(&[], 3, 7).is_empty());
+    }
+}

@@ -1,0 +1,303 @@
+//! How long tasks take, learned from those that are done: by program, user and size of input, and by node.
+//!
+//! A job is predicted by what is known of its own kind; where nothing is, by its program at that size, by its program,
+//! by all. Times are kept as if on a node of speed 1; a node's speed is how much sooner than predicted its tasks end.
+//! Where a kind has been seen on a node often enough, what was seen there counts alone: a node can be good at one
+//! thing and bad at another.
+//! Differs from the paper: no background clustering of history logs; the levels above are its lookup table.
+
+use super::kinds::Node;
+use crate::estimate::Mean;
+use mrcore::{
+    PerPhase, Phase, Span, Time,
+    ids::{AttemptId, TrackerId},
+    job::{Job, JobSpec},
+    scheduler::Rate,
+};
+use std::collections::BTreeMap;
+
+/// Old samples weigh less and less: a mean never counts for more than this many.
+const SAMPLES_MAX: f64 = 64.0;
+/// Samples of a kind on a node that are enough to go by.
+const SAMPLES_ENOUGH: f64 = 3.0;
+/// Tables that nobody has used for longest go beyond this many.
+const TABLES_MAX: usize = 4096;
+
+/// What a table of samples is about, from the particular to the general.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum About {
+    /// A program, a user, a size.
+    Kind(String, String, u32),
+    /// A program and a size.
+    ProgramSize(String, u32),
+    Program(String),
+    All,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Table {
+    /// Seconds of a task on a node of speed 1.
+    seconds: PerPhase<Mean>,
+    /// Seconds as seen on each node.
+    seen: BTreeMap<TrackerId, PerPhase<Mean>>,
+    /// How far off predictions were, relative to what came.
+    error: Mean,
+    used: Time,
+}
+
+/// Which tables tell of a job, the particular first.
+pub(super) type Tables = [About; 4];
+
+#[derive(Debug)]
+pub(super) struct Predictor {
+    tables: BTreeMap<About, Table>,
+    /// The logarithm of each node's speed.
+    speeds: BTreeMap<TrackerId, PerPhase<Mean>>,
+    default: PerPhase<f64>,
+    error: Mean,
+}
+
+/// The power of two that the bytes of a job's input come to.
+pub(super) fn size(spec: &JobSpec) -> u32 {
+    let bytes: u64 = spec.splits.iter().map(|split| split.end - split.start).sum();
+    bytes.max(1).ilog2()
+}
+
+pub(super) fn tables(spec: &JobSpec, size: u32) -> Tables {
+    let program = || spec.program.clone();
+    [
+        About::Kind(program(), spec.user.clone(), size),
+        About::ProgramSize(program(), size),
+        About::Program(program()),
+        About::All,
+    ]
+}
+
+fn add(mean: &mut Mean, value: f64) {
+    if mean.count >= SAMPLES_MAX {
+        mean.sum *= (SAMPLES_MAX - 1.0) / mean.count;
+        mean.count = SAMPLES_MAX - 1.0;
+    }
+    mean.add(value);
+}
+
+/// How long an attempt that has succeeded took, if that tells what such a task takes: not of one that is part of a
+/// task, and a reduce counts from when all maps were done.
+pub(super) fn sample(job: &Job, id: AttemptId) -> Option<f64> {
+    let task = job.task(id.task)?;
+    let attempt = task.attempts.get(id.number as usize)?;
+    let is_whole = id.phase() == Phase::Reduce || (id.task.index as usize) < job.spec.splits.len();
+    if attempt.from.is_some() || attempt.recalled.is_some() || !is_whole {
+        return None;
+    }
+    let from = match id.phase() {
+        Phase::Map => attempt.launched,
+        Phase::Reduce => attempt.launched.max(job.maps_done?),
+    };
+    Some(attempt.ended?.since(from).as_secs_f64()).filter(|seconds| *seconds > 0.0)
+}
+
+/// What tasks of one phase are predicted by.
+struct Base<'a> {
+    predictor: &'a Predictor,
+    phase: Phase,
+    /// On a node of speed 1.
+    seconds: f64,
+    seen: Option<&'a BTreeMap<TrackerId, PerPhase<Mean>>>,
+}
+
+impl Base<'_> {
+    fn on(&self, node: TrackerId) -> f64 {
+        let seen = self.seen.and_then(|seen| seen.get(&node)).map(|seen| seen[self.phase]);
+        let enough = seen.filter(|seen| seen.count >= SAMPLES_ENOUGH).and_then(Mean::value);
+        enough.unwrap_or_else(|| self.seconds / self.predictor.speed(node, self.phase))
+    }
+}
+
+impl Predictor {
+    pub(super) fn new(default: PerPhase<Span>) -> Self {
+        let default = PerPhase { map: default.map.as_secs_f64(), reduce: default.reduce.as_secs_f64() };
+        Self { tables: BTreeMap::new(), speeds: BTreeMap::new(), default, error: Mean::default() }
+    }
+
+    /// A task took so long on a node.
+    pub(super) fn learn(&mut self, of: &Tables, phase: Phase, on: TrackerId, seconds: f64, now: Time) {
+        let known =
+            of.iter().any(|about| self.tables.get(about).is_some_and(|it| it.seconds[phase].count > 0.0));
+        if known {
+            let error = (self.predict(of, phase, on) - seconds).abs() / seconds;
+            add(&mut self.error, error);
+            add(&mut self.tables.entry(of[0].clone()).or_default().error, error);
+        }
+        // Only its own kind tells how fast a node is: others are longer or shorter by themselves.
+        if let Some(own) = self.tables.get(&of[0]).and_then(|own| own.seconds[phase].value()) {
+            add(&mut self.speeds.entry(on).or_default()[phase], (own / seconds).ln());
+        }
+        let speed = self.speed(on, phase);
+        for about in of {
+            let table = self.tables.entry(about.clone()).or_default();
+            add(&mut table.seconds[phase], seconds * speed);
+            table.used = now;
+        }
+        if let Some(own) = self.tables.get_mut(&of[0]) {
+            add(&mut own.seen.entry(on).or_default()[phase], seconds);
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        while self.tables.len() > TABLES_MAX {
+            let oldest = self.tables.iter().min_by_key(|(_, table)| table.used);
+            let Some(oldest) = oldest.map(|(about, _)| about.clone()) else { return };
+            self.tables.remove(&oldest);
+        }
+    }
+
+    /// Seconds of a task on a node.
+    pub(super) fn predict(&self, of: &Tables, phase: Phase, on: TrackerId) -> f64 {
+        self.base(of, phase).on(on)
+    }
+
+    /// What tasks of a phase are predicted by, wherever they run.
+    fn base(&self, of: &Tables, phase: Phase) -> Base<'_> {
+        let known = of.iter().find_map(|about| self.tables.get(about)?.seconds[phase].value());
+        let seconds = known.unwrap_or(self.default[phase]);
+        Base { predictor: self, phase, seconds, seen: self.tables.get(&of[0]).map(|own| &own.seen) }
+    }
+
+    /// Seconds that a job of so many tasks would take on each node alone, with all the node's slots: its phases that
+    /// the node has slots for, one after the other. 0 if there is none.
+    pub(super) fn job_seconds(&self, of: &Tables, tasks: PerPhase<f64>, nodes: &[Node]) -> Vec<f64> {
+        let bases = Phase::BOTH.map(|phase| self.base(of, phase));
+        let on_node = |(node, slots): &Node| {
+            let able = bases.iter().filter(|base| slots[base.phase] > 0 && tasks[base.phase] > 0.0);
+            able.map(|base| tasks[base.phase] * base.on(*node) / f64::from(slots[base.phase])).sum()
+        };
+        nodes.iter().map(on_node).collect()
+    }
+
+    /// How fast a node is; 1 as long as nothing is known.
+    fn speed(&self, on: TrackerId, phase: Phase) -> f64 {
+        self.speeds.get(&on).and_then(|speeds| speeds[phase].value()).map_or(1.0, f64::exp)
+    }
+
+    pub(super) fn rates(&self) -> Vec<Rate> {
+        let rate = |(tracker, speeds): (&TrackerId, &PerPhase<Mean>)| Rate {
+            tracker: *tracker,
+            speed: PerPhase {
+                map: self.speed(*tracker, Phase::Map),
+                reduce: self.speed(*tracker, Phase::Reduce),
+            },
+            samples: PerPhase { map: speeds.map.count as u32, reduce: speeds.reduce.count as u32 },
+        };
+        self.speeds.iter().map(rate).collect()
+    }
+
+    /// How far off predictions of such tasks have been on average, relative to what came; of all tasks if there is
+    /// nothing of these.
+    pub(super) fn error(&self, of: &Tables) -> Option<f64> {
+        self.tables.get(&of[0]).and_then(|own| own.error.value()).or(self.error.value())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(program: &str, user: &str, size: u32) -> Tables {
+        let spec = JobSpec {
+            name: String::new(),
+            user: user.into(),
+            queue: String::new(),
+            priority: mrcore::job::Priority::Normal,
+            program: program.into(),
+            splits: Vec::new(),
+            reduces: 0,
+            output: String::new(),
+            slow_start: 0.0,
+            speculation: false,
+            attempts_max: 1,
+            conf: BTreeMap::new(),
+        };
+        tables(&spec, size)
+    }
+
+    fn close(got: f64, wanted: f64) {
+        assert!((got - wanted).abs() < 1e-6, "{got} is not {wanted}");
+    }
+
+    const FAST: TrackerId = TrackerId(0);
+    const SLOW: TrackerId = TrackerId(1);
+    const MAP: Phase = Phase::Map;
+
+    fn predictor() -> Predictor {
+        Predictor::new(PerPhase { map: Span::secs(30), reduce: Span::secs(60) })
+    }
+
+    #[test]
+    fn what_is_not_known_is_taken_from_what_is_nearest() {
+        let mut all = predictor();
+        close(all.predict(&of("sort", "ann", 30), MAP, FAST), 30.0);
+        all.learn(&of("sort", "ann", 30), MAP, FAST, 10.0, Time(0));
+        close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
+        // Another user, another size, another program.
+        close(all.predict(&of("sort", "bob", 30), MAP, FAST), 10.0);
+        // At another size it takes 40 s; at a third, the mean over its program.
+        all.learn(&of("sort", "ann", 20), MAP, FAST, 40.0, Time(0));
+        close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
+        close(all.predict(&of("sort", "bob", 20), MAP, FAST), 40.0);
+        close(all.predict(&of("sort", "bob", 10), MAP, FAST), 25.0);
+        close(all.predict(&of("grep", "ann", 30), Phase::Reduce, FAST), 60.0);
+    }
+
+    #[test]
+    fn nodes_speeds_and_errors_are_learned() {
+        let mut all = predictor();
+        let sort = of("sort", "ann", 30);
+        all.learn(&sort, MAP, FAST, 10.0, Time(0));
+        // Predicted 10 s, took 20 s: half as fast, and half of 20 off.
+        all.learn(&sort, MAP, SLOW, 20.0, Time(0));
+        let rates = all.rates();
+        assert_eq!((rates.len(), rates[0].tracker), (1, SLOW));
+        close(rates[0].speed.map, 0.5);
+        close(all.error(&sort).unwrap(), 0.5);
+        // As if on a node of speed 1 both took 10 s; a program never seen on the slow node is twice as long there.
+        close(all.predict(&sort, MAP, SLOW), 20.0);
+        all.learn(&of("grep", "ann", 30), Phase::Reduce, FAST, 8.0, Time(0));
+        close(all.predict(&of("grep", "bob", 3), Phase::Reduce, FAST), 8.0);
+    }
+
+    #[test]
+    fn a_node_can_be_good_at_one_thing_and_bad_at_another() {
+        let mut all = predictor();
+        let (sort, grep) = (of("sort", "ann", 30), of("grep", "ann", 30));
+        for _ in 0..4 {
+            all.learn(&sort, MAP, FAST, 9.0, Time(0));
+            all.learn(&sort, MAP, SLOW, 18.0, Time(0));
+            all.learn(&grep, MAP, FAST, 50.0, Time(0));
+            all.learn(&grep, MAP, SLOW, 5.0, Time(0));
+        }
+        close(all.predict(&sort, MAP, SLOW), 18.0);
+        close(all.predict(&grep, MAP, SLOW), 5.0);
+        close(all.predict(&grep, MAP, FAST), 50.0);
+    }
+
+    #[test]
+    fn a_jobs_time_on_a_node_counts_the_nodes_slots() {
+        // 12 maps of 30 s on 4 slots, 2 reduces of 60 s on 1: 90 s + 120 s. A node without reduce slots: 90 s.
+        let (all, grep) = (predictor(), of("grep", "ann", 1));
+        let tasks = PerPhase { map: 12.0, reduce: 2.0 };
+        let on = |map, reduce| all.job_seconds(&grep, tasks, &[(FAST, PerPhase { map, reduce })])[0];
+        close(on(4, 1), 210.0);
+        close(on(4, 0), 90.0);
+        close(on(0, 0), 0.0);
+    }
+
+    #[test]
+    fn old_samples_fade() {
+        let mut mean = Mean::default();
+        (0..1000).for_each(|_| add(&mut mean, 1.0));
+        (0..200).for_each(|_| add(&mut mean, 3.0));
+        assert!(mean.value().unwrap() > 2.9, "{mean:?}");
+    }
+}

@@ -1,0 +1,221 @@
+//! Users, what they hold and are owed, and their waiting jobs by kind: kept right fact by fact.
+
+use crate::{
+    line::{Line, Real},
+    params::Section,
+};
+use mrcore::{
+    Cluster, PerPhase, Phase, Plan,
+    ids::JobId,
+    job::{Job, Priority},
+};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+/// A job's place among its user's.
+type Place = (Reverse<Priority>, JobId);
+
+/// A user.
+#[derive(Debug)]
+pub(super) struct User {
+    pub(super) weight: f64,
+    pub(super) min: PerPhase<u32>,
+    pub(super) held: PerPhase<u32>,
+    /// Jobs with tasks that wait and may start, by kind; the most urgent, then the oldest first.
+    waiting: PerPhase<BTreeMap<usize, BTreeSet<Place>>>,
+    jobs: BTreeSet<JobId>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    weight: f64,
+    min: PerPhase<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    user: usize,
+    kind: usize,
+    place: Place,
+    held: PerPhase<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Users {
+    settings: BTreeMap<String, Settings>,
+    numbers: BTreeMap<String, usize>,
+    all: Vec<User>,
+    members: BTreeMap<JobId, Member>,
+    /// Users with waiting jobs, the one that holds least for its weight first.
+    turn: PerPhase<Line<usize, Real>>,
+    /// Users that are owed a minimum.
+    promised: Vec<usize>,
+}
+
+impl Users {
+    pub(super) fn new(section: &mut Section<'_>) -> Self {
+        // `users.default` is what a user gets that nothing is said of.
+        let mut names = section.names("users");
+        names.insert("default".into());
+        let read = |name: String| {
+            let key = |field: &str| format!("users.{name}.{field}");
+            let settings = Settings {
+                weight: section.number(
+                    &key("weight"),
+                    1.0,
+                    0.001..=1000.0,
+                    "its part relative to other users",
+                ),
+                min: PerPhase {
+                    map: section.count(&key("min_maps"), 0, "map slots that it is owed before any gets more"),
+                    reduce: section.count(&key("min_reduces"), 0, "and reduce slots"),
+                },
+            };
+            (name, settings)
+        };
+        Self {
+            settings: names.into_iter().map(read).collect(),
+            numbers: BTreeMap::new(),
+            all: Vec::new(),
+            members: BTreeMap::new(),
+            turn: PerPhase::default(),
+            promised: Vec::new(),
+        }
+    }
+
+    /// The number of a user.
+    pub(super) fn number(&mut self, name: &str) -> usize {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.all.len();
+        let Settings { weight, min } = *self.settings.get(name).unwrap_or(&self.settings["default"]);
+        self.numbers.insert(name.to_owned(), number);
+        self.all.push(User {
+            weight,
+            min,
+            held: PerPhase::default(),
+            waiting: PerPhase::default(),
+            jobs: BTreeSet::new(),
+        });
+        if min != PerPhase::default() {
+            self.promised.push(number);
+        }
+        number
+    }
+
+    pub(super) fn get(&self, number: usize) -> &User {
+        &self.all[number]
+    }
+
+    pub(super) fn of(&self, job: JobId) -> Option<&User> {
+        self.members.get(&job).map(|member| &self.all[member.user])
+    }
+
+    pub(super) fn kind_of(&self, job: JobId) -> Option<usize> {
+        self.members.get(&job).map(|member| member.kind)
+    }
+
+    pub(super) fn join(&mut self, job: &Job, user: usize, kind: usize) {
+        let place = (Reverse(job.spec.priority), job.id);
+        self.all[user].jobs.insert(job.id);
+        self.members.insert(job.id, Member { user, kind, place, held: PerPhase::default() });
+    }
+
+    /// A job is over; says whether it had been running.
+    pub(super) fn leave(&mut self, job: JobId) -> bool {
+        self.members.get(&job).is_some_and(|member| self.all[member.user].jobs.remove(&job))
+    }
+
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.members.remove(&job);
+    }
+
+    /// Sets all that is kept of a job to what the cluster shows.
+    pub(super) fn refresh(&mut self, id: JobId, cluster: &Cluster) {
+        let Some(member) = self.members.get(&id).copied() else { return };
+        let job = cluster.job(id);
+        for phase in Phase::BOTH {
+            self.hold(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
+            let waits = job.is_some_and(|job| job.may_start(phase) && !job.pending[phase].is_empty());
+            let waiting = &mut self.all[member.user].waiting[phase];
+            if waits {
+                waiting.entry(member.kind).or_default().insert(member.place);
+            } else if let Some(line) = waiting.get_mut(&member.kind) {
+                line.remove(&member.place);
+                if line.is_empty() {
+                    waiting.remove(&member.kind);
+                }
+            }
+            self.stand(member.user, phase);
+        }
+    }
+
+    /// A slot that this round gives a job counts at once; `refresh` takes that back.
+    pub(super) fn lend(&mut self, job: JobId, phase: Phase) {
+        let Some(member) = self.members.get(&job).copied() else { return };
+        self.hold(job, phase, member.held[phase] + 1);
+        self.stand(member.user, phase);
+    }
+
+    fn hold(&mut self, job: JobId, phase: Phase, held: u32) {
+        let Some(member) = self.members.get_mut(&job) else { return };
+        let before = std::mem::replace(&mut member.held[phase], held);
+        let user = &mut self.all[member.user];
+        user.held[phase] = user.held[phase] + held - before;
+    }
+
+    fn stand(&mut self, number: usize, phase: Phase) {
+        let user = &self.all[number];
+        let share = Real(f64::from(user.held[phase]) / user.weight);
+        self.turn[phase].set(number, (!user.waiting[phase].is_empty()).then_some(share));
+    }
+
+    /// Stage 1: users below their minimum with waiting jobs, by how far below times weight, the greatest first.
+    pub(super) fn owed(&self, phase: Phase) -> Vec<usize> {
+        let lacks = |number: usize| {
+            let user = &self.all[number];
+            let lack = user.min[phase].saturating_sub(user.held[phase]);
+            (lack > 0 && !user.waiting[phase].is_empty())
+                .then(|| Reverse(Real(f64::from(lack) * user.weight)))
+        };
+        let mut owed: Vec<(Reverse<Real>, usize)> =
+            self.promised.iter().filter_map(|number| Some((lacks(*number)?, *number))).collect();
+        owed.sort_unstable();
+        owed.into_iter().map(|(_, number)| number).collect()
+    }
+
+    /// Stage 2: users with waiting jobs, the one that holds least for its weight first.
+    pub(super) fn in_turn(&self, phase: Phase) -> impl Iterator<Item = usize> + '_ {
+        self.turn[phase].iter()
+    }
+
+    /// How many users come before this one.
+    pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
+        let user = self.members.get(&job).map_or(0, |member| member.user);
+        self.turn[phase].ahead_of(user).count()
+    }
+}
+
+impl User {
+    /// Its waiting jobs of some kinds: the first of each kind that `take` makes something of, and of these the first.
+    pub(super) fn first<T>(
+        &self,
+        phase: Phase,
+        may: impl Fn(usize) -> bool,
+        take: impl Fn(JobId) -> Option<T>,
+    ) -> Option<T> {
+        let kinds = self.waiting[phase].iter().filter(|(kind, _)| may(**kind));
+        let firsts = kinds
+            .filter_map(|(_, line)| line.iter().find_map(|place| take(place.1).map(|taken| (*place, taken))));
+        firsts.min_by_key(|(place, _)| *place).map(|(_, taken)| taken)
+    }
+
+    /// Slots that its running jobs hold and have not been told to give back.
+    pub(super) fn keeps(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
+        let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
+        jobs.map(|job| plan.keeps(job, phase)).sum()
+    }
+}

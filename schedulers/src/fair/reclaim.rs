@@ -1,0 +1,78 @@
+//! Slots back for pools that have been below their shares for too long.
+
+use super::pools::{Pool, Pools};
+use crate::{
+    params::Section,
+    victims::{Overdue, Victims, level},
+};
+use mrcore::{Phase, Plan, Span, Time, Why, plan::Way};
+use std::collections::BTreeMap;
+
+/// How long a pool bears it, and since when it does.
+#[derive(Debug)]
+pub(super) struct Reclaim {
+    way: Way,
+    min_share_timeout: Option<Span>,
+    fair_share_timeout: Option<Span>,
+    below_min: Overdue<(usize, Phase)>,
+    below_half: Overdue<(usize, Phase)>,
+}
+
+impl Reclaim {
+    pub(super) fn new(section: &mut Section<'_>) -> Self {
+        let about = "how long a pool bears to be below its minimum before it gets slots back";
+        let min_share_timeout = section.span_or_never("min_share_timeout", Some(Span::secs(15)), about);
+        let about = "how long a pool bears to be below half its fair share";
+        let fair_share_timeout = section.span_or_never("fair_share_timeout", Some(Span::secs(30)), about);
+        let (below_min, below_half) = (Overdue::default(), Overdue::default());
+        Self { way: section.way(), min_share_timeout, fair_share_timeout, below_min, below_half }
+    }
+
+    pub(super) fn start_over(&mut self) {
+        self.below_min.start_over();
+        self.below_half.start_over();
+    }
+
+    pub(super) fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Takes from pools above their shares, the youngest attempts first, and no more than is lacking.
+    pub(super) fn run(&mut self, phases: &[Phase], pools: &Pools, plan: &mut Plan<'_>) {
+        for phase in phases.iter().copied() {
+            let mut lacks = Vec::new();
+            for (number, pool) in pools.iter().enumerate() {
+                let lack = self.lack(number, pool, phase, plan.now());
+                if lack > 0 {
+                    let why = Why::rule("pool-below-its-share").with("held", f64::from(pool.held[phase]));
+                    let why = why.with("share", pool.share[phase]);
+                    lacks.push((lack, pool.jobs().next().map_or(why.clone(), |job| why.benefit(job))));
+                }
+            }
+            if lacks.is_empty() {
+                continue;
+            }
+            let above = |pool: &Pool| pool.keeps(phase, plan) - pool.share[phase];
+            let mut excess: BTreeMap<usize, f64> = pools.iter().map(above).enumerate().collect();
+            let mut victims = Victims::youngest_first(phase, plan);
+            for (lack, why) in &lacks {
+                let number = |job| pools.number(job);
+                level((*lack, why), &mut victims, &mut excess, number, self.way, plan);
+            }
+        }
+    }
+
+    /// Slots that a pool has lacked for too long. A share is never more than the pool can use.
+    fn lack(&mut self, number: usize, pool: &Pool, phase: Phase, now: Time) -> u32 {
+        let (held, share) = (f64::from(pool.held[phase]), pool.share[phase]);
+        let (min, key) = (f64::from(pool.min[phase]).min(share), (number, phase));
+        let mut lack = 0.0_f64;
+        if self.below_min.is_over(key, held < min, now, self.min_share_timeout) {
+            lack = min - held;
+        }
+        if self.below_half.is_over(key, held < share / 2.0, now, self.fair_share_timeout) {
+            lack = lack.max(share - held);
+        }
+        lack.floor() as u32
+    }
+}

@@ -1,0 +1,330 @@
+//! Fair completion: small jobs overtake large ones on reduce slots.
+//!
+//! Wang et al. (ICAC'13), algorithms 1 and 2. What a job has left is (`T_rs`, `R_left`): the seconds until its last map is
+//! done, and the bytes that are still to be reduced, compared in that order. A free reduce slot goes to the job with
+//! least left; a job that is short of reduce slots takes them from jobs with more left, by pausing. A paused reduce goes
+//! on where it was paused; after it has let more than D offers pass it migrates. One that has been put back to `slack_max`
+//! times its own length is not paused again.
+//! Differs from the paper: `T_rs` is `M_left / M_rate` (the printed formula has units of s²), and a reduce that has waited
+//! up to the bound goes first, so that the bound holds for those without a slot too; `literal = true` undoes both.
+//! Deliberately absent: map scheduling. Maps go to `fair`, whose parameters are here too.
+
+mod paused;
+mod victims;
+mod work;
+
+use crate::{
+    estimate::{self, Flow, Mean},
+    fair::Fair,
+    fill::fill,
+    line::Line,
+    params::Section,
+};
+use mrcore::{
+    Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
+    ids::{JobId, TaskId, TrackerId},
+    job::Job,
+    plan::Place,
+    scheduler::{Cause, Round},
+    tracker::TrackerState,
+};
+use paused::Paused;
+use std::collections::BTreeMap;
+use work::{Form, Known, Left, Rank, Turn};
+
+/// The policy.
+#[derive(Debug)]
+pub struct Fcs {
+    maps: Fair,
+    settings: Settings,
+    flow: Flow,
+    jobs: BTreeMap<JobId, Known>,
+    /// Running jobs with reduces, the one with least left first.
+    line: Line<JobId, Rank>,
+    /// Those of them with reduces that wait and may start; overdue ones go before all others.
+    waiting: Line<JobId, Turn>,
+    paused: Paused,
+    /// D.
+    skips: u64,
+    /// What maps and reduces take in other jobs, for jobs that nothing is known of.
+    typical_map: f64,
+    typical_reduce: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    literal: bool,
+    form: Form,
+    slack_max: f64,
+    newly_launched: Span,
+    nearly_done: f64,
+    tolerance: Span,
+    skips: Skips,
+    every: Span,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Skips {
+    Fixed(u64),
+    /// By the number of nodes, for this locality.
+    Formula(f64),
+}
+
+impl Settings {
+    fn read(section: &mut Section<'_>) -> Self {
+        let words = [("projected", Form::Projected), ("printed", Form::Printed)];
+        let form = section.choice("slack", &words, "how slack is reckoned: when it ends, or up to now");
+        let slack_max = section.number(
+            "slack_max",
+            5.0,
+            1.0..=1000.0,
+            "a reduce put back to so many times its own length is left alone, and goes first if it waits",
+        );
+        let newly_launched =
+            section.span("newly_launched", Span::secs(10), "a reduce is left alone for so long");
+        let nearly_done =
+            section.number("nearly_done", 0.7, 0.0..=1.0, "a reduce beyond this progress is left alone");
+        let tolerance = section.span(
+            "tolerance",
+            Span::secs(5),
+            "remaining shuffle times count in steps of this; within a step remaining data decides",
+        );
+        let fixed = section.count(
+            "skips",
+            60,
+            "D: offers that a paused reduce lets pass before it migrates; 0: migrates at once",
+        );
+        let by_formula =
+            section.choice("skips_by", &[("count", false), ("formula", true)], "where D comes from");
+        let locality = section.number("locality", 0.95, 0.0..=0.9999, "L of the formula for D");
+        Self {
+            literal: section.flag("literal", false, "formulas and rules as the paper prints them"),
+            form,
+            slack_max,
+            newly_launched,
+            nearly_done,
+            tolerance,
+            skips: if by_formula { Skips::Formula(locality) } else { Skips::Fixed(u64::from(fixed)) },
+            every: section.span("every", Span::secs(1), "how often jobs are reckoned and slots taken back"),
+        }
+    }
+
+    fn is_overdue(&self, total: f64, service: f64, estimate: f64) -> bool {
+        work::slack(self.form, total, service, estimate) >= self.slack_max
+    }
+
+    fn skips(&self, cluster: &Cluster) -> u64 {
+        match self.skips {
+            Skips::Fixed(skips) => skips,
+            Skips::Formula(locality) => {
+                let nodes = cluster.trackers().filter(|tracker| tracker.state != TrackerState::Lost).count();
+                work::skips_for(nodes as f64, locality).round() as u64
+            }
+        }
+    }
+}
+
+impl Fcs {
+    /// With these parameters.
+    pub fn new(section: &mut Section<'_>) -> Self {
+        let settings = Settings::read(section);
+        let default_map =
+            section.span("default_map", Span::secs(30), "a map's length while none has been seen");
+        Self {
+            maps: Fair::new(section),
+            settings,
+            flow: Flow::default(),
+            jobs: BTreeMap::new(),
+            line: Line::default(),
+            waiting: Line::default(),
+            paused: Paused::default(),
+            skips: settings.skips(&Cluster::default()),
+            typical_map: default_map.as_secs_f64(),
+            typical_reduce: None,
+        }
+    }
+
+    /// Sets what is kept of a job to what the cluster shows.
+    fn refresh(&mut self, id: JobId, now: Time, cluster: &Cluster) {
+        let job = cluster.job(id).filter(|job| job.is_running() && job.spec.reduces > 0);
+        let (Some(job), Some(known)) = (job, self.jobs.get_mut(&id)) else {
+            self.line.set(id, None);
+            self.waiting.set(id, None);
+            return;
+        };
+        known.reckon(job, &self.flow, self.typical_map, self.settings.literal, now);
+        let turn = known.turn(self.settings.tolerance);
+        let waits = job.may_start(Phase::Reduce) && !job.pending.reduce.is_empty();
+        self.line.set(id, Some(turn.2));
+        self.waiting.set(id, waits.then_some(turn));
+    }
+
+    /// Looks at every job anew.
+    fn look(&mut self, now: Time, cluster: &Cluster) {
+        let (mut maps, mut reduces) = (Mean::default(), Mean::default());
+        for job in cluster.active_jobs() {
+            let Some(known) = self.jobs.get_mut(&job.id) else { continue };
+            known.look(job, self.paused.of(job.id), now, cluster);
+            if let Some(seconds) = known.map_s {
+                maps.add(seconds);
+            }
+            if let Some(seconds) = estimate::reduce_seconds(job, now, cluster) {
+                reduces.add(seconds);
+            }
+        }
+        self.typical_map = maps.value().unwrap_or(self.typical_map);
+        self.typical_reduce = reduces.value().or(self.typical_reduce);
+        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in ids {
+            let overdue = cluster.job(id).is_some_and(|job| self.is_overdue(job, now, cluster));
+            if let Some(known) = self.jobs.get_mut(&id) {
+                known.overdue = overdue.then(|| known.overdue.unwrap_or(now));
+            }
+            self.refresh(id, now, cluster);
+        }
+    }
+
+    /// Whether a waiting reduce of a job has been put back, or has been waiting since all maps were done, up to the
+    /// bound.
+    fn is_overdue(&self, job: &Job, now: Time, cluster: &Cluster) -> bool {
+        if self.settings.literal || !job.may_start(Phase::Reduce) || job.pending.reduce.is_empty() {
+            return false;
+        }
+        let own = || estimate::reduce_seconds(job, now, cluster).or(self.typical_reduce);
+        let paused = self.paused.of(job.id).any(|index| {
+            let times = job.tasks.reduce.get(index as usize).and_then(|task| work::times(task, now));
+            times.is_some_and(|(total, service, estimate)| {
+                let estimate = estimate.or_else(own);
+                estimate.is_some_and(|estimate| self.settings.is_overdue(total, service, estimate))
+            })
+        });
+        let has_fresh = job.pending.reduce.len() > self.paused.count(job.id);
+        paused
+            || has_fresh
+                && job.maps_done.zip(own()).is_some_and(|(since, estimate)| {
+                    self.settings.is_overdue(now.since(since).as_secs_f64(), 0.0, estimate)
+                })
+    }
+
+    /// Algorithm 2: what the job with least left puts into a reduce slot.
+    fn next_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let Self { waiting, jobs, paused, skips, .. } = self;
+        let cluster = plan.cluster();
+        for id in waiting.iter() {
+            let (Some(job), Some(known)) = (cluster.job(id), jobs.get(&id)) else { continue };
+            let rules = if known.overdue.is_some() {
+                ["overdue", "overdue,resumed", "overdue,migrated"]
+            } else {
+                ["least-remaining-work", "least-remaining-work,resumed", "least-remaining-work,migrated"]
+            };
+            let aside = paused.count(id);
+            let limit = if job.pending.reduce.len() > aside { Place::Fresh } else { Place::Here };
+            if let Some((task, place)) = plan.next_reduce_at(job, tracker, limit) {
+                let rule = rules[usize::from(place == Place::Here)];
+                return Some((task, numbers(Why::rule(rule), known.left)));
+            }
+            if aside == 0 {
+                continue;
+            }
+            if let Some(task) = migrant(job, paused.tired(id, *skips), tracker, plan) {
+                return Some((task, numbers(Why::rule(rules[2]), known.left)));
+            }
+            paused.pass(id);
+        }
+        None
+    }
+}
+
+/// The first of some paused reduces that can go on here, and not where its state lies.
+fn migrant(
+    job: &Job,
+    tired: impl Iterator<Item = u32>,
+    tracker: TrackerId,
+    plan: &Plan<'_>,
+) -> Option<TaskId> {
+    let mut tasks = tired.filter_map(|index| job.tasks.reduce.get(index as usize));
+    let found = tasks.find(|task| {
+        let home = task.checkpoint.map(|aside| aside.tracker);
+        let could = |on: TrackerId| plan.free(on, Phase::Reduce) > 0 && plan.could_take(task.id, on).is_ok();
+        !home.is_some_and(could) && could(tracker)
+    });
+    found.map(|task| task.id)
+}
+
+fn numbers(why: Why, left: Left) -> Why {
+    why.with("shuffle_left", left.shuffle).with("bytes_left", left.bytes)
+}
+
+impl Scheduler for Fcs {
+    fn name(&self) -> &'static str {
+        "fcs"
+    }
+
+    fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
+        self.maps.observe(now, fact, cluster);
+        self.flow.observe(fact, cluster);
+        self.paused.observe(fact, cluster);
+        match fact {
+            Fact::JobSubmitted { job, .. } => {
+                let input = cluster.job(*job).map_or(0.0, estimate::input_bytes);
+                self.jobs.insert(*job, Known { input, ..Known::default() });
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.jobs.remove(job);
+            }
+            Fact::TrackerJoined { .. } | Fact::TrackerLost { .. } => {
+                self.skips = self.settings.skips(cluster);
+            }
+            _ => {}
+        }
+        if let Some(job) = fact.job() {
+            self.refresh(job, now, cluster);
+        }
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        match round.cause {
+            Cause::Offer(tracker) => {
+                fill(plan, tracker, |plan, phase| match phase {
+                    Phase::Map => self.maps.take(phase, tracker, plan),
+                    Phase::Reduce => self.next_reduce(tracker, plan),
+                });
+                self.maps.end_round(plan.cluster());
+            }
+            Cause::Tick => {
+                self.maps.reclaim(&[Phase::Map], plan);
+                self.look(round.now, plan.cluster());
+                self.preempt(plan);
+            }
+        }
+    }
+
+    fn tick_every(&self) -> Option<Span> {
+        Some(self.settings.every)
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        match phase {
+            Phase::Map => self.maps.outranks(a, b, phase, plan),
+            Phase::Reduce => self.line.key(a).zip(self.line.key(b)).is_some_and(|(a, b)| a < b),
+        }
+    }
+
+    fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
+        let mut reasons = self.maps.reasons(&[Phase::Map], job, now, cluster);
+        let Some(known) = self.jobs.get(&job.id) else { return reasons };
+        if self.waiting.key(job.id).is_some() {
+            let ahead = self.waiting.ahead_of(job.id).count() as f64;
+            let rule =
+                if known.overdue.is_some() { "overdue-goes-first" } else { "least-remaining-work-first" };
+            reasons.push(numbers(Why::rule(rule), known.left).with("jobs_ahead", ahead));
+        }
+        if let Some(passed) = self.paused.passed(job.id) {
+            let why = Why::rule("paused-reduces-wait-for-their-nodes");
+            let why =
+                why.with("tasks", self.paused.count(job.id) as f64).with("offers_passed", passed as f64);
+            reasons.push(why.with("at_most", self.skips as f64));
+        }
+        reasons
+    }
+}

@@ -1,0 +1,103 @@
+//! Algorithm 1: which reduces give their slots to jobs with less left.
+
+use super::{Fcs, work};
+use mrcore::{
+    Cluster, Phase, Plan, Time, Why,
+    ids::{AttemptId, JobId, TrackerId},
+    plan::Place,
+    task::{Attempt, AttemptState},
+};
+
+/// A reduce that may be preempted.
+struct Victim {
+    rank: work::Rank,
+    attempt: AttemptId,
+    tracker: TrackerId,
+}
+
+impl Fcs {
+    /// For every job that is short of reduce slots, the one with least left first, takes slots from jobs with more
+    /// left, the one with most left first.
+    pub(super) fn preempt(&self, plan: &mut Plan<'_>) {
+        let cluster = plan.cluster();
+        let idle: u32 = plan.free_trackers(Phase::Reduce).map(|on| plan.free(on, Phase::Reduce)).sum();
+        let short = self.waiting.iter().filter_map(|id| cluster.job(id));
+        if short.map(|job| plan.waiting(job, Phase::Reduce)).sum::<usize>() <= idle as usize {
+            return;
+        }
+        let held = cluster.active_jobs().flat_map(|job| &job.running.reduce);
+        let mut available = idle as usize + held.filter(|id| plan.is_recalled(**id)).count();
+        let mut victims = self.victims(plan);
+        for id in self.waiting.iter() {
+            if victims.is_empty() {
+                return;
+            }
+            self.preempt_for(id, &mut available, &mut victims, plan);
+        }
+    }
+
+    /// Slots for one job, as far as what is free or being given back is not enough. A paused reduce wants the slot
+    /// where its state lies, and any other wants any.
+    fn preempt_for(&self, id: JobId, available: &mut usize, victims: &mut Vec<Victim>, plan: &mut Plan<'_>) {
+        let (Some(job), Some(known)) = (plan.cluster().job(id), self.jobs.get(&id)) else { return };
+        let demand = plan.waiting(job, Phase::Reduce);
+        let spared = demand.min(*available);
+        *available -= spared;
+        let home = |index: u32| job.tasks.reduce[index as usize].checkpoint.map(|aside| aside.tracker);
+        let homes: Vec<TrackerId> = self.paused.of(id).filter_map(home).collect();
+        let fresh = demand.saturating_sub(homes.len());
+        // What is spared goes to those that can run anywhere; then the paused ones do without.
+        let wants = homes.into_iter().map(Some).chain((spared.min(fresh)..fresh).map(|_| None));
+        let wants: Vec<Option<TrackerId>> = wants.take(demand - spared).collect();
+        let rank = known.left.rank(self.settings.tolerance);
+        for wanted in wants {
+            let fits = |victim: &Victim| {
+                victim.rank > rank
+                    && wanted.is_none_or(|on| on == victim.tracker)
+                    && plan.next_reduce_at(job, victim.tracker, Place::Fresh).is_some()
+            };
+            let Some(at) = victims.iter().position(fits) else { continue };
+            let victim = victims.remove(at);
+            let theirs = self.jobs.get(&victim.attempt.job()).map_or(known.left, |known| known.left);
+            let why = Why::rule("less-remaining-work").with("shuffle_left", known.left.shuffle);
+            let why = why.with("bytes_left", known.left.bytes).with("victim_shuffle_left", theirs.shuffle);
+            let why = why.with("victim_bytes_left", theirs.bytes).benefit(id);
+            let _ = plan.take_back(victim.attempt, self.maps.way(), why);
+        }
+    }
+
+    /// Running reduces that may be preempted: the job with most left first, and of a job the least done first.
+    fn victims(&self, plan: &Plan<'_>) -> Vec<Victim> {
+        let cluster = plan.cluster();
+        let mut all = Vec::new();
+        for id in self.line.iter().rev() {
+            let (Some(job), Some(known)) = (cluster.job(id), self.jobs.get(&id)) else { continue };
+            let rank = known.left.rank(self.settings.tolerance);
+            let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
+            let mut its: Vec<&Attempt> = running
+                .filter(|attempt| plan.is_live(attempt.tracker) && !plan.is_recalled(attempt.id))
+                .filter(|attempt| self.is_preemptable(attempt, plan.now(), cluster))
+                .collect();
+            its.sort_by(|a, b| a.progress.done.total_cmp(&b.progress.done).then(b.launched.cmp(&a.launched)));
+            all.extend(its.iter().map(|attempt| Victim {
+                rank,
+                attempt: attempt.id,
+                tracker: attempt.tracker,
+            }));
+        }
+        all
+    }
+
+    /// Not one that was launched just now, nor one that is nearly done, nor one that has been put back too far.
+    fn is_preemptable(&self, attempt: &Attempt, now: Time, cluster: &Cluster) -> bool {
+        let settings = &self.settings;
+        attempt.state == AttemptState::Running
+            && now.since(attempt.launched) >= settings.newly_launched
+            && f64::from(attempt.progress.done) <= settings.nearly_done
+            && cluster.task(attempt.id.task).and_then(|task| work::times(task, now)).is_none_or(
+                |(total, service, estimate)| {
+                    estimate.is_none_or(|estimate| !settings.is_overdue(total, service, estimate))
+                },
+            )
+    }
+}

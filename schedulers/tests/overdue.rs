@@ -1,0 +1,190 @@
+//! Under `fcs` small jobs overtake large ones, but not for ever: what the bound on slack is for.
+//!
+//! One tracker with two reduce slots. A job of one map and one reduce of three seconds comes every second and a half
+//! (as much as the slots can do, and then what the large one takes) or every second (half as much again). Before them
+//! came a job with one reduce of thirty seconds.
+
+use fermata_schedulers::{Params, make};
+use mrcore::{
+    Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time,
+    event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
+    job::{JobSpec, Priority, Split},
+    task::{AttemptResult, Progress, Recall, Stage},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+const LARGE: JobId = JobId(1);
+
+struct World {
+    mind: JobTracker,
+    now: Time,
+    running: BTreeMap<AttemptId, Option<Recall>>,
+    /// Half seconds of work that each task has had.
+    worked: BTreeMap<TaskId, u32>,
+    heartbeats: u64,
+    acked: u64,
+    ended: BTreeMap<JobId, Time>,
+    pauses: u32,
+}
+
+impl World {
+    fn new(params: &[(&str, &str)]) -> Self {
+        let params: Params =
+            params.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let mut world = Self {
+            mind: JobTracker::new(Config::default(), make("fcs", &params).unwrap()),
+            now: Time(1_000_000),
+            running: BTreeMap::new(),
+            worked: BTreeMap::new(),
+            heartbeats: 0,
+            acked: 0,
+            ended: BTreeMap::new(),
+            pauses: 0,
+        };
+        world.send(Event::Start);
+        let tracker = Registration {
+            name: "t".into(),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            rack: "r".into(),
+            shuffle_addr: "s".into(),
+            logs_addr: "l".into(),
+            slots: PerPhase { map: 20, reduce: 2 },
+            attempts: Vec::new(),
+            outputs: Vec::new(),
+            checkpoints: Vec::new(),
+            jobs: Vec::new(),
+        };
+        world.send(Event::Registration { request: RequestId(0), tracker });
+        world
+    }
+
+    fn send(&mut self, event: Event) {
+        let mut effects = Vec::new();
+        self.mind.handle(self.now, event, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Append(entry) => match entry.fact {
+                    Fact::JobEnded { job, .. } => {
+                        self.ended.insert(job, self.now);
+                    }
+                    Fact::AttemptPaused { attempt, .. } if attempt.job() == LARGE => self.pauses += 1,
+                    _ => {}
+                },
+                Effect::Tell { orders, .. } => {
+                    for (number, order) in orders {
+                        if number <= self.acked {
+                            continue;
+                        }
+                        self.acked = number;
+                        match order {
+                            Order::Launch(attempt) => drop(self.running.insert(attempt, None)),
+                            Order::Recall { attempt, how, .. } => {
+                                self.running.entry(attempt).and_modify(|recall| *recall = Some(how));
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+                Effect::CommitJob { job } => self.send(Event::CommitResult { job, result: Ok(()) }),
+                _ => {}
+            }
+        }
+    }
+
+    fn submit(&mut self, number: u32, bytes: u64) {
+        let split =
+            Split { source: "/in".into(), start: 0, end: bytes, divisible: true, hosts: vec!["h".into()] };
+        let spec = JobSpec {
+            name: "j".into(),
+            user: "u".into(),
+            queue: "default".into(),
+            priority: Priority::Normal,
+            program: "p".into(),
+            splits: vec![split],
+            reduces: 1,
+            output: String::new(),
+            slow_start: 1.0,
+            speculation: false,
+            attempts_max: 4,
+            conf: BTreeMap::new(),
+        };
+        let request = RequestId(u128::from(number));
+        self.send(Event::Submission { request, spec: Arc::new(spec) });
+    }
+
+    /// Half a second passes.
+    fn step(&mut self) {
+        self.now = self.now + Span::millis(500);
+        self.send(Event::Tick);
+        let mut attempts = Vec::new();
+        for (attempt, recall) in std::mem::take(&mut self.running) {
+            let worked = self.worked.entry(attempt.task).or_default();
+            *worked += 1;
+            let (whole, bytes_out) = match (attempt.phase(), attempt.job()) {
+                (Phase::Map, LARGE) => (2, 10_000),
+                (Phase::Map, _) => (2, 1000),
+                (Phase::Reduce, LARGE) => (60, 0),
+                (Phase::Reduce, _) => (6, 0),
+            };
+            let done = *worked as f32 / whole as f32;
+            let status = if *worked >= whole {
+                AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
+            } else if recall == Some(Recall::Pause) {
+                AttemptStatus::Paused { stage: Stage::Shuffle, bytes: 10 }
+            } else {
+                self.running.insert(attempt, recall);
+                AttemptStatus::Running(Progress { done, stage: Stage::Shuffle, ..Progress::default() })
+            };
+            attempts.push(AttemptReport { attempt, status });
+        }
+        self.heartbeats += 1;
+        self.send(Event::Heartbeat(Heartbeat {
+            tracker: mrcore::ids::TrackerId(0),
+            incarnation: Incarnation(1),
+            seq: self.heartbeats,
+            acked: self.acked,
+            attempts,
+            fetch_failures: Vec::new(),
+        }));
+    }
+}
+
+/// Seconds until the large job is over, if it is within ten minutes, and how often it was paused.
+fn play(params: &[(&str, &str)], steps_between: u32) -> (Option<f64>, u32) {
+    let mut world = World::new(params);
+    world.submit(1, 10_000);
+    let begun = world.now;
+    for step in 0..1200 {
+        if step > 4 && step % steps_between == 0 {
+            world.submit(step + 2, 1000);
+        }
+        world.step();
+    }
+    let took = world.ended.get(&LARGE).map(|at| at.since(begun).as_secs_f64());
+    println!("{params:?}, one every {steps_between} half seconds: {took:?} s, {} pauses", world.pauses);
+    (took, world.pauses)
+}
+
+#[test]
+fn a_large_job_is_overtaken_only_up_to_the_bound() {
+    // 30 s of its own, 5 times as long at the most, and the second or so until a slot is free.
+    let (took, pauses) = play(&[], 3);
+    assert!(pauses > 0 && took.is_some_and(|took| took <= 5.0 * 30.0 + 10.0), "{took:?}, {pauses} pauses");
+    // More comes than can be done: it also waits for those that were overdue before it.
+    let (took, pauses) = play(&[], 2);
+    assert!(pauses > 0 && took.is_some_and(|took| took <= 220.0), "{took:?}, {pauses} pauses");
+}
+
+#[test]
+fn a_smaller_bound_protects_sooner() {
+    let (took, _) = play(&[("fcs.slack_max", "2")], 2);
+    assert!(took.is_some_and(|took| took <= 90.0), "{took:?}");
+}
+
+#[test]
+fn as_printed_only_what_holds_a_slot_is_protected() {
+    let (took, _) = play(&[("fcs.literal", "true")], 2);
+    assert_eq!(took, None);
+}
