@@ -132,7 +132,7 @@ impl World {
             let status = if *worked >= whole {
                 AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
             } else if recall == Some(Recall::Pause) {
-                AttemptStatus::Paused { stage: Stage::Shuffle, bytes: 10 }
+                AttemptStatus::Paused { stage: Stage::Shuffle, bytes: 10, redo: None }
             } else {
                 self.running.insert(attempt, recall);
                 AttemptStatus::Running(Progress { done, stage: Stage::Shuffle, ..Progress::default() })
