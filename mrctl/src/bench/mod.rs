@@ -1,4 +1,4 @@
-//! `mrctl bench`: each figure of the file system (`dfs`) and of jobs (`mr`) beside its limit and its baseline,
+//! `mrctl bench`: each figure of the file system (`dfs`), of jobs (`mr`) and of slots taken back (`preempt`) beside its limit and its baseline,
 //! from the same run.
 //!
 //! Rounds of a figure and of its baseline alternate and the median counts, because machines are noisy. A
@@ -31,6 +31,8 @@ pub(crate) enum BenchCommand {
     Dfs(Dfs),
     /// Jobs: processor time beside a plain program's, latency, tasks a second, an idle cluster
     Mr(mr::Args),
+    /// Slots taken back: how soon they are free, what it costs, and what a kill would have cost
+    Preempt(mr::preempt::Args),
     /// The plain programs that jobs are measured against; run as a process of their own, to be measured
     #[command(hide = true, override_usage = plain::USAGE)]
     Plain {
@@ -86,6 +88,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
     let (dir, json) = match &command {
         BenchCommand::Dfs(args) => (&args.dir, args.json),
         BenchCommand::Mr(args) => (&args.dir, args.json),
+        BenchCommand::Preempt(args) => (&args.dir, args.json),
         BenchCommand::Plain { words } => {
             plain::run(words)?;
             return Ok(ExitCode::SUCCESS);
@@ -99,6 +102,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
         match &command {
             BenchCommand::Dfs(args) => measure(args, folder.path()).await,
             BenchCommand::Mr(args) => mr::measure(args, folder.path()).await,
+            BenchCommand::Preempt(args) => mr::preempt::measure(args, folder.path()).await,
             BenchCommand::Plain { .. } => Ok(vec![]),
         }
     };
