@@ -232,6 +232,7 @@ mod tests {
             "chaos restart namenode",
             "bench dfs --size 1GiB --only write,read --json",
             "bench mr --size 1GiB --nodes 4 --only wordcount,terasort,small,tasks,idle --rounds 1 --json",
+            "bench preempt --size 64MiB --nodes 2 --json",
             "bench plain wordcount in out",
             "fs ls / --namenode localhost:9400",
             "demo",

@@ -1,4 +1,4 @@
-//! `mrctl bench`: each figure of the file system (`dfs`) and of jobs (`mr`) beside its limit and its baseline,
+//! `mrctl bench`: each figure of the file system (`dfs`), of jobs (`mr`) and of slots taken back (`preempt`) beside its limit and its baseline,
 //! from the same run.
 //!
 //! Rounds of a figure and of its baseline alternate and the median counts, because machines are noisy. A
@@ -29,6 +29,8 @@ use std::{
 pub(crate) enum BenchCommand {
     Dfs(Dfs),
     Mr(mr::Args),
+    /// Slots taken back: how soon they are free, what it costs, and what a kill would have cost
+    Preempt(mr::preempt::Args),
     /// The plain programs that jobs are measured against; run as a process of their own, to be measured
     #[command(hide = true, override_usage = plain::USAGE)]
     Plain {
@@ -84,6 +86,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
     let (dir, json) = match &command {
         BenchCommand::Dfs(args) => (&args.dir, args.json),
         BenchCommand::Mr(args) => (&args.dir, args.json),
+        BenchCommand::Preempt(args) => (&args.dir, args.json),
         BenchCommand::Plain { words } => {
             plain::run(words)?;
             return Ok(ExitCode::SUCCESS);
@@ -97,6 +100,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
         match &command {
             BenchCommand::Dfs(args) => measure(args, folder.path()).await,
             BenchCommand::Mr(args) => mr::measure(args, folder.path()).await,
+            BenchCommand::Preempt(args) => mr::preempt::measure(args, folder.path()).await,
             BenchCommand::Plain { .. } => Ok(vec![]),
         }
     };
