@@ -1,13 +1,13 @@
 //! Classes of jobs matched with nodes: heterogeneous work on heterogeneous machines.
 //!
-//! Rasooli and Down (COSHH). Jobs of one user, program, size and priority are a kind; kinds that take about as long on
-//! every node are a class ([`classes`]). A linear program says which classes each node is best used for. A free slot
-//! goes, stage 1, to a suggested class's job of the user that is farthest below its minimum share, by weight; else, stage
-//! 2, to a suggested class's job of the user that holds least for its weight. Users' shares count what the round has
-//! given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or what is learned of
-//! them has changed by more than the radius; meanwhile the last answer holds.
-//! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it free); maps
-//! and reduces have minimum shares and slots of their own.
+//! Rasooli and Down (COSHH). Jobs of one user, program, size and priority are a kind; kinds that take about as long
+//! on every node are a class ([`classes`]). A linear program says which classes each node is best used for. A free
+//! slot goes, stage 1, to a suggested class's job of the user that is farthest below its minimum share, by weight;
+//! else, stage 2, to a suggested class's job of the user that holds least for its weight. Users' shares count what
+//! the round has given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or
+//! what is learned of them has changed by more than the radius; meanwhile the last answer holds.
+//! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it
+//! free); maps and reduces have minimum shares and slots of their own.
 //! Deliberately absent: preemption; waiting for locality. A job's nearest map is taken.
 
 mod classes;
@@ -314,7 +314,7 @@ impl Scheduler for Coshh {
     }
 
     fn solved(&mut self, _now: Time, answer: &Numbers, _cluster: &Cluster) {
-        self.kinds.solved(answer);
+        self.kinds.solved(answer, &self.predictor);
     }
 
     fn rates(&self) -> Vec<Rate> {

@@ -14,7 +14,7 @@ use mrcore::{
 use std::collections::BTreeMap;
 
 /// Kinds without jobs that nobody has seen for longest go beyond this many.
-const KINDS_MAX: usize = 1024;
+const KINDS_MAX: usize = 512;
 /// A kind counts for this many windows of arrivals after its last job.
 const WINDOWS: u64 = 3;
 
@@ -177,7 +177,7 @@ impl Kinds {
     /// Whether what is known now would have given other classes: some kind is by more than the radius longer or shorter
     /// on some node than when it was classified.
     pub(super) fn check(&mut self, predictor: &Predictor) {
-        let Some(solution) = &self.solution else { return };
+        let Some(solution) = self.solution.as_ref().filter(|_| self.asked.is_none()) else { return };
         let drifted = |kind: &Kind| {
             let now = classes::features(&kind.times(&solution.nodes, predictor));
             now.iter().zip(&kind.as_classified).any(|(now, then)| (now - then).abs() > self.radius)
@@ -229,7 +229,7 @@ impl Kinds {
     }
 
     /// What came of it. If it went wrong the last classes stay, and what is in none may run anywhere.
-    pub(super) fn solved(&mut self, answer: &Numbers) {
+    pub(super) fn solved(&mut self, answer: &Numbers, predictor: &Predictor) {
         let Some((nodes, chosen)) = self.asked.take() else { return };
         let Some(classes) = classes::answer(answer, nodes.len()) else { return };
         self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
@@ -244,6 +244,11 @@ impl Kinds {
         }
         let places = nodes.iter().enumerate().map(|(at, (node, _))| (*node, at)).collect();
         self.solution = Some(Solution { nodes, classes, ranks, places });
+        // Kinds that came meanwhile.
+        let late: Vec<usize> = self.all.iter().filter(|(_, kind)| kind.jobs > 0).map(|(at, _)| *at).collect();
+        for number in late.into_iter().filter(|number| chosen.binary_search(number).is_err()) {
+            self.stale |= !self.join(number, predictor);
+        }
     }
 
     /// A kind's class in a classification.
