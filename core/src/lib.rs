@@ -19,6 +19,7 @@ pub mod plan;
 mod reserve;
 pub mod scenario;
 pub mod scheduler;
+pub mod shadow;
 pub mod task;
 pub mod time;
 pub mod tracker;
