@@ -1,13 +1,13 @@
 //! Classes of jobs matched with nodes: heterogeneous work on heterogeneous machines.
 //!
-//! Rasooli and Down (COSHH). Jobs of one user, program, size and priority are a kind; kinds that take about as long on
-//! every node are a class ([`classes`]). A linear program says which classes each node is best used for. A free slot
-//! goes, stage 1, to a suggested class's job of the user that is farthest below its minimum share, by weight; else, stage
-//! 2, to a suggested class's job of the user that holds least for its weight. Users' shares count what the round has
-//! given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or what is learned of
-//! them has changed by more than the radius; meanwhile the last answer holds.
-//! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it free); maps
-//! and reduces have minimum shares and slots of their own.
+//! Rasooli and Down (COSHH). Jobs of one user, program, size and priority are a kind; kinds that take about as long
+//! on every node are a class ([`classes`]). A linear program says which classes each node is best used for. A free
+//! slot goes, stage 1, to a suggested class's job of the user that is farthest below its minimum share, by weight;
+//! else, stage 2, to a suggested class's job of the user that holds least for its weight. Users' shares count what
+//! the round has given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or
+//! what is learned of them has changed by more than the radius; meanwhile the last answer holds.
+//! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it
+//! free); maps and reduces have minimum shares and slots of their own.
 //! Deliberately absent: preemption; waiting for locality. A job's nearest map is taken.
 
 mod classes;
@@ -176,16 +176,24 @@ impl Coshh {
         plan: &Plan<'_>,
     ) -> Option<(TaskId, Why)> {
         let user = self.users.get(number);
-        let suggested =
-            |kind: usize| stage.number().is_none_or(|stage| self.kinds.is_suggested(kind, stage, tracker));
-        let (task, near) = user.first(phase, suggested, |id| {
+        let suggested = |kind: usize| {
+            stage.number().is_none_or(|stage| self.kinds.is_suggested(kind, stage, phase, tracker))
+        };
+        let (task, near) = user.first(phase, |kind, id| {
             let job = plan.cluster().job(id)?;
-            match phase {
-                Phase::Map => {
-                    plan.next_map(job, tracker, Locality::OffRack).map(|(task, near)| (task, Some(near)))
-                }
-                Phase::Reduce => plan.next_reduce(job, tracker).map(|task| (task, None)),
+            let is_bound = !suggested(kind);
+            if is_bound && !has_been_in_trouble(job) {
+                return None;
             }
+            let (task, near) = match phase {
+                Phase::Map => {
+                    let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
+                    (task, Some(near))
+                }
+                Phase::Reduce => (plan.next_reduce(job, tracker)?, None),
+            };
+            let tried = || job.task(task).is_some_and(|task| !task.attempts.is_empty());
+            (!is_bound || tried() || !job.blacklist.is_empty()).then_some((task, near))
         })?;
         let why = self.with_class(stage.why(near), task.job, stage.number().unwrap_or(1));
         Some((task, shares(why, user, phase)))
@@ -198,6 +206,12 @@ impl Coshh {
             None => why,
         }
     }
+}
+
+/// Whether a job may have tasks that cannot run where its class is suggested: because they came to nothing there, or
+/// their state lies elsewhere. These are not bound to the suggestion; they could wait for ever.
+fn has_been_in_trouble(job: &Job) -> bool {
+    !job.failures.is_empty() || !job.blacklist.is_empty() || job.preemption.pauses > 0
 }
 
 fn shares(why: Why, user: &User, phase: Phase) -> Why {
@@ -314,7 +328,7 @@ impl Scheduler for Coshh {
     }
 
     fn solved(&mut self, _now: Time, answer: &Numbers, _cluster: &Cluster) {
-        self.kinds.solved(answer);
+        self.kinds.solved(answer, &self.predictor);
     }
 
     fn rates(&self) -> Vec<Rate> {

@@ -1,12 +1,13 @@
 //! Fair completion: small jobs overtake large ones on reduce slots.
 //!
-//! Wang et al. (ICAC'13), algorithms 1 and 2. What a job has left is (`T_rs`, `R_left`): the seconds until its last map is
-//! done, and the bytes that are still to be reduced, compared in that order. A free reduce slot goes to the job with
-//! least left; a job that is short of reduce slots takes them from jobs with more left, by pausing. A paused reduce goes
-//! on where it was paused; after it has let more than D offers pass it migrates. One that has been put back to `slack_max`
-//! times its own length is not paused again.
-//! Differs from the paper: `T_rs` is `M_left / M_rate` (the printed formula has units of s²), and a reduce that has waited
-//! up to the bound goes first, so that the bound holds for those without a slot too; `literal = true` undoes both.
+//! Wang et al. (ICAC'13), algorithms 1 and 2. What a job has left is (`T_rs`, `R_left`): the seconds until its last
+//! map is done, and the bytes that are still to be reduced, compared in that order. A free reduce slot goes to the
+//! job with least left; a job that is short of reduce slots takes them from jobs with more left, by pausing. A paused
+//! reduce goes on where it was paused; after it has let more than D offers pass it migrates. One that has been put
+//! back to `slack_max` times its own length is not paused again.
+//! Differs from the paper: `T_rs` is `M_left / M_rate` (the printed formula has units of s²), and a reduce that has
+//! waited up to the bound goes first, so that the bound holds for those without a slot too; `literal = true` undoes
+//! both.
 //! Deliberately absent: map scheduling. Maps go to `fair`, whose parameters are here too.
 
 mod paused;

@@ -14,7 +14,7 @@ use mrcore::{
 use std::collections::BTreeMap;
 
 /// Kinds without jobs that nobody has seen for longest go beyond this many.
-const KINDS_MAX: usize = 1024;
+const KINDS_MAX: usize = 512;
 /// A kind counts for this many windows of arrivals after its last job.
 const WINDOWS: u64 = 3;
 
@@ -49,6 +49,8 @@ struct Solution {
     nodes: Vec<Node>,
     classes: [Classes; 2],
     ranks: [Vec<Rank>; 2],
+    /// Whether some node that a class is suggested for has slots of a phase.
+    able: [Vec<PerPhase<bool>>; 2],
     /// Where each node is in the lists.
     places: BTreeMap<TrackerId, usize>,
 }
@@ -177,7 +179,7 @@ impl Kinds {
     /// Whether what is known now would have given other classes: some kind is by more than the radius longer or shorter
     /// on some node than when it was classified.
     pub(super) fn check(&mut self, predictor: &Predictor) {
-        let Some(solution) = &self.solution else { return };
+        let Some(solution) = self.solution.as_ref().filter(|_| self.asked.is_none()) else { return };
         let drifted = |kind: &Kind| {
             let now = classes::features(&kind.times(&solution.nodes, predictor));
             now.iter().zip(&kind.as_classified).any(|(now, then)| (now - then).abs() > self.radius)
@@ -229,7 +231,7 @@ impl Kinds {
     }
 
     /// What came of it. If it went wrong the last classes stay, and what is in none may run anywhere.
-    pub(super) fn solved(&mut self, answer: &Numbers) {
+    pub(super) fn solved(&mut self, answer: &Numbers, predictor: &Predictor) {
         let Some((nodes, chosen)) = self.asked.take() else { return };
         let Some(classes) = classes::answer(answer, nodes.len()) else { return };
         self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
@@ -243,7 +245,18 @@ impl Kinds {
             }
         }
         let places = nodes.iter().enumerate().map(|(at, (node, _))| (*node, at)).collect();
-        self.solution = Some(Solution { nodes, classes, ranks, places });
+        let able = |parts: &Vec<f64>| {
+            let suggested = || nodes.iter().zip(parts).filter(|(_, part)| **part > NOTHING);
+            let has = |phase: Phase| suggested().any(|((_, slots), _)| slots[phase] > 0);
+            PerPhase { map: has(Phase::Map), reduce: has(Phase::Reduce) }
+        };
+        let able = [0, 1].map(|stage: usize| classes[stage].delta.iter().map(able).collect());
+        self.solution = Some(Solution { nodes, classes, ranks, able, places });
+        // Kinds that came meanwhile.
+        let late: Vec<usize> = self.all.iter().filter(|(_, kind)| kind.jobs > 0).map(|(at, _)| *at).collect();
+        for number in late.into_iter().filter(|number| chosen.binary_search(number).is_err()) {
+            self.stale |= !self.join(number, predictor);
+        }
     }
 
     /// A kind's class in a classification.
@@ -255,11 +268,14 @@ impl Kinds {
         self.all.get(&number)
     }
 
-    /// Whether a node is suggested for a kind. What is in no class yet may run anywhere, and a node that was not
-    /// asked about may run anything.
-    pub(super) fn is_suggested(&self, number: usize, stage: usize, node: TrackerId) -> bool {
+    /// Whether a node is suggested for a kind's tasks of a phase. What is in no class yet, or in one whose nodes have no
+    /// such slots, may run anywhere; and a node that was not asked about may run anything.
+    pub(super) fn is_suggested(&self, number: usize, stage: usize, phase: Phase, node: TrackerId) -> bool {
         let (Some(solution), Some(class)) = (&self.solution, self.class(number, stage)) else { return true };
         let Some(at) = solution.places.get(&node) else { return true };
+        if solution.able[stage].get(class).is_none_or(|able| !able[phase]) {
+            return true;
+        }
         solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > NOTHING)
     }
 

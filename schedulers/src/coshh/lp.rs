@@ -93,8 +93,9 @@ mod tests {
         assert!((got.lambda - 2.0).abs() < 1e-3, "{got:?}");
     }
 
-    /// For two classes there is a way by hand: nodes go to the first in the order of how much better they suit it, until it
-    /// has what a factor wants; the second has the rest. The greatest factor that leaves it enough, by halving.
+    /// For two classes there is a way by hand: nodes go to the first in the order of how much better they suit it,
+    /// until it has what a factor wants; the second has the rest. The greatest factor that leaves it enough, by
+    /// halving.
     fn by_hand(alpha: [f64; 2], mu: &[Vec<f64>]) -> f64 {
         let mut order: Vec<usize> = (0..mu[0].len()).collect();
         order.sort_by(|a, b| (mu[1][*a] / mu[0][*a]).total_cmp(&(mu[1][*b] / mu[0][*b])));

@@ -200,16 +200,11 @@ impl Users {
 }
 
 impl User {
-    /// Its waiting jobs of some kinds: the first of each kind that `take` makes something of, and of these the first.
-    pub(super) fn first<T>(
-        &self,
-        phase: Phase,
-        may: impl Fn(usize) -> bool,
-        take: impl Fn(JobId) -> Option<T>,
-    ) -> Option<T> {
-        let kinds = self.waiting[phase].iter().filter(|(kind, _)| may(**kind));
-        let firsts = kinds
-            .filter_map(|(_, line)| line.iter().find_map(|place| take(place.1).map(|taken| (*place, taken))));
+    /// Its waiting jobs: the first of each kind that `take` makes something of, and of these the first.
+    pub(super) fn first<T>(&self, phase: Phase, take: impl Fn(usize, JobId) -> Option<T>) -> Option<T> {
+        let firsts = self.waiting[phase].iter().filter_map(|(kind, line)| {
+            line.iter().find_map(|place| take(*kind, place.1).map(|taken| (*place, taken)))
+        });
         firsts.min_by_key(|(place, _)| *place).map(|(_, taken)| taken)
     }
 

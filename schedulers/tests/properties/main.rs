@@ -144,3 +144,19 @@ fn a_shadow_has_no_effect_and_agrees_with_its_like() {
         }
     }
 }
+
+/// With these, slots are left free on purpose; but nothing is refused, and every job ends.
+#[test]
+fn what_leaves_slots_free_on_purpose_starves_nobody() {
+    let variants =
+        [("coshh", "coshh.literal", "true"), ("fcs", "fcs.skips", "60"), ("fcs", "fcs.literal", "true")];
+    for (spec, key, value) in variants {
+        let mut params: Params = TUNED.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        params.insert(key.into(), value.into());
+        for seed in seeds(6) {
+            let params = params.clone();
+            let life = play(seed, Rc::new(move |_| mind(make(spec, &params).unwrap())));
+            assert_eq!(life.refusals, 0, "{spec}, {key} = {value}: seed {seed} has refused decisions");
+        }
+    }
+}

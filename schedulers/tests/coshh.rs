@@ -1,0 +1,137 @@
+//! What `coshh` learns of nodes, and where it would have replicas.
+
+use fermata_schedulers::{Params, make};
+use mrcore::{
+    Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Time, Why,
+    fact::Entry,
+    ids::{Incarnation, JobId, RequestId, TaskId, TrackerId},
+    job::{JobOutcome, JobSpec, Priority, Split},
+    task::AttemptResult,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+const FAST: TrackerId = TrackerId(0);
+const SLOW: TrackerId = TrackerId(1);
+
+fn at(seconds: u64) -> Time {
+    Time(seconds * 1_000_000)
+}
+
+fn take(mind: &mut JobTracker, seconds: u64, fact: Fact) {
+    mind.replay(&Entry { at: at(seconds), fact }).unwrap();
+}
+
+fn submit(mind: &mut JobTracker, seconds: u64, job: JobId, user: &str, source: &str) {
+    let split = |_| Split { source: source.into(), start: 0, end: 100, divisible: true, hosts: Vec::new() };
+    let spec = JobSpec {
+        name: String::new(),
+        user: user.into(),
+        queue: "default".into(),
+        priority: Priority::Normal,
+        program: "p".into(),
+        splits: (0..8).map(split).collect(),
+        reduces: 0,
+        output: String::new(),
+        slow_start: 0.0,
+        speculation: false,
+        attempts_max: 4,
+        conf: BTreeMap::new(),
+    };
+    take(
+        mind,
+        seconds,
+        Fact::JobSubmitted { job, request: RequestId(u128::from(job.0)), spec: Arc::new(spec) },
+    );
+}
+
+/// Two nodes, and a job of each of two users that has been run: four maps on each node.
+fn history() -> JobTracker {
+    let params = Params::from([("coshh.arrival_window".to_owned(), "1000000s".to_owned())]);
+    let mut mind = JobTracker::new(Config::default(), make("coshh", &params).unwrap());
+    for tracker in [FAST, SLOW] {
+        take(
+            &mut mind,
+            0,
+            Fact::TrackerJoined {
+                tracker,
+                name: format!("t{}", tracker.0),
+                incarnation: Incarnation(1),
+                host: format!("h{}", tracker.0),
+                rack: "r".into(),
+                shuffle_addr: "s".into(),
+                logs_addr: "l".into(),
+                slots: PerPhase { map: 8, reduce: 0 },
+            },
+        );
+    }
+    // Seconds on the fast and on the slow node: the paper's rates, [[9, 5], [2, 1]].
+    for (job, user, times) in [(JobId(1), "ann", [10, 18]), (JobId(2), "bob", [45, 90])] {
+        submit(&mut mind, 0, job, user, &format!("/{user}"));
+        for index in 0..8 {
+            let attempt = TaskId { job, phase: Phase::Map, index }.attempt(0);
+            let tracker = [FAST, SLOW][index as usize % 2];
+            let (speculative, from, why) = (false, None, Why::default());
+            take(&mut mind, 0, Fact::AttemptLaunched { attempt, tracker, speculative, from, why });
+        }
+        for node in 0..2 {
+            for index in (node..8).step_by(2) {
+                let attempt = TaskId { job, phase: Phase::Map, index }.attempt(0);
+                let result = AttemptResult::default();
+                take(&mut mind, times[node as usize], Fact::AttemptSucceeded { attempt, result });
+            }
+        }
+        take(&mut mind, 100, Fact::JobCommitting { job });
+        take(&mut mind, 100, Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
+    }
+    mind
+}
+
+/// The process begins, and what is to be computed is.
+fn start(mind: &mut JobTracker) -> u32 {
+    let (mut out, mut computed) = (Vec::new(), 0);
+    mind.handle(at(200), Event::Start, &mut out);
+    while let Some(effect) = out.pop() {
+        if let Effect::Compute { number, problem } = effect {
+            assert_eq!(problem.solve(), problem.solve());
+            mind.handle(at(200), Event::Computed { number, answer: problem.solve() }, &mut out);
+            computed += 1;
+        }
+    }
+    computed
+}
+
+#[test]
+fn nodes_rates_are_learned() {
+    let mind = history();
+    let rates = mind.rates();
+    assert_eq!(rates.iter().map(|rate| rate.tracker).collect::<Vec<_>>(), [FAST, SLOW]);
+    let ratio = rates[0].speed.map / rates[1].speed.map;
+    assert!((1.6..2.2).contains(&ratio), "1.8 for the one, 2 for the other: {ratio}");
+    assert!(rates.iter().all(|rate| rate.samples.map > 0 && rate.samples.reduce == 0), "{rates:?}");
+}
+
+#[test]
+fn replicas_lie_where_the_class_is_suggested() {
+    let mut mind = history();
+    submit(&mut mind, 150, JobId(3), "bob", "/bob");
+    assert!(mind.placement("/bob").is_empty(), "nothing has been computed");
+    assert_eq!(start(&mut mind), 1);
+    // As in the paper's example: the fast node whole and half of the slow one for bob, the other half for ann.
+    assert_eq!(mind.placement("/bob"), [FAST, SLOW]);
+    assert_eq!(mind.placement("/ann"), [SLOW]);
+    assert!(mind.placement("/nobody").is_empty());
+}
+
+#[test]
+fn an_answer_that_went_wrong_changes_nothing() {
+    let mut mind = history();
+    let mut out = Vec::new();
+    mind.handle(at(200), Event::Start, &mut out);
+    let computed = out.iter().find_map(|effect| match effect {
+        Effect::Compute { number, .. } => Some(*number),
+        _ => None,
+    });
+    let answer = mrcore::compute::Numbers::default();
+    mind.handle(at(200), Event::Computed { number: computed.unwrap(), answer }, &mut out);
+    assert!(mind.placement("/ann").is_empty());
+}
