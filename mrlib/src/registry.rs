@@ -13,15 +13,18 @@ pub struct Builtin {
     pub make: fn(&Conf) -> Result<Job, TaskError>,
 }
 
-const STREAMING: Builtin = Builtin {
-    name: "streaming",
+/// The program that runs other people's.
+pub const STREAMING: &str = "streaming";
+
+const STREAMS: Builtin = Builtin {
+    name: STREAMING,
     about: "any executable as mapper, combiner and reducer",
     make: streaming::job,
 };
 
 /// All of them.
 pub fn builtins() -> impl Iterator<Item = &'static Builtin> {
-    programs::ALL.iter().chain([&STREAMING])
+    programs::ALL.iter().chain([&STREAMS])
 }
 
 /// The program of this name.

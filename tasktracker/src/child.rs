@@ -1,7 +1,7 @@
 //! The life of an attempt: its files fetched, a process found for it, what that says and how it ends.
 //!
 //! One task an attempt, told straight through. What holds: an attempt's ending is reported after its process
-//! group is dead and its folders are gone; the error is the real one: the task's own words, else how its process
+//! group is dead, or has nothing more to do with it, and its folders are gone; the error is the real one: the task's own words, else how its process
 //! ended, with the last lines of its stderr.
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     talk::{Outcome, Talk},
 };
 use mrlib::{segment::Index, task::limits::short_failure};
-use proto::mr::{Progress, Recall, TaskResult, TaskSpec, TaskStart, ToTask};
+use proto::mr::{Progress, Recall, TaskResult, TaskSpec, TaskStart, ToTask, program};
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -113,7 +113,7 @@ impl Nursery {
         };
         let fresh = match &files.executable {
             Some(program) => self.pool.start(program).await,
-            None => self.pool.take().await,
+            None => self.pool.take(attempt.job).await,
         };
         let fresh = match fresh {
             Ok(fresh) => fresh,
@@ -132,6 +132,7 @@ impl Nursery {
             memory_bytes: self.memory_bytes,
             map_output: outputs.first().map(text).unwrap_or_default(),
             other_map_outputs: outputs.iter().skip(1).map(text).collect(),
+            stay: may_stay(&spec),
             spec: Some(spec),
         };
         let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
@@ -181,7 +182,7 @@ impl Nursery {
         let (disks, held, retention) = (self.disks.clone(), self.held.clone(), self.retention.clone());
         let log_max = self.log_max;
         let makes_output = talk.makes_output();
-        let outcome = talk.outcome();
+        let (outcome, waiting) = talk.outcome();
         let concluding = tokio::task::spawn_blocking(move || {
             let (ending, output) = match outcome {
                 Outcome::Done(result) => succeed(result, makes_output, &work),
@@ -197,12 +198,22 @@ impl Nursery {
             retention.add(attempt, &disks);
             ending
         });
+        if let Some(waiting) = waiting {
+            self.pool.keep(attempt.job, waiting);
+        }
         concluding.await.unwrap_or_else(|error| Ending::Failed(format!("a bug of the tracker: {error}")))
     }
 }
 
 fn makes_output(attempt: Attempt, spec: &TaskSpec) -> bool {
     attempt.phase == Phase::Map && spec.reduces > 0
+}
+
+/// Whether a process may serve one attempt of the job after another. A program of ours leaves nothing behind when it
+/// is done; anybody else's may: a process that it started, a static.
+fn may_stay(spec: &TaskSpec) -> bool {
+    let program = spec.program.as_ref().and_then(|program| program.kind.as_ref());
+    matches!(program, Some(program::Kind::Builtin(name)) if name != mrlib::registry::STREAMING)
 }
 
 /// Map output is wherever there is a good one: the task takes the first disk that has room for it.

@@ -4,7 +4,7 @@
 //! JobTracker ◄─► link ◄─► driver ◄─► agent             pure: orders in, reports out
 //!                           │
 //!                         child ─ fetch                 one task an attempt
-//!                           │  └─ pool ─ process        warm processes; start, kill, reap
+//!                           │  └─ pool ─ process        warm processes, new and kept; start, kill, reap
 //!                         talk             └─ warden    memory, logs, escaped processes
 //!                           │
 //!                       umbilical ◄─► task processes
@@ -13,7 +13,8 @@
 //! mrctl logs ◄── logs
 //! ```
 //!
-//! What holds: an attempt touches only its own folders; its end is reported when its process group is dead;
+//! What holds: an attempt touches only its own folders; its end is reported when its process group is dead,
+//! or waits for another attempt of the job;
 //! killing the tracker kills its tasks and all they have started; nothing runs that the JobTracker has not ordered;
 //! nothing a task says ends more than its attempt. Deliberately absent: any opinion on what should run.
 
@@ -26,6 +27,7 @@ mod fetch;
 mod held;
 pub mod ids;
 mod keeper;
+mod kept;
 mod link;
 mod logs;
 mod pool;
@@ -134,6 +136,7 @@ impl TaskTracker {
             tokio::spawn(driver.run(events, from_link)),
             tokio::spawn(link.run()),
             tokio::spawn(pool.clone().fill()),
+            tokio::spawn(pool.clone().expire()),
         ];
         tracing::info!(node = who.name, shuffle = who.shuffle_addr, logs = who.logs_addr, "tracking tasks");
         let alarm = Mutex::new(alarms);

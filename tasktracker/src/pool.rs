@@ -1,10 +1,13 @@
-//! Idle task processes, kept warm so that a small task starts in milliseconds. One runs one attempt, then ends.
+//! Idle task processes, kept warm so that a small task starts in milliseconds: new ones for any job, and ones that
+//! have done an attempt for another of the same job (`kept`).
 //!
 //! Refilled one at a time, behind the backs of running attempts. A pool that cannot be filled harms nobody:
 //! attempts then start processes of their own, and meet the error themselves.
 
 use crate::{
     disks::{DiskError, Disks},
+    ids::Job,
+    kept::{Kept, Waiting},
     process::{Process, Said, Spawner, Start},
 };
 use parking_lot::Mutex;
@@ -71,6 +74,7 @@ pub(crate) struct Pool {
     program: PathBuf,
     size: usize,
     idle: Mutex<VecDeque<Fresh>>,
+    kept: Kept,
     wanted: Notify,
     number: AtomicU64,
 }
@@ -78,12 +82,15 @@ pub(crate) struct Pool {
 impl Pool {
     /// Empty; `fill` fills it.
     pub(crate) fn new(disks: Arc<Disks>, spawner: Spawner, program: PathBuf, size: usize) -> Self {
-        let (idle, wanted, number) = (Mutex::default(), Notify::new(), AtomicU64::new(0));
-        Self { disks, spawner, program, size, idle, wanted, number }
+        let (idle, kept) = (Mutex::default(), Kept::default());
+        Self { disks, spawner, program, size, idle, kept, wanted: Notify::new(), number: AtomicU64::new(0) }
     }
 
-    /// A process of the built-in programs: an idle one, or a new one.
-    pub(crate) async fn take(&self) -> Result<Fresh, StartError> {
+    /// A process of the built-in programs: one that has worked for the job, an idle one, or a new one.
+    pub(crate) async fn take(&self, job: Job) -> Result<Fresh, StartError> {
+        if let Some(waiting) = self.kept.take(job) {
+            return self.furnish(waiting);
+        }
         loop {
             let Some(mut fresh) = self.idle.lock().pop_front() else { break };
             self.wanted.notify_one();
@@ -95,11 +102,31 @@ impl Pool {
         self.start(&self.program).await
     }
 
-    /// A new process of this program.
-    pub(crate) async fn start(&self, program: &Path) -> Result<Fresh, StartError> {
+    /// Keeps a process for the job's next attempt.
+    pub(crate) fn keep(&self, job: Job, waiting: Waiting) {
+        self.kept.put(job, waiting);
+    }
+
+    /// A new folder for a process that had another before.
+    fn furnish(&self, waiting: Waiting) -> Result<Fresh, StartError> {
+        let Waiting { process, to_task } = waiting;
+        let (disk, folder) = self.room()?;
+        if let Err(source) = self.spawner.print_into(&process.handle, &folder) {
+            std::fs::remove_dir_all(&folder).ok();
+            return Err(StartError::Spawn { program: self.program.clone(), source });
+        }
+        Ok(Fresh { process, to_task: Some(to_task), disk, folder })
+    }
+
+    fn room(&self) -> Result<(usize, PathBuf), DiskError> {
         let disk = self.disks.choose()?;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let folder = self.disks.make_warm(disk, number)?;
+        Ok((disk, self.disks.make_warm(disk, number)?))
+    }
+
+    /// A new process of this program.
+    pub(crate) async fn start(&self, program: &Path) -> Result<Fresh, StartError> {
+        let (disk, folder) = self.room()?;
         let start = Start { program: program.into(), folder: folder.clone() };
         match self.spawner.spawn(start).await {
             Ok(process) => Ok(Fresh { process, to_task: None, disk, folder }),
@@ -112,6 +139,7 @@ impl Pool {
 
     /// Ends the idle ones.
     pub(crate) fn empty(&self) {
+        self.kept.clear();
         for fresh in self.idle.lock().drain(..) {
             fresh.discard();
         }
@@ -120,6 +148,11 @@ impl Pool {
     /// How many are idle.
     pub(crate) fn idle(&self) -> usize {
         self.idle.lock().len()
+    }
+
+    /// Ends processes that have waited too long for their job, until dropped.
+    pub(crate) async fn expire(self: Arc<Self>) {
+        self.kept.expire().await;
     }
 
     /// Keeps the pool full until dropped.
@@ -161,8 +194,7 @@ impl Pool {
 
 impl Fresh {
     fn alive(&mut self) -> bool {
-        matches!(self.process.ended.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Empty))
-            && self.process.said.is_empty()
+        self.process.alive() && self.process.said.is_empty()
     }
 
     /// Ends it and removes its folder. It has no attempt yet, so it has nothing to write there.

@@ -126,6 +126,14 @@ impl Handle {
     }
 }
 
+impl Process {
+    /// Whether it has neither ended nor been condemned.
+    pub(crate) fn alive(&mut self) -> bool {
+        matches!(self.ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+            && self.handle.sentence().is_none()
+    }
+}
+
 impl Drop for Process {
     /// A process that nobody listens to any more has no reason to live.
     fn drop(&mut self) {
@@ -264,6 +272,17 @@ impl Spawner {
         self.living.table.lock().all.get_mut(&pid)?.said.take()
     }
 
+    /// A process prints into new files in this folder from now on. It opens them itself, when it is told to begin.
+    pub(crate) fn print_into(&self, handle: &Handle, folder: &Path) -> io::Result<()> {
+        let logs = make_logs(folder)?;
+        if let Some(entry) = self.living.table.lock().all.get_mut(&handle.pid.as_raw_nonzero().get())
+            && entry.watched.handle.number == handle.number
+        {
+            entry.watched.logs = logs;
+        }
+        Ok(())
+    }
+
     /// Kills all.
     pub(crate) fn kill_all(&self) {
         for one in self.living.watched() {
@@ -283,8 +302,7 @@ fn spawn(
     living: &Arc<Living>,
     waiter_stack: usize,
 ) -> io::Result<Process> {
-    let log = |name: &str| File::create(start.folder.join(name));
-    let logs = Arc::new([log("stdout")?, log("stderr")?]);
+    let logs = make_logs(&start.folder)?;
     let mut command = command(start, surroundings);
     command.stdout(logs[0].try_clone()?).stderr(logs[1].try_clone()?);
     let (say, said) = mpsc::channel(SAID_MAX);
@@ -315,6 +333,11 @@ fn spawn(
         return Err(error);
     }
     Ok(Process { handle, said, ended })
+}
+
+fn make_logs(folder: &Path) -> io::Result<Arc<[File; 2]>> {
+    let log = |name: &str| File::create(folder.join(name));
+    Ok(Arc::new([log("stdout")?, log("stderr")?]))
 }
 
 /// Waits for the leader's end, kills what is left of its group, and only then reaps it.

@@ -7,6 +7,7 @@ use crate::{
     agent::{ENDED_BYTES, Event, MapNews},
     child::{Command, Commands},
     ids::{Attempt, Phase},
+    kept::Waiting,
     pool::HELLO,
     process::{Process, Said},
 };
@@ -43,13 +44,17 @@ pub(crate) enum Outcome {
     Stopped(String),
 }
 
-/// The talk with one process, until it is gone and has been heard out.
+/// The talk with one process about one attempt, until it is gone and has been heard out, or waits for another.
 #[derive(Debug)]
 pub(crate) struct Talk {
     events: mpsc::Sender<Event>,
     attempt: Attempt,
     start: Option<TaskStart>,
     makes_output: bool,
+    /// The process was told to wait for another attempt when it is done.
+    stays: bool,
+    /// It waits.
+    waits: bool,
     /// As far as it is known here.
     maps: u32,
     process: Process,
@@ -83,6 +88,8 @@ impl Talk {
             events,
             attempt,
             makes_output: !start.map_output.is_empty(),
+            stays: start.stay,
+            waits: false,
             maps,
             start: Some(start),
             process,
@@ -102,12 +109,12 @@ impl Talk {
         self.makes_output
     }
 
-    /// Talks until the process is gone.
+    /// Talks until the process is gone, or waits for another attempt.
     pub(crate) async fn run(&mut self, commands: &mut Commands) {
         if self.to_task.is_some() && self.broken.is_none() {
             self.begin().await;
         }
-        while self.status.is_none() || !self.hung_up {
+        while !self.waits && (self.status.is_none() || !self.hung_up) {
             let until = self.limit.as_ref().map(|(until, _)| *until);
             let patience = async {
                 match until {
@@ -197,7 +204,11 @@ impl Talk {
             Some(from_task::Kind::Failed(words)) => {
                 self.last_word(from_task::Kind::Failed(short_failure(words)));
             }
-            Some(from_task::Kind::Hello(_)) | None => {}
+            Some(from_task::Kind::Hello(_)) => {
+                let well = matches!(self.word, Some(from_task::Kind::Done(_)));
+                self.waits = self.stays && well && self.stopped.is_none() && self.broken.is_none();
+            }
+            None => {}
         }
     }
 
@@ -262,16 +273,19 @@ impl Talk {
         self.process.handle.kill();
     }
 
-    /// What it came to.
-    pub(crate) fn outcome(mut self) -> Outcome {
-        let broken = self.broken.take().or_else(|| self.process.handle.sentence());
-        match (self.word.take(), self.stopped.take(), broken) {
+    /// What it came to, and the process if it waits for another attempt.
+    pub(crate) fn outcome(self) -> (Outcome, Option<Waiting>) {
+        let broken = self.broken.or_else(|| self.process.handle.sentence());
+        let outcome = match (self.word, self.stopped, broken) {
             (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
             (_, Some(why), _) => Outcome::Stopped(why),
             (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(words),
             (_, _, Some(how)) => Outcome::Broken(how),
             _ => Outcome::Ended(self.status.unwrap_or_default()),
-        }
+        };
+        let process = self.process;
+        let waiting = self.to_task.filter(|_| self.waits).map(|to_task| Waiting { process, to_task });
+        (outcome, waiting)
     }
 }
 

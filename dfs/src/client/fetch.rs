@@ -1,7 +1,9 @@
-//! Fetches parts of blocks on a thread of its own, verified, a few packets ahead of the consumer.
+//! Fetches parts of blocks on a thread of its own, a few packets ahead of the consumer.
 //!
-//! Invariant: no byte is handed out before its chunk's checksum has been checked. The first failure ends the
-//! run, after everything good before it; what to do about it is the reader's business.
+//! Invariant: no byte leaves a run before its chunk's checksum has been checked. Whoever has time checks: a consumer
+//! that waits for the next packet does it itself, and the thread goes on receiving; for one that is behind, the
+//! thread does. The first failure ends the run, after everything good before it; what to do about it is the reader's
+//! business.
 
 use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
 use super::local::{self, LocalBlock};
@@ -38,13 +40,47 @@ pub(super) struct Failure {
     pub(super) damaged: bool,
 }
 
+impl Failure {
+    fn of(part: &Part, bad: &Bad) -> Self {
+        let (reason, damaged) = bad.judge();
+        Self { block: part.block.clone(), node: part.node.clone(), reason, damaged }
+    }
+}
+
 /// Bytes and their place in the file. They may begin before and end after what was asked, at chunk boundaries.
 pub(super) type Item = Result<(u64, Bytes), Failure>;
 
+/// Bytes of a part, and its checksums from there on if they are not checked yet.
+struct Packet {
+    part: Arc<Part>,
+    /// In the block.
+    offset: u64,
+    bytes: Bytes,
+    unchecked: Option<Vec<u32>>,
+}
+
+impl Packet {
+    fn check(self) -> Item {
+        if let Some(sums) = &self.unchecked
+            && let Err(error) = checksum::verify(&self.bytes, self.offset, sums)
+        {
+            return Err(Failure::of(&self.part, &Bad::Sum(error)));
+        }
+        Ok((self.part.block.offset + self.offset, self.bytes))
+    }
+}
+
 /// A thread at work. Dropped, it is hung up.
 pub(super) struct Run {
-    pub(super) items: mpsc::Receiver<Item>,
+    items: mpsc::Receiver<Result<Packet, Failure>>,
     hangup: Hangup,
+}
+
+impl Run {
+    /// What comes next, checked. Nothing after the last part, or after a failure.
+    pub(super) async fn next(&mut self) -> Option<Item> {
+        Some(self.items.recv().await?.and_then(Packet::check))
+    }
 }
 
 impl Drop for Run {
@@ -70,7 +106,7 @@ pub(super) fn start(client: &Client, parts: Vec<Part>) -> Result<Run, ClientErro
 }
 
 struct Fetcher {
-    items: mpsc::Sender<Item>,
+    items: mpsc::Sender<Result<Packet, Failure>>,
     hangup: Hangup,
     timeouts: Timeouts,
     short_circuit: bool,
@@ -110,7 +146,7 @@ impl Bad {
 
 impl Fetcher {
     fn run(&self, parts: Vec<Part>) {
-        for part in parts {
+        for part in parts.into_iter().map(Arc::new) {
             let local = if self.short_circuit { local::open_if_local(&part.block, &part.node) } else { None };
             let fetched = match local {
                 Some(local) => self.read_map(&part, local),
@@ -120,32 +156,35 @@ impl Fetcher {
             if self.hangup.is_gone() || matches!(bad, Bad::Unwanted) {
                 return;
             }
-            let (reason, damaged) = bad.judge();
-            let failure = Failure { block: part.block, node: part.node, reason, damaged };
             // A consumer that is gone does not want to know.
-            let _ = self.items.blocking_send(Err(failure));
+            let _ = self.items.blocking_send(Err(Failure::of(&part, &bad)));
             return;
         }
     }
 
-    fn hand_out(&self, part: &Part, offset: u64, bytes: Bytes) -> Result<(), Bad> {
-        self.items.blocking_send(Ok((part.block.offset + offset, bytes))).map_err(|_| Bad::Unwanted)
+    fn hand_out(&self, packet: Packet) -> Result<(), Bad> {
+        self.items.blocking_send(Ok(packet)).map_err(|_| Bad::Unwanted)
     }
 
-    fn read_map(&self, part: &Part, local: LocalBlock) -> Result<(), Bad> {
+    fn consumer_waits(&self) -> bool {
+        self.items.capacity() == self.items.max_capacity()
+    }
+
+    fn read_map(&self, part: &Arc<Part>, local: LocalBlock) -> Result<(), Bad> {
         let local = Arc::new(local);
         let whole = Bytes::from_owner(Mapped(local.clone()));
         let mut at = part.from;
         while at < part.to {
             let end = (at + 1).next_multiple_of(PACKET_BYTES as u64).min(part.to);
             local.verify(at..end).map_err(Bad::Sum)?;
-            self.hand_out(part, at, whole.slice(at as usize..end as usize))?;
+            let bytes = whole.slice(at as usize..end as usize);
+            self.hand_out(Packet { part: part.clone(), offset: at, bytes, unchecked: None })?;
             at = end;
         }
         Ok(())
     }
 
-    fn read_node(&self, part: &Part) -> Result<(), Bad> {
+    fn read_node(&self, part: &Arc<Part>) -> Result<(), Bad> {
         let chunk = CHUNK_BYTES as u64;
         let from = part.from / chunk * chunk;
         let to = part.to.checked_next_multiple_of(chunk).unwrap_or(u64::MAX).min(part.block.length);
@@ -159,7 +198,7 @@ impl Fetcher {
     }
 
     /// One request: bytes `from..to`, at chunk boundaries or the end of the block.
-    fn read_range(&self, part: &Part, from: u64, to: u64) -> Result<(), Bad> {
+    fn read_range(&self, part: &Arc<Part>, from: u64, to: u64) -> Result<(), Bad> {
         let (mut stream, sums) = self.ask(part, from, to)?;
         let mut sums = sums.chunks(PACKET_BYTES / CHUNK_BYTES);
         let mut at = from;
@@ -167,9 +206,15 @@ impl Fetcher {
             let length = (to - at).min(PACKET_BYTES as u64) as usize;
             let mut buffer = self.buffers.take_full();
             stream.read_exact(&mut buffer[..length])?;
-            checksum::verify(&buffer[..length], at, sums.next().unwrap_or(&[])).map_err(Bad::Sum)?;
-            let pooled = Pooled { buffer, length, home: self.buffers.clone() };
-            self.hand_out(part, at, Bytes::from_owner(pooled))?;
+            let sums = sums.next().unwrap_or(&[]);
+            let unchecked = if self.consumer_waits() {
+                Some(sums.to_vec())
+            } else {
+                checksum::verify(&buffer[..length], at, sums).map_err(Bad::Sum)?;
+                None
+            };
+            let bytes = Bytes::from_owner(Pooled { buffer, length, home: self.buffers.clone() });
+            self.hand_out(Packet { part: part.clone(), offset: at, bytes, unchecked })?;
             at += length as u64;
         }
         self.hangup.release();

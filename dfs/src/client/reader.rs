@@ -175,7 +175,7 @@ impl Cursor {
                     Err(error) => return Err(error),
                 },
             };
-            match run.items.recv().await {
+            match run.next().await {
                 Some(Ok((offset, bytes))) => {
                     let skip = self.at.saturating_sub(offset) as usize;
                     let left = (self.end - self.at).min(usize::MAX as u64) as usize;

@@ -1,4 +1,4 @@
-//! The `mrtask` process: runs one attempt of a built-in program for a tracker.
+//! The `mrtask` process: runs attempts of a built-in program for a tracker.
 
 use mrlib::{registry, task};
 use proto::mr::program;

@@ -14,11 +14,42 @@ use dfs::{
     path::DfsPath,
 };
 use proto::mr::{TaskSpec, TaskStart};
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Runs the client; the heavy work is on blocking threads.
 const RUNTIME_THREADS: usize = 1;
+
+/// The way to the file system, of all attempts of this process: they are of one job. Made when first used: a task
+/// that needs no file never asks.
+#[derive(Default)]
+pub(super) struct Dfs {
+    made: OnceLock<(Client, Runtime)>,
+}
+
+impl Dfs {
+    fn reach(&self, spec: &TaskSpec) -> Result<(Client, Handle), TaskError> {
+        if self.made.get().is_none() {
+            let runtime = Builder::new_multi_thread()
+                .worker_threads(RUNTIME_THREADS)
+                .enable_all()
+                .build()
+                .map_err(TaskError::io("start the client's threads"))?;
+            let mut options = ClientOptions::new(&spec.namenode, ClientConfig::default());
+            if !spec.user.is_empty() {
+                options.user.clone_from(&spec.user);
+            }
+            let client = runtime.block_on(Client::connect(options))?;
+            // One attempt at a time asks.
+            self.made.set((client, runtime)).ok();
+        }
+        let (client, runtime) = self.made.get().expect("just made");
+        Ok((client.clone(), runtime.handle().clone()))
+    }
+}
 
 /// Of one task.
 pub(super) struct ProcessIo {
@@ -26,43 +57,17 @@ pub(super) struct ProcessIo {
     spec: TaskSpec,
     scratch: Scratch,
     memory_bytes: u64,
-    /// Made when first used: a task that needs no file never asks.
-    dfs: Option<(Client, Runtime)>,
+    dfs: Arc<Dfs>,
 }
 
 impl ProcessIo {
-    pub(super) fn new(umbilical: Arc<Umbilical>, start: &TaskStart, spec: &TaskSpec) -> Self {
+    pub(super) fn new(umbilical: Arc<Umbilical>, start: &TaskStart, spec: &TaskSpec, dfs: Arc<Dfs>) -> Self {
         let mut dirs: Vec<PathBuf> = start.scratch_dirs.iter().map(PathBuf::from).collect();
         if dirs.is_empty() {
             dirs.push(PathBuf::from(&start.work_dir));
         }
         let memory_bytes = start.memory_bytes;
-        Self { umbilical, spec: spec.clone(), scratch: Scratch::new(dirs), memory_bytes, dfs: None }
-    }
-
-    fn dfs(&mut self) -> Result<(Client, Handle), TaskError> {
-        if self.dfs.is_none() {
-            let runtime = Builder::new_multi_thread()
-                .worker_threads(RUNTIME_THREADS)
-                .enable_all()
-                .build()
-                .map_err(TaskError::io("start the client's threads"))?;
-            let mut options = ClientOptions::new(&self.spec.namenode, ClientConfig::default());
-            if !self.spec.user.is_empty() {
-                options.user.clone_from(&self.spec.user);
-            }
-            let client = runtime.block_on(Client::connect(options))?;
-            self.dfs = Some((client, runtime));
-        }
-        let (client, runtime) = self.dfs.as_ref().expect("just made");
-        Ok((client.clone(), runtime.handle().clone()))
-    }
-}
-
-impl Drop for ProcessIo {
-    /// The process ends next, and the client's threads with it: they are not waited for.
-    fn drop(&mut self) {
-        std::mem::forget(self.dfs.take());
+        Self { umbilical, spec: spec.clone(), scratch: Scratch::new(dirs), memory_bytes, dfs }
     }
 }
 
@@ -93,7 +98,7 @@ impl TaskIo for ProcessIo {
 
     fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError> {
         let path = dfs_path(path)?;
-        let (client, runtime) = self.dfs()?;
+        let (client, runtime) = self.dfs.reach(&self.spec)?;
         Ok(Box::new(DfsFile::open(client, runtime, path)?))
     }
 
@@ -103,7 +108,7 @@ impl TaskIo for ProcessIo {
         } else {
             let folder = dfs_path(&self.spec.work_output)?;
             let replication = replication(&self.spec)?;
-            let (client, runtime) = self.dfs()?;
+            let (client, runtime) = self.dfs.reach(&self.spec)?;
             Target::Dfs { client, runtime, folder, replication }
         };
         Ok(Box::new(RecordWriter::new(format, PieceWriter::new(target))))

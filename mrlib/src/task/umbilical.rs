@@ -6,11 +6,14 @@ use crate::{
     error::TaskError,
     fetch::MapFeed,
 };
-use proto::mr::{self, FromTask, Recall, ToTask, from_task, to_task};
+use proto::mr::{self, FromTask, Recall, TaskStart, ToTask, from_task, to_task};
 use std::{
     io,
     os::unix::net::UnixStream,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,6 +27,8 @@ pub(super) struct Umbilical {
     stop: StopFlag,
     pulse: Pulse,
     feed: Arc<MapFeed>,
+    /// The last word has been said.
+    over: AtomicBool,
 }
 
 struct Latest {
@@ -32,12 +37,14 @@ struct Latest {
     sent: Instant,
 }
 
-/// What the tracker's end has come to.
-pub(super) enum Lost {
-    /// It was closed, or broke.
-    Tracker(io::Error),
+/// What listening has come to.
+pub(super) enum Heard {
+    /// The tracker's end was closed, or broke.
+    End(io::Error),
     /// It said what makes no sense.
-    Sense(TaskError),
+    Nonsense(TaskError),
+    /// Another attempt: this one is over.
+    Start(Box<TaskStart>),
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,6 +60,7 @@ impl Umbilical {
             stop: StopFlag::default(),
             pulse: Pulse::default(),
             feed: Arc::new(MapFeed::new(maps)),
+            over: AtomicBool::new(false),
         }
     }
 
@@ -100,22 +108,30 @@ impl Umbilical {
         self.send(from_task::Kind::Progress(progress))
     }
 
+    /// Whether the last word has been said.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
     pub(super) fn send(&self, kind: from_task::Kind) -> io::Result<()> {
+        if matches!(kind, from_task::Kind::Done(_) | from_task::Kind::Failed(_)) {
+            self.over.store(true, Ordering::Relaxed);
+        }
         write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })
     }
 
-    /// Reads until the tracker's end is closed.
-    pub(super) fn listen(&self, mut reader: UnixStream) -> Lost {
+    /// Reads until the tracker's end is closed, or another attempt begins.
+    pub(super) fn listen(&self, mut reader: UnixStream) -> Heard {
         loop {
             let heard = match read_frame::<ToTask>(&mut reader) {
                 Ok(Some(heard)) => heard,
-                Ok(None) => return Lost::Tracker(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) => return Lost::Tracker(error),
+                Ok(None) => return Heard::End(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => return Heard::End(error),
             };
             match heard.kind {
                 Some(to_task::Kind::MapEvents(news)) => {
                     if let Err(error) = self.feed.push(news) {
-                        return Lost::Sense(error);
+                        return Heard::Nonsense(error);
                     }
                 }
                 Some(to_task::Kind::Stop(stop)) => {
@@ -126,8 +142,9 @@ impl Umbilical {
                     }
                     self.feed.ring();
                 }
-                // A second start, or something of a newer tracker.
-                Some(to_task::Kind::Start(_)) | None => {}
+                Some(to_task::Kind::Start(start)) => return Heard::Start(start.into()),
+                // Something of a newer tracker.
+                None => {}
             }
         }
     }

@@ -5,6 +5,7 @@ mod daemon_process;
 mod jobtracker;
 mod limits;
 mod side_files;
+mod staying;
 mod tracker;
 
 use daemon::{Bytes, config::Config};

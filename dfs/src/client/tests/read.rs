@@ -200,7 +200,7 @@ async fn a_local_block_is_mapped_and_verified() {
     let reads = cluster.node(1).state.lock().reads;
     let mut fetched = Vec::new();
     let mut good = run("good.sock");
-    while let Some(Ok((offset, bytes))) = good.items.recv().await {
+    while let Some(Ok((offset, bytes))) = good.next().await {
         assert_eq!(offset as usize, 7 + fetched.len());
         fetched.extend_from_slice(&bytes);
     }
@@ -211,7 +211,7 @@ async fn a_local_block_is_mapped_and_verified() {
     assert_eq!(local.verify(1..2), Err(crate::checksum::ChecksumError::Mismatch(0)));
     local.verify(65_536..content.len() as u64).unwrap();
     let mut bad = run("good.sock");
-    assert!(matches!(bad.items.recv().await, Some(Err(failure)) if failure.damaged));
+    assert!(matches!(bad.next().await, Some(Err(failure)) if failure.damaged));
 }
 
 #[tokio::test]

@@ -59,11 +59,7 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
         limit: Some(Limit::AtLeast(LEAST)),
         wall_seconds: wall,
         daemon_cpu_seconds: usage.total(),
-        ..Figure::told(
-            format!("{TASKS} empty tasks, a process each"),
-            f64::from(TASKS) / wall.max(1e-9),
-            "tasks/s",
-        )
+        ..Figure::told(format!("{TASKS} empty tasks"), f64::from(TASKS) / wall.max(1e-9), "tasks/s")
     }];
     for kind in ["tasks", "tasktracker", "jobtracker", "namenode", "datanode"] {
         let seconds = usage.0.get(kind).copied().unwrap_or(0.0);

@@ -1,0 +1,73 @@
+//! Task processes between two attempts of one job: starting and ending a process is most of what a small task costs.
+//!
+//! Never of two jobs: what one left in memory is not another's affair. One that its job does not come back for soon
+//! is ended.
+
+use crate::{ids::Job, process::Process};
+use parking_lot::Mutex;
+use proto::mr::ToTask;
+use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
+
+/// A job whose slots are in use comes back within milliseconds.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+
+/// A process that waits for an attempt, and the way to it.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// Itself.
+    pub(crate) process: Process,
+    /// The way to it.
+    pub(crate) to_task: mpsc::UnboundedSender<ToTask>,
+}
+
+/// Those that wait, the longest first.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    line: Mutex<VecDeque<(Instant, Job, Waiting)>>,
+    came: Notify,
+}
+
+impl Kept {
+    /// Lets one wait for this job.
+    pub(crate) fn put(&self, job: Job, waiting: Waiting) {
+        self.line.lock().push_back((Instant::now(), job, waiting));
+        self.came.notify_one();
+    }
+
+    /// One that waits for this job: the last to come, whose memory is warmest.
+    pub(crate) fn take(&self, job: Job) -> Option<Waiting> {
+        let mut line = self.line.lock();
+        while let Some(at) = line.iter().rposition(|(_, of, _)| *of == job) {
+            let (.., mut waiting) = line.remove(at)?;
+            if waiting.process.alive() {
+                return Some(waiting);
+            }
+        }
+        None
+    }
+
+    /// Ends all.
+    pub(crate) fn clear(&self) {
+        self.line.lock().clear();
+    }
+
+    /// Ends those that have waited too long, until dropped.
+    pub(crate) async fn expire(&self) {
+        loop {
+            let oldest = self.line.lock().front().map(|(since, ..)| *since);
+            match oldest {
+                None => self.came.notified().await,
+                Some(since) => {
+                    tokio::time::sleep_until(since + KEPT_FOR).await;
+                    // Whoever is dropped is killed.
+                    self.line.lock().retain(|(since, ..)| since.elapsed() < KEPT_FOR);
+                }
+            }
+        }
+    }
+}

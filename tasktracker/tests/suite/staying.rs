@@ -1,0 +1,58 @@
+//! One process serves attempts of one job, one after another, and nobody can tell but by its number.
+
+use super::*;
+use proto::mr::attempt_report::Status as Said;
+
+/// A reduce of no maps, which needs no file system.
+fn reduce_of_nothing(attempt: &str) -> TaskSpec {
+    let input = Some(task_spec::Input::Partition(Partition { index: 0, maps: 0 }));
+    TaskSpec { input, ..spec(attempt, "") }
+}
+
+/// Runs it; its process, and its current folder.
+async fn process_of(world: &World, spec: TaskSpec) -> (u32, String) {
+    let attempt = spec.attempt.clone();
+    world.launch_spec(spec);
+    let end = world.jobtracker.end_of(&attempt).await;
+    assert!(matches!(end, Said::Succeeded(_)), "{end:?}");
+    let printed = world.log(&attempt, false, 0).await.unwrap();
+    let (pid, folder) = printed.split_once(' ').unwrap();
+    assert_eq!(world.log(&attempt, true, 0).await.unwrap(), format!("process {pid}\n"));
+    (pid.parse().unwrap(), folder.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_stays_for_its_job_and_for_no_other() {
+    let mut world = World::without_tracker(|_| {}).await;
+    world.start_tracker_of(&example("staying_task")).await;
+    let (first, _) = process_of(&world, reduce_of_nothing("job_1.r0.0")).await;
+    let (second, folder) = process_of(&world, reduce_of_nothing("job_1.r1.0")).await;
+    assert_eq!(second, first);
+    assert!(folder.ends_with("/jobs/job_1/work/job_1.r1.0"), "{folder}");
+    let (other, _) = process_of(&world, reduce_of_nothing("job_2.r0.0")).await;
+    assert_ne!(other, first);
+    until_true("the end of those nobody came back for", || is_dead(first) && is_dead(other)).await;
+    let left = files(&world.root().join("jobs"));
+    assert!(!left.iter().any(|path| path.contains("work/job")), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_did_not_do_well_or_runs_the_programs_of_others_does_not_stay() {
+    let mut world = World::without_tracker(|_| {}).await;
+    world.start_tracker_of(&example("staying_task")).await;
+    let mut bad = reduce_of_nothing("job_1.r0.0");
+    bad.conf.insert("panic".into(), String::new());
+    world.launch_spec(bad);
+    let failure = world.jobtracker.failure_of("job_1.r0.0").await;
+    assert!(failure.contains("as it was told"), "{failure}");
+    let failed = world.log("job_1.r0.0", false, 0).await.unwrap();
+    let (after, _) = process_of(&world, reduce_of_nothing("job_1.r1.0")).await;
+    assert!(!failed.starts_with(&format!("{after} ")), "{failed}");
+    let streaming = |attempt| {
+        let program = Program { kind: Some(program::Kind::Builtin("streaming".into())), files: vec![] };
+        TaskSpec { program: Some(program), ..reduce_of_nothing(attempt) }
+    };
+    let (first, _) = process_of(&world, streaming("job_2.r0.0")).await;
+    let (second, _) = process_of(&world, streaming("job_2.r1.0")).await;
+    assert_ne!(first, second);
+}
