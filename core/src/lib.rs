@@ -19,6 +19,8 @@ pub mod plan;
 mod reserve;
 pub mod scenario;
 pub mod scheduler;
+pub mod shadow;
+pub mod speed;
 pub mod task;
 pub mod time;
 pub mod tracker;

@@ -3,6 +3,7 @@
 use crate::{
     config::{Config, ConfigError},
     logging::LogFormat,
+    scheduler::found_in,
 };
 use std::{io, path::PathBuf, process::ExitCode};
 
@@ -29,10 +30,20 @@ pub struct DaemonArgs {
 impl DaemonArgs {
     /// The file's configuration, with `flags` laid over it and checked. None if it was only to be printed.
     pub fn load(&self, flags: impl FnOnce(&mut Config)) -> Result<Option<Config>, ConfigError> {
+        self.load_checked(flags, |_| Ok(()))
+    }
+
+    /// The same, with a `check` of what only this daemon knows; it, too, comes before anything is printed.
+    pub fn load_checked(
+        &self,
+        flags: impl FnOnce(&mut Config),
+        check: impl FnOnce(&Config) -> Result<(), ConfigError>,
+    ) -> Result<Option<Config>, ConfigError> {
         let mut config = Config::load(self.config.as_deref())?;
         config.cluster.insecure |= self.insecure;
         flags(&mut config);
         config.check()?;
+        check(&config).map_err(|error| found_in(error, self.config.as_deref()))?;
         if self.print_config {
             print!("{}", config.print());
             return Ok(None);

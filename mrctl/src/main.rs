@@ -65,10 +65,13 @@ enum Command {
     Kill(job::look::One),
     /// Take an attempt's slot back
     Preempt(job::preempt::Args),
+    Why(command::why::Args),
     /// Print a job's history, as JSON lines
     History(job::look::One),
     /// List the built-in programs
     Programs(job::look::Programs),
+    Schedulers(command::schedulers::Args),
+    Shadow(command::shadow::Args),
     /// List the nodes
     Nodes(command::nodes::Args),
     /// Empty a datanode so that it can be stopped
@@ -107,6 +110,9 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Logs(args) => job::look::logs(args, &cli.target).await,
         Command::Kill(args) => job::look::kill(args, &cli.target).await,
         Command::Preempt(args) => job::preempt::run(args, &cli.target).await,
+        Command::Why(args) => command::why::run(args, &cli.target).await,
+        Command::Schedulers(args) => command::schedulers::run(args, &cli.target).await,
+        Command::Shadow(args) => command::shadow::run(args, &cli.target).await,
         Command::History(args) => job::look::history(args, &cli.target).await,
         Command::Programs(args) => job::look::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
@@ -180,6 +186,12 @@ mod tests {
             "drain node1 --deadline 120s --json",
             "nodes --json",
             "preempt job_7.m3.0 --how split",
+            "up --scheduler chronos(fair) --shadow fifo",
+            "why job_7 --json",
+            "why job_7.m3",
+            "schedulers --json",
+            "shadow --last 5",
+            "nodes --rates",
             "chaos kill node1 --daemon datanode",
             "chaos restart namenode",
             "bench dfs --size 1GiB --only write,read --json",

@@ -13,6 +13,7 @@ pub mod line;
 pub mod params;
 pub mod shares;
 pub mod victims;
+pub mod words;
 
 pub use params::{BadParameter, Parameter, Params, Section};
 

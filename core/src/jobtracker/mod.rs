@@ -28,9 +28,11 @@ use crate::{
     event::{Effect, Event, Numbered, Order, Reply},
     fact::{Entry, Fact},
     ids::{AttemptId, JobId, RequestId, TrackerId},
-    phase::Phase,
+    phase::{PerPhase, Phase},
     reserve::Reservations,
     scheduler::{Cause, Scheduler},
+    shadow::Shadow,
+    speed::{Pace, Speeds},
     task::Recall,
     time::{Span, Time},
     why::Recent,
@@ -59,6 +61,7 @@ pub struct JobTracker {
     config: Config,
     cluster: Cluster,
     scheduler: Box<dyn Scheduler>,
+    shadow: Option<Shadow>,
     outboxes: BTreeMap<TrackerId, Outbox>,
     /// Trackers with orders that they have not been told.
     untold: BTreeSet<TrackerId>,
@@ -75,6 +78,7 @@ pub struct JobTracker {
     reserved: Reservations,
     refusals: u64,
     recent: Recent,
+    speeds: Speeds,
     /// The policy's computation that is under way, and how many there have been.
     computing: Option<u64>,
     computations: u64,
@@ -90,6 +94,7 @@ impl JobTracker {
             config,
             cluster: Cluster::default(),
             scheduler,
+            shadow: None,
             outboxes: BTreeMap::new(),
             untold: BTreeSet::new(),
             fetch_failures: BTreeMap::new(),
@@ -100,6 +105,7 @@ impl JobTracker {
             reserved: Reservations::default(),
             refusals: 0,
             recent: Recent::default(),
+            speeds: Speeds::default(),
             computing: None,
             computations: 0,
             last_tick: Time(0),
@@ -108,11 +114,23 @@ impl JobTracker {
         }
     }
 
+    /// The same with a second policy in the shadow of the first: see [`crate::shadow`].
+    #[must_use]
+    pub fn shadowed_by(self, scheduler: Box<dyn Scheduler>) -> Self {
+        Self { shadow: Some(Shadow::new(scheduler)), ..self }
+    }
+
+    /// The policy in the shadow, if there is one, and how it compares.
+    pub fn shadow(&self) -> Option<&Shadow> {
+        self.shadow.as_ref()
+    }
+
     /// Takes one entry of the journal, before the `Start` event.
     pub fn replay(&mut self, entry: &Entry) -> Result<(), Misfit> {
         self.cluster.apply(entry.at, &entry.fact)?;
-        self.scheduler.observe(entry.at, &entry.fact, &self.cluster);
+        self.show(entry.at, &entry.fact);
         self.recent.note(entry, self.config.events_kept);
+        self.speeds.note(entry, &self.cluster);
         Ok(())
     }
 
@@ -142,8 +160,15 @@ impl JobTracker {
     /// When to send a `Tick` if nothing else happens first.
     pub fn next_deadline(&self) -> Option<Time> {
         let policy = self.policy_tick().map(|every| self.last_policy_tick + every);
-        let next = self.last_tick + TICK;
-        Some(policy.map_or(next, |policy| policy.min(next)))
+        let shadow = self.shadow.as_ref().and_then(|shadow| shadow.next_tick(POLICY_TICK_MIN));
+        policy.into_iter().chain(shadow).chain([self.last_tick + TICK]).min()
+    }
+
+    fn show(&mut self, now: Time, fact: &Fact) {
+        self.scheduler.observe(now, fact, &self.cluster);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.observe(now, fact, &self.cluster);
+        }
     }
 
     fn policy_tick(&self) -> Option<Span> {
@@ -158,6 +183,11 @@ impl JobTracker {
     /// The policy's name.
     pub fn scheduler_name(&self) -> &str {
         self.scheduler.name()
+    }
+
+    /// How fast a tracker has been.
+    pub fn pace(&self, tracker: TrackerId) -> PerPhase<Pace> {
+        self.speeds.of(tracker)
     }
 
     /// The process began again: whatever was under way is taken up.
@@ -181,6 +211,7 @@ impl JobTracker {
             }
         }
         self.work_arrived = false;
+        self.shadow_round_if_wanted(now);
         self.compute(out);
         self.spread_news();
         while let Some(tracker) = self.untold.first().copied() {
@@ -191,7 +222,7 @@ impl JobTracker {
     /// The one place where something becomes a fact.
     fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
         self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
-        self.scheduler.observe(now, &fact, &self.cluster);
+        self.show(now, &fact);
         self.reserved.observe(&fact);
         match &fact {
             Fact::JobSubmitted { .. }
@@ -221,6 +252,7 @@ impl JobTracker {
         }
         let entry = Entry { at: now, fact };
         self.recent.note(&entry, self.config.events_kept);
+        self.speeds.note(&entry, &self.cluster);
         out.push(Effect::Append(entry));
     }
 

@@ -1,6 +1,6 @@
 //! Offers to the scheduler, and carrying out what it decides.
 
-use super::JobTracker;
+use super::{JobTracker, POLICY_TICK_MIN};
 use crate::{
     compute::Numbers,
     event::{Effect, Order},
@@ -9,6 +9,7 @@ use crate::{
     phase::Phase,
     plan::{Decision, Locality, Plan, Why},
     scheduler::{Cause, Round},
+    shadow::Shadow,
     time::Time,
 };
 use std::collections::BTreeSet;
@@ -56,7 +57,9 @@ impl JobTracker {
 
     /// Asks the scheduler, and carries out its plan.
     pub(super) fn round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
-        for decision in self.consult(now, cause) {
+        let decisions = self.consult(now, cause);
+        self.shadow_round(Round { now, cause }, &decisions);
+        for decision in decisions {
             match decision {
                 Decision::Assign { task, on, speculative, why } => {
                     self.launch(now, task, on, speculative, why, out);
@@ -81,14 +84,35 @@ impl JobTracker {
         }
     }
 
-    /// Sends a policy's long work on its way, one piece at a time.
+    /// Asks the shadow what the policy was just asked.
+    fn shadow_round(&mut self, round: Round, decisions: &[Decision]) {
+        if let Some(shadow) = &mut self.shadow {
+            let plan = Plan::new(&self.cluster, &self.config, &self.reserved, round.now);
+            shadow.round(round, plan, decisions);
+        }
+    }
+
+    /// A round of the shadow alone, if it is time for one or something came up for it.
+    pub(super) fn shadow_round_if_wanted(&mut self, now: Time) {
+        let Some(shadow) = &self.shadow else { return };
+        let is_due = shadow.next_tick(POLICY_TICK_MIN).is_some_and(|next| next <= now);
+        if is_due || shadow.wants_round() {
+            self.shadow_round(Round { now, cause: Cause::Tick }, &[]);
+        }
+    }
+
+    /// Sends long work of the policies on its way, one piece at a time of each.
     pub(super) fn compute(&mut self, out: &mut Vec<Effect>) {
-        if self.computing.is_none()
-            && let Some(problem) = self.scheduler.take_problem()
-        {
-            self.computations += 1;
-            self.computing = Some(self.computations);
-            out.push(Effect::Compute { number: self.computations, problem });
+        let policy = (&mut self.scheduler, &mut self.computing);
+        let shadow = self.shadow.as_mut().map(Shadow::computing);
+        for (scheduler, computing) in [Some(policy), shadow].into_iter().flatten() {
+            if computing.is_none()
+                && let Some(problem) = scheduler.take_problem()
+            {
+                self.computations += 1;
+                *computing = Some(self.computations);
+                out.push(Effect::Compute { number: self.computations, problem });
+            }
         }
     }
 
@@ -97,6 +121,10 @@ impl JobTracker {
         if self.computing.take_if(|waited| *waited == number).is_some() {
             self.scheduler.solved(now, answer, &self.cluster);
             self.work_arrived = true;
+        } else if let Some((shadow, computing)) = self.shadow.as_mut().map(Shadow::computing)
+            && computing.take_if(|waited| *waited == number).is_some()
+        {
+            shadow.solved(now, answer, &self.cluster);
         }
     }
 

@@ -47,9 +47,12 @@ pub(crate) struct Args {
     /// Reduces at a time on each node [default: 1]
     #[arg(long, value_name = "N")]
     reduce_slots: Option<u32>,
-    /// Scheduling policy [default: fifo]
+    /// Scheduling policy, such as fair or 'chronos(fair)'; `mrctl schedulers` describes them [default: fifo]
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
+    /// A second policy that decides without effect, for `mrctl shadow`; empty for none
+    #[arg(long, value_name = "NAME")]
+    shadow: Option<String>,
     /// Return when the cluster is ready, and leave it running
     #[arg(long)]
     detach: bool,
@@ -66,6 +69,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         map_slots: args.map_slots,
         reduce_slots: args.reduce_slots,
         scheduler: args.scheduler,
+        shadow: args.shadow,
     };
     // Flags that make no sense are refused before anything is made.
     Layout::prepare(&args.dir, &overrides)?;

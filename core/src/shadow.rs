@@ -1,0 +1,260 @@
+//! A second policy on the same facts, without effect: what would it have done here?
+//!
+//! The shadow is told every fact, and is asked whenever the policy is, over the same cluster, before anything of the round
+//! is carried out; and by itself when it wants a round. Its decisions are compared and thrown away. It lives in the world
+//! that the policy makes: what it would have done with slots that it gave out differently long ago, a simulation of the
+//! history tells.
+//!
+//! Slots of a tracker are alike, so a round's launches are compared by job, tracker and phase. What the policy does not
+//! follow the shadow in, the shadow will want again in the next round: such wishes are counted once.
+//!
+//! Cost: every round is decided twice. Memory: the second policy's own, [`DIFFERENCES_KEPT`] differences, and the wishes,
+//! of which [`WISHES_KEPT`] are remembered. Not durable: the counts begin anew with the process.
+
+use crate::{
+    cluster::Cluster,
+    fact::Fact,
+    ids::{AttemptId, TaskId, TrackerId},
+    phase::Phase,
+    plan::{Decision, Plan},
+    scheduler::{Cause, Round, Scheduler},
+    time::{Span, Time},
+    why::Why,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The newest differences are kept.
+pub const DIFFERENCES_KEPT: usize = 100;
+/// Tasks that the shadow wanted to start are remembered until they do, but no more than these.
+pub const WISHES_KEPT: usize = 10_000;
+
+/// How often the two agreed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Slots that both gave to the same job.
+    pub same: u64,
+    /// Slots that the shadow would have given to another job.
+    pub other: u64,
+    /// Slots that the policy gave out and the shadow would have left free.
+    pub left_free: u64,
+    /// Tasks that the shadow would have started while the policy left the slot free.
+    pub sooner: u64,
+    /// Attempts whose slot both took back, at whatever time.
+    pub both_took: u64,
+    /// Attempts whose slot the policy took back.
+    pub policy_took: u64,
+    /// Attempts whose slot the shadow would have taken back.
+    pub shadow_took: u64,
+    /// Decisions of the shadow that were refused: a sound policy has none.
+    pub refused: u64,
+}
+
+/// A task, and why it.
+pub type Choice = (TaskId, Why);
+
+/// Where the two went different ways.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Difference {
+    /// A slot of a tracker.
+    Slot {
+        /// Of which tracker.
+        on: TrackerId,
+        /// Of which kind.
+        phase: Phase,
+        /// What the policy put there.
+        policy: Option<Choice>,
+        /// What the shadow would have put there.
+        shadow: Option<Choice>,
+    },
+    /// A slot that one of them took back, and the other had not by then.
+    TakenBack {
+        /// Whose.
+        attempt: AttemptId,
+        /// It was the shadow that would have.
+        by_shadow: bool,
+        /// Why.
+        why: Why,
+    },
+}
+
+/// The second policy, and how it compares.
+#[derive(Debug)]
+pub struct Shadow {
+    scheduler: Box<dyn Scheduler>,
+    tally: Tally,
+    differences: VecDeque<(Time, Difference)>,
+    /// Tasks that wait, and that the shadow would have started.
+    wishes: BTreeSet<TaskId>,
+    /// Attempts that live, and whose slot the policy, or the shadow, wants back.
+    policy_took: BTreeSet<AttemptId>,
+    shadow_took: BTreeSet<AttemptId>,
+    last_tick: Time,
+    computing: Option<u64>,
+}
+
+impl Shadow {
+    pub(crate) fn new(scheduler: Box<dyn Scheduler>) -> Self {
+        Self {
+            scheduler,
+            tally: Tally::default(),
+            differences: VecDeque::new(),
+            wishes: BTreeSet::new(),
+            policy_took: BTreeSet::new(),
+            shadow_took: BTreeSet::new(),
+            last_tick: Time(0),
+            computing: None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.scheduler.name()
+    }
+
+    /// The counts since the process began.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The newest differences, oldest first.
+    pub fn differences(&self) -> impl DoubleEndedIterator<Item = &(Time, Difference)> {
+        self.differences.iter()
+    }
+
+    pub(crate) fn wants_round(&self) -> bool {
+        self.scheduler.wants_round()
+    }
+
+    /// It, and its computation that is under way.
+    pub(crate) fn computing(&mut self) -> (&mut Box<dyn Scheduler>, &mut Option<u64>) {
+        (&mut self.scheduler, &mut self.computing)
+    }
+
+    pub(crate) fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
+        self.scheduler.observe(now, fact, cluster);
+        match fact {
+            Fact::AttemptLaunched { attempt, .. } => {
+                self.wishes.remove(&attempt.task);
+            }
+            Fact::AttemptSucceeded { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. }
+            | Fact::AttemptPaused { attempt, .. }
+            | Fact::MapSplit { attempt, .. } => {
+                self.policy_took.remove(attempt);
+                self.shadow_took.remove(attempt);
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.wishes.retain(|task| task.job != *job);
+            }
+            _ => {}
+        }
+    }
+
+    /// When it wants to be asked next because time passes.
+    pub(crate) fn next_tick(&self, least: Span) -> Option<Time> {
+        self.scheduler.tick_every().map(|every| self.last_tick + every.max(least))
+    }
+
+    /// Asks it what the policy was asked, or what it wants to be asked by itself, and compares.
+    pub(crate) fn round(&mut self, round: Round, mut plan: Plan<'_>, policy: &[Decision]) {
+        if round.cause == Cause::Tick {
+            self.last_tick = round.now;
+        }
+        if let Cause::Offer(tracker) = round.cause {
+            plan.keep_promises(tracker);
+        }
+        // Promises are the policy's own, and come first in both lists.
+        let promised = plan.decisions().len();
+        self.scheduler.decide(round, &mut plan);
+        let (shadow, refused) = plan.finish();
+        self.tally.refused += refused;
+        let policy = policy.get(promised..).unwrap_or_default();
+        let shadow = shadow.get(promised..).unwrap_or_default();
+        self.compare_slots(round.now, policy, shadow);
+        self.compare_recalls(round.now, policy, shadow);
+    }
+
+    fn compare_slots(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
+        let mut places: BTreeMap<(TrackerId, Phase), (Vec<Choice>, Vec<Choice>)> = BTreeMap::new();
+        for (on, choice) in policy.iter().filter_map(launch) {
+            places.entry((on, choice.0.phase)).or_default().0.push(choice);
+        }
+        for (on, choice) in shadow.iter().filter_map(launch) {
+            places.entry((on, choice.0.phase)).or_default().1.push(choice);
+        }
+        for ((on, phase), (mut policy, mut shadow)) in places {
+            policy.retain(|(task, _)| {
+                let twin = shadow.iter().position(|(other, _)| other.job == task.job);
+                if let Some(at) = twin {
+                    shadow.remove(at);
+                    self.tally.same += 1;
+                }
+                twin.is_none()
+            });
+            let mut shadow = shadow.into_iter();
+            for choice in policy {
+                let instead = shadow.next();
+                match instead {
+                    Some(_) => self.tally.other += 1,
+                    None => self.tally.left_free += 1,
+                }
+                self.note(now, Difference::Slot { on, phase, policy: Some(choice), shadow: instead });
+            }
+            for choice in shadow {
+                if self.wishes.insert(choice.0) {
+                    self.tally.sooner += 1;
+                    self.note(now, Difference::Slot { on, phase, policy: None, shadow: Some(choice) });
+                }
+            }
+        }
+        while self.wishes.len() > WISHES_KEPT {
+            self.wishes.pop_first();
+        }
+    }
+
+    fn compare_recalls(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
+        // The policy's first: what both take back in one round is no difference.
+        for (attempt, why) in policy.iter().filter_map(recall) {
+            self.policy_took.insert(attempt);
+            self.tally.policy_took += 1;
+            let agreed = self.shadow_took.contains(&attempt);
+            self.tally.both_took += u64::from(agreed);
+            if !agreed && !shadow.iter().filter_map(recall).any(|(other, _)| other == attempt) {
+                self.note(now, Difference::TakenBack { attempt, by_shadow: false, why: why.clone() });
+            }
+        }
+        for (attempt, why) in shadow.iter().filter_map(recall) {
+            if !self.shadow_took.insert(attempt) {
+                continue;
+            }
+            self.tally.shadow_took += 1;
+            if self.policy_took.contains(&attempt) {
+                self.tally.both_took += 1;
+            } else {
+                self.note(now, Difference::TakenBack { attempt, by_shadow: true, why: why.clone() });
+            }
+        }
+    }
+
+    fn note(&mut self, now: Time, difference: Difference) {
+        self.differences.push_back((now, difference));
+        while self.differences.len() > DIFFERENCES_KEPT {
+            self.differences.pop_front();
+        }
+    }
+}
+
+fn launch(decision: &Decision) -> Option<(TrackerId, Choice)> {
+    match decision {
+        Decision::Assign { task, on, why, .. } => Some((*on, (*task, why.clone()))),
+        Decision::Preempt { .. } | Decision::Reserve { .. } => None,
+    }
+}
+
+fn recall(decision: &Decision) -> Option<(AttemptId, &Why)> {
+    match decision {
+        Decision::Preempt { attempt, why, .. } => Some((*attempt, why)),
+        Decision::Assign { .. } | Decision::Reserve { .. } => None,
+    }
+}
