@@ -17,4 +17,5 @@ mod jobs_preempt;
 mod jobs_programs;
 mod jobs_retention;
 mod local_cluster;
+mod schedulers;
 mod tidy;
