@@ -13,10 +13,12 @@
 
 use crate::{
     cluster::Cluster,
+    config::Config,
     fact::Fact,
     ids::{AttemptId, TaskId, TrackerId},
     phase::Phase,
     plan::{Decision, Plan},
+    reserve::Reservations,
     scheduler::{Cause, Round, Scheduler},
     time::{Span, Time},
     why::Why,
@@ -80,7 +82,8 @@ pub enum Difference {
 /// The second policy, and how it compares.
 #[derive(Debug)]
 pub struct Shadow {
-    scheduler: Box<dyn Scheduler>,
+    pub(crate) scheduler: Box<dyn Scheduler>,
+    pub(crate) computing: Option<u64>,
     tally: Tally,
     differences: VecDeque<(Time, Difference)>,
     /// Tasks that wait, and that the shadow would have started.
@@ -89,20 +92,19 @@ pub struct Shadow {
     policy_took: BTreeSet<AttemptId>,
     shadow_took: BTreeSet<AttemptId>,
     last_tick: Time,
-    computing: Option<u64>,
 }
 
 impl Shadow {
     pub(crate) fn new(scheduler: Box<dyn Scheduler>) -> Self {
         Self {
             scheduler,
+            computing: None,
             tally: Tally::default(),
             differences: VecDeque::new(),
             wishes: BTreeSet::new(),
             policy_took: BTreeSet::new(),
             shadow_took: BTreeSet::new(),
             last_tick: Time(0),
-            computing: None,
         }
     }
 
@@ -119,15 +121,6 @@ impl Shadow {
     /// The newest differences, oldest first.
     pub fn differences(&self) -> impl DoubleEndedIterator<Item = &(Time, Difference)> {
         self.differences.iter()
-    }
-
-    pub(crate) fn wants_round(&self) -> bool {
-        self.scheduler.wants_round()
-    }
-
-    /// It, and its computation that is under way.
-    pub(crate) fn computing(&mut self) -> (&mut Box<dyn Scheduler>, &mut Option<u64>) {
-        (&mut self.scheduler, &mut self.computing)
     }
 
     pub(crate) fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
@@ -157,12 +150,16 @@ impl Shadow {
     }
 
     /// Asks it what the policy was asked, or what it wants to be asked by itself, and compares.
-    pub(crate) fn round(&mut self, round: Round, mut plan: Plan<'_>, policy: &[Decision]) {
-        if round.cause == Cause::Tick {
-            self.last_tick = round.now;
-        }
-        if let Cause::Offer(tracker) = round.cause {
-            plan.keep_promises(tracker);
+    pub(crate) fn compare(
+        &mut self,
+        round: Round,
+        (cluster, config, reserved): (&Cluster, &Config, &Reservations),
+        policy: &[Decision],
+    ) {
+        let mut plan = Plan::new(cluster, config, reserved, round.now);
+        match round.cause {
+            Cause::Offer(tracker) => plan.keep_promises(tracker),
+            Cause::Tick => self.last_tick = round.now,
         }
         // Promises are the policy's own, and come first in both lists.
         let promised = plan.decisions().len();

@@ -83,7 +83,7 @@ impl Daemon {
         let Chosen { policy, shadow, params } = choose(&config.scheduler)?;
         let mut mind = JobTracker::new(mind_config(&settings), policy);
         if let Some(shadow) = shadow {
-            mind = mind.shadowed_by(shadow);
+            mind = mind.with_shadow(shadow);
         }
         let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
         let lock = FolderLock::acquire(&settings.dir, "jobtracker")?;

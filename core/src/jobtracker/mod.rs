@@ -30,7 +30,7 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::{PerPhase, Phase},
     reserve::Reservations,
-    scheduler::{Cause, Scheduler},
+    scheduler::Scheduler,
     shadow::Shadow,
     speed::{Pace, Speeds},
     task::Recall,
@@ -114,13 +114,14 @@ impl JobTracker {
         }
     }
 
-    /// The same with a second policy in the shadow of the first: see [`crate::shadow`].
+    /// Asks a second policy too, without effect. To be said before anything else.
     #[must_use]
-    pub fn shadowed_by(self, scheduler: Box<dyn Scheduler>) -> Self {
-        Self { shadow: Some(Shadow::new(scheduler)), ..self }
+    pub fn with_shadow(mut self, scheduler: Box<dyn Scheduler>) -> Self {
+        self.shadow = Some(Shadow::new(scheduler));
+        self
     }
 
-    /// The policy in the shadow, if there is one, and how it compares.
+    /// The second policy, and how it compares.
     pub fn shadow(&self) -> Option<&Shadow> {
         self.shadow.as_ref()
     }
@@ -128,7 +129,7 @@ impl JobTracker {
     /// Takes one entry of the journal, before the `Start` event.
     pub fn replay(&mut self, entry: &Entry) -> Result<(), Misfit> {
         self.cluster.apply(entry.at, &entry.fact)?;
-        self.show(entry.at, &entry.fact);
+        self.tell_policies(entry.at, &entry.fact);
         self.recent.note(entry, self.config.events_kept);
         self.speeds.note(entry, &self.cluster);
         Ok(())
@@ -162,13 +163,6 @@ impl JobTracker {
         let policy = self.policy_tick().map(|every| self.last_policy_tick + every);
         let shadow = self.shadow.as_ref().and_then(|shadow| shadow.next_tick(POLICY_TICK_MIN));
         policy.into_iter().chain(shadow).chain([self.last_tick + TICK]).min()
-    }
-
-    fn show(&mut self, now: Time, fact: &Fact) {
-        self.scheduler.observe(now, fact, &self.cluster);
-        if let Some(shadow) = &mut self.shadow {
-            shadow.observe(now, fact, &self.cluster);
-        }
     }
 
     fn policy_tick(&self) -> Option<Span> {
@@ -206,12 +200,9 @@ impl JobTracker {
             if std::mem::take(&mut self.work_arrived) {
                 self.offer_free_slots(now, out);
             }
-            if self.scheduler.wants_round() {
-                self.round(now, Cause::Tick, out);
-            }
+            self.wanted_round(now, out);
         }
         self.work_arrived = false;
-        self.shadow_round_if_wanted(now);
         self.compute(out);
         self.spread_news();
         while let Some(tracker) = self.untold.first().copied() {
@@ -219,10 +210,17 @@ impl JobTracker {
         }
     }
 
+    fn tell_policies(&mut self, now: Time, fact: &Fact) {
+        self.scheduler.observe(now, fact, &self.cluster);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.observe(now, fact, &self.cluster);
+        }
+    }
+
     /// The one place where something becomes a fact.
     fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
         self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
-        self.show(now, &fact);
+        self.tell_policies(now, &fact);
         self.reserved.observe(&fact);
         match &fact {
             Fact::JobSubmitted { .. }

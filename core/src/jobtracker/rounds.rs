@@ -58,7 +58,10 @@ impl JobTracker {
     /// Asks the scheduler, and carries out its plan.
     pub(super) fn round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
         let decisions = self.consult(now, cause);
-        self.shadow_round(Round { now, cause }, &decisions);
+        if let Some(shadow) = &mut self.shadow {
+            let seen = (&self.cluster, &self.config, &self.reserved);
+            shadow.compare(Round { now, cause }, seen, &decisions);
+        }
         for decision in decisions {
             match decision {
                 Decision::Assign { task, on, speculative, why } => {
@@ -77,37 +80,40 @@ impl JobTracker {
     /// A round because time has passed, if the policy wants one by now. What was reserved for too long is free again.
     pub(super) fn policy_tick_round(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.work_arrived |= self.reserved.lapse(now);
-        let Some(every) = self.policy_tick() else { return };
-        if now.since(self.last_policy_tick) >= every {
+        let is_due = self.policy_tick().is_some_and(|every| now.since(self.last_policy_tick) >= every);
+        if is_due {
             self.last_policy_tick = now;
             self.round(now, Cause::Tick, out);
+        } else {
+            self.shadow_round(now, |shadow| {
+                shadow.next_tick(POLICY_TICK_MIN).is_some_and(|next| next <= now)
+            });
         }
     }
 
-    /// Asks the shadow what the policy was just asked.
-    fn shadow_round(&mut self, round: Round, decisions: &[Decision]) {
-        if let Some(shadow) = &mut self.shadow {
-            let plan = Plan::new(&self.cluster, &self.config, &self.reserved, round.now);
-            shadow.round(round, plan, decisions);
+    /// A round because the policy wants one at once.
+    pub(super) fn wanted_round(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.scheduler.wants_round() {
+            self.round(now, Cause::Tick, out);
+        } else {
+            self.shadow_round(now, |shadow| shadow.scheduler.wants_round());
         }
     }
 
-    /// A round of the shadow alone, if it is time for one or something came up for it.
-    pub(super) fn shadow_round_if_wanted(&mut self, now: Time) {
-        let Some(shadow) = &self.shadow else { return };
-        let is_due = shadow.next_tick(POLICY_TICK_MIN).is_some_and(|next| next <= now);
-        if is_due || shadow.wants_round() {
-            self.shadow_round(Round { now, cause: Cause::Tick }, &[]);
+    /// A round that only the shadow wants.
+    fn shadow_round(&mut self, now: Time, wants: impl Fn(&Shadow) -> bool) {
+        if let Some(shadow) = self.shadow.as_mut().filter(|shadow| wants(shadow)) {
+            let seen = (&self.cluster, &self.config, &self.reserved);
+            shadow.compare(Round { now, cause: Cause::Tick }, seen, &[]);
         }
     }
 
-    /// Sends long work of the policies on its way, one piece at a time of each.
+    /// Sends a policy's long work on its way, one piece at a time.
     pub(super) fn compute(&mut self, out: &mut Vec<Effect>) {
-        let policy = (&mut self.scheduler, &mut self.computing);
-        let shadow = self.shadow.as_mut().map(Shadow::computing);
-        for (scheduler, computing) in [Some(policy), shadow].into_iter().flatten() {
+        let shadow = self.shadow.as_mut().map(|shadow| (&mut shadow.scheduler, &mut shadow.computing));
+        for (policy, computing) in [(&mut self.scheduler, &mut self.computing)].into_iter().chain(shadow) {
             if computing.is_none()
-                && let Some(problem) = scheduler.take_problem()
+                && let Some(problem) = policy.take_problem()
             {
                 self.computations += 1;
                 *computing = Some(self.computations);
@@ -121,10 +127,11 @@ impl JobTracker {
         if self.computing.take_if(|waited| *waited == number).is_some() {
             self.scheduler.solved(now, answer, &self.cluster);
             self.work_arrived = true;
-        } else if let Some((shadow, computing)) = self.shadow.as_mut().map(Shadow::computing)
-            && computing.take_if(|waited| *waited == number).is_some()
+        }
+        if let Some(shadow) = &mut self.shadow
+            && shadow.computing.take_if(|waited| *waited == number).is_some()
         {
-            shadow.solved(now, answer, &self.cluster);
+            shadow.scheduler.solved(now, answer, &self.cluster);
         }
     }
 

@@ -174,7 +174,7 @@ impl Player<'_> {
         let mind = JobTracker::new(self.config.clone(), make(&self.policy.0)?);
         let shadow = self.shadow.as_deref().map(make).transpose()?;
         Ok(match shadow {
-            Some(shadow) => mind.shadowed_by(shadow),
+            Some(shadow) => mind.with_shadow(shadow),
             None => mind,
         })
     }
