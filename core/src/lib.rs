@@ -21,6 +21,7 @@ mod reserve;
 pub mod scenario;
 pub mod scheduler;
 pub mod shadow;
+pub mod speed;
 pub mod task;
 pub mod time;
 pub mod tracker;

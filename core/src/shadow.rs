@@ -1,57 +1,97 @@
-//! A second policy on the same facts, without effect: what would it have done?
+//! A second policy on the same facts, without effect: what would it have done here?
 //!
-//! It is told every fact and asked in every round, and when it wants one itself, about the cluster as the real policy
-//! made it. So it is compared decision by decision; where its choices would have led is the simulator's to say.
+//! The shadow is told every fact, and is asked whenever the policy is, over the same cluster, before anything of the round
+//! is carried out; and by itself when it wants a round. Its decisions are compared and thrown away. It lives in the world
+//! that the policy makes: what it would have done with slots that it gave out differently long ago, a simulation of the
+//! history tells.
+//!
+//! Slots of a tracker are alike, so a round's launches are compared by job, tracker and phase. What the policy does not
+//! follow the shadow in, the shadow will want again in the next round: such wishes are counted once.
+//!
+//! Cost: every round is decided twice. Memory: the second policy's own, [`DIFFERENCES_KEPT`] differences, and the wishes,
+//! of which [`WISHES_KEPT`] are remembered. Not durable: the counts begin anew with the process.
 
 use crate::{
     cluster::Cluster,
     config::Config,
     fact::Fact,
     ids::{AttemptId, TaskId, TrackerId},
+    phase::Phase,
     plan::{Decision, Plan},
     reserve::Reservations,
     scheduler::{Cause, Round, Scheduler},
-    time::Time,
+    time::{Span, Time},
+    why::Why,
 };
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Differences remembered.
-const DIFFERENCES_KEPT: usize = 256;
+/// The newest differences are kept.
+pub const DIFFERENCES_KEPT: usize = 100;
+/// Tasks that the shadow wanted to start are remembered until they do, but no more than these.
+pub const WISHES_KEPT: usize = 10_000;
 
 /// How often the two agreed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Rounds in which either decided anything.
-    pub rounds: u64,
-    /// In which both decided the same.
+pub struct Tally {
+    /// Slots that both gave to the same job.
     pub same: u64,
-    /// Tasks launched by the real policy, and those that the other would have, in these rounds.
-    pub launches: (u64, u64),
-    /// Slots taken back by each.
-    pub recalls: (u64, u64),
+    /// Slots that the shadow would have given to another job.
+    pub other: u64,
+    /// Slots that the policy gave out and the shadow would have left free.
+    pub left_free: u64,
+    /// Tasks that the shadow would have started while the policy left the slot free.
+    pub sooner: u64,
+    /// Attempts whose slot both took back, at whatever time.
+    pub both_took: u64,
+    /// Attempts whose slot the policy took back.
+    pub policy_took: u64,
+    /// Attempts whose slot the shadow would have taken back.
+    pub shadow_took: u64,
+    /// Decisions of the shadow that were refused: a sound policy has none.
+    pub refused: u64,
 }
 
-/// A round in which they differed.
+/// A task, and why it.
+pub type Choice = (TaskId, Why);
+
+/// Where the two went different ways.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Difference {
-    /// When.
-    pub at: Time,
-    /// Why they were asked.
-    pub cause: Cause,
-    /// What was done.
-    pub real: Vec<Decision>,
-    /// What the other would have done.
-    pub shadow: Vec<Decision>,
+pub enum Difference {
+    /// A slot of a tracker.
+    Slot {
+        /// Of which tracker.
+        on: TrackerId,
+        /// Of which kind.
+        phase: Phase,
+        /// What the policy put there.
+        policy: Option<Choice>,
+        /// What the shadow would have put there.
+        shadow: Option<Choice>,
+    },
+    /// A slot that one of them took back, and the other had not by then.
+    TakenBack {
+        /// Whose.
+        attempt: AttemptId,
+        /// It was the shadow that would have.
+        by_shadow: bool,
+        /// Why.
+        why: Why,
+    },
 }
 
-/// The second policy.
+/// The second policy, and how it compares.
 #[derive(Debug)]
 pub struct Shadow {
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) computing: Option<u64>,
+    tally: Tally,
+    differences: VecDeque<(Time, Difference)>,
+    /// Tasks that wait, and that the shadow would have started.
+    wishes: BTreeSet<TaskId>,
+    /// Attempts that live, and whose slot the policy, or the shadow, wants back.
+    policy_took: BTreeSet<AttemptId>,
+    shadow_took: BTreeSet<AttemptId>,
     last_tick: Time,
-    counts: Counts,
-    differences: VecDeque<Difference>,
 }
 
 impl Shadow {
@@ -59,9 +99,12 @@ impl Shadow {
         Self {
             scheduler,
             computing: None,
-            last_tick: Time(0),
-            counts: Counts::default(),
+            tally: Tally::default(),
             differences: VecDeque::new(),
+            wishes: BTreeSet::new(),
+            policy_took: BTreeSet::new(),
+            shadow_took: BTreeSet::new(),
+            last_tick: Time(0),
         }
     }
 
@@ -70,73 +113,145 @@ impl Shadow {
         self.scheduler.name()
     }
 
-    /// How often the two agreed.
-    pub fn counts(&self) -> Counts {
-        self.counts
+    /// The counts since the process began.
+    pub fn tally(&self) -> Tally {
+        self.tally
     }
 
-    /// Where they differed lately, oldest first.
-    pub fn differences(&self) -> impl Iterator<Item = &Difference> {
+    /// The newest differences, oldest first.
+    pub fn differences(&self) -> impl DoubleEndedIterator<Item = &(Time, Difference)> {
         self.differences.iter()
     }
 
     pub(crate) fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
         self.scheduler.observe(now, fact, cluster);
+        match fact {
+            Fact::AttemptLaunched { attempt, .. } => {
+                self.wishes.remove(&attempt.task);
+            }
+            Fact::AttemptSucceeded { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. }
+            | Fact::AttemptPaused { attempt, .. }
+            | Fact::MapSplit { attempt, .. } => {
+                self.policy_took.remove(attempt);
+                self.shadow_took.remove(attempt);
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.wishes.retain(|task| task.job != *job);
+            }
+            _ => {}
+        }
     }
 
-    /// Whether it wants a round by now because time has passed.
-    pub(crate) fn is_due(&self, now: Time) -> bool {
-        self.scheduler.tick_every().is_some_and(|every| now.since(self.last_tick) >= every)
+    /// When it wants to be asked next because time passes.
+    pub(crate) fn next_tick(&self, least: Span) -> Option<Time> {
+        self.scheduler.tick_every().map(|every| self.last_tick + every.max(least))
     }
 
-    /// Asks it what was asked of the real one, and compares.
+    /// Asks it what the policy was asked, or what it wants to be asked by itself, and compares.
     pub(crate) fn compare(
         &mut self,
         round: Round,
         (cluster, config, reserved): (&Cluster, &Config, &Reservations),
-        real: &[Decision],
+        policy: &[Decision],
     ) {
         let mut plan = Plan::new(cluster, config, reserved, round.now);
         match round.cause {
             Cause::Offer(tracker) => plan.keep_promises(tracker),
             Cause::Tick => self.last_tick = round.now,
         }
+        // Promises are the policy's own, and come first in both lists.
+        let promised = plan.decisions().len();
         self.scheduler.decide(round, &mut plan);
-        let (shadow, _) = plan.finish();
-        if real.is_empty() && shadow.is_empty() {
-            return;
+        let (shadow, refused) = plan.finish();
+        self.tally.refused += refused;
+        let policy = policy.get(promised..).unwrap_or_default();
+        let shadow = shadow.get(promised..).unwrap_or_default();
+        self.compare_slots(round.now, policy, shadow);
+        self.compare_recalls(round.now, policy, shadow);
+    }
+
+    fn compare_slots(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
+        let mut places: BTreeMap<(TrackerId, Phase), (Vec<Choice>, Vec<Choice>)> = BTreeMap::new();
+        for (on, choice) in policy.iter().filter_map(launch) {
+            places.entry((on, choice.0.phase)).or_default().0.push(choice);
         }
-        let (did, would) = (essence(real), essence(&shadow));
-        self.counts.rounds += 1;
-        self.counts.launches.0 += did.0.len() as u64;
-        self.counts.launches.1 += would.0.len() as u64;
-        self.counts.recalls.0 += did.1.len() as u64;
-        self.counts.recalls.1 += would.1.len() as u64;
-        if did == would {
-            self.counts.same += 1;
-            return;
+        for (on, choice) in shadow.iter().filter_map(launch) {
+            places.entry((on, choice.0.phase)).or_default().1.push(choice);
         }
-        if self.differences.len() == DIFFERENCES_KEPT {
+        for ((on, phase), (mut policy, mut shadow)) in places {
+            policy.retain(|(task, _)| {
+                let twin = shadow.iter().position(|(other, _)| other.job == task.job);
+                if let Some(at) = twin {
+                    shadow.remove(at);
+                    self.tally.same += 1;
+                }
+                twin.is_none()
+            });
+            let mut shadow = shadow.into_iter();
+            for choice in policy {
+                let instead = shadow.next();
+                match instead {
+                    Some(_) => self.tally.other += 1,
+                    None => self.tally.left_free += 1,
+                }
+                self.note(now, Difference::Slot { on, phase, policy: Some(choice), shadow: instead });
+            }
+            for choice in shadow {
+                if self.wishes.insert(choice.0) {
+                    self.tally.sooner += 1;
+                    self.note(now, Difference::Slot { on, phase, policy: None, shadow: Some(choice) });
+                }
+            }
+        }
+        while self.wishes.len() > WISHES_KEPT {
+            self.wishes.pop_first();
+        }
+    }
+
+    fn compare_recalls(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
+        // The policy's first: what both take back in one round is no difference.
+        for (attempt, why) in policy.iter().filter_map(recall) {
+            self.policy_took.insert(attempt);
+            self.tally.policy_took += 1;
+            let agreed = self.shadow_took.contains(&attempt);
+            self.tally.both_took += u64::from(agreed);
+            if !agreed && !shadow.iter().filter_map(recall).any(|(other, _)| other == attempt) {
+                self.note(now, Difference::TakenBack { attempt, by_shadow: false, why: why.clone() });
+            }
+        }
+        for (attempt, why) in shadow.iter().filter_map(recall) {
+            if !self.shadow_took.insert(attempt) {
+                continue;
+            }
+            self.tally.shadow_took += 1;
+            if self.policy_took.contains(&attempt) {
+                self.tally.both_took += 1;
+            } else {
+                self.note(now, Difference::TakenBack { attempt, by_shadow: true, why: why.clone() });
+            }
+        }
+    }
+
+    fn note(&mut self, now: Time, difference: Difference) {
+        self.differences.push_back((now, difference));
+        while self.differences.len() > DIFFERENCES_KEPT {
             self.differences.pop_front();
         }
-        self.differences.push_back(Difference {
-            at: round.now,
-            cause: round.cause,
-            real: real.to_vec(),
-            shadow,
-        });
     }
 }
 
-/// What runs where, and whose slots are taken back, whatever the reasons.
-fn essence(decisions: &[Decision]) -> (BTreeSet<(TaskId, TrackerId)>, BTreeSet<AttemptId>) {
-    let (mut launches, mut recalls) = (BTreeSet::new(), BTreeSet::new());
-    for decision in decisions {
-        match decision {
-            Decision::Assign { task, on, .. } => drop(launches.insert((*task, *on))),
-            Decision::Preempt { attempt, .. } => drop(recalls.insert(*attempt)),
-            Decision::Reserve { .. } => {}
-        }
+fn launch(decision: &Decision) -> Option<(TrackerId, Choice)> {
+    match decision {
+        Decision::Assign { task, on, why, .. } => Some((*on, (*task, why.clone()))),
+        Decision::Preempt { .. } | Decision::Reserve { .. } => None,
     }
-    (launches, recalls)
+}
+
+fn recall(decision: &Decision) -> Option<(AttemptId, &Why)> {
+    match decision {
+        Decision::Preempt { attempt, why, .. } => Some((*attempt, why)),
+        Decision::Assign { .. } | Decision::Reserve { .. } => None,
+    }
 }

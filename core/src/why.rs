@@ -32,6 +32,24 @@ impl Why {
         Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
     }
 
+    /// Reads what `Display` shows; nothing if the text is not a rule and numbers.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let is_rule = |rule: &&str| !rule.is_empty() && !rule.contains('=');
+        let rule = words.next().filter(is_rule)?.to_owned();
+        let number = |word: &str| {
+            let (name, value) = word.split_once('=')?;
+            Some((Cow::Owned(name.to_owned()), value.parse().ok()?))
+        };
+        let numbers = words.map(number).collect::<Option<Vec<_>>>()?;
+        Some(Self { rule: Cow::Owned(rule), numbers })
+    }
+
+    /// The number of this name.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        self.numbers.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+    }
+
     /// And this number.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: f64) -> Self {
@@ -149,5 +167,15 @@ mod tests {
     fn numbers_are_short() {
         let why = Why::rule("share").with("held", 2.0).with("share", 10.0 / 3.0).benefit(JobId(7));
         assert_eq!(why.to_string(), "share held=2 share=3.333 for_job=7");
+    }
+
+    #[test]
+    fn what_is_shown_reads_back() {
+        let why = Why::rule("fair-share,node-local").with("held", 3.0).with("share", 2.5);
+        assert_eq!(Why::parse(&why.to_string()), Some(why));
+        assert_eq!(Why::parse("recovery"), Some(Why::rule("recovery")));
+        for text in ["", "killed by ann", "its tracker is lost", "held=3", "share a=1 b=x"] {
+            assert_eq!(Why::parse(text), None, "{text}");
+        }
     }
 }

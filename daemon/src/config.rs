@@ -3,7 +3,8 @@
 //! A key that is not known here is refused with its line, so that a misspelt setting never passes for a
 //! default. Flags of a daemon go over the file; `--print-config` prints what came out.
 
-use crate::{Bytes, Period};
+pub use crate::scheduler::SchedulerConfig;
+use crate::{Bytes, Period, scheduler::found};
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
@@ -24,6 +25,8 @@ pub struct Config {
     pub client: ClientConfig,
     /// The JobTracker.
     pub jobtracker: JobTrackerConfig,
+    /// What runs where.
+    pub scheduler: SchedulerConfig,
     /// Each TaskTracker.
     pub tasktracker: TaskTrackerConfig,
 }
@@ -135,8 +138,6 @@ pub struct JobTrackerConfig {
     pub listen: String,
     /// Folder for the journal and job history.
     pub dir: PathBuf,
-    /// The policy.
-    pub scheduler: String,
     /// How often trackers speak when they have nothing to tell.
     pub heartbeat: Period,
     /// A tracker not heard of for this long gets nothing new.
@@ -215,7 +216,6 @@ impl Default for JobTrackerConfig {
         Self {
             listen: "127.0.0.1:9500".into(),
             dir: "fermata-data/jobtracker".into(),
-            scheduler: "fifo".into(),
             heartbeat: Period::secs(1),
             suspect_after: Period::secs(3),
             lost_after: Period::secs(10),
@@ -361,6 +361,16 @@ pub enum ConfigError {
         /// What is wrong with it.
         why: Cow<'static, str>,
     },
+    /// A setting whose meaning only one daemon knows makes none.
+    #[error("{why}")]
+    Setting {
+        /// As in the file, `section.key`.
+        key: String,
+        /// As given, if that may have been by flag.
+        value: Option<String>,
+        /// What is wrong, and with what.
+        why: String,
+    },
 }
 
 impl Config {
@@ -373,11 +383,13 @@ impl Config {
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        toml::from_str(text).map_err(|error| {
+        let config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
             let line = text[..at].matches('\n').count() + 1;
             ConfigError::Parse { path: path.into(), line, message: error.message().replace('\n', "; ") }
-        })
+        })?;
+        config.scheduler.parameters().map_err(|error| found(error, path, text))?;
+        Ok(config)
     }
 
     /// The whole configuration as a file.
@@ -484,6 +496,9 @@ mod tests {
     fn what_is_printed_reads_back() {
         let config = Config::default();
         assert_eq!(parse(&config.print()).unwrap(), config);
+        let config =
+            parse("[scheduler]\nname = \"fair\"\n[scheduler.fair.pools.\"a.b\"]\nweight = 2\n").unwrap();
+        assert_eq!(parse(&config.print()).unwrap(), config);
     }
 
     #[test]
@@ -500,6 +515,8 @@ mod tests {
         assert!(error.starts_with("fermata.toml:2: \"64 parrots\" is not a size"), "{error}");
         let error = parse("[namenode\n").unwrap_err().to_string();
         assert!(error.starts_with("fermata.toml:1: "), "{error}");
+        let error = parse("[scheduler]\nname = \"fair\"\nshade = \"fcs\"\n").unwrap_err().to_string();
+        assert!(error.starts_with("fermata.toml:3: unknown field `shade`"), "{error}");
     }
 
     #[test]

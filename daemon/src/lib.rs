@@ -9,6 +9,7 @@ pub mod listen;
 pub mod lock;
 pub mod logging;
 mod quantity;
+mod scheduler;
 pub mod serve;
 
 pub use quantity::{Bytes, Period, QuantityError};

@@ -3,6 +3,7 @@
 use crate::{
     config::{Config, ConfigError},
     logging::LogFormat,
+    scheduler::found_in,
 };
 use std::{io, path::PathBuf, process::ExitCode};
 
@@ -42,7 +43,7 @@ impl DaemonArgs {
         config.cluster.insecure |= self.insecure;
         flags(&mut config);
         config.check()?;
-        check(&config)?;
+        check(&config).map_err(|error| found_in(error, self.config.as_deref()))?;
         if self.print_config {
             print!("{}", config.print());
             return Ok(None);

@@ -1,7 +1,7 @@
 //! The JobTracker daemon: clock, journal, sockets and file system around [`mrcore::JobTracker`], the mind.
 //!
 //! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and `splits` (a
-//! request becomes a job), `link` (trackers), `server` (clients), `output` (moving a job's output into place),
+//! request becomes a job), `link` (trackers), `server` (clients), `told` (facts in words), `output` (moving a job's output into place),
 //! `leftovers` (clearing away the rest), `history` (what is left for people and simulators), `storage` and `compact` (the journal).
 //!
 //! Deliberately absent: scheduling (in `schedulers`), any rule about tasks (in `core`), the web page.
@@ -14,17 +14,20 @@ mod history;
 mod leftovers;
 mod link;
 mod output;
+mod policy;
 mod run;
 mod server;
 mod spec;
 mod splits;
 mod storage;
 mod submit;
+mod told;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
 pub use link::TRACKER_PROTOCOL;
-pub use run::{Daemon, JobTrackerError, check_scheduler, run};
+pub use policy::check_scheduler;
+pub use run::{Daemon, JobTrackerError, run};
 pub use storage::StorageError;

@@ -7,6 +7,7 @@ use crate::{
     leftovers,
     link::LinkService,
     output::{self, Files},
+    policy::{Chosen, choose},
     server::ClientService,
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
 };
@@ -23,7 +24,7 @@ use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::Track
 use std::{
     io,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -42,7 +43,7 @@ const SNAPSHOT_RESERVE: u64 = 64 << 20;
 pub enum JobTrackerError {
     /// There is no such policy, or it cannot be tuned like this.
     #[error(transparent)]
-    Scheduler(#[from] schedulers::MakeError),
+    Scheduler(#[from] ConfigError),
     /// The folder is in use.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -79,10 +80,11 @@ impl Daemon {
     /// Opens the folder, replays the journal, and serves. Called within a runtime.
     pub fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
         let settings = config.jobtracker.clone();
-        let mind = JobTracker::new(
-            mind_config(&settings),
-            schedulers::make(&settings.scheduler, &schedulers::Params::new())?,
-        );
+        let Chosen { policy, shadow, params } = choose(&config.scheduler)?;
+        let mut mind = JobTracker::new(mind_config(&settings), policy);
+        if let Some(shadow) = shadow {
+            mind = mind.with_shadow(shadow);
+        }
         let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
         let lock = FolderLock::acquire(&settings.dir, "jobtracker")?;
         let histories = settings.dir.join(HISTORY_FOLDER);
@@ -99,7 +101,8 @@ impl Daemon {
         tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0)));
         let addr = listener.local_addr()?;
         let incoming = daemon::serve::incoming(listener)?;
-        let server = tokio::spawn(serve(driver.clone(), histories, incoming));
+        let service = ClientService { driver: driver.clone(), histories, params: Arc::new(params) };
+        let server = tokio::spawn(serve(service, incoming));
         Ok(Self { addr, driver, server, tasks, _lock: lock })
     }
 
@@ -135,16 +138,6 @@ impl Drop for Daemon {
     }
 }
 
-/// Whether there is a policy of the name that the configuration gives.
-pub fn check_scheduler(config: &Config) -> Result<(), ConfigError> {
-    let name = &config.jobtracker.scheduler;
-    schedulers::make(name).map(drop).map_err(|_| ConfigError::Value {
-        key: "jobtracker.scheduler",
-        value: format!("{name:?}"),
-        why: format!("there is no such policy; choose one of {}", schedulers::NAMES.join(", ")).into(),
-    })
-}
-
 /// Runs a JobTracker until it is told to stop or cannot go on.
 pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), JobTrackerError> {
     let started = Instant::now();
@@ -152,7 +145,8 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let addr = daemon.addr();
     args.write_ready(&addr.to_string())?;
     let seconds = started.elapsed().as_secs_f64();
-    tracing::info!(%addr, seconds, dir = %config.jobtracker.dir.display(), "jobtracker serves");
+    let (dir, scheduler) = (config.jobtracker.dir.display(), config.scheduler.name.as_str());
+    tracing::info!(%addr, seconds, %dir, scheduler, "jobtracker serves");
     tokio::select! {
         failed = daemon.failed() => return Err(failed),
         () = stop_signal() => {}
@@ -161,18 +155,14 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     Ok(())
 }
 
-async fn serve(
-    driver: Arc<Driver>,
-    histories: PathBuf,
-    incoming: TcpIncoming,
-) -> Result<(), tonic::transport::Error> {
+async fn serve(service: ClientService, incoming: TcpIncoming) -> Result<(), tonic::transport::Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<JobTrackerServer<ClientService>>().await;
-    let link = TrackerLinkServer::new(LinkService { driver: driver.clone() })
+    let link = TrackerLinkServer::new(LinkService { driver: service.driver.clone() })
         .max_decoding_message_size(TRACKER_MESSAGE_BYTES_MAX);
     daemon::serve::builder()
         .add_service(health_service)
-        .add_service(JobTrackerServer::new(ClientService { driver, histories }))
+        .add_service(JobTrackerServer::new(service))
         .add_service(link)
         .serve_with_incoming(incoming)
         .await

@@ -3,6 +3,7 @@
 use crate::{driver::Driver, error::Refusal, history, submit, wire};
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
+use schedulers::Params;
 use std::{
     io::{self, Read},
     path::PathBuf,
@@ -30,6 +31,7 @@ type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) histories: PathBuf,
+    pub(crate) params: Arc<Params>,
 }
 
 impl ClientService {
@@ -144,8 +146,29 @@ impl JobTracker for ClientService {
 
     async fn trackers(&self, _: Request<pb::TrackersRequest>) -> Answer<pb::TrackersReply> {
         let now = self.driver.now();
-        let trackers = self.driver.look(|cluster| wire::tracker_infos(cluster, now)).await?;
+        let trackers = self.driver.look_in(|mind| wire::tracker_infos(mind, now)).await?;
         Ok(Response::new(pb::TrackersReply { trackers }))
+    }
+
+    async fn why(&self, request: Request<pb::WhyRequest>) -> Answer<pb::WhyReply> {
+        let whom = wire::whom(&request.into_inner().of)?;
+        let now = self.driver.now();
+        self.of_job(whom.job(), |_, _| ()).await?;
+        let reply = self.driver.look_in(|mind| wire::why(mind, &self.params, now, whom)).await?;
+        Ok(Response::new(reply.ok_or_else(|| unknown_task(whom))?))
+    }
+
+    async fn schedulers(&self, _: Request<pb::SchedulersRequest>) -> Answer<pb::SchedulersReply> {
+        // They were checked at the start.
+        let described = schedulers::describe(&self.params).unwrap_or_default();
+        Ok(Response::new(self.driver.look_in(|mind| wire::schedulers(mind, described)).await?))
+    }
+
+    async fn shadow(&self, _: Request<pb::ShadowRequest>) -> Answer<pb::ShadowReply> {
+        let reply = self.driver.look_in(|mind| wire::shadow(mind, &self.params)).await?;
+        let words =
+            "no policy runs in the shadow: start the jobtracker with --shadow NAME, or set scheduler.shadow";
+        Ok(Response::new(reply.ok_or_else(|| Refusal::refused(words))?))
     }
 
     async fn history(&self, request: Request<pb::JobRequest>) -> Answer<Self::HistoryStream> {
@@ -171,6 +194,14 @@ impl JobTracker for ClientService {
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
+}
+
+fn unknown_task(whom: wire::Whom) -> Refusal {
+    let job = whom.job();
+    Refusal::not_found(match whom {
+        wire::Whom::Task(task) => format!("there is no task {task}: `mrctl tasks {job}` lists them"),
+        wire::Whom::Job(_) => format!("there is no {job}"),
+    })
 }
 
 fn unreadable(id: JobId, error: &io::Error) -> Status {

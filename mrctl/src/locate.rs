@@ -90,6 +90,12 @@ impl Target {
         self.config.clone().filter(|file| !file.as_os_str().is_empty())
     }
 
+    /// Whether flags or variables say which cluster.
+    pub(crate) fn is_named(&self) -> bool {
+        let named = [&self.namenode, &self.jobtracker].into_iter().flatten().any(|addr| !addr.is_empty());
+        named || self.config_file().is_some()
+    }
+
     /// Connects to the cluster that is meant.
     pub(crate) async fn connect(&self) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;

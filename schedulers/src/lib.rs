@@ -16,6 +16,7 @@ pub mod params;
 pub mod shares;
 pub mod stage;
 pub mod victims;
+pub mod words;
 
 /// The example in the guide is compiled and played.
 #[cfg(doctest)]

@@ -28,10 +28,11 @@ use crate::{
     event::{Effect, Event, Numbered, Order, Reply},
     fact::{Entry, Fact},
     ids::{AttemptId, JobId, RequestId, TrackerId},
-    phase::Phase,
+    phase::{PerPhase, Phase},
     reserve::Reservations,
     scheduler::{Rate, Scheduler},
     shadow::Shadow,
+    speed::{Pace, Speeds},
     task::Recall,
     time::{Span, Time},
     why::Recent,
@@ -78,6 +79,7 @@ pub struct JobTracker {
     rounds: u64,
     refusals: u64,
     recent: Recent,
+    speeds: Speeds,
     /// The policy's computation that is under way, and how many there have been.
     computing: Option<u64>,
     computations: u64,
@@ -105,6 +107,7 @@ impl JobTracker {
             rounds: 0,
             refusals: 0,
             recent: Recent::default(),
+            speeds: Speeds::default(),
             computing: None,
             computations: 0,
             last_tick: Time(0),
@@ -130,6 +133,7 @@ impl JobTracker {
         self.cluster.apply(entry.at, &entry.fact)?;
         self.tell_policies(entry.at, &entry.fact);
         self.recent.note(entry, self.config.events_kept);
+        self.speeds.note(entry, &self.cluster);
         Ok(())
     }
 
@@ -159,8 +163,8 @@ impl JobTracker {
     /// When to send a `Tick` if nothing else happens first.
     pub fn next_deadline(&self) -> Option<Time> {
         let policy = self.policy_tick().map(|every| self.last_policy_tick + every);
-        let next = self.last_tick + TICK;
-        Some(policy.map_or(next, |policy| policy.min(next)))
+        let shadow = self.shadow.as_ref().and_then(|shadow| shadow.next_tick(POLICY_TICK_MIN));
+        policy.into_iter().chain(shadow).chain([self.last_tick + TICK]).min()
     }
 
     fn policy_tick(&self) -> Option<Span> {
@@ -185,6 +189,11 @@ impl JobTracker {
     /// Trackers near which replicas of an input would best lie, if the policy says so: the best first.
     pub fn placement(&self, source: &str) -> Vec<TrackerId> {
         self.scheduler.placement(source)
+    }
+
+    /// How fast a tracker has been.
+    pub fn pace(&self, tracker: TrackerId) -> PerPhase<Pace> {
+        self.speeds.of(tracker)
     }
 
     /// The process began again: whatever was under way is taken up.
@@ -253,6 +262,7 @@ impl JobTracker {
         }
         let entry = Entry { at: now, fact };
         self.recent.note(&entry, self.config.events_kept);
+        self.speeds.note(&entry, &self.cluster);
         out.push(Effect::Append(entry));
     }
 

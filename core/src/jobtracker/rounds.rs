@@ -1,6 +1,6 @@
 //! Offers to the scheduler, and carrying out what it decides.
 
-use super::JobTracker;
+use super::{JobTracker, POLICY_TICK_MIN};
 use crate::{
     compute::Numbers,
     event::{Effect, Order},
@@ -91,7 +91,9 @@ impl JobTracker {
             self.last_policy_tick = now;
             self.round(now, Cause::Tick, out);
         } else {
-            self.shadow_round(now, |shadow| shadow.is_due(now));
+            self.shadow_round(now, |shadow| {
+                shadow.next_tick(POLICY_TICK_MIN).is_some_and(|next| next <= now)
+            });
         }
     }
 

@@ -133,7 +133,17 @@ impl Player<'_> {
             "scheduler" => self.choose_scheduler(&words),
             "why" => {
                 let asked = job(words.whom()?)?;
-                self.reasons = self.tracker.explain(self.now, asked);
+                let reasons = self.tracker.explain(self.now, asked);
+                self.answers = reasons.into_iter().map(|why| format!("waits: {why}")).collect();
+                Ok(Vec::new())
+            }
+            "shadow" => {
+                self.shadow = Some(words.whom()?.to_owned());
+                self.tracker = self.mind()?;
+                Ok(Vec::new())
+            }
+            "compare" => {
+                self.answers = self.comparison();
                 Ok(Vec::new())
             }
             "cluster" => self.cluster(&words),

@@ -20,6 +20,8 @@
 //! |---|---|
 //! | `cluster NAME:HOST[/RACK]...` | `slots=2m1r`; registers each |
 //! | `scheduler SPEC` | its parameters, such as `fair.node_wait=5s` (before `cluster`) |
+//! | `shadow SPEC` | a second policy without effect, with the same parameters (before `cluster`) |
+//! | `compare` | shows how the shadow's decisions differ, and forgets nothing |
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `attempts=`, `user=`, `queue=`, `priority=` |
 //! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE`, `spoilt=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |
@@ -40,7 +42,6 @@ use crate::{
     jobtracker::JobTracker,
     scheduler::Scheduler,
     time::{Span, Time},
-    why::Why,
 };
 use std::collections::BTreeMap;
 
@@ -61,6 +62,7 @@ pub type Make<'a> = &'a dyn Fn(&str, &BTreeMap<String, String>) -> Result<Box<dy
 struct Player<'a> {
     make: Make<'a>,
     policy: (String, BTreeMap<String, String>),
+    shadow: Option<String>,
     config: Config,
     tracker: JobTracker,
     journal: Vec<Entry>,
@@ -69,8 +71,8 @@ struct Player<'a> {
     /// Heartbeats sent by each tracker, and the newest order it has seen.
     spoken: BTreeMap<u32, (u64, u64)>,
     last_heartbeat: Option<Event>,
-    /// What a job waits for, as just asked.
-    reasons: Vec<Why>,
+    /// What a job waits for, or how the shadow compares, as just asked.
+    answers: Vec<String>,
     /// Whether news for reducers is shown.
     shows_news: bool,
 }
@@ -91,6 +93,7 @@ pub fn run(
     let mut player = Player {
         make,
         policy,
+        shadow: None,
         config,
         tracker,
         journal: Vec::new(),
@@ -98,7 +101,7 @@ pub fn run(
         requests: 0,
         spoken: BTreeMap::new(),
         last_heartbeat: None,
-        reasons: Vec::new(),
+        answers: Vec::new(),
         shows_news: false,
     };
     let mut out = String::new();
@@ -129,7 +132,7 @@ pub fn run(
                     let effects = player.play(command).map_err(error)?;
                     check(player.tracker.cluster()).map_err(error)?;
                     happened.extend(player.render(&effects));
-                    happened.extend(player.reasons.drain(..).map(|why| format!("waits: {why}")));
+                    happened.append(&mut player.answers);
                 }
             }
         }
@@ -167,7 +170,13 @@ impl Player<'_> {
 
     /// A mind that knows nothing yet.
     fn mind(&self) -> Result<JobTracker, String> {
-        Ok(JobTracker::new(self.config.clone(), (self.make)(&self.policy.0, &self.policy.1)?))
+        let make = |name: &str| (self.make)(name, &self.policy.1);
+        let mind = JobTracker::new(self.config.clone(), make(&self.policy.0)?);
+        let shadow = self.shadow.as_deref().map(make).transpose()?;
+        Ok(match shadow {
+            Some(shadow) => mind.with_shadow(shadow),
+            None => mind,
+        })
     }
 
     /// The process dies and comes back with its journal.

@@ -4,9 +4,11 @@ use super::Player;
 use crate::{
     event::{Effect, Order, Reply},
     fact::Fact,
-    ids::TrackerId,
+    ids::{TaskId, TrackerId},
     job::MapEvent,
+    shadow::Difference,
     task::Recall,
+    why::Why,
 };
 
 /// `job_1.m0.0` as `j1.m0.0`.
@@ -15,6 +17,35 @@ fn short(id: impl std::fmt::Display) -> String {
 }
 
 impl Player<'_> {
+    /// How the shadow's decisions differ.
+    pub(super) fn comparison(&self) -> Vec<String> {
+        let Some(shadow) = self.tracker.shadow() else { return vec!["no shadow".to_owned()] };
+        let tally = shadow.tally();
+        let slots = format!(
+            "slots: same={} other={} left-free={} sooner={}",
+            tally.same, tally.other, tally.left_free, tally.sooner
+        );
+        let back = format!(
+            "taken back: both={} policy={} shadow={}",
+            tally.both_took, tally.policy_took, tally.shadow_took
+        );
+        let choice = |choice: &Option<(TaskId, Why)>| match choice {
+            Some((task, why)) => format!("{} ({why})", short(task)),
+            None => "nothing".to_owned(),
+        };
+        let line = |difference: &Difference| match difference {
+            Difference::Slot { on, policy, shadow, .. } => {
+                format!("on {}: {} rather than {}", self.name(*on), choice(shadow), choice(policy))
+            }
+            Difference::TakenBack { attempt, by_shadow, why } => {
+                let who = if *by_shadow { "shadow" } else { "policy" };
+                format!("only the {who} takes back {} ({why})", short(attempt))
+            }
+        };
+        let differences = shadow.differences().map(|(_, difference)| line(difference));
+        [slots, back].into_iter().chain(differences).collect()
+    }
+
     pub(super) fn render(&self, effects: &[Effect]) -> Vec<String> {
         let mut lines = Vec::new();
         for effect in effects {

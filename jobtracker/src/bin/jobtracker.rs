@@ -20,9 +20,12 @@ struct Args {
     /// Where the NameNode is, host:port
     #[arg(long, value_name = "ADDR")]
     namenode: Option<String>,
-    /// The scheduling policy
+    /// The scheduling policy, such as fair or 'chronos(fair)'; `mrctl schedulers` describes them
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
+    /// A second policy that decides on the same facts without effect, for comparison; empty for none
+    #[arg(long, value_name = "NAME")]
+    shadow: Option<String>,
     /// Drop what cannot be read of a damaged journal, say what, and go on; the damaged files are kept
     #[arg(long)]
     recover: bool,
@@ -37,7 +40,8 @@ impl Args {
         }
         set(&mut config.jobtracker.listen, self.listen.as_ref());
         set(&mut config.jobtracker.dir, self.dir.as_ref());
-        set(&mut config.jobtracker.scheduler, self.scheduler.as_ref());
+        set(&mut config.scheduler.name, self.scheduler.as_ref());
+        set(&mut config.scheduler.shadow, self.shadow.as_ref());
         set(&mut config.cluster.namenode, self.namenode.as_ref());
     }
 }

@@ -174,9 +174,14 @@ impl Driver {
 
     /// Looks at the cluster; what was seen is handed out once it is durable.
     pub(crate) async fn look<T>(&self, look: impl FnOnce(&Cluster) -> T) -> Result<T, Refusal> {
+        self.look_in(|mind| look(mind.cluster())).await
+    }
+
+    /// The same, with what the mind has to say of it.
+    pub(crate) async fn look_in<T>(&self, look: impl FnOnce(&JobTracker) -> T) -> Result<T, Refusal> {
         let (value, seq) = {
             let inner = self.inner.lock();
-            (look(inner.mind.cluster()), self.log.last_seq())
+            (look(&inner.mind), self.log.last_seq())
         };
         self.durable(seq).await?;
         Ok(value)

@@ -1,5 +1,6 @@
 //! From the wire.
 
+use super::why::Whom;
 use crate::{
     error::Refusal,
     link::TRACKER_PROTOCOL,
@@ -54,6 +55,17 @@ fn request_id(bytes: &[u8]) -> Result<RequestId, Refusal> {
 /// A job's id, as people write it.
 pub(crate) fn job_id(text: &str) -> Result<JobId, Refusal> {
     text.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))
+}
+
+/// A job or a task; an attempt stands for its task.
+pub(crate) fn whom(text: &str) -> Result<Whom, Refusal> {
+    if let Ok(attempt) = text.parse::<AttemptId>() {
+        return Ok(Whom::Task(attempt.task));
+    }
+    match text.parse::<TaskId>() {
+        Ok(task) => Ok(Whom::Task(task)),
+        Err(_) => job_id(text).map(Whom::Job),
+    }
 }
 
 /// What to stop: the request, the job, and who asks.

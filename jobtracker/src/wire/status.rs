@@ -2,15 +2,16 @@
 
 use crate::spec::{self, Program};
 use mrcore::{
-    Cluster, Phase, Span, Time,
+    Cluster, JobTracker, Phase, Span, Time,
     job::{Job, JobOutcome, JobState, Preemption},
     plan::Locality,
+    speed::Pace,
     task::{Attempt, AttemptState, Stage, Task},
     tracker::TrackerState,
 };
 use proto::mr as pb;
 
-fn ms(at: Time) -> u64 {
+pub(super) fn ms(at: Time) -> u64 {
     at.0 / 1000
 }
 
@@ -18,15 +19,20 @@ fn ms_or_0(at: Option<Time>) -> u64 {
     at.map_or(0, ms)
 }
 
-/// A job; its counters only if they are wanted.
-pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
-    let (state, why) = match &job.state {
+/// A job's state, and why if it did not succeed.
+pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
+    match &job.state {
         JobState::Running => ("running", ""),
         JobState::Committing => ("committing", ""),
         JobState::Ended(JobOutcome::Succeeded) => ("succeeded", ""),
         JobState::Ended(JobOutcome::Failed(why)) => ("failed", why.as_str()),
         JobState::Ended(JobOutcome::Killed(why)) => ("killed", why.as_str()),
-    };
+    }
+}
+
+/// A job; its counters only if they are wanted.
+pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
+    let (state, why) = job_state(job);
     let (local_maps, rack_maps) = near_maps(cluster, job);
     pb::JobStatus {
         job: job.id.to_string(),
@@ -123,14 +129,18 @@ pub(crate) fn task_statuses(cluster: &Cluster, job: &Job) -> Vec<pb::TaskStatus>
     tasks.map(|task| task_status(cluster, job, task)).collect()
 }
 
-fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
-    let state = match (task.is_done(), task.trying().next()) {
+pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {
+    match (task.is_done(), task.trying().next()) {
         (true, _) => "done",
         (false, Some(_)) => "running",
         (false, None) if job.is_over() => "unfinished",
         (false, None) if task.held => "paused",
         (false, None) => "waiting",
-    };
+    }
+}
+
+fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
+    let state = task_state(job, task);
     let on = task.checkpoint.and_then(|checkpoint| cluster.tracker(checkpoint.tracker));
     let split = job.spec.splits.get(task.root as usize).filter(|_| task.id.phase == Phase::Map);
     pb::TaskStatus {
@@ -190,7 +200,13 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
 }
 
 /// Every tracker.
-pub(crate) fn tracker_infos(cluster: &Cluster, now: Time) -> Vec<pb::TrackerInfo> {
+pub(crate) fn tracker_infos(mind: &JobTracker, now: Time) -> Vec<pb::TrackerInfo> {
+    let cluster = mind.cluster();
+    let pace = |pace: Pace| pb::Pace {
+        attempts: pace.attempts,
+        bytes_per_second: pace.rate().unwrap_or(0.0),
+        speed: pace.speed().unwrap_or(0.0),
+    };
     let info = |tracker: &mrcore::tracker::Tracker| pb::TrackerInfo {
         name: tracker.name.clone(),
         host: cluster.host_name(tracker.host).to_owned(),
@@ -207,6 +223,8 @@ pub(crate) fn tracker_infos(cluster: &Cluster, now: Time) -> Vec<pb::TrackerInfo
         maps_running: tracker.running.map.len() as u32,
         reduces_running: tracker.running.reduce.len() as u32,
         last_heard_ms_ago: now.since(tracker.last_heard).0 / 1000,
+        maps: Some(pace(mind.pace(tracker.id).map)),
+        reduces: Some(pace(mind.pace(tracker.id).reduce)),
     };
     cluster.trackers().map(info).collect()
 }

@@ -4,7 +4,10 @@
 use super::state::Kind;
 use crate::output::Usage;
 use anyhow::{Context, Result};
-use daemon::{Bytes, config::Config};
+use daemon::{
+    Bytes,
+    config::{Config, SchedulerConfig},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -30,6 +33,8 @@ pub(crate) struct Overrides {
     pub(crate) reduce_slots: Option<u32>,
     /// The scheduling policy.
     pub(crate) scheduler: Option<String>,
+    /// The one in its shadow.
+    pub(crate) shadow: Option<String>,
 }
 
 /// The shape of a cluster, kept beside its data.
@@ -75,6 +80,16 @@ impl Role {
 
 fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(Usage(what()).into()) }
+}
+
+/// A policy that is not there, or cannot be tuned like this, must not reach the folder.
+fn check_scheduler(config: &SchedulerConfig) -> Result<()> {
+    let params = config.parameters()?;
+    let shadow = Some(&config.shadow).filter(|name| !name.trim().is_empty());
+    for name in std::iter::once(&config.name).chain(shadow) {
+        schedulers::make(name, &params).map_err(|error| Usage(error.to_string()))?;
+    }
+    Ok(())
 }
 
 const NODES: u32 = 3;
@@ -141,9 +156,13 @@ impl Layout {
         tasks.map_slots = overrides.map_slots.unwrap_or(tasks.map_slots);
         tasks.reduce_slots = overrides.reduce_slots.unwrap_or(tasks.reduce_slots);
         if let Some(scheduler) = &overrides.scheduler {
-            config.jobtracker.scheduler.clone_from(scheduler);
+            config.scheduler.name.clone_from(scheduler);
+        }
+        if let Some(shadow) = &overrides.shadow {
+            config.scheduler.shadow.clone_from(shadow);
         }
         config.check()?;
+        check_scheduler(&config.scheduler)?;
         let nodes_before = before.map(|shape| shape.nodes).filter(|before| *before > nodes);
         Ok(Self { folder, nodes, racks, config, nodes_before })
     }
@@ -257,6 +276,13 @@ mod tests {
         assert!(refusal(many).starts_with("--replication 4: there are only 3 nodes"));
         let tiny = Overrides { block_size: Some(Bytes(1)), ..Overrides::default() };
         assert!(refusal(tiny).starts_with("namenode.block_size = 1"));
+        let fare = || Some("fare".to_owned());
+        for wrong in [
+            Overrides { scheduler: fare(), ..Overrides::default() },
+            Overrides { shadow: fare(), ..Overrides::default() },
+        ] {
+            assert!(refusal(wrong).starts_with("there is no scheduler \"fare\": choose one of fifo, fair"));
+        }
     }
 
     #[test]

@@ -5,7 +5,10 @@ pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod drain;
 pub(crate) mod nodes;
+pub(crate) mod schedulers;
+pub(crate) mod shadow;
 pub(crate) mod up;
+pub(crate) mod why;
 
 /// Completes when the user has had enough: Ctrl-C, SIGTERM, or the terminal was closed.
 pub(crate) async fn end_signal() {

@@ -1,6 +1,10 @@
 //! `mrctl nodes`: the nodes, what they store and what they run.
 
-use crate::{job::model::Tracker, locate::Target, output};
+use crate::{
+    job::{model::Tracker, scheduling::Pace},
+    locate::Target,
+    output,
+};
 use anyhow::Result;
 use dfs::client::{NodeReport, NodeState};
 use serde::Serialize;
@@ -11,14 +15,20 @@ use std::process::ExitCode;
 /// If the JobTracker does not answer, the datanodes are shown without it and the exit code is 1. `mrctl fs report`
 /// asks the NameNode alone.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --json")]
+#[command(after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --rates\n  mrctl nodes --json")]
 pub(crate) struct Args {
+    /// How fast each node has run tasks, beside the others at the same jobs
+    #[arg(long)]
+    rates: bool,
     /// As JSON: one array
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    if args.rates && !args.json {
+        return rates(&target.jobtracker().await?.trackers().await?);
+    }
     let report = target.connect().await?.report().await?;
     let asked = async { target.jobtracker().await?.trackers().await };
     let (trackers, missing) = match asked.await {
@@ -100,6 +110,29 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
         ]);
     }
     output::print_table(&table)
+}
+
+/// How fast each has been.
+fn rates(trackers: &[Tracker]) -> Result<ExitCode> {
+    let header = ["TRACKER", "MAPS", "RATE", "SPEED", "REDUCES", "RATE", "SPEED"];
+    let mut table = output::table(&header, &[1, 2, 3, 4, 5, 6]);
+    let mut trackers: Vec<&Tracker> = trackers.iter().collect();
+    trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
+    let cells = |pace: &Pace| {
+        let known = |value: f64, shown: String| if value > 0.0 { shown } else { "-".to_owned() };
+        let rate = format!("{}/s", output::human(pace.bytes_per_second as u64));
+        let speed = format!("{:.2}", pace.speed);
+        [pace.attempts.to_string(), known(pace.bytes_per_second, rate), known(pace.speed, speed)]
+    };
+    for tracker in trackers {
+        let (maps, reduces) = (cells(&tracker.map_pace), cells(&tracker.reduce_pace));
+        table.add_row([tracker.name.clone()].into_iter().chain(maps).chain(reduces));
+    }
+    output::print_table(&table)?;
+    output::line(
+        "\nspeed 1 is as fast as others at the same jobs; rates are of one task, as input of maps and output of reduces",
+    )?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A datanode's state as a word.

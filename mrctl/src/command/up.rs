@@ -54,9 +54,12 @@ pub(crate) struct Args {
     /// Reduces at a time on each node [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     reduce_slots: Option<u32>,
-    /// Scheduling policy [default: fifo]
+    /// Scheduling policy, such as fair or 'chronos(fair)'; `mrctl schedulers` describes them [default: fifo]
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
+    /// A second policy that decides without effect, for `mrctl shadow`; empty for none
+    #[arg(long, value_name = "NAME")]
+    shadow: Option<String>,
     /// Return when the cluster is ready, and leave it running
     #[arg(long)]
     detach: bool,
@@ -73,9 +76,10 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         map_slots: args.map_slots,
         reduce_slots: args.reduce_slots,
         scheduler: args.scheduler,
+        shadow: args.shadow,
     };
     // Flags that make no sense are refused before anything is made.
-    check_scheduler(&Layout::prepare(&args.dir, &overrides)?.config.jobtracker.scheduler)?;
+    Layout::prepare(&args.dir, &overrides)?;
     let held = lock(&args.dir)?;
     refuse_twice(&args.dir)?;
     let layout = Layout::prepare(&args.dir, &overrides)?;
@@ -111,18 +115,6 @@ fn note_fewer_nodes(layout: &Layout) {
             "mrctl: note: this folder was made with {before} nodes; blocks only on node{missing} and up are missing"
         );
     }
-}
-
-/// Has the jobtracker itself say whether it knows this policy: a bad name must not reach the folder.
-fn check_scheduler(name: &str) -> Result<()> {
-    let mut asking = Command::new(program(Kind::Jobtracker)?);
-    let asked = asking.args(["--print-config", "--scheduler", name]).stdin(Stdio::null()).output();
-    let asked = asked.context("cannot run jobtracker")?;
-    if asked.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&asked.stderr);
-    bail!(Usage(said.trim().trim_start_matches("jobtracker: ").to_owned()))
 }
 
 fn refuse_twice(folder: &std::path::Path) -> Result<()> {

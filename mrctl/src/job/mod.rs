@@ -9,6 +9,7 @@ mod program;
 pub(crate) mod refusal;
 pub(crate) mod resume;
 mod sample;
+pub(crate) mod scheduling;
 mod stage;
 pub(crate) mod submit;
 pub(crate) mod tasks;

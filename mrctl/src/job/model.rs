@@ -2,6 +2,7 @@
 
 #![allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
 
+use super::scheduling::Pace;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -123,4 +124,6 @@ pub(crate) struct Tracker {
     pub(crate) maps_running: u32,
     pub(crate) reduces_running: u32,
     pub(crate) last_heard_ms_ago: u64,
+    pub(crate) map_pace: Pace,
+    pub(crate) reduce_pace: Pace,
 }

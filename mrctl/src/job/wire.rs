@@ -1,4 +1,6 @@
-//! The JobTracker over gRPC: the only file here that knows wire types of jobs.
+//! The JobTracker over gRPC: nothing but this module knows wire types of jobs.
+
+mod scheduling;
 
 use super::{
     model::{Attempt, Job, Phase, Preemption, Task, Tracker},
@@ -378,5 +380,7 @@ fn tracker(tracker: pb::TrackerInfo) -> Tracker {
         maps_running: tracker.maps_running,
         reduces_running: tracker.reduces_running,
         last_heard_ms_ago: tracker.last_heard_ms_ago,
+        map_pace: scheduling::pace(tracker.maps),
+        reduce_pace: scheduling::pace(tracker.reduces),
     }
 }

@@ -134,13 +134,9 @@ fn a_shadow_has_no_effect_and_agrees_with_its_like() {
             );
             let mut world = World::new(seed, with_shadow(""));
             (0..400).for_each(|_| world.step());
-            let counts = world.mind.shadow().unwrap().counts();
-            assert_eq!(
-                counts.rounds,
-                counts.same,
-                "{spec}: seed {seed}: {:?}",
-                world.mind.shadow().unwrap().differences().next()
-            );
+            let shadow = world.mind.shadow().unwrap();
+            assert_eq!(shadow.differences().next(), None, "{spec}: seed {seed}: {:?}", shadow.tally());
+            assert_eq!(shadow.tally().policy_took, shadow.tally().both_took, "{spec}: seed {seed}");
         }
     }
 }

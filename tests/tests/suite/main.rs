@@ -20,4 +20,5 @@ mod jobs_programs;
 mod jobs_retention;
 mod jobs_storm;
 mod local_cluster;
+mod schedulers;
 mod tidy;

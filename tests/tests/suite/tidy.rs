@@ -20,7 +20,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("dfs", &["proto", "journal", "daemon"]),
     ("jobtracker", &["core", "schedulers", "proto", "dfs", "journal", "daemon"]),
     ("journal", &[]),
-    ("mrctl", &["bench", "proto", "mrlib", "dfs", "sim", "daemon"]),
+    ("mrctl", &["bench", "proto", "mrlib", "dfs", "sim", "daemon", "schedulers"]),
     ("mrlib", &["proto", "dfs", "daemon"]),
     ("proto", &[]),
     ("schedulers", &["core"]),

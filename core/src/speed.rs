@@ -1,0 +1,127 @@
+//! How fast trackers have been: a fold of the facts, so that it is the same after a restart as far as the journal goes back.
+//!
+//! A map's rate is the bytes of its range by the time it took; a reduce's is the bytes that it wrote by the time from the
+//! last map's end. Programs differ by orders of magnitude, so speeds are compared within a job: an attempt's rate over
+//! the mean rate of its job so far. A tracker's speed is the geometric mean of these.
+//! Deliberately absent: forgetting. A machine that is repaired registers anew and is known by the same number.
+
+use crate::{
+    cluster::Cluster,
+    fact::{Entry, Fact},
+    ids::{AttemptId, JobId, TrackerId},
+    phase::{PerPhase, Phase},
+    time::Time,
+};
+use std::collections::BTreeMap;
+
+/// Bytes in seconds, over some attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Pace {
+    /// Of input for maps, of output for reduces.
+    pub bytes: f64,
+    /// Over all attempts.
+    pub seconds: f64,
+    /// Attempts.
+    pub attempts: u32,
+    compared: u32,
+    logarithms: f64,
+}
+
+impl Pace {
+    /// Bytes a second; nothing if nothing has been seen.
+    pub fn rate(&self) -> Option<f64> {
+        (self.seconds > 0.0 && self.bytes > 0.0).then(|| self.bytes / self.seconds)
+    }
+
+    /// 1 is as fast as others at the same jobs; nothing if there was nothing to compare with.
+    pub fn speed(&self) -> Option<f64> {
+        (self.compared > 0).then(|| (self.logarithms / f64::from(self.compared)).exp())
+    }
+
+    fn add(&mut self, bytes: f64, seconds: f64) {
+        self.bytes += bytes;
+        self.seconds += seconds;
+        self.attempts += 1;
+    }
+
+    fn compare(&mut self, rate: f64, mean: f64) {
+        self.compared += 1;
+        self.logarithms += (rate / mean).ln();
+    }
+}
+
+/// Of every tracker.
+#[derive(Debug, Default)]
+pub(crate) struct Speeds {
+    trackers: BTreeMap<TrackerId, PerPhase<Pace>>,
+    jobs: BTreeMap<JobId, PerPhase<Pace>>,
+}
+
+impl Speeds {
+    /// Takes a fact down; the cluster already shows it.
+    pub(crate) fn note(&mut self, entry: &Entry, cluster: &Cluster) {
+        match &entry.fact {
+            Fact::AttemptSucceeded { attempt, result } => {
+                let bytes = match attempt.phase() {
+                    Phase::Map => cluster.task(attempt.task).map_or(0, crate::task::Task::bytes),
+                    Phase::Reduce => result.bytes_out,
+                };
+                self.sample(*attempt, bytes, entry.at, cluster);
+            }
+            Fact::MapSplit { attempt, .. } => {
+                // The task's range ends where the attempt did.
+                let bytes = cluster.task(attempt.task).map_or(0, crate::task::Task::bytes);
+                self.sample(*attempt, bytes, entry.at, cluster);
+            }
+            Fact::JobEnded { job, .. } => {
+                self.jobs.remove(job);
+            }
+            _ => {}
+        }
+    }
+
+    /// One that went on from what another had put aside says nothing.
+    fn sample(&mut self, id: AttemptId, bytes: u64, at: Time, cluster: &Cluster) {
+        let (Some(job), Some(attempt)) = (cluster.job(id.job()), cluster.attempt(id)) else { return };
+        let phase = id.phase();
+        let began = match phase {
+            Phase::Map => attempt.launched,
+            Phase::Reduce => job.maps_done.map_or(attempt.launched, |done| done.max(attempt.launched)),
+        };
+        let (bytes, seconds) = (bytes as f64, at.since(began).as_secs_f64());
+        if attempt.from.is_some() || bytes <= 0.0 || seconds <= 0.0 {
+            return;
+        }
+        let own = &mut self.trackers.entry(attempt.tracker).or_default()[phase];
+        own.add(bytes, seconds);
+        let all = &mut self.jobs.entry(job.id).or_default()[phase];
+        if let Some(mean) = all.rate() {
+            own.compare(bytes / seconds, mean);
+        }
+        all.add(bytes, seconds);
+    }
+
+    pub(crate) fn of(&self, tracker: TrackerId) -> PerPhase<Pace> {
+        self.trackers.get(&tracker).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tracker_twice_as_fast_has_speed_two() {
+        let (mut slow, mut fast) = (Pace::default(), Pace::default());
+        for (rate, mean) in [(50.0, 100.0), (200.0, 400.0)] {
+            slow.compare(rate, mean);
+            fast.compare(mean, rate);
+        }
+        assert!((slow.speed().unwrap() - 0.5).abs() < 1e-9);
+        assert!((fast.speed().unwrap() - 2.0).abs() < 1e-9);
+        slow.add(100.0, 4.0);
+        slow.add(300.0, 4.0);
+        assert_eq!(slow.rate(), Some(50.0));
+        assert_eq!((Pace::default().rate(), Pace::default().speed()), (None, None));
+    }
+}

@@ -1,0 +1,162 @@
+//! `[scheduler]`: which policy, which one in its shadow, and a table of parameters for each policy that wants any.
+//!
+//! What parameters there are is for the policies to say. Here they become dotted keys and plain text, and are found
+//! again in the file when a policy refuses one, so that people are told the line.
+
+use crate::config::ConfigError;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::Path};
+use toml::de::{DeTable, DeValue};
+
+/// `[scheduler]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SchedulerConfig {
+    /// The policy, such as `fair` or `chronos(fair)`.
+    pub name: String,
+    /// A second policy that decides on the same facts without effect; none if empty.
+    pub shadow: String,
+    /// A table for each policy: `[scheduler.fair]`.
+    #[serde(flatten)]
+    pub policies: toml::Table,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self { name: "fifo".into(), shadow: String::new(), policies: toml::Table::new() }
+    }
+}
+
+impl SchedulerConfig {
+    /// The parameters of all policies, by dotted key: `fair.pools.research.weight`.
+    pub fn parameters(&self) -> Result<BTreeMap<String, String>, ConfigError> {
+        let mut flat = BTreeMap::new();
+        for (name, value) in &self.policies {
+            let toml::Value::Table(table) = value else {
+                let why = format!("unknown field `{name}`, expected `name`, `shadow` or a table of a policy");
+                return Err(refused(name, why));
+            };
+            flatten(name, table, &mut flat)?;
+        }
+        Ok(flat)
+    }
+}
+
+fn refused(key: &str, why: String) -> ConfigError {
+    ConfigError::Setting { key: format!("scheduler.{key}"), value: None, why }
+}
+
+fn flatten(above: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>) -> Result<(), ConfigError> {
+    for (name, value) in table {
+        let key = format!("{above}.{name}");
+        let text = match value {
+            toml::Value::Table(table) => {
+                flatten(&key, table, flat)?;
+                continue;
+            }
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Float(number) => number.to_string(),
+            toml::Value::Boolean(flag) => flag.to_string(),
+            toml::Value::Array(_) | toml::Value::Datetime(_) => {
+                let why =
+                    format!("scheduler parameter {key} = {value} is not a text, a number, true or false");
+                return Err(refused(&key, why));
+            }
+        };
+        if flat.insert(key.clone(), text).is_some() {
+            return Err(refused(&key, format!("scheduler parameter {key} is set twice")));
+        }
+    }
+    Ok(())
+}
+
+/// The same error with the line of the file that it is about, if the setting is in that file.
+pub(crate) fn found_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
+    let Some(path) = path.filter(|_| matches!(error, ConfigError::Setting { .. })) else { return error };
+    match std::fs::read_to_string(path) {
+        Ok(text) => found(error, path, &text),
+        Err(_) => error,
+    }
+}
+
+/// The same, of a file that has been read.
+pub(crate) fn found(error: ConfigError, path: &Path, text: &str) -> ConfigError {
+    let ConfigError::Setting { key, value, why } = &error else { return error };
+    match line_of(text, key, value.as_deref()) {
+        Some(line) => ConfigError::Parse { path: path.into(), line, message: why.clone() },
+        None => error,
+    }
+}
+
+/// The line of a dotted key, counted from 1; only where it is set to `value`, if there is one.
+fn line_of(text: &str, key: &str, value: Option<&str>) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let at = position(table.get_ref(), key, value)?;
+    Some(text.get(..at)?.matches('\n').count() + 1)
+}
+
+/// Names may have dots themselves, so that every way to read the key is tried.
+fn position(table: &DeTable<'_>, key: &str, wanted: Option<&str>) -> Option<usize> {
+    table.iter().find_map(|(name, value)| {
+        let rest = key.strip_prefix(name.get_ref().as_ref())?;
+        match (rest.strip_prefix('.'), value.get_ref()) {
+            (Some(rest), DeValue::Table(inner)) => position(inner, rest, wanted),
+            (None, found) if rest.is_empty() => {
+                let fits = wanted.is_none_or(|wanted| found.as_str() == Some(wanted));
+                fits.then(|| name.span().start)
+            }
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "[scheduler]\nname = \"chronos(fair)\"\n\n[scheduler.fair]\nnode_wait = \"5s\"\n\n\
+        [scheduler.fair.pools.\"a.b\"]\nweight = 2\nmin_maps = 1\n\n[scheduler.hsrtf]\nliteral = true\nratio = 0.5\n";
+
+    fn read(text: &str) -> SchedulerConfig {
+        let file: toml::Table = text.parse().unwrap();
+        file["scheduler"].clone().try_into().unwrap()
+    }
+
+    #[test]
+    fn tables_become_dotted_keys() {
+        let flat = read(FILE).parameters().unwrap();
+        let flat: Vec<String> = flat.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let wanted = [
+            "fair.node_wait=5s",
+            "fair.pools.a.b.min_maps=1",
+            "fair.pools.a.b.weight=2",
+            "hsrtf.literal=true",
+            "hsrtf.ratio=0.5",
+        ];
+        assert_eq!(flat, wanted);
+    }
+
+    #[test]
+    fn settings_are_found_again() {
+        assert_eq!(line_of(FILE, "scheduler.name", None), Some(2));
+        assert_eq!(line_of(FILE, "scheduler.name", Some("chronos(fair)")), Some(2));
+        assert_eq!(line_of(FILE, "scheduler.name", Some("given by flag")), None);
+        assert_eq!(line_of(FILE, "scheduler.fair", None), Some(4));
+        assert_eq!(line_of(FILE, "scheduler.fair.node_wait", None), Some(5));
+        assert_eq!(line_of(FILE, "scheduler.fair.pools.a.b.min_maps", None), Some(9));
+        assert_eq!(line_of(FILE, "scheduler.fair.pools.a.weight", None), None);
+    }
+
+    #[test]
+    fn what_is_no_parameter_is_refused() {
+        let told = |text: &str| read(text).parameters().unwrap_err().to_string();
+        let error = told("[scheduler]\nnmae = \"fair\"\n");
+        assert_eq!(error, "unknown field `nmae`, expected `name`, `shadow` or a table of a policy");
+        let error = told("[scheduler.fair]\nnode_wait = [1, 2]\n");
+        assert_eq!(
+            error,
+            "scheduler parameter fair.node_wait = [1, 2] is not a text, a number, true or false"
+        );
+    }
+}

@@ -1,0 +1,44 @@
+//! The policy that the configuration names, the one in its shadow, and their parameters.
+
+use daemon::config::{Config, ConfigError, SchedulerConfig};
+use mrcore::Scheduler;
+use schedulers::{BadParameter, MakeError, Params};
+
+/// What the configuration asks for.
+pub(crate) struct Chosen {
+    pub(crate) policy: Box<dyn Scheduler>,
+    pub(crate) shadow: Option<Box<dyn Scheduler>>,
+    pub(crate) params: Params,
+}
+
+/// Whether there is a policy of the name that the configuration gives, and all parameters are sound.
+pub fn check_scheduler(config: &Config) -> Result<(), ConfigError> {
+    choose(&config.scheduler).map(drop)
+}
+
+pub(crate) fn choose(config: &SchedulerConfig) -> Result<Chosen, ConfigError> {
+    let params = config.parameters()?;
+    let make = |key: &str, name: &str| {
+        schedulers::make(name, &params).map_err(|error| {
+            let (key, value) = match &error {
+                MakeError::Unknown { name } => (key.to_owned(), Some(name.clone())),
+                MakeError::Parameter(bad) => (place(bad), None),
+            };
+            ConfigError::Setting { key: format!("scheduler.{key}"), value, why: error.to_string() }
+        })
+    };
+    let policy = make("name", &config.name)?;
+    let shadow = Some(config.shadow.trim()).filter(|name| !name.is_empty());
+    let shadow = shadow.map(|name| make("shadow", name)).transpose()?;
+    Ok(Chosen { policy, shadow, params })
+}
+
+/// The key that a parameter is refused at.
+fn place(bad: &BadParameter) -> String {
+    match bad {
+        BadParameter::Value { key, .. }
+        | BadParameter::Unknown { key, .. }
+        | BadParameter::Section { key, .. } => key.clone(),
+        BadParameter::Together { section, .. } => (*section).to_owned(),
+    }
+}

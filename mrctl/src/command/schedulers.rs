@@ -1,0 +1,133 @@
+//! `mrctl schedulers`: the policies, and what they are tuned by.
+
+#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+
+use crate::{
+    job::scheduling::{Parameter, Policy, Schedulers},
+    locate::Target,
+    output,
+};
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// Describe the scheduling policies and their parameters
+///
+/// With the values of the running cluster; without one, with the defaults. A policy is chosen by
+/// `mrctl up --scheduler NAME`, `jobtracker --scheduler NAME`, or name in the [scheduler] table of fermata.toml, and tuned by
+/// a table of its own there, such as [scheduler.fair].
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl schedulers\n  mrctl schedulers fair\n  mrctl schedulers --defaults --json"
+)]
+pub(crate) struct Args {
+    /// Only this one
+    policy: Option<String>,
+    /// Do not ask a cluster
+    #[arg(long)]
+    defaults: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    let mut all = if args.defaults { None } else { running(target).await? }.unwrap_or_else(defaults);
+    if let Some(name) = &args.policy {
+        let known: Vec<String> = all.policies.iter().map(|policy| policy.name.clone()).collect();
+        all.policies.retain(|policy| names(name).any(|part| part == policy.name));
+        if all.policies.is_empty() {
+            let known = known.join(", ");
+            return Err(output::Usage(format!("there is no scheduler {name:?}: there are {known}")).into());
+        }
+    }
+    if args.json {
+        output::json(&all)?;
+    } else {
+        print(&all)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the cluster says; nothing if there is none. One that is there and does not answer is an error.
+async fn running(target: &Target) -> Result<Option<Schedulers>> {
+    match target.jobtracker().await {
+        Ok(tracker) => tracker.schedulers().await.map(Some),
+        Err(error) if target.is_named() => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+fn defaults() -> Schedulers {
+    let described = schedulers::describe(&schedulers::Params::new()).expect("defaults are sound");
+    let parameter = |own: schedulers::Parameter| Parameter {
+        key: own.key,
+        value: own.value,
+        default: own.default,
+        about: own.about.into(),
+    };
+    let policies = described.into_iter().map(|own| Policy {
+        name: own.name.into(),
+        about: own.about.into(),
+        section: own.section.into(),
+        in_use: false,
+        parameters: own.parameters.into_iter().map(parameter).collect(),
+    });
+    Schedulers { scheduler: None, shadow: None, policies: policies.collect() }
+}
+
+/// The policies that a name such as `chronos(fair)` is made of.
+pub(crate) fn names(spec: &str) -> impl Iterator<Item = &str> {
+    spec.split(['(', ')']).map(str::trim).filter(|name| !name.is_empty())
+}
+
+fn print(all: &Schedulers) -> Result<()> {
+    match &all.scheduler {
+        Some(name) => {
+            let shadow =
+                all.shadow.as_ref().map_or_else(String::new, |name| format!(", {name} in its shadow"));
+            output::line(format!("in use: {name}{shadow}"))?;
+        }
+        None => output::line("no cluster was asked: these are the defaults")?,
+    }
+    let mut shown: Option<&str> = None;
+    for policy in &all.policies {
+        let mark = if policy.in_use { " (in use)" } else { "" };
+        output::line(format!("\n{}{mark}: {}", policy.name, policy.about))?;
+        if policy.parameters.is_empty() {
+            continue;
+        }
+        if shown == Some(policy.section.as_str()) {
+            output::line(format!("  tuned by [scheduler.{}], as above", policy.section))?;
+            continue;
+        }
+        shown = Some(&policy.section);
+        output::line(format!("  tuned by [scheduler.{}]:", policy.section))?;
+        for Parameter { key, value, default, about } in &policy.parameters {
+            let was = if value == default { String::new() } else { format!(" (default {default})") };
+            output::line(format!("    {key} = {value}{was}"))?;
+            output::line(format!("        {about}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrapped_name_is_two_policies() {
+        assert_eq!(names("chronos( fair )").collect::<Vec<_>>(), ["chronos", "fair"]);
+        assert_eq!(names("fifo").collect::<Vec<_>>(), ["fifo"]);
+    }
+
+    #[test]
+    fn the_defaults_are_described_without_a_cluster() {
+        let all = defaults();
+        let fair = all.policies.iter().find(|policy| policy.name == "fair").unwrap();
+        assert!(
+            fair.parameters.iter().any(|parameter| parameter.key == "node_wait" && parameter.value == "3s")
+        );
+        assert!(all.policies.iter().any(|policy| policy.name == "chronos"));
+    }
+}

@@ -1,0 +1,120 @@
+//! `mrctl shadow`: how the decisions of a second policy differ from those that are carried out.
+
+#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+
+use crate::{
+    job::scheduling::{Choice, Difference, Shadow},
+    locate::Target,
+    output,
+};
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// Show how the policy in the shadow decides
+///
+/// A second policy, chosen by --shadow NAME of `mrctl up` and of the jobtracker or by shadow in the [scheduler] table of
+/// fermata.toml, is told everything that happens and asked what it would do, without effect. Counts are since the
+/// JobTracker began.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl shadow\n  mrctl shadow --last 100\n  mrctl shadow --json")]
+pub(crate) struct Args {
+    /// How many differences to list, the newest last
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    last: usize,
+    /// As JSON, with all differences that are kept
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    let shadow = target.jobtracker().await?.shadow().await?;
+    if args.json {
+        output::json(&shadow)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for line in lines(&shadow, args.last) {
+        output::line(line)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lines(shadow: &Shadow, last: usize) -> Vec<String> {
+    let Shadow { scheduler, shadow: other, .. } = shadow;
+    let mut lines = vec![
+        format!("{other} in the shadow of {scheduler}"),
+        format!("  {} went to the job that {other} would have chosen", output::count(shadow.same, "slot")),
+        format!("  {} would have gone to another job", output::count(shadow.other, "slot")),
+        format!("  {} would have been left free", output::count(shadow.left_free, "slot")),
+        format!("  {} would have started sooner", output::count(shadow.sooner, "task")),
+        format!(
+            "  {} taken back by {scheduler}, {} by {other}, {} of them by both",
+            output::count(shadow.policy_took, "slot"),
+            shadow.shadow_took,
+            shadow.both_took
+        ),
+    ];
+    let skipped = shadow.differences.len().saturating_sub(last);
+    if skipped < shadow.differences.len() {
+        lines.push("the last differences:".into());
+    }
+    let shown = shadow.differences.iter().skip(skipped);
+    lines.extend(
+        shown.map(|difference| format!("  {}  {}", output::time(difference.at_ms), sentence(difference))),
+    );
+    lines
+}
+
+fn sentence(difference: &Difference) -> String {
+    let Difference { tracker, phase, policy, shadow, .. } = difference;
+    let job = |choice: &Choice| choice.task.split('.').next().unwrap_or_default().to_owned();
+    match (policy, shadow) {
+        (Some(choice), None) if choice.taken_back => {
+            format!("{phase} slot on {tracker}: would not have been taken back from {}", choice.task)
+        }
+        (None, Some(choice)) if choice.taken_back => {
+            format!(
+                "{phase} slot on {tracker}: would have been taken back from {} ({})",
+                choice.task, choice.why.words
+            )
+        }
+        (Some(done), Some(wanted)) => format!(
+            "{phase} slot on {tracker}: {} rather than {} ({})",
+            job(wanted),
+            job(done),
+            wanted.why.words
+        ),
+        (Some(done), None) => format!("{phase} slot on {tracker}: free rather than {}", job(done)),
+        (None, Some(wanted)) => {
+            format!("{phase} slot on {tracker}: {} rather than free ({})", job(wanted), wanted.why.words)
+        }
+        (None, None) => format!("{phase} slot on {tracker}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::scheduling::Reason;
+
+    fn choice(task: &str, taken_back: bool) -> Choice {
+        let why = Reason { words: "because".into(), ..Reason::default() };
+        Choice { task: task.into(), taken_back, why }
+    }
+
+    fn said(policy: Option<Choice>, shadow: Option<Choice>) -> String {
+        sentence(&Difference { at_ms: 0, tracker: "node1".into(), phase: "map".into(), policy, shadow })
+    }
+
+    #[test]
+    fn differences_are_sentences() {
+        assert_eq!(
+            said(Some(choice("job_1.m3", false)), Some(choice("job_2.m0", false))),
+            "map slot on node1: job_2 rather than job_1 (because)"
+        );
+        assert_eq!(said(Some(choice("job_1.m3", false)), None), "map slot on node1: free rather than job_1");
+        assert_eq!(
+            said(None, Some(choice("job_1.m3.0", true))),
+            "map slot on node1: would have been taken back from job_1.m3.0 (because)"
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! `mrctl why`: what a job or a task waits for, in plain words.
+
+#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+
+use crate::{job::scheduling::Why, locate::Target, output};
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// Say why a job or a task waits, and what was decided for it lately
+///
+/// The words come from recorded rules and numbers, which --json shows too. The last launches, and the last of everything
+/// else, are kept for each job that is remembered; `mrctl history` has all of them.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl why job_7\n  mrctl why job_7.m3          one task\n  mrctl why job_7 --json"
+)]
+pub(crate) struct Args {
+    /// A job (job_7), a task (job_7.m3), or an attempt, which stands for its task
+    #[arg(value_name = "JOB|TASK")]
+    of: String,
+    /// As JSON, with every rule and number
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    let why = target.jobtracker().await?.why(&args.of).await?;
+    if args.json {
+        output::json(&why)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for line in lines(&why) {
+        output::line(line)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One sentence a line.
+fn lines(why: &Why) -> Vec<String> {
+    let mut lines = vec![format!("{} is {}, under {}", why.of, why.state, why.scheduler)];
+    lines.extend(why.waits.iter().map(|reason| format!("  {}", reason.words)));
+    if why.waits.is_empty() {
+        lines.push("  it waits for nothing".into());
+    }
+    if !why.lately.is_empty() {
+        lines.push("lately:".into());
+    }
+    lines.extend(why.lately.iter().map(|event| format!("  {}  {}", output::time(event.at_ms), event.words)));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::scheduling::Reason;
+
+    #[test]
+    fn one_sentence_a_line() {
+        let reason = |words: &str| Reason { words: words.into(), ..Reason::default() };
+        let mut why = Why {
+            of: "job_7".into(),
+            state: "running".into(),
+            scheduler: "fair".into(),
+            waits: vec![reason("3 maps wait"), reason("pool ann holds 2 of 2")],
+            lately: Vec::new(),
+        };
+        assert_eq!(lines(&why), ["job_7 is running, under fair", "  3 maps wait", "  pool ann holds 2 of 2"]);
+        why.waits.clear();
+        assert_eq!(lines(&why)[1], "  it waits for nothing");
+    }
+}

@@ -1,0 +1,102 @@
+//! What `mrctl` knows of scheduling; printed as it is with `--json`.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Why something was decided, or what something waits for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Reason {
+    pub(crate) rule: String,
+    pub(crate) numbers: BTreeMap<String, f64>,
+    pub(crate) words: String,
+}
+
+/// Something that was decided for a job, or befell it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Happening {
+    pub(crate) at_ms: u64,
+    pub(crate) what: String,
+    pub(crate) attempt: String,
+    pub(crate) tracker: String,
+    pub(crate) why: Option<Reason>,
+    pub(crate) words: String,
+}
+
+/// Why a job or a task waits.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Why {
+    pub(crate) of: String,
+    pub(crate) state: String,
+    pub(crate) scheduler: String,
+    pub(crate) waits: Vec<Reason>,
+    pub(crate) lately: Vec<Happening>,
+}
+
+/// The policies that there are.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Schedulers {
+    /// The one in use; none without a cluster.
+    pub(crate) scheduler: Option<String>,
+    pub(crate) shadow: Option<String>,
+    pub(crate) policies: Vec<Policy>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Policy {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    pub(crate) section: String,
+    pub(crate) in_use: bool,
+    pub(crate) parameters: Vec<Parameter>,
+}
+
+/// Something to tune it by.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Parameter {
+    pub(crate) key: String,
+    pub(crate) value: String,
+    pub(crate) default: String,
+    pub(crate) about: String,
+}
+
+/// How the policy in the shadow differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Shadow {
+    pub(crate) scheduler: String,
+    pub(crate) shadow: String,
+    pub(crate) same: u64,
+    pub(crate) other: u64,
+    pub(crate) left_free: u64,
+    pub(crate) sooner: u64,
+    pub(crate) both_took: u64,
+    pub(crate) policy_took: u64,
+    pub(crate) shadow_took: u64,
+    pub(crate) differences: Vec<Difference>,
+}
+
+/// Once.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Difference {
+    pub(crate) at_ms: u64,
+    pub(crate) tracker: String,
+    pub(crate) phase: String,
+    pub(crate) policy: Option<Choice>,
+    pub(crate) shadow: Option<Choice>,
+}
+
+/// What one of the two does.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Choice {
+    pub(crate) task: String,
+    pub(crate) taken_back: bool,
+    pub(crate) why: Reason,
+}
+
+/// How fast a tracker has been.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Pace {
+    pub(crate) attempts: u32,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) speed: f64,
+}

@@ -1,0 +1,107 @@
+//! Questions about scheduling, over the same connection.
+
+use super::{JobTracker, refusal};
+use crate::job::scheduling::{
+    Choice, Difference, Happening, Pace, Parameter, Policy, Reason, Schedulers, Shadow, Why,
+};
+use anyhow::Result;
+use proto::mr as pb;
+use tonic::{Response, Status};
+
+impl JobTracker {
+    fn answer<T>(&self, reply: Result<Response<T>, Status>) -> Result<T> {
+        Ok(reply.map_err(refusal)?.into_inner())
+    }
+
+    /// What a job or a task waits for.
+    pub(crate) async fn why(&self, of: &str) -> Result<Why> {
+        let message = self.request(pb::WhyRequest { of: of.into() });
+        let reply = self.answer(self.client.clone().why(message).await)?;
+        Ok(Why {
+            of: reply.of,
+            state: reply.state,
+            scheduler: reply.scheduler,
+            waits: reply.waits.into_iter().map(reason).collect(),
+            lately: reply.lately.into_iter().map(happening).collect(),
+        })
+    }
+
+    /// The policies.
+    pub(crate) async fn schedulers(&self) -> Result<Schedulers> {
+        let message = self.request(pb::SchedulersRequest {});
+        let reply = self.answer(self.client.clone().schedulers(message).await)?;
+        let policies = reply.policies.into_iter().map(|own| policy(own, &reply.scheduler)).collect();
+        let shadow = Some(reply.shadow).filter(|name| !name.is_empty());
+        Ok(Schedulers { scheduler: Some(reply.scheduler), shadow, policies })
+    }
+
+    /// How the policy in the shadow differs.
+    pub(crate) async fn shadow(&self) -> Result<Shadow> {
+        let message = self.request(pb::ShadowRequest {});
+        let reply = self.answer(self.client.clone().shadow(message).await)?;
+        Ok(Shadow {
+            scheduler: reply.scheduler,
+            shadow: reply.shadow,
+            same: reply.same,
+            other: reply.other,
+            left_free: reply.left_free,
+            sooner: reply.sooner,
+            both_took: reply.both_took,
+            policy_took: reply.policy_took,
+            shadow_took: reply.shadow_took,
+            differences: reply.differences.into_iter().map(difference).collect(),
+        })
+    }
+}
+
+fn reason(reason: pb::Reason) -> Reason {
+    let numbers = reason.numbers.into_iter().map(|number| (number.name, number.value)).collect();
+    Reason { rule: reason.rule, numbers, words: reason.words }
+}
+
+fn happening(happening: pb::Happening) -> Happening {
+    Happening {
+        at_ms: happening.at_ms,
+        what: happening.what,
+        attempt: happening.attempt,
+        tracker: happening.tracker,
+        why: happening.why.map(reason),
+        words: happening.words,
+    }
+}
+
+fn policy(policy: pb::Policy, in_use: &str) -> Policy {
+    let parameter = |own: pb::Parameter| Parameter {
+        key: own.key,
+        value: own.value,
+        default: own.default,
+        about: own.about,
+    };
+    Policy {
+        in_use: crate::command::schedulers::names(in_use).any(|name| name == policy.name),
+        name: policy.name,
+        about: policy.about,
+        section: policy.section,
+        parameters: policy.parameters.into_iter().map(parameter).collect(),
+    }
+}
+
+fn difference(difference: pb::ShadowDifference) -> Difference {
+    let choice = |own: pb::Choice| Choice {
+        task: own.task,
+        taken_back: own.taken_back,
+        why: own.why.map(reason).unwrap_or_default(),
+    };
+    Difference {
+        at_ms: difference.at_ms,
+        tracker: difference.tracker,
+        phase: difference.phase,
+        policy: difference.policy.map(choice),
+        shadow: difference.shadow.map(choice),
+    }
+}
+
+pub(super) fn pace(pace: Option<pb::Pace>) -> Pace {
+    let pb::Pace { attempts, bytes_per_second, speed } = pace.unwrap_or_default();
+    Pace { attempts, bytes_per_second, speed }
+}

@@ -1,0 +1,336 @@
+//! Reasons as sentences: the one table from rules and numbers to words that people read.
+//!
+//! A rule is `base` or `base,detail`: the base has a sentence in [`SENTENCES`], the detail one in [`DETAILS`]. A rule that is
+//! not there is shown by its name and numbers, so a new policy is readable before anybody has written a line here; a
+//! test says which rules have none.
+//!
+//! | in a sentence | is shown as |
+//! |---|---|
+//! | `{held}` | the number of that name, with one digit after the point if it has any |
+//! | `{jobs job waits\|jobs wait}` | `1 job waits`, `3 jobs wait`, `no job waits` |
+//! | `{left:s}`, `{left:bytes}`, `{left:%}` | a length of time, a size, a percentage |
+//! | `{for:job}`, `{on:node}` | a job's or a tracker's name, from its number |
+//! | `{pool}`, `{user}`, `{queue}` | whose job it is about |
+//! | `[...]`, `[!held ...]` | left out if a number in it is missing; only if that number is missing |
+
+use mrcore::{
+    Why,
+    ids::{JobId, TrackerId},
+};
+
+/// Whom and what a sentence may name.
+pub struct Names<'a> {
+    /// Of the job that it is about.
+    pub user: &'a str,
+    /// Its queue.
+    pub queue: &'a str,
+    /// Its pool: the user or the queue.
+    pub pool: &'a str,
+    /// What people call a tracker.
+    pub tracker: &'a dyn Fn(TrackerId) -> String,
+}
+
+/// A sentence for each rule.
+pub const SENTENCES: &[(&str, &str)] = &[
+    // Of any policy.
+    ("job-is-over", "the job is over"),
+    ("output-is-being-moved", "all its tasks are done and its output is being moved into place"),
+    ("task-is-done", "it is done"),
+    ("task-runs", "it runs on {on_tracker:node}"),
+    ("gives-its-slot-back", "it has been told to give its slot on {on_tracker:node} back"),
+    ("held-by-hand", "[{tasks task is|tasks are}][!tasks it is] held by hand until `mrctl resume`"),
+    ("slot-reserved", "the next free slot of {on_tracker:node} is reserved for it"),
+    ("slots-reserved", "{tasks task has|tasks have} a slot reserved that others have been told to give back"),
+    ("paused", "it is paused, and its state lies on {state_on_tracker:node}"),
+    ("avoids-trackers", "it keeps off {trackers node where it|nodes where it} came to nothing"),
+    (
+        "slow-start",
+        "{reduces_waiting reduce waits|reduces wait} for maps: {maps_done} of the {maps_wanted} that must be done are",
+    ),
+    (
+        "no-tracker",
+        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}]: no node has slots for them",
+    ),
+    (
+        "no-free-slot",
+        "[{maps_waiting map waits|maps wait}: all {map_slots} map slots are taken]\
+         [{reduces_waiting reduce waits|reduces wait}: all {reduce_slots} reduce slots are taken], {running} by this job",
+    ),
+    (
+        "not-its-turn",
+        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}] although \
+         {free slot is|slots are} free: the policy keeps them; this job holds {running}",
+    ),
+    ("straggler", "a second try beside one that is slow"),
+    // fifo
+    ("first-in-line", "its job is the first in line that can use the slot"),
+    (
+        "jobs-ahead",
+        "{jobs job goes|jobs go} first by priority and age, {first_job:job} at the head, with {waiting_tasks task|tasks} waiting",
+    ),
+    // fair
+    ("fair-share", "pool {pool} held {held} of its fair share of {share} slots"),
+    (
+        "pool-share-of-map-slots",
+        "pool {pool} holds {held} of its fair share of {share} map slots (weight {weight}, minimum {min}); \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "pool-share-of-reduce-slots",
+        "pool {pool} holds {held} of its fair share of {share} reduce slots (weight {weight}, minimum {min}); \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "pool-runs-as-many-jobs-as-it-may",
+        "pool {pool} runs {max_jobs job|jobs}, as many as it may, and this one waits for one of them to end",
+    ),
+    ("locality-wait", "its maps wait for slots near their input: {waited:s} so far, for at most {at_most:s}"),
+    (
+        "pool-below-its-share",
+        "the slot goes to the pool[ of {for_job:job}] that held {held} of its fair share of {share}",
+    ),
+    // capacity
+    ("queue-capacity", "queue {queue} held {held} of its guaranteed {guaranteed} slots"),
+    (
+        "queue-share-of-map-slots",
+        "queue {queue} holds {held} map slots of its guaranteed {guaranteed}, at most {at_most}; \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "queue-share-of-reduce-slots",
+        "queue {queue} holds {held} reduce slots of its guaranteed {guaranteed}, at most {at_most}; \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    ("user-limit", "user {user} holds {held} slots of queue {queue}, of at most {at_most}"),
+    (
+        "queue-below-its-guarantee",
+        "the slot goes to the queue[ of {for_job:job}] that held {held} of its guaranteed {guaranteed}",
+    ),
+    // hsrtf
+    ("remaining-time", "its job has about {remaining:s} left[, and a share of {share} slots]"),
+    (
+        "shorter-jobs-take-map-slots",
+        "the job has about {remaining:s} left[ and a share of {share} map slots]; {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "shorter-jobs-take-reduce-slots",
+        "the job has about {remaining:s} left[ and a share of {share} reduce slots]; {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "longest-remaining-time",
+        "its job has about {remaining:s} left, and the slot goes to {for_job:job}, which has {shorter:s}",
+    ),
+    (
+        "reduces-wait-for-their-maps-hosts",
+        "its reduces wait for slots where their maps ran: {waited:s} so far, for at most {at_most:s}",
+    ),
+    // chronos
+    (
+        "recovery",
+        "[the slot goes to work of {for_job:job} that was lost with a node][!for_job it was lost with a node and goes first]",
+    ),
+    (
+        "lost-with-a-tracker",
+        "{tasks task was|tasks were} lost with a node, and slots near the input are taken back",
+    ),
+];
+
+/// What comes after the comma of a rule.
+pub const DETAILS: &[(&str, &str)] = &[
+    ("node-local", "its input is on that node"),
+    ("rack-local", "its input is in that rack"),
+    ("off-rack", "its input is elsewhere"),
+    ("resumed", "it goes on where it was paused"),
+    ("near-maps", "its maps ran there"),
+];
+
+fn look_up(table: &[(&str, &'static str)], rule: &str) -> Option<&'static str> {
+    table.iter().find(|(known, _)| *known == rule).map(|(_, sentence)| *sentence)
+}
+
+/// Whether a rule has its sentence.
+pub fn is_known(rule: &str) -> bool {
+    let (base, detail) = rule.split_once(',').unzip();
+    let base = base.unwrap_or(rule);
+    look_up(SENTENCES, base).is_some() && detail.is_none_or(|detail| look_up(DETAILS, detail).is_some())
+}
+
+/// A reason as a sentence, without a full stop.
+pub fn say(why: &Why, names: &Names<'_>) -> String {
+    let (base, detail) = why.rule.split_once(',').map_or((&*why.rule, ""), |(base, detail)| (base, detail));
+    let Some(sentence) = look_up(SENTENCES, base) else { return by_name(why) };
+    let mut said = fill(sentence, why, names);
+    if !detail.is_empty() {
+        said.push_str("; ");
+        said.push_str(look_up(DETAILS, detail).unwrap_or(detail));
+    }
+    said
+}
+
+/// A reason that may have been kept as text: one with a sentence is said, anything else is left as it is.
+pub fn say_text(text: &str, names: &Names<'_>) -> String {
+    match Why::parse(text).filter(|why| is_known(&why.rule)) {
+        Some(why) => say(&why, names),
+        None => text.to_owned(),
+    }
+}
+
+fn by_name(why: &Why) -> String {
+    // Not a rule but somebody's own words.
+    if why.rule.contains(' ') || why.rule.is_empty() {
+        return why.rule.to_string();
+    }
+    let numbers =
+        why.numbers.iter().map(|(name, value)| format!("{} {}", name.replace('_', " "), number(*value)));
+    let numbers: Vec<String> = numbers.collect();
+    let rule = why.rule.replace('-', " ").replace(',', ", ");
+    if numbers.is_empty() { rule } else { format!("{rule} ({})", numbers.join(", ")) }
+}
+
+/// Fills a sentence in. Parts in brackets are left out if something in them is missing.
+fn fill(sentence: &str, why: &Why, names: &Names<'_>) -> String {
+    let mut said = String::new();
+    let mut rest = sentence;
+    while let Some((before, after)) = rest.split_once('[') {
+        let (part, after) = after.split_once(']').unwrap_or((after, ""));
+        said.push_str(&fill_part(before, why, names).0);
+        match part.strip_prefix('!').and_then(|part| part.split_once(' ')) {
+            Some((missing, part)) if why.number(missing).is_none() => said.push_str(part),
+            Some(_) => {}
+            None => {
+                let (part, is_whole) = fill_part(part, why, names);
+                said.push_str(if is_whole { &part } else { "" });
+            }
+        }
+        rest = after;
+    }
+    said.push_str(&fill_part(rest, why, names).0);
+    said
+}
+
+/// The text with its places filled, and whether all could be.
+fn fill_part(text: &str, why: &Why, names: &Names<'_>) -> (String, bool) {
+    let (mut said, mut is_whole) = (String::new(), true);
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (place, after) = after.split_once('}').unwrap_or((after, ""));
+        said.push_str(before);
+        match value(place, why, names) {
+            Some(value) => said.push_str(&value),
+            None => {
+                is_whole = false;
+                said.push('?');
+            }
+        }
+        rest = after;
+    }
+    said.push_str(rest);
+    (said, is_whole)
+}
+
+fn value(place: &str, why: &Why, names: &Names<'_>) -> Option<String> {
+    match place {
+        "pool" => return Some(names.pool.to_owned()),
+        "user" => return Some(names.user.to_owned()),
+        "queue" => return Some(names.queue.to_owned()),
+        _ => {}
+    }
+    if let Some((name, nouns)) = place.split_once(' ') {
+        let value = why.number(name)?;
+        let (one, many) = nouns.split_once('|').unwrap_or((nouns, nouns));
+        return Some(match number(value).as_str() {
+            "0" => format!("no {one}"),
+            "1" => format!("1 {one}"),
+            other => format!("{other} {many}"),
+        });
+    }
+    let (name, kind) = place.split_once(':').unwrap_or((place, ""));
+    let value = why.number(name)?;
+    Some(match kind {
+        "s" => seconds(value),
+        "bytes" => bytes(value),
+        "%" => format!("{:.0}%", value * 100.0),
+        "job" => JobId(value as u32).to_string(),
+        "node" => (names.tracker)(TrackerId(value as u32)),
+        _ => number(value),
+    })
+}
+
+fn number(value: f64) -> String {
+    let shown = format!("{value:.1}");
+    shown.strip_suffix(".0").map_or(shown.clone(), str::to_owned)
+}
+
+fn seconds(value: f64) -> String {
+    let whole = value.round() as u64;
+    match whole {
+        _ if !value.is_finite() => "for ever".to_owned(),
+        0..60 => format!("{} s", number(value)),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+fn bytes(value: f64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (value, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", number(value), units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(why: &Why) -> String {
+        let tracker = |id: TrackerId| format!("node{}", id.0);
+        say(why, &Names { user: "ann", queue: "default", pool: "ann", tracker: &tracker })
+    }
+
+    #[test]
+    fn rules_and_numbers_become_sentences() {
+        let share = Why::rule("pool-share-of-map-slots").with("held", 12.0).with("share", 10.66);
+        let share = share.with("weight", 1.0).with("min", 0.0).with("jobs_ahead", 2.0);
+        assert_eq!(
+            said(&share),
+            "pool ann holds 12 of its fair share of 10.7 map slots (weight 1, minimum 0); 2 jobs go first"
+        );
+        let waits = Why::rule("no-free-slot").with("reduces_waiting", 1.0).with("running", 0.0);
+        let waits = waits.with("free", 0.0).with("reduce_slots", 4.0);
+        assert_eq!(said(&waits), "1 reduce waits: all 4 reduce slots are taken, 0 by this job");
+        assert_eq!(said(&Why::rule("task-runs").with("on_tracker", 3.0)), "it runs on node3");
+        let back = Why::rule("longest-remaining-time").with("remaining", 754.0).with("shorter", 8.25);
+        assert_eq!(
+            said(&back.benefit(JobId(7))),
+            "its job has about 12 min 34 s left, and the slot goes to job_7, which has 8.2 s"
+        );
+    }
+
+    #[test]
+    fn parts_are_left_out_with_their_numbers() {
+        assert_eq!(said(&Why::rule("held-by-hand")), "it is held by hand until `mrctl resume`");
+        let held = Why::rule("held-by-hand").with("tasks", 1.0);
+        assert_eq!(said(&held), "1 task is held by hand until `mrctl resume`");
+        let pure = Why::rule("remaining-time,node-local").with("remaining", 5.0);
+        assert_eq!(said(&pure), "its job has about 5 s left; its input is on that node");
+    }
+
+    #[test]
+    fn what_has_no_sentence_is_shown_by_name() {
+        let new = Why::rule("my-own-rule,off-rack").with("jobs_ahead", 2.0).with("score", 0.25);
+        assert_eq!(said(&new), "my own rule, off rack (jobs ahead 2, score 0.2)");
+        assert_eq!(said(&Why::named("resumed by bob".into())), "resumed by bob");
+        let tracker = |id: TrackerId| id.to_string();
+        let names = Names { user: "", queue: "", pool: "", tracker: &tracker };
+        assert_eq!(
+            say_text("recovery for_job=3", &names),
+            "the slot goes to work of job_3 that was lost with a node"
+        );
+        for text in ["preempted by ann", "preempted", "unheard-of a=1"] {
+            assert_eq!(say_text(text, &names), text);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A policy is chosen, tuned, asked why, and compared with another, on a real cluster.
+
+use fermata_tests::{Cluster, Up, binaries, eventually};
+use serde_json::Value;
+use std::{fs, process::Command, time::Duration};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Fair, with fifo in its shadow; one map slot on each of two nodes, and no patience for slots near the input.
+const FAIR: &str = "[jobtracker]\nheartbeat = \"200ms\"\n[tasktracker]\nmap_slots = 1\n\
+    [scheduler]\nname = \"fair\"\nshadow = \"fifo\"\n\
+    [scheduler.fair]\nnode_wait = \"0s\"\nrack_wait = \"0s\"\nfair_share_timeout = \"2s\"\n\
+    [scheduler.fair.pools.ann]\nweight = 1.5\n";
+
+fn sleepers(cluster: &Cluster, user: &str, output: &str) -> String {
+    let job = ["streaming", "--mapper", "sleep 600", "--input", "/in", "--output", output, "--user", user];
+    cluster.detach(&job)
+}
+
+/// Two nodes; ann's job holds both slots, bob's waits.
+fn two_users(settings: &str) -> (Cluster, String, String) {
+    let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings, ..Up::default() });
+    fs::write(cluster.path("in"), "some words\n".repeat(30_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    let ann = sleepers(&cluster, "ann", "/ann");
+    eventually("ann's job has both slots", PATIENCE, || {
+        (cluster.json(&["job", &ann])["maps"]["running"] == 2).then_some(())
+    });
+    let bob = sleepers(&cluster, "bob", "/bob");
+    (cluster, ann, bob)
+}
+
+fn rules(why: &Value) -> Vec<&str> {
+    why["waits"].as_array().expect("reasons").iter().filter_map(|reason| reason["rule"].as_str()).collect()
+}
+
+#[test]
+fn why_says_what_a_job_waits_for_and_what_became_of_its_slots() {
+    let patient = FAIR.replace("\"2s\"", "\"600s\"");
+    let (cluster, ann, bob) = two_users(&patient);
+    let why = cluster.json(&["why", &bob]);
+    assert_eq!(rules(&why), ["no-free-slot", "pool-share-of-map-slots"], "{why}");
+    let words = cluster.mrctl(&["why", &bob]);
+    let maps = why["waits"][0]["numbers"]["maps_waiting"].as_f64().expect("a number");
+    assert!(words.starts_with(&format!("{bob} is running, under fair\n")), "{words}");
+    assert!(
+        words.contains(&format!("  {maps} maps wait: all 2 map slots are taken, 0 by this job\n")),
+        "{words}"
+    );
+    assert!(
+        words.contains("pool bob holds 0 of its fair share of 0.8 map slots (weight 1, minimum 0)"),
+        "{words}"
+    );
+    let words = cluster.mrctl(&["why", &format!("{ann}.m0")]);
+    assert!(words.contains("it runs on node"), "{words}");
+    assert!(words.contains("m0.0 started on node"), "{words}");
+    assert!(words.contains("pool ann held 0 of its fair share of 2 slots"), "{words}");
+    // The process dies; policy, parameters and reasons are the same when it is back.
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    eventually("the trackers are back", PATIENCE, || {
+        let why = cluster.json(&["why", &bob]);
+        (rules(&why) == ["no-free-slot", "pool-share-of-map-slots"]).then_some(())
+    });
+    let after = cluster.mrctl(&["why", &bob]);
+    assert!(after.contains("pool bob holds 0 of its fair share of 0.8 map slots"), "{after}");
+    let after = cluster.mrctl(&["why", &format!("{ann}.m0")]);
+    assert!(after.contains("pool ann held 0 of its fair share of 2 slots"), "{after}");
+    let all = cluster.json(&["schedulers"]);
+    assert_eq!((&all["scheduler"], &all["shadow"]), (&Value::from("fair"), &Value::from("fifo")));
+    let fair = all["policies"].as_array().unwrap().iter().find(|policy| policy["name"] == "fair").unwrap();
+    let value = |key: &str| {
+        let mut parameters = fair["parameters"].as_array().unwrap().iter();
+        parameters.find(|parameter| parameter["key"] == key).map(|parameter| parameter["value"].clone())
+    };
+    assert_eq!(value("pools.ann.weight"), Some("1.5".into()), "{fair}");
+    assert_eq!((value("node_wait"), value("min_share_timeout")), (Some("0s".into()), Some("15s".into())));
+    let refused = cluster.refused(1, &["why", &format!("{ann}.m9999")]);
+    assert!(refused.contains("there is no task"), "{refused}");
+    for job in [&ann, &bob] {
+        cluster.mrctl(&["kill", job]);
+    }
+    let over = cluster.mrctl(&["why", &bob]);
+    assert!(over.contains("is killed, under fair") && over.contains("the job is over"), "{over}");
+}
+
+#[test]
+fn what_takes_a_slot_back_is_told_and_the_shadow_is_compared() {
+    // A share of one slot each; and a mapper that sleeps can be killed but has no record to end at.
+    let (cluster, ann, bob) = two_users(
+        &FAIR
+            .replace("weight = 1.5", "weight = 1")
+            .replace("[scheduler.fair]\n", "[scheduler.fair]\npreempt = \"kill\"\n"),
+    );
+    eventually("bob has a slot", PATIENCE, || {
+        (cluster.json(&["job", &bob])["maps"]["running"] == 1).then_some(())
+    });
+    let words = cluster.mrctl(&["why", &ann]);
+    let taken = format!("the slot goes to the pool of {bob} that held 0 of its fair share of 1");
+    assert!(words.contains(&taken), "{words}");
+    let shadow = cluster.json(&["shadow"]);
+    assert_eq!((&shadow["scheduler"], &shadow["shadow"]), (&Value::from("fair"), &Value::from("fifo")));
+    assert!(shadow["same"].as_u64() >= Some(2), "{shadow}");
+    assert!(shadow["other"].as_u64() >= Some(1), "fifo would have given the slot to {ann}: {shadow}");
+    assert_eq!(
+        (shadow["policy_took"].as_u64(), shadow["shadow_took"].as_u64()),
+        (Some(1), Some(0)),
+        "{shadow}"
+    );
+    let words = cluster.mrctl(&["shadow"]);
+    assert!(words.starts_with("fifo in the shadow of fair\n"), "{words}");
+    assert!(words.contains(&format!("{ann} rather than {bob}")), "{words}");
+    let history = cluster.mrctl(&["history", &ann]);
+    assert!(history.contains("pool-below-its-share"), "reasons are in history: {history}");
+    for job in [&ann, &bob] {
+        cluster.mrctl(&["kill", job]);
+    }
+}
+
+#[test]
+fn a_policy_that_is_not_there_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |program: &str, args: &[&str]| {
+        let mut command = Command::new(binaries().join(program));
+        let ran =
+            command.args(args).current_dir(folder.path()).env_remove("FERMATA_CONFIG").output().unwrap();
+        (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    let (code, told) = run("jobtracker", &["--scheduler", "fare", "--dir", "data"]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("there is no scheduler \"fare\": choose one of fifo, fair"), "{told}");
+    let (code, told) = run("jobtracker", &["--shadow", "chronos(fare)", "--dir", "data"]);
+    assert!(code == Some(2) && told.contains("choose one of"), "{told}");
+    let (code, told) = run("mrctl", &["up", "--scheduler", "fare", "--detach", "--dir", "up"]);
+    assert!(code == Some(2) && told.contains("there is no scheduler \"fare\""), "{told}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+    let slip = "[cluster]\ninsecure = false\n\n[scheduler]\nname = \"fair\"\n\n[scheduler.fair]\nnod_wait = \"5s\"\n";
+    fs::write(folder.path().join("slip.toml"), slip).unwrap();
+    let (code, told) = run("jobtracker", &["--config", "slip.toml", "--dir", "data"]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("slip.toml:8: there is no scheduler parameter fair.nod_wait: fair has "), "{told}");
+    let (code, told) = run("mrctl", &["up", "--config", "slip.toml", "--detach", "--dir", "up"]);
+    assert!(code == Some(2) && told.contains("there is no scheduler parameter fair.nod_wait"), "{told}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
+    let (code, _) = run("jobtracker", &["--config", "slip.toml", "--scheduler", "fifo", "--print-config"]);
+    assert_eq!(code, Some(2), "parameters of policies that were not chosen are checked too");
+}
+
+#[test]
+fn policies_are_described_and_printed_without_a_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |program: &str, args: &[&str]| {
+        let mut command = Command::new(binaries().join(program));
+        for key in ["FERMATA_NAMENODE", "FERMATA_JOBTRACKER", "FERMATA_CONFIG"] {
+            command.env_remove(key);
+        }
+        let ran = command.args(args).current_dir(folder.path()).output().unwrap();
+        assert!(ran.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    };
+    let words = run("mrctl", &["schedulers"]);
+    assert!(
+        words.contains("these are the defaults") && words.contains("\nchronos: around any policy"),
+        "{words}"
+    );
+    assert!(words.contains("    node_wait = 3s\n"), "{words}");
+    fs::write(folder.path().join("own.toml"), FAIR).unwrap();
+    let args = ["--config", "own.toml", "--scheduler", "chronos(fair)", "--print-config"];
+    let printed = run("jobtracker", &args);
+    assert!(printed.contains("[scheduler]\nname = \"chronos(fair)\"\nshadow = \"fifo\""), "{printed}");
+    assert!(printed.contains("[scheduler.fair.pools.ann]\nweight = 1.5"), "{printed}");
+}
