@@ -13,6 +13,7 @@ pub mod ids;
 pub mod invariants;
 pub mod job;
 mod jobtracker;
+pub mod metrics;
 pub mod phase;
 pub mod plan;
 pub mod scenario;
