@@ -25,6 +25,10 @@ pub struct Config {
     pub straggler_factor: f64,
     /// Part of a job's running attempts that may be duplicates.
     pub speculative_share: f64,
+    /// A slot that was taken back for a task is kept for it this long, from when that was decided.
+    pub reserve_for: Span,
+    /// Launches and other events of each job that `why` can tell of, each.
+    pub events_kept: usize,
     /// Most reduces a job may ask for.
     pub reduces_max: u32,
     /// Most maps a job may have.
@@ -48,6 +52,8 @@ impl Default for Config {
             straggler_after: Span::secs(15),
             straggler_factor: 1.5,
             speculative_share: 0.1,
+            reserve_for: Span::secs(30),
+            events_kept: 32,
             reduces_max: 10_000,
             maps_max: 1_000_000,
             jobs_kept: 1000,

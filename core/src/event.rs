@@ -1,6 +1,7 @@
 //! What reaches the JobTracker's mind, and what it wants done.
 
 use crate::{
+    compute::{Numbers, Problem},
     fact::Entry,
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobSpec, MapEvent},
@@ -31,6 +32,8 @@ pub enum Event {
     Heartbeat(Heartbeat),
     /// A tracker's connection broke.
     Disconnection { tracker: TrackerId, incarnation: Incarnation },
+    /// What came of a computation; empty if it went wrong.
+    Computed { number: u64, answer: Numbers },
     /// What came of moving a job's output into place.
     CommitResult { job: JobId, result: Result<(), String> },
 }
@@ -170,6 +173,9 @@ pub enum Effect {
     AskToRegister { tracker: TrackerId, incarnation: Incarnation },
     /// Move a job's output into place, fenced by the epoch, and come back with a `CommitResult`.
     CommitJob { job: JobId },
+    /// Solve this beside the mind, and come back with a `Computed` of the same number. Lost with the process: it is
+    /// asked for again after a restart, if it is still wanted.
+    Compute { number: u64, problem: Problem },
     /// Remove what a job without a future has written.
     DiscardOutput { job: JobId },
 }

@@ -92,3 +92,33 @@ pub enum Fact {
     /// these.
     NumbersSkipped { epoch: u64, job: u32 },
 }
+
+impl Fact {
+    /// The job that it is about, if it is about one.
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Fact::JobSubmitted { job, .. }
+            | Fact::JobCommitting { job }
+            | Fact::JobEnded { job, .. }
+            | Fact::JobForgotten { job }
+            | Fact::TrackerBlacklisted { job, .. } => Some(*job),
+            Fact::AttemptLaunched { attempt, .. }
+            | Fact::AttemptRecalled { attempt, .. }
+            | Fact::MapSplit { attempt, .. }
+            | Fact::AttemptPaused { attempt, .. }
+            | Fact::CheckpointLost { attempt, .. }
+            | Fact::AttemptSucceeded { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. }
+            | Fact::MapOutputLost { attempt, .. }
+            | Fact::MapOutputMoved { attempt } => Some(attempt.job()),
+            Fact::TaskReleased { task } => Some(task.job),
+            Fact::JobTrackerStarted { .. }
+            | Fact::TrackerJoined { .. }
+            | Fact::TrackerSuspected { .. }
+            | Fact::TrackerRecovered { .. }
+            | Fact::TrackerLost { .. }
+            | Fact::NumbersSkipped { .. } => None,
+        }
+    }
+}

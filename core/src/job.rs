@@ -212,6 +212,11 @@ impl Job {
         self.succeeded.map >= self.maps_before_reduces()
     }
 
+    /// Whether tasks of a phase that wait may start now.
+    pub fn may_start(&self, phase: Phase) -> bool {
+        self.is_running() && (phase == Phase::Map || self.reduces_may_start())
+    }
+
     /// How long a task of a phase that is done took, on average.
     pub fn mean_time(&self, phase: Phase) -> Option<Span> {
         let done = u64::from(self.succeeded[phase]);

@@ -5,6 +5,7 @@
 //! [`plan`] and [`scheduler`] (how policies decide), [`JobTracker`] (how it all moves).
 
 pub mod cluster;
+pub mod compute;
 pub mod config;
 pub mod digest;
 pub mod event;
@@ -16,11 +17,13 @@ mod jobtracker;
 pub mod metrics;
 pub mod phase;
 pub mod plan;
+mod reserve;
 pub mod scenario;
 pub mod scheduler;
 pub mod task;
 pub mod time;
 pub mod tracker;
+pub mod why;
 
 pub use cluster::Cluster;
 pub use config::Config;
@@ -28,6 +31,7 @@ pub use event::{Effect, Event};
 pub use fact::Fact;
 pub use jobtracker::JobTracker;
 pub use phase::{PerPhase, Phase};
-pub use plan::{Plan, Refused, Why};
+pub use plan::{Plan, Refused};
 pub use scheduler::Scheduler;
 pub use time::{Span, Time};
+pub use why::Why;

@@ -1,6 +1,25 @@
 //! What a scheduling policy is.
+//!
+//! A policy is told every fact ([`Scheduler::observe`]), is asked what to do with free slots and when time passes
+//! ([`Scheduler::decide`]), and can say for itself why a job waits ([`Scheduler::explain`]).
+//!
+//! **After a restart** the journal is replayed into `observe`, fact by fact, before anything is asked; a compacted
+//! journal has left out all facts of forgotten jobs and what later facts made void. So what decides who goes first must
+//! follow from the [`Cluster`] and the facts of jobs that it still shows. What was learned of forgotten jobs (averages,
+//! classes) may be gone and is learned anew, and waits that were being timed begin again at `JobTrackerStarted`, which
+//! is always the last fact of a replay.
 
-use crate::{cluster::Cluster, fact::Fact, ids::TrackerId, plan::Plan, time::Time};
+use crate::{
+    cluster::Cluster,
+    compute::{Numbers, Problem},
+    fact::Fact,
+    ids::{JobId, TrackerId},
+    job::Job,
+    phase::Phase,
+    plan::Plan,
+    time::{Span, Time},
+    why::Why,
+};
 use std::fmt;
 
 /// Why the policy is asked.
@@ -8,7 +27,7 @@ use std::fmt;
 pub enum Cause {
     /// This tracker can take work.
     Offer(TrackerId),
-    /// Time has passed.
+    /// Time has passed, or the policy wanted to be asked.
     Tick,
 }
 
@@ -34,4 +53,32 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// Fills the plan. What the plan refuses has not happened, and the policy may go on.
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>);
+
+    /// Whether a slot of this phase should by this policy's own ranking go from `b` to `a`, as the plan shows them
+    /// now. Never both ways at once: a wrapper that takes slots back stops when this no longer holds.
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool;
+
+    /// How often it wants a round when time passes; never, if nothing. Never more often than ten times a second.
+    fn tick_every(&self) -> Option<Span> {
+        None
+    }
+
+    /// Whether something has come up that a round should be held for at once, as if time had passed.
+    fn wants_round(&self) -> bool {
+        false
+    }
+
+    /// What a job that is not over waits for, in this policy's rules and numbers: the most telling first.
+    fn explain(&self, _job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
+        Vec::new()
+    }
+
+    /// Long work to be done beside the mind, if there is any to begin. Asked after every event, but not while one of
+    /// this policy's problems is being solved, and not during replay.
+    fn take_problem(&mut self) -> Option<Problem> {
+        None
+    }
+
+    /// The last problem has been solved; empty if that went wrong. The cluster may have changed since it was taken.
+    fn solved(&mut self, _now: Time, _answer: &Numbers, _cluster: &Cluster) {}
 }

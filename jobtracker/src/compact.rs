@@ -11,34 +11,6 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The job that a fact is about.
-pub(crate) fn job_of(fact: &Fact) -> Option<JobId> {
-    match fact {
-        Fact::JobSubmitted { job, .. }
-        | Fact::JobCommitting { job }
-        | Fact::JobEnded { job, .. }
-        | Fact::JobForgotten { job }
-        | Fact::TrackerBlacklisted { job, .. } => Some(*job),
-        Fact::AttemptLaunched { attempt, .. }
-        | Fact::AttemptRecalled { attempt, .. }
-        | Fact::MapSplit { attempt, .. }
-        | Fact::AttemptPaused { attempt, .. }
-        | Fact::CheckpointLost { attempt, .. }
-        | Fact::AttemptSucceeded { attempt, .. }
-        | Fact::AttemptFailed { attempt, .. }
-        | Fact::AttemptKilled { attempt, .. }
-        | Fact::MapOutputMoved { attempt }
-        | Fact::MapOutputLost { attempt, .. } => Some(attempt.job()),
-        Fact::TaskReleased { task } => Some(task.job),
-        Fact::JobTrackerStarted { .. }
-        | Fact::NumbersSkipped { .. }
-        | Fact::TrackerJoined { .. }
-        | Fact::TrackerSuspected { .. }
-        | Fact::TrackerRecovered { .. }
-        | Fact::TrackerLost { .. } => None,
-    }
-}
-
 /// Where the facts are that count.
 #[derive(Default)]
 struct Newest {
@@ -85,7 +57,7 @@ impl Newest {
             Fact::TrackerSuspected { tracker, .. }
             | Fact::TrackerRecovered { tracker }
             | Fact::TrackerLost { tracker, .. } => self.state.get(tracker) == Some(&index),
-            fact => job_of(fact).is_none_or(|job| !self.forgotten.contains(&job)),
+            fact => fact.job().is_none_or(|job| !self.forgotten.contains(&job)),
         }
     }
 }

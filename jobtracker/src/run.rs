@@ -40,9 +40,9 @@ const SNAPSHOT_RESERVE: u64 = 64 << 20;
 /// Why a JobTracker ended.
 #[derive(Debug, thiserror::Error)]
 pub enum JobTrackerError {
-    /// There is no such policy.
+    /// There is no such policy, or it cannot be tuned like this.
     #[error(transparent)]
-    Scheduler(#[from] schedulers::UnknownScheduler),
+    Scheduler(#[from] schedulers::MakeError),
     /// The folder is in use.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -79,7 +79,10 @@ impl Daemon {
     /// Opens the folder, replays the journal, and serves. Called within a runtime.
     pub fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
         let settings = config.jobtracker.clone();
-        let mind = JobTracker::new(mind_config(&settings), schedulers::make(&settings.scheduler)?);
+        let mind = JobTracker::new(
+            mind_config(&settings),
+            schedulers::make(&settings.scheduler, &schedulers::Params::new())?,
+        );
         let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
         let lock = FolderLock::acquire(&settings.dir, "jobtracker")?;
         let histories = settings.dir.join(HISTORY_FOLDER);

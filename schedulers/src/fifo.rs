@@ -9,7 +9,7 @@
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Time, Why,
     ids::{JobId, TrackerId},
-    job::Priority,
+    job::{Job, Priority},
     plan::Locality,
     scheduler::{Cause, Round},
 };
@@ -37,6 +37,24 @@ impl Scheduler for Fifo {
             }
             _ => {}
         }
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, _phase: Phase, plan: &Plan<'_>) -> bool {
+        let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
+        place(a).zip(place(b)).is_some_and(|(a, b)| a < b)
+    }
+
+    fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
+        let place = (Reverse(job.spec.priority), job.id);
+        let ahead = self.line.range(..place).filter_map(|(_, id)| cluster.job(*id));
+        let (mut jobs, mut tasks) = (0_u32, 0);
+        for job in ahead {
+            jobs += 1;
+            tasks += Phase::BOTH.into_iter().map(|phase| job.pending[phase].len()).sum::<usize>();
+        }
+        let Some((_, first)) = self.line.first().filter(|_| jobs > 0) else { return Vec::new() };
+        let why = Why::rule("jobs-ahead").with("jobs", f64::from(jobs)).with("waiting_tasks", tasks as f64);
+        vec![why.with("first_job", f64::from(first.0))]
     }
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {

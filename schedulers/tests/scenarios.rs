@@ -1,7 +1,13 @@
 //! Every file in `scenarios/` is played with the policy that its name begins with, and must read as it does.
 //! `FERMATA_BLESS=1 cargo test -p fermata-schedulers` writes the files anew with what happens now.
 
+use fermata_schedulers::Params;
+use mrcore::Scheduler;
 use std::{fmt::Write as _, fs, path::Path};
+
+fn make(spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, String> {
+    fermata_schedulers::make(spec, params).map_err(|error| error.to_string())
+}
 
 #[test]
 fn scenarios_play_as_written() {
@@ -14,8 +20,7 @@ fn scenarios_play_as_written() {
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
         let policy = name.split('.').next().unwrap_or_default();
         let written = fs::read_to_string(&file).unwrap();
-        let make = || fermata_schedulers::make(policy).unwrap();
-        let played = mrcore::scenario::run(&written, &make, &mrcore::invariants::check)
+        let played = mrcore::scenario::run(&written, policy, &make, &mrcore::invariants::check)
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         if std::env::var_os("FERMATA_BLESS").is_some() {
             fs::write(&file, &played).unwrap();

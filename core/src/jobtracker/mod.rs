@@ -11,11 +11,13 @@
 //! | `attempts.rs` | what trackers report of attempts; fetch failures; blacklists |
 //! | `preempt.rs` | slots taken back, and paused work taken up again |
 //! | `rounds.rs` | offers to the scheduler, and carrying out its plan |
+//! | `reasons.rs` | why a job waits |
 //! | `timers.rs` | what time brings |
 
 mod attempts;
 mod jobs;
 mod preempt;
+mod reasons;
 mod rounds;
 mod timers;
 mod trackers;
@@ -27,14 +29,18 @@ use crate::{
     fact::{Entry, Fact},
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::Phase,
-    scheduler::Scheduler,
+    reserve::Reservations,
+    scheduler::{Cause, Scheduler},
     task::Recall,
     time::{Span, Time},
+    why::Recent,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How often time is looked at when nothing else happens.
 const TICK: Span = Span::secs(1);
+/// A policy is not asked more often than this because time passes.
+const POLICY_TICK_MIN: Span = Span::millis(100);
 
 /// Orders on their way to one tracker.
 #[derive(Debug, Default)]
@@ -66,7 +72,13 @@ pub struct JobTracker {
     news_for: BTreeSet<JobId>,
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
+    reserved: Reservations,
+    recent: Recent,
+    /// The policy's computation that is under way, and how many there have been.
+    computing: Option<u64>,
+    computations: u64,
     last_tick: Time,
+    last_policy_tick: Time,
     last_event: Time,
 }
 
@@ -84,7 +96,12 @@ impl JobTracker {
             work_arrived: false,
             news_for: BTreeSet::new(),
             next_offer: TrackerId(0),
+            reserved: Reservations::default(),
+            recent: Recent::default(),
+            computing: None,
+            computations: 0,
             last_tick: Time(0),
+            last_policy_tick: Time(0),
             last_event: Time(0),
         }
     }
@@ -93,6 +110,7 @@ impl JobTracker {
     pub fn replay(&mut self, entry: &Entry) -> Result<(), Misfit> {
         self.cluster.apply(entry.at, &entry.fact)?;
         self.scheduler.observe(entry.at, &entry.fact, &self.cluster);
+        self.recent.note(entry, self.config.events_kept);
         Ok(())
     }
 
@@ -114,13 +132,20 @@ impl JobTracker {
                 self.disconnected(now, tracker, incarnation, out);
             }
             Event::CommitResult { job, result } => self.commit_result(now, job, result, out),
+            Event::Computed { number, answer } => self.computed(now, number, &answer),
         }
         self.settle(now, out);
     }
 
     /// When to send a `Tick` if nothing else happens first.
     pub fn next_deadline(&self) -> Option<Time> {
-        Some(self.last_tick + TICK)
+        let policy = self.policy_tick().map(|every| self.last_policy_tick + every);
+        let next = self.last_tick + TICK;
+        Some(policy.map_or(next, |policy| policy.min(next)))
+    }
+
+    fn policy_tick(&self) -> Option<Span> {
+        self.scheduler.tick_every().map(|every| every.max(POLICY_TICK_MIN))
     }
 
     /// The cluster, to look at.
@@ -149,8 +174,12 @@ impl JobTracker {
             if std::mem::take(&mut self.work_arrived) {
                 self.offer_free_slots(now, out);
             }
+            if self.scheduler.wants_round() {
+                self.round(now, Cause::Tick, out);
+            }
         }
         self.work_arrived = false;
+        self.compute(out);
         self.spread_news();
         while let Some(tracker) = self.untold.first().copied() {
             self.tell(tracker, None, out);
@@ -161,6 +190,7 @@ impl JobTracker {
     fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
         self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
         self.scheduler.observe(now, &fact, &self.cluster);
+        self.reserved.observe(&fact);
         match &fact {
             Fact::JobSubmitted { .. }
             | Fact::AttemptRecalled { how: Recall::Kill, .. }
@@ -187,7 +217,9 @@ impl JobTracker {
             }
             _ => {}
         }
-        out.push(Effect::Append(Entry { at: now, fact }));
+        let entry = Entry { at: now, fact };
+        self.recent.note(&entry, self.config.events_kept);
+        out.push(Effect::Append(entry));
     }
 
     fn reply(request: RequestId, reply: Reply, out: &mut Vec<Effect>) {

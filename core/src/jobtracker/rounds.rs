@@ -2,6 +2,7 @@
 
 use super::JobTracker;
 use crate::{
+    compute::Numbers,
     event::{Effect, Order},
     fact::Fact,
     ids::{TaskId, TrackerId},
@@ -24,11 +25,19 @@ impl JobTracker {
         }
     }
 
+    /// What the policy would do now. Nothing is carried out.
+    pub fn consult(&mut self, now: Time, cause: Cause) -> Vec<Decision> {
+        let mut plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
+        if let Cause::Offer(tracker) = cause {
+            plan.keep_promises(tracker);
+        }
+        self.scheduler.decide(Round { now, cause }, &mut plan);
+        plan.into_decisions()
+    }
+
     /// Asks the scheduler, and carries out its plan.
     pub(super) fn round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
-        let mut plan = Plan::new(&self.cluster, &self.config, now);
-        self.scheduler.decide(Round { now, cause }, &mut plan);
-        for decision in plan.into_decisions() {
+        for decision in self.consult(now, cause) {
             match decision {
                 Decision::Assign { task, on, speculative, why } => {
                     self.launch(now, task, on, speculative, why, out);
@@ -36,7 +45,39 @@ impl JobTracker {
                 Decision::Preempt { attempt, how, why } => {
                     self.recall(now, attempt, how, &why.to_string(), false, out);
                 }
+                Decision::Reserve { task, on } => {
+                    self.reserved.insert(task, on, now + self.config.reserve_for);
+                }
             }
+        }
+    }
+
+    /// A round because time has passed, if the policy wants one by now. What was reserved for too long is free again.
+    pub(super) fn policy_tick_round(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.work_arrived |= self.reserved.lapse(now);
+        let Some(every) = self.policy_tick() else { return };
+        if now.since(self.last_policy_tick) >= every {
+            self.last_policy_tick = now;
+            self.round(now, Cause::Tick, out);
+        }
+    }
+
+    /// Sends a policy's long work on its way, one piece at a time.
+    pub(super) fn compute(&mut self, out: &mut Vec<Effect>) {
+        if self.computing.is_none()
+            && let Some(problem) = self.scheduler.take_problem()
+        {
+            self.computations += 1;
+            self.computing = Some(self.computations);
+            out.push(Effect::Compute { number: self.computations, problem });
+        }
+    }
+
+    /// It is back. An answer that nobody waits for is from before a restart.
+    pub(super) fn computed(&mut self, now: Time, number: u64, answer: &Numbers) {
+        if self.computing.take_if(|waited| *waited == number).is_some() {
+            self.scheduler.solved(now, answer, &self.cluster);
+            self.work_arrived = true;
         }
     }
 

@@ -9,7 +9,6 @@ use crate::{
     event::Effect,
     ids::{AttemptId, JobId, TrackerId},
     phase::Phase,
-    scheduler::Cause,
     task::{Attempt, AttemptState, Stage},
     time::{Span, Time},
     tracker::TrackerState,
@@ -22,7 +21,7 @@ impl JobTracker {
         self.check_trackers(now, out);
         self.check_attempts(now, out);
         self.find_stragglers(now);
-        self.round(now, Cause::Tick, out);
+        self.policy_tick_round(now, out);
     }
 
     /// If nothing was heard for long, not even a tick, the JobTracker itself stood still (stopped, or its machine

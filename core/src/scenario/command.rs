@@ -5,7 +5,6 @@ use crate::{
     event::{AttemptReport, AttemptStatus, Effect, Event, FetchFailure, Heartbeat, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId},
     job::{JobSpec, Priority, Split},
-    jobtracker::JobTracker,
     phase::PerPhase,
     task::{AttemptResult, Progress, Recall, Stage},
     time::{Span, Time},
@@ -127,6 +126,12 @@ impl Player<'_> {
         }
         match *words.plain.first().unwrap_or(&"") {
             "config" => self.configure(&words),
+            "scheduler" => self.choose_scheduler(&words),
+            "why" => {
+                let asked = job(words.whom()?)?;
+                self.reasons = self.tracker.explain(self.now, asked);
+                Ok(Vec::new())
+            }
             "cluster" => self.cluster(&words),
             "submit" => self.submit(&words),
             "heartbeat" => self.heartbeat(&words),
@@ -196,7 +201,14 @@ impl Player<'_> {
                 other => return Err(format!("{other} cannot be set here")),
             }
         }
-        self.tracker = JobTracker::new(self.config.clone(), (self.make)());
+        self.tracker = self.mind()?;
+        Ok(Vec::new())
+    }
+
+    fn choose_scheduler(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
+        let params = words.named.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        self.policy = (words.whom()?.to_owned(), params.collect());
+        self.tracker = self.mind()?;
         Ok(Vec::new())
     }
 

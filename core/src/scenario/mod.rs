@@ -19,11 +19,13 @@
 //! | command | arguments |
 //! |---|---|
 //! | `cluster NAME:HOST[/RACK]...` | `slots=2m1r`; registers each |
+//! | `scheduler SPEC` | its parameters, such as `fair.node_wait=5s` (before `cluster`) |
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `attempts=`, `user=`, `queue=`, `priority=` |
 //! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE]`, `done=`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE`, `spoilt=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |
 //! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `checkpoints=`, `jobs=` |
 //! | `preempt ATTEMPT`, `resume TASK` | `how=split`, `pause` or `kill`; `on=TRACKER` |
+//! | `why JOB` | shows what it waits for |
 //! | `show news` | from here on, what reducers are told of maps is shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
 
@@ -38,6 +40,7 @@ use crate::{
     jobtracker::JobTracker,
     scheduler::Scheduler,
     time::{Span, Time},
+    why::Why,
 };
 use std::collections::BTreeMap;
 
@@ -51,9 +54,13 @@ pub struct ScenarioError {
     pub what: String,
 }
 
+/// Makes the policy of this name with these parameters, or says why not.
+pub type Make<'a> = &'a dyn Fn(&str, &BTreeMap<String, String>) -> Result<Box<dyn Scheduler>, String>;
+
 /// A scenario being played.
 struct Player<'a> {
-    make: &'a dyn Fn() -> Box<dyn Scheduler>,
+    make: Make<'a>,
+    policy: (String, BTreeMap<String, String>),
     config: Config,
     tracker: JobTracker,
     journal: Vec<Entry>,
@@ -62,22 +69,28 @@ struct Player<'a> {
     /// Heartbeats sent by each tracker, and the newest order it has seen.
     spoken: BTreeMap<u32, (u64, u64)>,
     last_heartbeat: Option<Event>,
+    /// What a job waits for, as just asked.
+    reasons: Vec<Why>,
     /// Whether news for reducers is shown.
     shows_news: bool,
 }
 
-/// Plays a scenario and returns its text with what really happened below each `----`. `check` looks at the
-/// cluster after every event, for invariants.
+/// Plays a scenario and returns its text with what really happened below each `----`. `policy` is used unless the
+/// text names another. `check` looks at the cluster after every event, for invariants.
 pub fn run(
     text: &str,
-    make: &dyn Fn() -> Box<dyn Scheduler>,
+    policy: &str,
+    make: Make<'_>,
     check: &dyn Fn(&Cluster) -> Result<(), String>,
 ) -> Result<String, ScenarioError> {
     // Files jump over hours in a line; that the JobTracker stood still is something to be said.
     let config = Config { absence: Span(u64::MAX), ..Config::default() };
-    let tracker = JobTracker::new(config.clone(), make());
+    let policy = (policy.to_owned(), BTreeMap::new());
+    let made = make(&policy.0, &policy.1).map_err(|what| ScenarioError { line: 1, what })?;
+    let tracker = JobTracker::new(config.clone(), made);
     let mut player = Player {
         make,
+        policy,
         config,
         tracker,
         journal: Vec::new(),
@@ -85,6 +98,7 @@ pub fn run(
         requests: 0,
         spoken: BTreeMap::new(),
         last_heartbeat: None,
+        reasons: Vec::new(),
         shows_news: false,
     };
     let mut out = String::new();
@@ -115,6 +129,7 @@ pub fn run(
                     let effects = player.play(command).map_err(error)?;
                     check(player.tracker.cluster()).map_err(error)?;
                     happened.extend(player.render(&effects));
+                    happened.extend(player.reasons.drain(..).map(|why| format!("waits: {why}")));
                 }
             }
         }
@@ -127,6 +142,15 @@ impl Player<'_> {
     fn send(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.tracker.handle(self.now, event, &mut effects);
+        // Computations take no time here; what they lead to belongs to the same event.
+        let mut at = 0;
+        while at < effects.len() {
+            if let Effect::Compute { number, problem } = &effects[at] {
+                let event = Event::Computed { number: *number, answer: problem.solve() };
+                self.tracker.handle(self.now, event, &mut effects);
+            }
+            at += 1;
+        }
         for effect in &effects {
             match effect {
                 Effect::Append(entry) => self.journal.push(entry.clone()),
@@ -141,9 +165,14 @@ impl Player<'_> {
         effects
     }
 
+    /// A mind that knows nothing yet.
+    fn mind(&self) -> Result<JobTracker, String> {
+        Ok(JobTracker::new(self.config.clone(), (self.make)(&self.policy.0, &self.policy.1)?))
+    }
+
     /// The process dies and comes back with its journal.
     fn restart(&mut self) -> Result<Vec<Effect>, String> {
-        let mut tracker = JobTracker::new(self.config.clone(), (self.make)());
+        let mut tracker = self.mind()?;
         for entry in &self.journal {
             tracker.replay(entry).map_err(|error| error.to_string())?;
         }

@@ -28,6 +28,7 @@ impl Player<'_> {
                     lines.push(format!("register-again {}", self.name(*tracker)));
                 }
                 Effect::CommitJob { job } => lines.push(format!("commit {}", short(job))),
+                Effect::Compute { problem, .. } => lines.push(format!("compute {}", problem.name)),
                 Effect::DiscardOutput { job } => lines.push(format!("discard {}", short(job))),
             }
         }

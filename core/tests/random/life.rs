@@ -2,10 +2,10 @@
 
 use crate::{
     policy::Dice,
-    world::{Body, World, mind},
+    world::{Body, World, config},
 };
 use mrcore::{
-    Event, Phase, Span,
+    Event, JobTracker, Phase, Span,
     digest::digest,
     event::{AttemptReport, AttemptStatus, FetchFailure, Reply},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
@@ -191,7 +191,7 @@ impl World {
 
     /// The JobTracker dies and comes back.
     pub(crate) fn restart(&mut self) {
-        let mut mind = mind(self.seed);
+        let mut mind = JobTracker::new(config(), (self.make)(self.seed));
         for entry in &self.journal {
             mind.replay(entry).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         }
@@ -200,6 +200,7 @@ impl World {
         self.mind = mind;
         self.seen.restarts += 1;
         self.commits.clear();
+        self.sums.clear();
         self.bodies.iter_mut().for_each(|body| body.number = None);
         self.send(Event::Start);
     }
@@ -217,6 +218,9 @@ impl World {
             let fails = self.faults && self.dice.one_in(10);
             let result = if fails { Err("no room".into()) } else { Ok(()) };
             self.send(Event::CommitResult { job, result });
+        }
+        for (number, answer) in std::mem::take(&mut self.sums) {
+            self.send(Event::Computed { number, answer });
         }
         for at in 0..self.bodies.len() {
             if self.bodies[at].away_until <= self.now && self.dice.one_in(2) {

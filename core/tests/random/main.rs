@@ -10,11 +10,12 @@ mod seen;
 mod world;
 
 use mrcore::{Phase, digest::digest};
+use policy::{Anyhow, Dice};
 use seen::Seen;
 use world::{Body, World};
 
 fn play(seed: u64) -> Seen {
-    let mut world = World::new(seed);
+    let mut world = World::new(seed, |seed| Box::new(Anyhow(Dice(seed))));
     for _ in 0..800 {
         world.step();
     }

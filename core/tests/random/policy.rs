@@ -1,8 +1,8 @@
 //! Chance, and a policy that goes by nothing else.
 
 use mrcore::{
-    Phase, Plan, Scheduler, Why,
-    ids::{AttemptId, TrackerId},
+    Phase, Plan, Scheduler, Span, Why,
+    ids::{AttemptId, JobId, TrackerId},
     scheduler::{Cause, Round},
     task::Recall,
 };
@@ -36,6 +36,14 @@ pub(crate) struct Anyhow(pub(crate) Dice);
 impl Scheduler for Anyhow {
     fn name(&self) -> &'static str {
         "anyhow"
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, _phase: Phase, _plan: &Plan<'_>) -> bool {
+        a < b
+    }
+
+    fn tick_every(&self) -> Option<Span> {
+        Some(Span::secs(1))
     }
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {

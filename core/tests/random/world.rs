@@ -1,11 +1,9 @@
 //! The JobTracker's mind, trackers' bodies, and what they say to each other.
 
-use crate::{
-    policy::{Anyhow, Dice},
-    seen::Seen,
-};
+use crate::{policy::Dice, seen::Seen};
 use mrcore::{
-    Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time,
+    Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Scheduler, Span, Time,
+    compute::Numbers,
     event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration, Reply},
     fact::Entry,
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
@@ -41,11 +39,14 @@ pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) dice: Dice,
     pub(crate) now: Time,
+    pub(crate) make: Make,
     pub(crate) mind: JobTracker,
     pub(crate) journal: Vec<Entry>,
     pub(crate) bodies: Vec<Body>,
     pub(crate) requests: u128,
     pub(crate) commits: Vec<JobId>,
+    /// Computations that are done and not yet told.
+    pub(crate) sums: Vec<(u64, Numbers)>,
     pub(crate) faults: bool,
     pub(crate) submitted: u32,
     pub(crate) seen: Seen,
@@ -61,12 +62,11 @@ pub(crate) fn config() -> Config {
     }
 }
 
-pub(crate) fn mind(seed: u64) -> JobTracker {
-    JobTracker::new(config(), Box::new(Anyhow(Dice(seed))))
-}
+/// Makes the policy of a world from its seed.
+pub(crate) type Make = fn(u64) -> Box<dyn Scheduler>;
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, make: Make) -> Self {
         let mut dice = Dice(seed);
         let bodies = (0..2 + dice.below(4)).map(|_| Body {
             incarnation: 1,
@@ -78,11 +78,13 @@ impl World {
             seed,
             dice,
             now: Time(1_000_000),
-            mind: mind(seed),
+            make,
+            mind: JobTracker::new(config(), make(seed)),
             journal: Vec::new(),
             bodies,
             requests: 0,
             commits: Vec::new(),
+            sums: Vec::new(),
             faults: true,
             submitted: 0,
             seen: Seen::default(),
@@ -111,6 +113,7 @@ impl World {
                 }
                 Effect::CommitJob { job } => self.commits.push(job),
                 Effect::DiscardOutput { .. } => {}
+                Effect::Compute { number, problem } => self.sums.push((number, problem.solve())),
             }
         }
         if let Err(what) = invariants::check(self.mind.cluster()) {

@@ -9,7 +9,6 @@ mod requests;
 
 use crate::{
     clock::Clock,
-    compact::job_of,
     error::Refusal,
     history::Scribe,
     leftovers::{self, Leftovers},
@@ -20,6 +19,7 @@ use daemon::config::JobTrackerConfig;
 use journal::{AppendError, Log, Seq, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
+    compute::{Numbers, Problem},
     event::{AttemptStatus, Heartbeat, Registration, Reply},
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TrackerId},
@@ -62,6 +62,7 @@ enum What {
     Fact(Entry),
     Message { to: Option<(TrackerId, u64)>, sender: mpsc::Sender<ToTracker>, message: ToTracker },
     Commit(JobId),
+    Compute(u64, Problem),
     Clear(Leftovers),
 }
 
@@ -210,7 +211,7 @@ impl Driver {
         for effect in effects {
             match effect {
                 Effect::Append(entry) => {
-                    changed.extend(job_of(&entry.fact));
+                    changed.extend(entry.fact.job());
                     let left = left_over(inner.mind.cluster(), &entry.fact);
                     self.send(seq, What::Fact(entry));
                     if let Some(left) = left {
@@ -230,6 +231,7 @@ impl Driver {
                     self.message(inner, seq, tracker, wire::register_again());
                 }
                 Effect::CommitJob { job } => self.send(seq, What::Commit(job)),
+                Effect::Compute { number, problem } => self.send(seq, What::Compute(number, problem)),
                 Effect::DiscardOutput { job } => {
                     if let Some(job) = inner.mind.cluster().job(job) {
                         self.send(seq, What::Clear(Leftovers::of(job, true)));
@@ -338,9 +340,20 @@ impl Driver {
                     }
                 }
                 What::Commit(job) => drop(tokio::spawn(crate::output::commit(self.clone(), job))),
+                What::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
                 What::Clear(left) => drop(tokio::spawn(leftovers::clear(self.clone(), left))),
             }
         }
+    }
+
+    /// Solves a policy's problem beside the mind. One that panics has no answer, and the policy goes on without.
+    async fn compute(self: Arc<Self>, number: u64, problem: Problem) {
+        let name = problem.name;
+        let answer = tokio::task::spawn_blocking(move || problem.solve()).await.unwrap_or_else(|error| {
+            tracing::error!("the scheduler's computation {name} went wrong: {error}");
+            Numbers::default()
+        });
+        self.tell(Event::Computed { number, answer });
     }
 
     /// Ticks when the mind wants it.

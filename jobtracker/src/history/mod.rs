@@ -13,7 +13,6 @@ mod scribe;
 
 pub(crate) use scribe::Scribe;
 
-use crate::compact::job_of;
 use line::Names;
 use mrcore::{Fact, fact::Entry, ids::JobId};
 use std::{
@@ -75,7 +74,7 @@ impl Histories {
         if let Fact::TrackerJoined { tracker, name, host, .. } = &entry.fact {
             self.names.insert(*tracker, (name.clone(), host.clone()));
         }
-        let Some(job) = job_of(&entry.fact) else { return };
+        let Some(job) = entry.fact.job() else { return };
         let Some(line) = line::render(&self.cluster, &self.names, entry) else { return };
         if let Err(error) = self.write(job, &entry.fact, &line) {
             self.give_up(job, &error);

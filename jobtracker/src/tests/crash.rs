@@ -25,7 +25,7 @@ fn settings() -> JobTrackerConfig {
 }
 
 fn mind() -> JobTracker {
-    JobTracker::new(mind_config(&settings()), schedulers::make("fifo").unwrap())
+    JobTracker::new(mind_config(&settings()), schedulers::make("fifo", &schedulers::Params::new()).unwrap())
 }
 
 fn registration(name: &str, incarnation: u64) -> Registration {
@@ -217,7 +217,7 @@ fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
         assert_eq!(compact(short.clone()).len(), compact(compact(short)).len());
     }
     let short = compact(play.entries.clone());
-    let forgotten = |entry: &Entry| crate::compact::job_of(&entry.fact) == Some(JobId(1));
+    let forgotten = |entry: &Entry| entry.fact.job() == Some(JobId(1));
     assert!(play.entries.iter().any(forgotten) && !short.iter().any(forgotten));
 }
 
@@ -297,7 +297,7 @@ async fn power_may_fail_at_any_write() {
 
 fn is_told(entry: &Entry) -> bool {
     let forgotten = matches!(entry.fact, mrcore::Fact::JobForgotten { .. });
-    crate::compact::job_of(&entry.fact).is_some() && !forgotten
+    entry.fact.job().is_some() && !forgotten
 }
 
 fn fill(disk: &CrashDisk, entries: &[Entry]) {

@@ -4,57 +4,25 @@
 //! cluster (slots taken, tasks no longer waiting) and refuses what is illegal at the door, so that carrying it out
 //! cannot fail. Questions cost at most a few look-ups: policies ask many.
 
+mod choose;
+
+pub use crate::why::Why;
 use crate::{
     cluster::{Cluster, Unfit},
     config::Config,
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     phase::{PerPhase, Phase},
-    task::{AttemptState, Recall, Task},
+    reserve::Reservations,
+    task::{Attempt, AttemptState, Recall, Task},
     time::Time,
     tracker::{Tracker, TrackerState},
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
-
-/// Why something was decided: the rule's name, and the numbers that it went by.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Why {
-    /// Such as `oldest-job`.
-    pub rule: Cow<'static, str>,
-    /// Such as `share = 0.25`.
-    pub numbers: Vec<(Cow<'static, str>, f64)>,
-}
-
-impl Why {
-    /// For a reason that is not a rule of a policy.
-    pub fn named(reason: String) -> Self {
-        Self { rule: Cow::Owned(reason), numbers: Vec::new() }
-    }
-
-    /// By this rule alone.
-    pub const fn rule(rule: &'static str) -> Self {
-        Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
-    }
-
-    /// And this number.
-    #[must_use]
-    pub fn with(mut self, name: &'static str, value: f64) -> Self {
-        self.numbers.push((Cow::Borrowed(name), value));
-        self
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.rule)?;
-        self.numbers.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
-    }
-}
 
 /// How near a map's input is to a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -78,6 +46,27 @@ impl fmt::Display for Locality {
     }
 }
 
+/// Where a waiting reduce's state is, seen from a tracker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// It was paused here and can go on.
+    Here,
+    /// Nowhere: it begins.
+    Fresh,
+    /// On another tracker: to run here, it migrates.
+    Elsewhere,
+}
+
+/// How a policy takes slots back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Way {
+    /// Maps are split and reduces paused, so that nothing is lost; what can be neither is killed.
+    #[default]
+    Conserve,
+    /// Whatever it has done is thrown away.
+    Kill,
+}
+
 /// Why a plan would not take a decision. Nothing has changed; the policy may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -94,6 +83,8 @@ pub enum Refused {
     Shunned { task: TaskId, tracker: TrackerId },
     #[error("tracker {0} runs an attempt of this task already")]
     SameTracker(TrackerId),
+    #[error("a slot of tracker {on} is reserved for task {task}")]
+    Reserved { task: TaskId, on: TrackerId },
     #[error(transparent)]
     Unfit(#[from] Unfit),
 }
@@ -121,6 +112,13 @@ pub enum Decision {
         /// Why.
         why: Why,
     },
+    /// The next free slot of a tracker is this task's.
+    Reserve {
+        /// Which.
+        task: TaskId,
+        /// Where.
+        on: TrackerId,
+    },
 }
 
 /// One round's view and decisions.
@@ -128,6 +126,7 @@ pub enum Decision {
 pub struct Plan<'a> {
     cluster: &'a Cluster,
     config: &'a Config,
+    reserved: &'a Reservations,
     now: Time,
     decisions: Vec<Decision>,
     taken: BTreeMap<TrackerId, PerPhase<u32>>,
@@ -135,6 +134,7 @@ pub struct Plan<'a> {
     given: BTreeMap<JobId, PerPhase<Given>>,
     given_tasks: BTreeSet<TaskId>,
     preempted: BTreeSet<AttemptId>,
+    reserving: BTreeMap<TaskId, TrackerId>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -144,16 +144,23 @@ struct Given {
 }
 
 impl<'a> Plan<'a> {
-    pub(crate) fn new(cluster: &'a Cluster, config: &'a Config, now: Time) -> Self {
+    pub(crate) fn new(
+        cluster: &'a Cluster,
+        config: &'a Config,
+        reserved: &'a Reservations,
+        now: Time,
+    ) -> Self {
         Self {
             cluster,
             config,
+            reserved,
             now,
             decisions: Vec::new(),
             taken: BTreeMap::new(),
             given: BTreeMap::new(),
             given_tasks: BTreeSet::new(),
             preempted: BTreeSet::new(),
+            reserving: BTreeMap::new(),
         }
     }
 
@@ -192,13 +199,41 @@ impl<'a> Plan<'a> {
         self.given.get(&job.id).map_or(Given::default(), |given| given[phase])
     }
 
-    /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
-    pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
-        Self::may_start(job, phase) && job.pending[phase].len() > self.given_to(job, phase).waiting as usize
+    /// Slots that a job holds and has not been told to give back, this round included.
+    pub fn keeps(&self, job: &Job, phase: Phase) -> u32 {
+        let told = job.running[phase].iter().filter(|id| self.is_recalled(**id)).count() as u32;
+        self.held(job, phase) - told
     }
 
-    fn may_start(job: &Job, phase: Phase) -> bool {
-        job.is_running() && (phase == Phase::Map || job.reduces_may_start())
+    /// Whether an attempt has been told to give its slot back, this round included.
+    pub fn is_recalled(&self, id: AttemptId) -> bool {
+        let told = |attempt: &Attempt| attempt.recalled.is_some() || attempt.state == AttemptState::Stopping;
+        self.preempted.contains(&id) || self.cluster.attempt(id).is_some_and(told)
+    }
+
+    /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
+    pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
+        self.waiting(job, phase) > 0
+    }
+
+    /// Tasks of a job that wait, may start now, and have no slot reserved.
+    pub fn waiting(&self, job: &Job, phase: Phase) -> usize {
+        if !job.may_start(phase) {
+            return 0;
+        }
+        let waits = |id: TaskId| job.pending[phase].contains(id.index) && !self.given_tasks.contains(&id);
+        let mut spoken_for = self.given_to(job, phase).waiting as usize;
+        if !self.reserved.is_empty() || !self.reserving.is_empty() {
+            let before = self.reserved.of(job.id, phase).filter(|id| !self.reserving.contains_key(id));
+            let now = self.reserving.keys().copied().filter(|id| (id.job, id.phase) == (job.id, phase));
+            spoken_for += before.chain(now).filter(|id| waits(*id)).count();
+        }
+        job.pending[phase].len().saturating_sub(spoken_for)
+    }
+
+    /// Where a task has a slot reserved, this round included.
+    pub fn reserved_place(&self, task: TaskId) -> Option<TrackerId> {
+        self.reserving.get(&task).copied().or_else(|| self.reserved.place(task))
     }
 
     /// Whether a job would use a tracker at all. A job that has turned away more of the live trackers than it may
@@ -231,80 +266,6 @@ impl<'a> Plan<'a> {
         shuns(on) && self.cluster.trackers().any(could)
     }
 
-    /// The first of some waiting tasks that this round has not given away and that may run on a tracker.
-    fn first_of(
-        &self,
-        job: &Job,
-        phase: Phase,
-        on: TrackerId,
-        indexes: impl Iterator<Item = u32>,
-    ) -> Option<TaskId> {
-        let mut ids = indexes.map(|index| TaskId { job: job.id, phase, index });
-        ids.find(|id| {
-            !self.given_tasks.contains(id)
-                && job.task(*id).is_some_and(|task| !self.is_shunned(job, task, on))
-        })
-    }
-
-    /// A job's waiting map whose input is nearest to a tracker, no farther than `limit`.
-    pub fn next_map(&self, job: &Job, tracker: TrackerId, limit: Locality) -> Option<(TaskId, Locality)> {
-        if !self.has_pending(job, Phase::Map) || !self.may_use(job, tracker) {
-            return None;
-        }
-        let at = self.cluster.tracker(tracker)?;
-        let pending = &job.pending.map;
-        if let Some(task) = self.first_of(job, Phase::Map, tracker, pending.on_host(at.host)) {
-            return Some((task, Locality::NodeLocal));
-        }
-        if limit >= Locality::RackLocal
-            && let Some(task) = self.in_rack(job, at)
-        {
-            return Some((task, Locality::RackLocal));
-        }
-        if limit < Locality::OffRack {
-            return None;
-        }
-        let task = self.first_of(job, Phase::Map, tracker, pending.iter())?;
-        Some((task, Locality::OffRack))
-    }
-
-    /// Walks whichever is shorter: the hosts of the rack, or the hosts that the job wants.
-    fn in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
-        let hosts = self.cluster.hosts_in(at.rack)?;
-        let pending = &job.pending.map;
-        let on = |host| self.first_of(job, Phase::Map, at.id, pending.on_host(host));
-        if pending.host_count() < hosts.len() {
-            pending.hosts().filter(|host| hosts.contains(host)).find_map(on)
-        } else {
-            hosts.iter().copied().find_map(on)
-        }
-    }
-
-    /// A job's next waiting reduce for a tracker: one whose state lies there; else the first, but not one that could
-    /// go on where its state lies.
-    pub fn next_reduce(&self, job: &Job, tracker: TrackerId) -> Option<TaskId> {
-        if !self.has_pending(job, Phase::Reduce) || !self.may_use(job, tracker) {
-            return None;
-        }
-        let waits = |index: &u32| job.pending.reduce.contains(*index);
-        let at = self.cluster.tracker(tracker)?;
-        let here = at.checkpoints.iter().filter(|attempt| attempt.job() == job.id);
-        let here = here.map(|attempt| attempt.task.index).filter(waits);
-        let aside_elsewhere = |index: &u32| {
-            let task = &job.tasks.reduce[*index as usize];
-            task.checkpoint.is_some_and(|checkpoint| {
-                let there = checkpoint.tracker;
-                self.free(there, Phase::Reduce) > 0
-                    && self.may_use(job, there)
-                    && !self.is_shunned(job, task, there)
-            })
-        };
-        self.first_of(job, Phase::Reduce, tracker, here).or_else(|| {
-            let others = job.pending.reduce.iter().filter(|index| !aside_elsewhere(index));
-            self.first_of(job, Phase::Reduce, tracker, others)
-        })
-    }
-
     /// Takes an attempt's slot back. It is free when the attempt has ended in the way it was told: not in this round.
     pub fn preempt(&mut self, attempt: AttemptId, how: Recall, why: Why) -> Result<(), Refused> {
         self.cluster.may_recall(attempt, how)?;
@@ -315,28 +276,41 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
+    /// Takes an attempt's slot back in the way that its phase and input allow; says which that was.
+    pub fn take_back(&mut self, attempt: AttemptId, way: Way, why: Why) -> Result<Recall, Refused> {
+        if self.is_recalled(attempt) {
+            return Err(Unfit::Already(attempt).into());
+        }
+        let gentle = match attempt.phase() {
+            Phase::Map => Recall::Split,
+            Phase::Reduce => Recall::Pause,
+        };
+        let conserves = way == Way::Conserve && self.cluster.may_recall(attempt, gentle).is_ok();
+        let how = if conserves { gentle } else { Recall::Kill };
+        self.preempt(attempt, how, why).map(|()| how)
+    }
+
+    /// Keeps the next free slot of a tracker for a task that waits, or that runs on a tracker that is suspect. Until it
+    /// is launched there it is offered to no other, and other tasks wait behind it there.
+    pub fn reserve(&mut self, task: TaskId, on: TrackerId) -> Result<(), Refused> {
+        self.fits(task, on)?;
+        self.reserving.insert(task, on);
+        self.decisions.push(Decision::Reserve { task, on });
+        Ok(())
+    }
+
+    /// Gives a tracker's free slots to the tasks that they are reserved for. Done before the policy is asked.
+    pub(crate) fn keep_promises(&mut self, tracker: TrackerId) {
+        for task in self.reserved.on(tracker) {
+            // What can no longer be launched there lapses with time.
+            let _ = self.assign(task, tracker, Why::rule("reserved-slot"));
+        }
+    }
+
     /// Slots of a tracker that attempts have been told to give back, this round included, and still hold.
     pub fn yielding(&self, tracker: TrackerId, phase: Phase) -> u32 {
         let running = self.cluster.tracker(tracker).into_iter().flat_map(|tracker| &tracker.running[phase]);
-        let recalled = |id: &&AttemptId| {
-            let before = self.cluster.attempt(**id).is_some_and(|attempt| attempt.recalled.is_some());
-            before || self.preempted.contains(id)
-        };
-        running.filter(recalled).count() as u32
-    }
-
-    /// A straggler of a job that may be duplicated on a tracker.
-    pub fn next_straggler(&self, job: &Job, phase: Phase, tracker: TrackerId) -> Option<TaskId> {
-        let ids = job.stragglers[phase].iter().map(|index| TaskId { job: job.id, phase, index: *index });
-        ids.into_iter().find(|task| self.check(*task, tracker).is_ok())
-    }
-
-    /// How near a task's input is to a tracker.
-    pub fn locality(&self, task: TaskId, tracker: TrackerId) -> Locality {
-        let (Some(task), Some(tracker)) = (self.cluster.task(task), self.cluster.tracker(tracker)) else {
-            return Locality::OffRack;
-        };
-        self.cluster.locality(task, tracker)
+        running.filter(|id| self.is_recalled(**id)).count() as u32
     }
 
     /// Runs a task that waits, or duplicates a straggler.
@@ -356,6 +330,15 @@ impl<'a> Plan<'a> {
 
     /// Whether `assign` would take it; says whether it would be a duplicate.
     fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
+        let duplicate = self.fits(id, on)?;
+        if self.free(on, id.phase) == 0 {
+            return Err(Refused::NoSlot { tracker: on, phase: id.phase });
+        }
+        Ok(duplicate)
+    }
+
+    /// Whether a tracker could take a task if it had a slot; says whether it would be a duplicate.
+    fn fits(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let Some(job) = self.cluster.job(id.job).filter(|job| job.is_running()) else {
             return Err(Refused::NotPending(id));
         };
@@ -363,14 +346,14 @@ impl<'a> Plan<'a> {
         if !self.may_use(job, on) {
             return Err(Refused::Blacklisted { job: id.job, tracker: on });
         }
-        if self.free(on, id.phase) == 0 {
-            return Err(Refused::NoSlot { tracker: on, phase: id.phase });
-        }
         if self.given_tasks.contains(&id) {
             return Err(Refused::NotPending(id));
         }
+        if let Some(place) = self.reserved_place(id).filter(|place| *place != on) {
+            return Err(Refused::Reserved { task: id, on: place });
+        }
         if job.pending[id.phase].contains(id.index) {
-            return match Self::may_start(job, id.phase) {
+            return match job.may_start(id.phase) {
                 false => Err(Refused::SlowStart { job: id.job }),
                 true if self.is_shunned(job, task, on) => Err(Refused::Shunned { task: id, tracker: on }),
                 true => Ok(false),
@@ -380,12 +363,23 @@ impl<'a> Plan<'a> {
             return Err(Refused::SameTracker(on));
         }
         let may_duplicate = job.spec.speculation
-            && job.stragglers[id.phase].contains(&id.index)
             && !task.shuns.contains(&on)
             && task.trying().count() == 1
-            && task.trying().all(|attempt| attempt.state == AttemptState::Running)
-            && self.duplicates(job, id.phase) < self.duplicates_max(job, id.phase);
+            && (self.is_orphaned(task) || self.is_straggler(job, task));
         if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
+    }
+
+    fn is_straggler(&self, job: &Job, task: &Task) -> bool {
+        let phase = task.id.phase;
+        job.stragglers[phase].contains(&task.id.index)
+            && task.trying().all(|attempt| attempt.state == AttemptState::Running)
+            && self.duplicates(job, phase) < self.duplicates_max(job, phase)
+    }
+
+    /// Whether all that try at a task are on trackers that are suspect: it is about to be lost, or is slow to hear of.
+    fn is_orphaned(&self, task: &Task) -> bool {
+        let suspect = |at: &Tracker| at.state == TrackerState::Suspect;
+        task.trying().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))
     }
 
     fn duplicates(&self, job: &Job, phase: Phase) -> usize {
@@ -396,15 +390,5 @@ impl<'a> Plan<'a> {
 
     fn duplicates_max(&self, job: &Job, phase: Phase) -> usize {
         ((job.running[phase].len() as f64 * self.config.speculative_share).ceil() as usize).max(1)
-    }
-
-    /// Trackers that could take a task of this phase, by number.
-    pub fn free_trackers(&self, phase: Phase) -> impl Iterator<Item = TrackerId> + '_ {
-        self.cluster.free_trackers(phase).iter().copied().filter(move |id| self.free(*id, phase) > 0)
-    }
-
-    /// Whether a tracker can be relied on.
-    pub fn is_live(&self, tracker: TrackerId) -> bool {
-        self.cluster.tracker(tracker).is_some_and(|tracker| tracker.state == TrackerState::Live)
     }
 }

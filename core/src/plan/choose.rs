@@ -1,0 +1,130 @@
+//! What a policy asks a plan: which task of a job fits a tracker best.
+
+use super::{Locality, Place, Plan};
+use crate::{
+    ids::{AttemptId, TaskId, TrackerId},
+    job::Job,
+    phase::Phase,
+    tracker::{Tracker, TrackerState},
+};
+
+impl Plan<'_> {
+    /// The first of some waiting tasks that this round has not given away and that may run on a tracker.
+    fn first_of(
+        &self,
+        job: &Job,
+        phase: Phase,
+        on: TrackerId,
+        indexes: impl Iterator<Item = u32>,
+    ) -> Option<TaskId> {
+        let mut ids = indexes.map(|index| TaskId { job: job.id, phase, index });
+        ids.find(|id| {
+            !self.given_tasks.contains(id)
+                && self.reserved_place(*id).is_none_or(|place| place == on)
+                && job.task(*id).is_some_and(|task| !self.is_shunned(job, task, on))
+        })
+    }
+
+    /// A job's waiting map whose input is nearest to a tracker, no farther than `limit`.
+    pub fn next_map(&self, job: &Job, tracker: TrackerId, limit: Locality) -> Option<(TaskId, Locality)> {
+        if !self.has_pending(job, Phase::Map) || !self.may_use(job, tracker) {
+            return None;
+        }
+        let at = self.cluster.tracker(tracker)?;
+        let pending = &job.pending.map;
+        if let Some(task) = self.first_of(job, Phase::Map, tracker, pending.on_host(at.host)) {
+            return Some((task, Locality::NodeLocal));
+        }
+        if limit >= Locality::RackLocal
+            && let Some(task) = self.in_rack(job, at)
+        {
+            return Some((task, Locality::RackLocal));
+        }
+        if limit < Locality::OffRack {
+            return None;
+        }
+        let task = self.first_of(job, Phase::Map, tracker, pending.iter())?;
+        Some((task, Locality::OffRack))
+    }
+
+    /// Walks whichever is shorter: the hosts of the rack, or the hosts that the job wants.
+    fn in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
+        let hosts = self.cluster.hosts_in(at.rack)?;
+        let pending = &job.pending.map;
+        let on = |host| self.first_of(job, Phase::Map, at.id, pending.on_host(host));
+        if pending.host_count() < hosts.len() {
+            pending.hosts().filter(|host| hosts.contains(host)).find_map(on)
+        } else {
+            hosts.iter().copied().find_map(on)
+        }
+    }
+
+    /// A job's next waiting reduce for a tracker: one whose state lies there; else the first, but not one that could
+    /// go on where its state lies.
+    pub fn next_reduce(&self, job: &Job, tracker: TrackerId) -> Option<TaskId> {
+        if let Some((task, _)) = self.next_reduce_at(job, tracker, Place::Here) {
+            return Some(task);
+        }
+        if !self.has_pending(job, Phase::Reduce) || !self.may_use(job, tracker) {
+            return None;
+        }
+        let aside_elsewhere = |index: &u32| {
+            let task = &job.tasks.reduce[*index as usize];
+            task.checkpoint.is_some_and(|checkpoint| {
+                let there = checkpoint.tracker;
+                self.free(there, Phase::Reduce) > 0
+                    && self.may_use(job, there)
+                    && !self.is_shunned(job, task, there)
+            })
+        };
+        let others = job.pending.reduce.iter().filter(|index| !aside_elsewhere(index));
+        self.first_of(job, Phase::Reduce, tracker, others)
+    }
+
+    /// A job's next waiting reduce for a tracker, by where its state is, and no farther than `limit`: with
+    /// [`Place::Fresh`] nothing migrates.
+    pub fn next_reduce_at(&self, job: &Job, tracker: TrackerId, limit: Place) -> Option<(TaskId, Place)> {
+        if !self.has_pending(job, Phase::Reduce) || !self.may_use(job, tracker) {
+            return None;
+        }
+        let pending = &job.pending.reduce;
+        let at = self.cluster.tracker(tracker)?;
+        let first = AttemptId { task: TaskId { job: job.id, phase: Phase::Reduce, index: 0 }, number: 0 };
+        let its = at.checkpoints.range(first..).take_while(|attempt| attempt.job() == job.id);
+        let here = its.map(|attempt| attempt.task.index).filter(|index| pending.contains(*index));
+        if let Some(task) = self.first_of(job, Phase::Reduce, tracker, here) {
+            return Some((task, Place::Here));
+        }
+        let has_state = |index: u32| job.tasks.reduce[index as usize].checkpoint.is_some();
+        let fresh = pending.iter().filter(|index| limit >= Place::Fresh && !has_state(*index));
+        if let Some(task) = self.first_of(job, Phase::Reduce, tracker, fresh) {
+            return Some((task, Place::Fresh));
+        }
+        let moved = pending.iter().filter(|index| limit >= Place::Elsewhere && has_state(*index));
+        self.first_of(job, Phase::Reduce, tracker, moved).map(|task| (task, Place::Elsewhere))
+    }
+
+    /// A straggler of a job that may be duplicated on a tracker.
+    pub fn next_straggler(&self, job: &Job, phase: Phase, tracker: TrackerId) -> Option<TaskId> {
+        let ids = job.stragglers[phase].iter().map(|index| TaskId { job: job.id, phase, index: *index });
+        ids.into_iter().find(|task| self.check(*task, tracker).is_ok())
+    }
+
+    /// How near a task's input is to a tracker.
+    pub fn locality(&self, task: TaskId, tracker: TrackerId) -> Locality {
+        let (Some(task), Some(tracker)) = (self.cluster.task(task), self.cluster.tracker(tracker)) else {
+            return Locality::OffRack;
+        };
+        self.cluster.locality(task, tracker)
+    }
+
+    /// Trackers that could take a task of this phase, by number.
+    pub fn free_trackers(&self, phase: Phase) -> impl Iterator<Item = TrackerId> + '_ {
+        self.cluster.free_trackers(phase).iter().copied().filter(move |id| self.free(*id, phase) > 0)
+    }
+
+    /// Whether a tracker can be relied on.
+    pub fn is_live(&self, tracker: TrackerId) -> bool {
+        self.cluster.tracker(tracker).is_some_and(|tracker| tracker.state == TrackerState::Live)
+    }
+}

@@ -1,0 +1,88 @@
+//! Slots that are spoken for: the next free slot of a tracker goes to a task that somebody's slot was taken back for.
+//!
+//! A reservation is kept until its task is launched (there or by hand elsewhere), its tracker or its job is gone, or
+//! its time is up. Not durable: after a restart the task waits like any other.
+
+use crate::{
+    fact::Fact,
+    ids::{JobId, TaskId, TrackerId},
+    phase::Phase,
+    time::Time,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The reservations.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    by_task: BTreeMap<TaskId, (TrackerId, Time)>,
+    by_tracker: BTreeMap<TrackerId, BTreeSet<TaskId>>,
+}
+
+impl Reservations {
+    pub(crate) fn insert(&mut self, task: TaskId, on: TrackerId, until: Time) {
+        self.remove(task);
+        self.by_task.insert(task, (on, until));
+        self.by_tracker.entry(on).or_default().insert(task);
+    }
+
+    pub(crate) fn remove(&mut self, task: TaskId) {
+        let Some((on, _)) = self.by_task.remove(&task) else { return };
+        if let Some(there) = self.by_tracker.get_mut(&on) {
+            there.remove(&task);
+            if there.is_empty() {
+                self.by_tracker.remove(&on);
+            }
+        }
+    }
+
+    fn remove_where(&mut self, is_void: impl Fn(TaskId, TrackerId, Time) -> bool) -> bool {
+        let void = self.by_task.iter().filter(|(task, (on, until))| is_void(**task, *on, *until));
+        let void: Vec<TaskId> = void.map(|(task, _)| *task).collect();
+        void.iter().for_each(|task| self.remove(*task));
+        !void.is_empty()
+    }
+
+    /// What a fact makes void.
+    pub(crate) fn observe(&mut self, fact: &Fact) {
+        if self.by_task.is_empty() {
+            return;
+        }
+        match fact {
+            Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {
+                self.remove(attempt.task);
+            }
+            Fact::TrackerSuspected { tracker, .. } | Fact::TrackerLost { tracker, .. } => {
+                self.remove_where(|_, on, _| on == *tracker);
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.remove_where(|task, _, _| task.job == *job);
+            }
+            _ => {}
+        }
+    }
+
+    /// What has been kept for too long goes; says whether anything did.
+    pub(crate) fn lapse(&mut self, now: Time) -> bool {
+        self.remove_where(|_, _, until| until <= now)
+    }
+
+    /// Where a task is to run.
+    pub(crate) fn place(&self, task: TaskId) -> Option<TrackerId> {
+        self.by_task.get(&task).map(|(on, _)| *on)
+    }
+
+    /// Tasks of a job and phase that are to run somewhere.
+    pub(crate) fn of(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
+        let (first, last) = (TaskId { job, phase, index: 0 }, TaskId { job, phase, index: u32::MAX });
+        self.by_task.range(first..=last).map(|(task, _)| *task)
+    }
+
+    /// Tasks that are to run on a tracker.
+    pub(crate) fn on(&self, tracker: TrackerId) -> impl Iterator<Item = TaskId> + '_ {
+        self.by_tracker.get(&tracker).into_iter().flatten().copied()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_task.is_empty()
+    }
+}

@@ -1,0 +1,105 @@
+//! Reasons: why something was decided, and what was decided lately for each job.
+
+use crate::{
+    fact::{Entry, Fact},
+    ids::JobId,
+    task::AttemptResult,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
+
+/// Why something was decided: the rule's name, and the numbers that it went by.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Why {
+    /// Such as `oldest-job`.
+    pub rule: Cow<'static, str>,
+    /// Such as `share = 0.25`.
+    pub numbers: Vec<(Cow<'static, str>, f64)>,
+}
+
+impl Why {
+    /// For a reason that is not a rule of a policy.
+    pub fn named(reason: String) -> Self {
+        Self { rule: Cow::Owned(reason), numbers: Vec::new() }
+    }
+
+    /// By this rule alone.
+    pub const fn rule(rule: &'static str) -> Self {
+        Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
+    }
+
+    /// And this number.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: f64) -> Self {
+        self.numbers.push((Cow::Borrowed(name), value));
+        self
+    }
+
+    /// For the good of this job: the number `for_job`.
+    #[must_use]
+    pub fn benefit(self, job: JobId) -> Self {
+        self.with("for_job", f64::from(job.0))
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.rule)?;
+        // Three digits after the point say enough; whole numbers show none.
+        self.numbers
+            .iter()
+            .try_for_each(|(name, value)| write!(f, " {name}={}", (value * 1000.0).round() / 1000.0))
+    }
+}
+
+/// What was decided and what befell each job lately. A pure fold of the facts, so it is the same after a replay.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    jobs: BTreeMap<JobId, Rings>,
+}
+
+/// Launches come by the thousand, and must not push out why slots were taken back.
+#[derive(Debug, Default)]
+struct Rings {
+    launches: VecDeque<Entry>,
+    others: VecDeque<Entry>,
+}
+
+impl Recent {
+    /// Takes a fact down; `most` of each kind are kept a job.
+    pub(crate) fn note(&mut self, entry: &Entry, most: usize) {
+        let Some(job) = entry.fact.job() else { return };
+        let fact = match &entry.fact {
+            Fact::JobForgotten { .. } => {
+                self.jobs.remove(&job);
+                return;
+            }
+            Fact::JobSubmitted { .. } | Fact::AttemptSucceeded { .. } | Fact::MapOutputMoved { .. } => return,
+            Fact::MapSplit { attempt, position, .. } => {
+                Fact::MapSplit { attempt: *attempt, position: *position, result: AttemptResult::default() }
+            }
+            fact => fact.clone(),
+        };
+        let rings = self.jobs.entry(job).or_default();
+        let ring = match fact {
+            Fact::AttemptLaunched { .. } => &mut rings.launches,
+            _ => &mut rings.others,
+        };
+        ring.push_back(Entry { at: entry.at, fact });
+        while ring.len() > most {
+            ring.pop_front();
+        }
+    }
+
+    /// Of one job, oldest first.
+    pub(crate) fn of(&self, job: JobId) -> Vec<Entry> {
+        let Some(rings) = self.jobs.get(&job) else { return Vec::new() };
+        let mut all: Vec<Entry> = rings.others.iter().chain(&rings.launches).cloned().collect();
+        all.sort_by_key(|entry| entry.at);
+        all
+    }
+}

@@ -1,0 +1,259 @@
+//! Parameters: plain text in, typed values out, each declared once with its default and what it is for.
+//!
+//! A policy reads its [`Section`] of the parameters (`fair.node_wait` is `node_wait` of the section `fair`). What it
+//! reads is thereby described, for `mrctl schedulers`; what nobody reads is refused, so that a slip of the pen is no
+//! silent default. Nothing here knows files or their formats.
+
+use mrcore::{Span, plan::Way};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::RangeInclusive,
+};
+
+/// All parameters, by dotted key such as `fair.pools.research.weight`.
+pub type Params = BTreeMap<String, String>;
+
+/// A parameter, its default, and what it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// Within its section.
+    pub key: String,
+    /// Unless something else is said.
+    pub default: String,
+    /// Now.
+    pub value: String,
+    /// What it is for.
+    pub about: &'static str,
+}
+
+/// A parameter that cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum BadParameter {
+    #[error("scheduler parameter {key} = {value:?} is not {wanted}")]
+    Value { key: String, value: String, wanted: String },
+    #[error("there is no scheduler parameter {key}: {section} has {}", known.join(", "))]
+    Unknown { key: String, section: &'static str, known: Vec<String> },
+    #[error("there is no scheduler parameter {key}: they begin with {}", sections.join(", "))]
+    Section { key: String, sections: Vec<&'static str> },
+    #[error("scheduler parameters of {section} do not fit each other: {why}")]
+    Together { section: &'static str, why: String },
+}
+
+/// One policy's parameters, as it reads them.
+#[derive(Debug)]
+pub struct Section<'a> {
+    name: &'static str,
+    given: BTreeMap<&'a str, &'a str>,
+    listed: Vec<Parameter>,
+    first_error: Option<BadParameter>,
+}
+
+impl<'a> Section<'a> {
+    /// The part of the parameters that begins with a policy's name.
+    pub fn of(name: &'static str, params: &'a Params) -> Self {
+        let own = params.iter().filter_map(|(key, value)| {
+            let key = key.strip_prefix(name)?.strip_prefix('.')?;
+            Some((key, value.as_str()))
+        });
+        Self { name, given: own.collect(), listed: Vec::new(), first_error: None }
+    }
+
+    /// What was read, unless something could not be.
+    pub fn finish(self) -> Result<Vec<Parameter>, BadParameter> {
+        if let Some(error) = self.first_error {
+            return Err(error);
+        }
+        let known: Vec<String> = self.listed.iter().map(|parameter| parameter.key.clone()).collect();
+        match self.given.keys().find(|key| !known.iter().any(|known| known == *key)) {
+            None => Ok(self.listed),
+            Some(key) => {
+                let key = format!("{}.{key}", self.name);
+                Err(BadParameter::Unknown { key, section: self.name, known })
+            }
+        }
+    }
+
+    /// Takes down that the parameters do not fit each other.
+    pub fn refuse(&mut self, why: String) {
+        let section = self.name;
+        self.first_error.get_or_insert(BadParameter::Together { section, why });
+    }
+
+    /// Reads one value; its default if it is not given or cannot be taken.
+    fn read<T: Clone>(
+        &mut self,
+        key: &str,
+        (default, shown): (T, String),
+        about: &'static str,
+        wanted: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> T {
+        let given = self.given.get(key).copied();
+        let value = given.map_or_else(|| shown.clone(), str::to_owned);
+        self.listed.push(Parameter { key: key.to_owned(), default: shown, value, about });
+        let Some(text) = given else { return default };
+        parse(text.trim()).unwrap_or_else(|| {
+            let key = format!("{}.{key}", self.name);
+            let (value, wanted) = (text.to_owned(), wanted.to_owned());
+            self.first_error.get_or_insert(BadParameter::Value { key, value, wanted });
+            default
+        })
+    }
+
+    /// A length of time: `5s`, `250ms`, `2m`, or seconds as a number.
+    pub fn span(&mut self, key: &str, default: Span, about: &'static str) -> Span {
+        let wanted = "a length of time, such as 5s, 250ms or 2m";
+        self.read(key, (default, show_span(default)), about, wanted, span)
+    }
+
+    /// A length of time, or `never`.
+    pub fn span_or_never(&mut self, key: &str, default: Option<Span>, about: &'static str) -> Option<Span> {
+        let shown = default.map_or_else(|| "never".to_owned(), show_span);
+        self.read(key, (default, shown), about, "a length of time, such as 5s, or never", |text| match text {
+            "never" => Some(None),
+            text => span(text).map(Some),
+        })
+    }
+
+    /// A number within a range.
+    pub fn number(
+        &mut self,
+        key: &str,
+        default: f64,
+        range: RangeInclusive<f64>,
+        about: &'static str,
+    ) -> f64 {
+        let wanted = format!("a number from {} to {}", range.start(), range.end());
+        let parse = |text: &str| text.parse().ok().filter(|number| range.contains(number));
+        self.read(key, (default, default.to_string()), about, &wanted, parse)
+    }
+
+    /// A whole number.
+    pub fn count(&mut self, key: &str, default: u32, about: &'static str) -> u32 {
+        self.read(key, (default, default.to_string()), about, "a whole number", |text| text.parse().ok())
+    }
+
+    /// A whole number, or `none` for no limit.
+    pub fn limit(&mut self, key: &str, about: &'static str) -> Option<u32> {
+        let wanted = "a whole number, or none";
+        self.read(key, (None, "none".to_owned()), about, wanted, |text| match text {
+            "none" => Some(None),
+            text => text.parse().ok().map(Some),
+        })
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, key: &str, default: bool, about: &'static str) -> bool {
+        self.read(key, (default, default.to_string()), about, "true or false", |text| text.parse().ok())
+    }
+
+    /// One of some words; the first is the default.
+    pub fn choice<T: Copy>(&mut self, key: &str, words: &[(&'static str, T)], about: &'static str) -> T {
+        let (default, shown) = (words[0].1, words[0].0.to_owned());
+        let wanted = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
+        let parse = |text: &str| words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        self.read(key, (default, shown), about, &wanted, parse)
+    }
+
+    /// `preempt`: how slots are taken back.
+    pub fn way(&mut self) -> Way {
+        let words = [("conserve", Way::Conserve), ("kill", Way::Kill)];
+        self.choice("preempt", &words, "how slots are taken back: conserve splits maps and pauses reduces")
+    }
+
+    /// The names that are given something below a key: `pools.research.weight` names `research` below `pools`. A
+    /// name may have dots.
+    pub fn names(&self, below: &str) -> BTreeSet<String> {
+        let inner = self.given.keys().filter_map(|key| key.strip_prefix(below)?.strip_prefix('.'));
+        inner.filter_map(|rest| rest.rsplit_once('.')).map(|(name, _)| name.to_owned()).collect()
+    }
+}
+
+fn span(text: &str) -> Option<Span> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let seconds = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return None,
+    };
+    let number: f64 = digits.trim().parse().ok()?;
+    let micros = number * seconds * 1e6;
+    (0.0..1e15).contains(&micros).then_some(Span(micros.round() as u64))
+}
+
+fn show_span(span: Span) -> String {
+    if span.0.is_multiple_of(1_000_000) {
+        format!("{}s", span.0 / 1_000_000)
+    } else {
+        format!("{}ms", span.0 / 1000)
+    }
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {} ({}; default {})", self.key, self.value, self.about, self.default)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(list: &[(&str, &str)]) -> Params {
+        list.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn values_are_typed_and_described() {
+        let params = given(&[("p.wait", "250ms"), ("p.way", "kill"), ("p.most", "7"), ("q.wait", "1s")]);
+        let mut section = Section::of("p", &params);
+        assert_eq!(section.span("wait", Span::secs(5), "how long"), Span::millis(250));
+        assert_eq!(section.choice("way", &[("conserve", 1), ("kill", 2)], "how"), 2);
+        assert_eq!(section.limit("most", "how many"), Some(7));
+        assert_eq!(section.span_or_never("timeout", None, "when"), None);
+        let listed = section.finish().unwrap();
+        assert_eq!(listed[0].to_string(), "wait = 250ms (how long; default 5s)");
+        assert_eq!(listed[3].to_string(), "timeout = never (when; default never)");
+    }
+
+    #[test]
+    fn what_nobody_reads_is_refused() {
+        let params = given(&[("p.wiat", "5s")]);
+        let mut section = Section::of("p", &params);
+        section.span("wait", Span::secs(5), "how long");
+        let error = section.finish().unwrap_err().to_string();
+        assert_eq!(error, "there is no scheduler parameter p.wiat: p has wait");
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_with_what_is_wanted() {
+        let params = given(&[("p.share", "1.5")]);
+        let mut section = Section::of("p", &params);
+        assert!((section.number("share", 0.5, 0.0..=1.0, "part") - 0.5).abs() < 1e-9);
+        let error = section.finish().unwrap_err().to_string();
+        assert_eq!(error, "scheduler parameter p.share = \"1.5\" is not a number from 0 to 1");
+    }
+
+    #[test]
+    fn names_may_have_dots() {
+        let params = given(&[("p.pools.a.b.weight", "2"), ("p.pools.c.weight", "1"), ("p.other", "1")]);
+        let names = Section::of("p", &params).names("pools");
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a.b", "c"]);
+    }
+
+    #[test]
+    fn lengths_of_time() {
+        for (text, wanted) in
+            [("5", 5_000_000), ("0.5s", 500_000), ("2m", 120_000_000), ("1h", 3_600_000_000)]
+        {
+            assert_eq!(span(text), Some(Span(wanted)), "{text}");
+        }
+        for text in ["", "s", "-1s", "5 parsecs", "1e99"] {
+            assert_eq!(span(text), None, "{text}");
+        }
+    }
+}
