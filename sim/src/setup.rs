@@ -2,6 +2,7 @@
 
 use crate::fault::Fault;
 use mrcore::{Config, PerPhase, Span};
+use schedulers::Params;
 
 /// One machine: a TaskTracker and a DataNode.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +46,8 @@ pub struct Costs {
     pub fence: Span,
     /// After this long the file system has made up for the blocks of a lost node.
     pub repair: Span,
+    /// Solving a policy's problem beside the mind.
+    pub solve: Span,
     /// Rates of flows are found anew no more often than this.
     pub net_epoch: Span,
 }
@@ -63,6 +66,7 @@ impl Default for Costs {
             fetch: 80e6,
             fence: Span::secs(60),
             repair: Span::secs(60),
+            solve: Span::millis(50),
             net_epoch: Span::millis(500),
         }
     }
@@ -87,6 +91,8 @@ pub struct Setup {
     pub costs: Costs,
     /// The policy, as `schedulers::make` takes it.
     pub scheduler: String,
+    /// Its parameters, by dotted key.
+    pub params: Params,
     /// Decides where blocks lie, and everything else that is left to chance.
     pub seed: u64,
     /// What goes wrong.
@@ -112,6 +118,7 @@ impl Setup {
             config: Config::default(),
             costs: Costs::default(),
             scheduler: scheduler.to_owned(),
+            params: Params::new(),
             seed: 1,
             faults: Vec::new(),
             failing: 0,

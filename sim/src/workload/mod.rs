@@ -4,6 +4,9 @@
 //! policy then meets the very same jobs.
 
 pub mod papers;
+pub mod rumen;
+pub mod swim;
+pub mod trace;
 
 use crate::{chance::Dice, profile::Profile};
 use mrcore::{Span, job::Priority};

@@ -174,6 +174,7 @@ impl World {
 
     /// The JobTracker's process dies. What its journal must give back is remembered where that is checked.
     fn lose_mind(&mut self) {
+        self.answers.clear();
         if let Some(mind) = self.mind.take()
             && self.setup.checked
         {

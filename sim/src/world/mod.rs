@@ -34,6 +34,7 @@ use crate::{chance::Dice, setup::Setup, workload::Workload};
 use fetch::MapLog;
 use mrcore::{
     Effect, Event, Fact, JobTracker, Phase, Span, Time,
+    compute::Numbers,
     digest::digest,
     event::Reply,
     fact::Entry,
@@ -44,7 +45,7 @@ use mrcore::{
 use net::Net;
 use node::{Ills, Node};
 use queue::{Happening, Queue};
-use schedulers::UnknownScheduler;
+use schedulers::MakeError;
 use std::collections::BTreeMap;
 use trace::Trace;
 
@@ -112,6 +113,8 @@ pub struct World {
     runs: usize,
     keys: u64,
     requests: u128,
+    /// What came of problems, until the mind is told.
+    answers: BTreeMap<u64, Numbers>,
     /// Kept only if the JobTracker will have to replay it.
     journal: Option<Vec<Entry>>,
     jobtracker_down: u32,
@@ -129,8 +132,8 @@ pub struct World {
 
 impl World {
     /// A world at its beginning.
-    pub fn new(setup: Setup, workload: Workload) -> Result<Self, UnknownScheduler> {
-        let mind = JobTracker::new(setup.config.clone(), schedulers::make(&setup.scheduler)?);
+    pub fn new(setup: Setup, workload: Workload) -> Result<Self, MakeError> {
+        let mind = JobTracker::new(setup.config.clone(), schedulers::make(&setup.scheduler, &setup.params)?);
         let nodes: Vec<Node> = (0..setup.machines.len()).map(|at| machine(&setup, at)).collect();
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
@@ -152,6 +155,7 @@ impl World {
             runs: 0,
             keys: 0,
             requests: 0,
+            answers: BTreeMap::new(),
             journal: restarts.then(Vec::new),
             jobtracker_down: 0,
             lost_mind: None,
@@ -239,6 +243,11 @@ impl World {
             Happening::Tick => self.tick(),
             Happening::Share => self.share_links(),
             Happening::Committed { job } => self.tell(Event::CommitResult { job, result: Ok(()) }),
+            Happening::Solved { number } => {
+                if let Some(answer) = self.answers.remove(&number) {
+                    self.tell(Event::Computed { number, answer });
+                }
+            }
             Happening::Fault { index } => self.harm(index as usize),
             Happening::Heal { index } => self.heal(index as usize),
             Happening::Repaired { node, incarnation } => self.repaired(node as usize, incarnation),
@@ -318,6 +327,10 @@ impl World {
             Effect::CommitJob { job } => {
                 self.queue.push(self.now + self.setup.costs.commit, Happening::Committed { job });
             }
+            Effect::Compute { number, problem } => {
+                self.answers.insert(number, problem.solve());
+                self.queue.push(self.now + self.setup.costs.solve, Happening::Solved { number });
+            }
             Effect::DiscardOutput { .. } => {}
         }
     }
@@ -362,7 +375,7 @@ impl World {
     /// It comes back and replays its journal, which must give the cluster that it came from.
     fn find_mind(&mut self) {
         let before = self.lost_mind.take();
-        let Ok(scheduler) = schedulers::make(&self.setup.scheduler) else { return };
+        let Ok(scheduler) = schedulers::make(&self.setup.scheduler, &self.setup.params) else { return };
         let mut mind = JobTracker::new(self.setup.config.clone(), scheduler);
         for entry in self.journal.iter().flatten() {
             if let Err(misfit) = mind.replay(entry) {

@@ -21,6 +21,8 @@ pub(super) enum Happening {
     Share,
     /// A job's output is in place.
     Committed { job: JobId },
+    /// A policy's problem has been solved.
+    Solved { number: u64 },
     /// A fault begins.
     Fault { index: u32 },
     /// A fault is over.
