@@ -33,6 +33,10 @@ pub enum Harm {
     Partition { node: u32 },
     /// A tracker does not hear the JobTracker, which hears it.
     Deaf { node: u32 },
+    /// Somebody takes back the slots of a machine; what they paused may go on when this is over.
+    Meddle { node: u32 },
+    /// Somebody stops the oldest job that runs.
+    Stop,
     /// The JobTracker's process dies and replays its journal when it is back.
     JobTracker,
 }

@@ -5,8 +5,11 @@
 //! writes. Read [`world`] first.
 
 pub mod chance;
+pub mod experiment;
 pub mod fault;
+pub mod fuzz;
 pub mod profile;
+pub mod report;
 pub mod setup;
 pub mod workload;
 pub mod world;

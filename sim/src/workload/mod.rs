@@ -3,9 +3,12 @@
 //! All chance of a workload (sizes, arrivals, how task times scatter) is drawn here, from the workload's seed: every
 //! policy then meets the very same jobs.
 
+pub mod coshh;
+pub mod history;
 pub mod papers;
 pub mod rumen;
 pub mod swim;
+pub mod synthetic;
 pub mod trace;
 
 use crate::{chance::Dice, profile::Profile};

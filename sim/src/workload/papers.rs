@@ -88,7 +88,7 @@ pub fn hsrtf(profiles: &Profiles, seed: u64) -> Workload {
 pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
     let mut dice = Dice::of(seed, "chronos");
     let program = if program == "sort" { "chronos-sort" } else { "chronos-wordcount" };
-    let sizes = [("small", 17_000_000_000_u64, 4), ("large", 56_000_000_000, 16)];
+    let sizes = [("small", 17_000_000_000_u64, 32), ("large", 56_000_000_000, 32)];
     let jobs = sizes.iter().enumerate().map(|(number, (group, bytes, reduces))| {
         let maps = bytes.div_ceil(256_000_000) as u32;
         let kind = Kind { group, program: "", maps, reduces: *reduces, jobs: 1 };

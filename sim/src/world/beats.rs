@@ -97,6 +97,7 @@ impl World {
         let (now, retry) = (self.now, self.setup.costs.fetch_retry);
         let node = &mut self.nodes[at];
         node.seq += 1;
+        node.acked_told = node.acked;
         let mut fetch_failures = Vec::new();
         for run in &mut node.runs {
             let Work::Reduce(reduce) = &mut run.work else { continue };
@@ -131,7 +132,7 @@ impl World {
         let node = &mut self.nodes[at];
         node.ended.clear();
         node.unanswered = None;
-        (node.seq, node.acked, node.answered) = (0, 0, now);
+        (node.seq, node.acked, node.acked_told, node.answered) = (0, 0, 0, now);
         node.number = Some(number);
         let tracker = Registration {
             name: node.name.clone(),

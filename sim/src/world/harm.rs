@@ -2,7 +2,12 @@
 
 use super::{Happening, World, run::Work};
 use crate::fault::Harm;
-use mrcore::{Event, Span, digest::digest, ids::Incarnation};
+use mrcore::{
+    Event, Phase, Span,
+    digest::digest,
+    ids::{AttemptId, Incarnation, TaskId},
+    task::Recall,
+};
 
 impl World {
     pub(super) fn harm(&mut self, index: usize) {
@@ -29,6 +34,8 @@ impl World {
             Harm::Slow { node, factor } if fits(node) => self.change_pace(node as usize, factor),
             Harm::Partition { node } if fits(node) => self.change(node as usize, |ills| ills.cut += 1),
             Harm::Deaf { node } if fits(node) => self.change(node as usize, |ills| ills.deaf += 1),
+            Harm::Meddle { node } if fits(node) => self.meddle(node as usize),
+            Harm::Stop => self.stop_oldest(),
             Harm::JobTracker => {
                 self.jobtracker_down += 1;
                 self.lose_mind();
@@ -50,6 +57,7 @@ impl World {
             Harm::Slow { node, factor } if fits(node) => self.change_pace(node as usize, 1.0 / factor),
             Harm::Partition { node } if fits(node) => self.change(node as usize, |ills| ills.cut -= 1),
             Harm::Deaf { node } if fits(node) => self.change(node as usize, |ills| ills.deaf -= 1),
+            Harm::Meddle { .. } => self.let_go(),
             Harm::JobTracker => {
                 self.jobtracker_down -= 1;
                 if self.jobtracker_down == 0 {
@@ -127,7 +135,7 @@ impl World {
         node.incarnation += 1;
         node.number = None;
         node.answered = self.now;
-        (node.seq, node.acked) = (0, 0);
+        (node.seq, node.acked, node.acked_told) = (0, 0, 0);
         self.beat_at(at, self.now + Span::millis(100));
     }
 
@@ -179,6 +187,38 @@ impl World {
             && self.setup.checked
         {
             self.lost_mind = Some(digest(mind.cluster()));
+        }
+    }
+
+    /// Somebody takes slots back by hand: splits the maps and pauses the reduces of a machine.
+    fn meddle(&mut self, at: usize) {
+        let running: Vec<AttemptId> = self.nodes[at].runs.iter().map(|run| run.id).collect();
+        for attempt in running {
+            let how = if attempt.phase() == Phase::Map { Recall::Split } else { Recall::Pause };
+            let request = self.request();
+            self.meddling.insert(request);
+            self.tell(Event::Preemption { request, attempt, how, by: "somebody".into() });
+        }
+    }
+
+    /// Whatever somebody holds may go on.
+    pub(super) fn let_go(&mut self) {
+        let Some(mind) = &self.mind else { return };
+        let tasks = mind.cluster().active_jobs().flat_map(|job| &job.tasks.reduce);
+        let held = tasks.filter(|task| task.held && task.trying().next().is_none());
+        let held: Vec<TaskId> = held.map(|task| task.id).collect();
+        for task in held {
+            let request = self.request();
+            self.meddling.insert(request);
+            self.tell(Event::Resumption { request, task, on: None, by: "somebody".into() });
+        }
+    }
+
+    fn stop_oldest(&mut self) {
+        let job = self.mind.as_ref().and_then(|mind| mind.cluster().active_jobs().next().map(|job| job.id));
+        if let Some(job) = job {
+            let request = self.request();
+            self.tell(Event::Kill { request, job, by: "somebody".into() });
         }
     }
 }

@@ -41,12 +41,13 @@ use mrcore::{
     ids::{JobId, RequestId, TrackerId},
     invariants,
     metrics::{Metrics, shares::Promise},
+    tracker::TrackerState,
 };
 use net::Net;
 use node::{Ills, Node};
 use queue::{Happening, Queue};
 use schedulers::MakeError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use trace::Trace;
 
 /// What the world knows of a job that the core has taken.
@@ -113,6 +114,8 @@ pub struct World {
     runs: usize,
     keys: u64,
     requests: u128,
+    /// Requests that may be refused.
+    meddling: BTreeSet<RequestId>,
     /// What came of problems, until the mind is told.
     answers: BTreeMap<u64, Numbers>,
     /// Kept only if the JobTracker will have to replay it.
@@ -155,8 +158,9 @@ impl World {
             runs: 0,
             keys: 0,
             requests: 0,
+            meddling: BTreeSet::new(),
             answers: BTreeMap::new(),
-            journal: restarts.then(Vec::new),
+            journal: (restarts || setup.checked).then(Vec::new),
             jobtracker_down: 0,
             lost_mind: None,
             asleep: false,
@@ -204,7 +208,7 @@ impl World {
     /// Plays until every job is over, or until `limit` has passed since the beginning.
     pub fn run(mut self, limit: Option<Span>) -> Result<Outcome, Broken> {
         let last = limit.map(|limit| self.now + limit);
-        while self.jobs_open > 0 || self.faults_open > 0 && self.setup.checked {
+        while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
             if last.is_some_and(|last| at > last) {
                 break;
@@ -215,9 +219,11 @@ impl World {
             if self.setup.checked && self.broken.is_none() {
                 self.check();
             }
-            if let Some(what) = self.broken.take() {
-                return Err(Broken { at: self.now.to_string(), what });
-            }
+            self.whole()?;
+        }
+        if self.setup.checked {
+            self.check_end();
+            self.whole()?;
         }
         Ok(Outcome {
             scheduler: self.setup.scheduler,
@@ -228,6 +234,26 @@ impl World {
             facts: self.trace.facts,
             unfinished: self.jobs_open,
         })
+    }
+
+    /// Every job has ended; where rules are checked, every fault is over too and every slot is free again.
+    fn is_over(&self) -> bool {
+        let at_rest = || {
+            let told = self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
+            let free = self.mind.as_ref().is_some_and(|mind| {
+                let idle = |phase: Phase| mind.cluster().trackers().all(|at| at.running[phase].is_empty());
+                Phase::BOTH.into_iter().all(idle)
+            });
+            self.faults_open == 0 && self.runs == 0 && told && free
+        };
+        self.jobs_open == 0 && (!self.setup.checked || at_rest())
+    }
+
+    fn whole(&mut self) -> Result<(), Broken> {
+        match self.broken.take() {
+            Some(what) => Err(Broken { at: self.now.to_string(), what }),
+            None => Ok(()),
+        }
     }
 
     fn happen(&mut self, what: Happening) {
@@ -257,6 +283,10 @@ impl World {
     /// The JobTracker looks at the time, and the world at whether anything will happen soon.
     fn tick(&mut self) {
         self.tell(Event::Tick);
+        if self.setup.checked && self.faults_open == 0 {
+            // A pause that was asked for may have come after its fault was over.
+            self.let_go();
+        }
         if self.may_sleep() {
             self.asleep = true;
             return;
@@ -345,6 +375,7 @@ impl World {
 
     fn replied(&mut self, request: RequestId, reply: Reply) {
         match reply {
+            Reply::Refused(_) if self.meddling.remove(&request) => {}
             Reply::Refused(why) => self.broken = Some(format!("request {} was refused: {why}", request.0)),
             Reply::Submitted(_) | Reply::Stopped | Reply::Taken | Reply::Registered { .. } => {}
         }
@@ -370,6 +401,24 @@ impl World {
                 }
             }
         }
+    }
+
+    /// When all is healed, every job has ended, every slot is free, and the journal gives back what is there.
+    fn check_end(&mut self) {
+        if !self.is_over() {
+            let waits = self.mind.as_ref().map(|mind| digest(mind.cluster())).unwrap_or_default();
+            self.broken = Some(format!("not at rest: {} jobs open\n{waits}", self.jobs_open));
+            return;
+        }
+        let leaks = |mind: &JobTracker| {
+            let full = |at: &&mrcore::tracker::Tracker| {
+                at.state == TrackerState::Live && Phase::BOTH.into_iter().any(|phase| at.free(phase) != at.slots[phase])
+            };
+            mind.cluster().trackers().find(full).map(|at| format!("{} has lost a slot", at.name))
+        };
+        self.broken = self.mind.as_ref().and_then(leaks);
+        self.lost_mind = self.mind.take().map(|mind| digest(mind.cluster()));
+        self.find_mind();
     }
 
     /// It comes back and replays its journal, which must give the cluster that it came from.
@@ -408,15 +457,16 @@ fn machine(setup: &Setup, at: usize) -> Node {
         number: None,
         seq: 0,
         acked: 0,
+        acked_told: 0,
         unanswered: None,
         answered: Time(0),
         next_beat: Time(0),
         beat_version: 0,
         runs: Vec::new(),
         ended: Vec::new(),
-        outputs: std::collections::BTreeSet::new(),
+        outputs: BTreeSet::new(),
         checkpoints: BTreeMap::new(),
-        jobs: std::collections::BTreeSet::new(),
+        jobs: BTreeSet::new(),
         news: BTreeMap::new(),
     }
 }

@@ -34,6 +34,7 @@ pub(super) struct Net {
     flows: Vec<Option<Flow>>,
     free: Vec<FlowId>,
     on_link: Vec<u32>,
+    filling: Filling,
     /// Something has changed since rates were last found.
     pub(super) dirty: bool,
 }
@@ -46,7 +47,17 @@ impl Net {
         capacity.extend(std::iter::repeat_n(rack, 2 * racks as usize));
         capacity.push(fabric);
         let on_link = vec![0; capacity.len()];
-        Self { nodes, racks, rack_of, capacity, flows: Vec::new(), free: Vec::new(), on_link, dirty: false }
+        Self {
+            nodes,
+            racks,
+            rack_of,
+            capacity,
+            flows: Vec::new(),
+            free: Vec::new(),
+            on_link,
+            filling: Filling::default(),
+            dirty: false,
+        }
     }
 
     fn up(node: u32) -> u32 {
@@ -153,7 +164,8 @@ impl Net {
     /// Finds every flow's max-min fair rate.
     pub(super) fn share(&mut self) {
         self.dirty = false;
-        let mut links = Filling::new(&self.capacity);
+        let mut links = std::mem::take(&mut self.filling);
+        links.reset(&self.capacity);
         let mut by_demand: Vec<FlowId> = Vec::with_capacity(self.flows.len());
         for (id, flow) in self.flows.iter_mut().enumerate() {
             let Some(flow) = flow else { continue };
@@ -188,6 +200,7 @@ impl Net {
                 fix(&mut self.flows, &mut fixed, &mut links, id, share);
             }
         }
+        self.filling = links;
     }
 }
 
@@ -200,7 +213,8 @@ fn fix(flows: &mut [Option<Flow>], fixed: &mut [bool], links: &mut Filling, id: 
     true
 }
 
-/// What is left of each link while rates are found.
+/// What is left of each link while rates are found. Kept for the next time: only links in use are set anew.
+#[derive(Debug, Default)]
 struct Filling {
     left: Vec<f64>,
     weight: Vec<f64>,
@@ -209,13 +223,17 @@ struct Filling {
 }
 
 impl Filling {
-    fn new(capacity: &[f64]) -> Self {
-        let links = capacity.len();
-        Self {
-            left: capacity.to_vec(),
-            weight: vec![0.0; links],
-            members: vec![SmallVec::new(); links],
-            touched: Vec::new(),
+    fn reset(&mut self, capacity: &[f64]) {
+        if self.left.len() != capacity.len() {
+            self.left = capacity.to_vec();
+            self.weight = vec![0.0; capacity.len()];
+            self.members = vec![SmallVec::new(); capacity.len()];
+        }
+        for link in self.touched.drain(..) {
+            let at = link as usize;
+            self.left[at] = capacity[at];
+            self.weight[at] = 0.0;
+            self.members[at].clear();
         }
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Node {
     pub(super) number: Option<TrackerId>,
     pub(super) seq: u64,
     pub(super) acked: u64,
+    /// As its last heartbeat said.
+    pub(super) acked_told: u64,
     /// The heartbeat that has not been answered, and how many ends of attempts it tells.
     pub(super) unanswered: Option<(Heartbeat, usize)>,
     pub(super) answered: Time,

@@ -9,6 +9,10 @@ use mrcore::{
     task::Recall,
 };
 
+/// A tracker that has taken so many orders since its last heartbeat says so: until it does, it is sent them again
+/// with every new one.
+const IN_HAND: u64 = 12;
+
 impl World {
     /// A tracker gets its orders, unless nothing reaches it.
     pub(super) fn told(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered>) {
@@ -29,6 +33,10 @@ impl World {
                 self.nodes[at].acked = number;
                 self.obey(at, order);
             }
+        }
+        let node = &self.nodes[at];
+        if node.acked >= node.acked_told + IN_HAND {
+            self.urge(at);
         }
     }
 
