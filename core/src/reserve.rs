@@ -8,21 +8,22 @@ use crate::{
     ids::{JobId, TaskId, TrackerId},
     phase::Phase,
     time::Time,
+    why::Why,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     by_task: BTreeMap<TaskId, (TrackerId, Time)>,
-    by_tracker: BTreeMap<TrackerId, BTreeSet<TaskId>>,
+    by_tracker: BTreeMap<TrackerId, BTreeMap<TaskId, Why>>,
 }
 
 impl Reservations {
-    pub(crate) fn insert(&mut self, task: TaskId, on: TrackerId, until: Time) {
+    pub(crate) fn insert(&mut self, task: TaskId, on: TrackerId, until: Time, why: Why) {
         self.remove(task);
         self.by_task.insert(task, (on, until));
-        self.by_tracker.entry(on).or_default().insert(task);
+        self.by_tracker.entry(on).or_default().insert(task, why);
     }
 
     pub(crate) fn remove(&mut self, task: TaskId) {
@@ -38,7 +39,9 @@ impl Reservations {
     fn remove_where(&mut self, is_void: impl Fn(TaskId, TrackerId, Time) -> bool) -> bool {
         let void = self.by_task.iter().filter(|(task, (on, until))| is_void(**task, *on, *until));
         let void: Vec<TaskId> = void.map(|(task, _)| *task).collect();
-        void.iter().for_each(|task| self.remove(*task));
+        for task in &void {
+            self.remove(*task);
+        }
         !void.is_empty()
     }
 
@@ -77,9 +80,9 @@ impl Reservations {
         self.by_task.range(first..=last).map(|(task, _)| *task)
     }
 
-    /// Tasks that are to run on a tracker.
-    pub(crate) fn on(&self, tracker: TrackerId) -> impl Iterator<Item = TaskId> + '_ {
-        self.by_tracker.get(&tracker).into_iter().flatten().copied()
+    /// Tasks that are to run on a tracker, and why.
+    pub(crate) fn on(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
+        self.by_tracker.get(&tracker).into_iter().flatten().map(|(task, why)| (*task, why))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -6,9 +6,10 @@
 //! duplicate a straggler.
 //! Deliberately absent: preemption, shares, users, queues.
 
+use crate::fill::{fill, with_locality};
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Time, Why,
-    ids::{JobId, TrackerId},
+    ids::{JobId, TaskId, TrackerId},
     job::{Job, Priority},
     plan::Locality,
     scheduler::{Cause, Round},
@@ -39,6 +40,11 @@ impl Scheduler for Fifo {
         }
     }
 
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        let Cause::Offer(tracker) = round.cause else { return };
+        fill(plan, tracker, |plan, phase| self.next(phase, tracker, plan));
+    }
+
     fn outranks(&self, a: JobId, b: JobId, _phase: Phase, plan: &Plan<'_>) -> bool {
         let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
         place(a).zip(place(b)).is_some_and(|(a, b)| a < b)
@@ -56,46 +62,26 @@ impl Scheduler for Fifo {
         let why = Why::rule("jobs-ahead").with("jobs", f64::from(jobs)).with("waiting_tasks", tasks as f64);
         vec![why.with("first_job", f64::from(first.0))]
     }
-
-    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
-        let Cause::Offer(tracker) = round.cause else { return };
-        for phase in Phase::BOTH {
-            while plan.free(tracker, phase) > 0 && self.fill_one(phase, tracker, plan) {}
-        }
-    }
 }
 
 impl Fifo {
-    /// Gives one slot to the first job that can use it.
-    fn fill_one(&self, phase: Phase, tracker: TrackerId, plan: &mut Plan<'_>) -> bool {
-        let cluster = plan.cluster();
-        let jobs = || self.line.iter().filter_map(|(_, id)| cluster.job(*id));
+    /// What the first job that can use a slot would put there.
+    fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let mut jobs = self.line.iter().filter_map(|(_, id)| plan.cluster().job(*id));
         let mut maps_wait = false;
-        let waiting = jobs().find_map(|job| match phase {
+        jobs.find_map(|job| match phase {
             Phase::Map => {
                 let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
-                Some((task, first_in_line(Some(near))))
+                let rules =
+                    ["first-in-line,node-local", "first-in-line,rack-local", "first-in-line,off-rack"];
+                Some((task, with_locality(rules, near)))
             }
             Phase::Reduce => {
                 let held_up = maps_wait && plan.has_pending(job, Phase::Map);
                 maps_wait |= plan.has_pending(job, Phase::Map);
                 let task = if held_up { None } else { plan.next_reduce(job, tracker) };
-                Some((task?, first_in_line(None)))
+                Some((task?, Why::rule("first-in-line")))
             }
-        });
-        let choice = waiting.or_else(|| {
-            jobs().find_map(|job| Some((plan.next_straggler(job, phase, tracker)?, Why::rule("straggler"))))
-        });
-        choice.is_some_and(|(task, why)| plan.assign(task, tracker, why).is_ok())
+        })
     }
-}
-
-/// Why the first in line got the slot; for a map, also how near its input is.
-fn first_in_line(near: Option<Locality>) -> Why {
-    Why::rule(match near {
-        None => "first-in-line",
-        Some(Locality::NodeLocal) => "first-in-line,node-local",
-        Some(Locality::RackLocal) => "first-in-line,rack-local",
-        Some(Locality::OffRack) => "first-in-line,off-rack",
-    })
 }

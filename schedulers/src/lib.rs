@@ -2,8 +2,15 @@
 //!
 //! A policy is one file here and one line in [`POLICIES`]; README.md states each as a problem. Read [`fifo`] first.
 
+pub mod chronos;
+pub mod estimate;
+pub mod fair;
 pub mod fifo;
+pub mod fill;
+pub mod line;
 pub mod params;
+pub mod shares;
+pub mod victims;
 
 pub use params::{BadParameter, Parameter, Params, Section};
 
@@ -21,12 +28,33 @@ pub struct Policy {
 }
 
 /// The policies.
-pub const POLICIES: &[Policy] = &[Policy {
-    name: "fifo",
-    section: "fifo",
-    about: "the most urgent job, then the oldest, takes every slot it can use",
-    build: |_| Box::new(fifo::Fifo::default()),
+pub const POLICIES: &[Policy] = &[
+    Policy {
+        name: "fifo",
+        section: "fifo",
+        about: "the most urgent job, then the oldest, takes every slot it can use",
+        build: |_| Box::new(fifo::Fifo::default()),
+    },
+    Policy {
+        name: "fair",
+        section: "fair",
+        about: "slots by weight to users or queues, minimum shares, delay scheduling",
+        build: |section| Box::new(fair::Fair::new(section)),
+    },
+];
+
+/// What goes around a policy: `chronos(fair)`.
+const WRAPPERS: &[Wrapper] = &[Wrapper {
+    name: "chronos",
+    about: "around any policy: work lost with a machine gets slots back at once, near its data",
+    build: |inner, section| Box::new(chronos::Chronos::new(inner, section)),
 }];
+
+struct Wrapper {
+    name: &'static str,
+    about: &'static str,
+    build: fn(Box<dyn Scheduler>, &mut Section<'_>) -> Box<dyn Scheduler>,
+}
 
 /// Why there is no policy for what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,36 +79,115 @@ pub struct Description {
     pub parameters: Vec<Parameter>,
 }
 
-/// What can be chosen.
+/// What can be chosen, for people.
 pub fn names() -> Vec<String> {
-    POLICIES.iter().map(|policy| policy.name.to_owned()).collect()
+    let policies = POLICIES.iter().map(|policy| policy.name.to_owned());
+    policies.chain(WRAPPERS.iter().map(|wrapper| format!("{}(POLICY)", wrapper.name))).collect()
+}
+
+/// Everything that can be chosen, written out: each policy alone, and within each wrapper.
+pub fn specs() -> Vec<String> {
+    let bare = || POLICIES.iter().map(|policy| policy.name.to_owned());
+    let wrapped = WRAPPERS.iter().flat_map(|wrapper| bare().map(|name| format!("{}({name})", wrapper.name)));
+    bare().chain(wrapped).collect()
 }
 
 /// The policy that a text such as `fair` or `chronos(fair)` names, tuned by these parameters. Parameters of policies that
 /// were not chosen are checked too.
 pub fn make(spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, MakeError> {
     describe(params)?;
-    build(spec.trim(), params)
+    build(spec.trim(), params).ok_or_else(|| MakeError::Unknown { name: spec.to_owned() })
 }
 
-fn build(spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, MakeError> {
-    let policy = POLICIES.iter().find(|policy| policy.name == spec);
-    let policy = policy.ok_or_else(|| MakeError::Unknown { name: spec.to_owned() })?;
-    Ok((policy.build)(&mut Section::of(policy.section, params)))
+fn build(spec: &str, params: &Params) -> Option<Box<dyn Scheduler>> {
+    if let Some(policy) = POLICIES.iter().find(|policy| policy.name == spec) {
+        return Some((policy.build)(&mut Section::of(policy.section, params)));
+    }
+    let (outer, inner) = spec.strip_suffix(')')?.split_once('(')?;
+    let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.name == outer.trim())?;
+    let inner = POLICIES.iter().find(|policy| policy.name == inner.trim())?;
+    let inner = (inner.build)(&mut Section::of(inner.section, params));
+    Some((wrapper.build)(inner, &mut Section::of(wrapper.name, params)))
 }
 
 /// Every policy with its parameters as they are now.
 pub fn describe(params: &Params) -> Result<Vec<Description>, BadParameter> {
-    let sections: Vec<&'static str> = POLICIES.iter().map(|policy| policy.section).collect();
+    let wrappers = WRAPPERS.iter().map(|wrapper| wrapper.name);
+    let sections: Vec<&'static str> = POLICIES.iter().map(|policy| policy.section).chain(wrappers).collect();
     let known = |key: &&String| key.split_once('.').is_some_and(|(section, _)| sections.contains(&section));
     if let Some(key) = params.keys().find(|key| !known(key)) {
         return Err(BadParameter::Section { key: key.clone(), sections });
     }
-    let describe = |policy: &Policy| {
+    let policies = POLICIES.iter().map(|policy| {
         let mut section = Section::of(policy.section, params);
         (policy.build)(&mut section);
         let Policy { name, about, section: of, .. } = *policy;
         Ok(Description { name, about, section: of, parameters: section.finish()? })
-    };
-    POLICIES.iter().map(describe).collect()
+    });
+    let wrappers = WRAPPERS.iter().map(|wrapper| {
+        let mut section = Section::of(wrapper.name, params);
+        (wrapper.build)(Box::<fifo::Fifo>::default(), &mut section);
+        let Wrapper { name, about, .. } = *wrapper;
+        Ok(Description { name, about, section: name, parameters: section.finish()? })
+    });
+    policies.chain(wrappers).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(key: &str, value: &str) -> Params {
+        Params::from([(key.to_owned(), value.to_owned())])
+    }
+
+    fn refusal(spec: &str, params: &Params) -> String {
+        make(spec, params).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_policy_is_called_what_it_is_chosen_by() {
+        for spec in specs() {
+            assert_eq!(make(&spec, &Params::new()).unwrap().name(), spec);
+        }
+        assert_eq!(make(" chronos( fair ) ", &Params::new()).unwrap().name(), "chronos(fair)");
+    }
+
+    #[test]
+    fn a_wrong_name_is_told_the_right_ones() {
+        for wrong in
+            ["fare", "", "chronos", "chronos()", "chronos(fare)", "chronos(chronos(fair))", "fair(fifo)"]
+        {
+            let told = refusal(wrong, &Params::new());
+            assert!(
+                told.starts_with(&format!("there is no scheduler {wrong:?}: choose one of fifo, fair")),
+                "{told}"
+            );
+            assert!(told.ends_with("chronos(POLICY)"), "{told}");
+        }
+    }
+
+    #[test]
+    fn wrong_parameters_are_refused_also_of_policies_that_were_not_chosen() {
+        let told = refusal("fifo", &given("fair.nod_wait", "1s"));
+        assert!(
+            told.starts_with("there is no scheduler parameter fair.nod_wait: fair has pool_by, "),
+            "{told}"
+        );
+        let told = refusal("fifo", &given("node_wait", "1s"));
+        assert!(
+            told.starts_with("there is no scheduler parameter node_wait: they begin with fifo, fair, "),
+            "{told}"
+        );
+        let told = refusal("fifo", &given("chronos.early", "now"));
+        assert_eq!(told, "scheduler parameter chronos.early = \"now\" is not suspect or lost");
+    }
+
+    #[test]
+    fn a_description_has_defaults_and_values() {
+        let all = describe(&given("fair.node_wait", "7s")).unwrap();
+        let fair = all.iter().find(|description| description.name == "fair").unwrap();
+        let wait = fair.parameters.iter().find(|parameter| parameter.key == "node_wait").unwrap();
+        assert_eq!((wait.default.as_str(), wait.value.as_str()), ("3s", "7s"));
+    }
 }

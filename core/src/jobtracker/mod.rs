@@ -73,6 +73,7 @@ pub struct JobTracker {
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     reserved: Reservations,
+    refusals: u64,
     recent: Recent,
     /// The policy's computation that is under way, and how many there have been.
     computing: Option<u64>,
@@ -97,6 +98,7 @@ impl JobTracker {
             news_for: BTreeSet::new(),
             next_offer: TrackerId(0),
             reserved: Reservations::default(),
+            refusals: 0,
             recent: Recent::default(),
             computing: None,
             computations: 0,

@@ -48,20 +48,8 @@ impl JobTracker {
         } else if let Some(on) = self.reserved.place(id) {
             reasons.push(Why::rule("slot-reserved").with("on_tracker", f64::from(on.0)));
         } else {
-            reasons.extend(self.why_task_is_particular(task));
+            reasons.extend(why_task_is_particular(task));
             reasons.extend(self.explain(now, id.job));
-        }
-        reasons
-    }
-
-    fn why_task_is_particular(&self, task: &Task) -> Vec<Why> {
-        let mut reasons = Vec::new();
-        if let Some(checkpoint) = task.checkpoint {
-            let on = f64::from(checkpoint.tracker.0);
-            reasons.push(Why::rule("paused").with("state_on_tracker", on));
-        }
-        if !task.shuns.is_empty() {
-            reasons.push(Why::rule("avoids-trackers").with("trackers", task.shuns.len() as f64));
         }
         reasons
     }
@@ -110,4 +98,16 @@ impl JobTracker {
     fn free_on(&self, id: crate::ids::TrackerId, phase: Phase) -> u32 {
         self.cluster.tracker(id).map_or(0, |tracker| tracker.free(phase))
     }
+}
+
+fn why_task_is_particular(task: &Task) -> Vec<Why> {
+    let mut reasons = Vec::new();
+    if let Some(checkpoint) = task.checkpoint {
+        let on = f64::from(checkpoint.tracker.0);
+        reasons.push(Why::rule("paused").with("state_on_tracker", on));
+    }
+    if !task.shuns.is_empty() {
+        reasons.push(Why::rule("avoids-trackers").with("trackers", task.shuns.len() as f64));
+    }
+    reasons
 }

@@ -7,7 +7,7 @@ use crate::{
     fact::Fact,
     ids::{TaskId, TrackerId},
     phase::Phase,
-    plan::{Decision, Plan, Why},
+    plan::{Decision, Locality, Plan, Why},
     scheduler::{Cause, Round},
     time::Time,
 };
@@ -32,7 +32,26 @@ impl JobTracker {
             plan.keep_promises(tracker);
         }
         self.scheduler.decide(Round { now, cause }, &mut plan);
-        plan.into_decisions()
+        let (decisions, refusals) = plan.finish();
+        self.refusals += refusals;
+        decisions
+    }
+
+    /// Decisions of the policy that were refused: a sound policy has none.
+    pub fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
+    /// A waiting task that could run on a tracker's free slot now, whatever the policy thinks of it.
+    pub fn idle_work(&self, now: Time, tracker: TrackerId, phase: Phase) -> Option<TaskId> {
+        let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
+        if plan.free(tracker, phase) == 0 {
+            return None;
+        }
+        self.cluster.active_jobs().find_map(|job| match phase {
+            Phase::Map => plan.next_map(job, tracker, Locality::OffRack).map(|(task, _)| task),
+            Phase::Reduce => plan.next_reduce(job, tracker),
+        })
     }
 
     /// Asks the scheduler, and carries out its plan.
@@ -45,8 +64,8 @@ impl JobTracker {
                 Decision::Preempt { attempt, how, why } => {
                     self.recall(now, attempt, how, &why.to_string(), false, out);
                 }
-                Decision::Reserve { task, on } => {
-                    self.reserved.insert(task, on, now + self.config.reserve_for);
+                Decision::Reserve { task, on, why } => {
+                    self.reserved.insert(task, on, now + self.config.reserve_for, why);
                 }
             }
         }

@@ -118,6 +118,8 @@ pub enum Decision {
         task: TaskId,
         /// Where.
         on: TrackerId,
+        /// Why.
+        why: Why,
     },
 }
 
@@ -135,6 +137,7 @@ pub struct Plan<'a> {
     given_tasks: BTreeSet<TaskId>,
     preempted: BTreeSet<AttemptId>,
     reserving: BTreeMap<TaskId, TrackerId>,
+    refusals: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -161,11 +164,18 @@ impl<'a> Plan<'a> {
             given_tasks: BTreeSet::new(),
             preempted: BTreeSet::new(),
             reserving: BTreeMap::new(),
+            refusals: 0,
         }
     }
 
-    pub(crate) fn into_decisions(self) -> Vec<Decision> {
-        self.decisions
+    /// The decisions, and how many were refused.
+    pub(crate) fn finish(self) -> (Vec<Decision>, u64) {
+        (self.decisions, self.refusals)
+    }
+
+    fn count<T>(&mut self, result: Result<T, Refused>) -> Result<T, Refused> {
+        self.refusals += u64::from(result.is_err());
+        result
     }
 
     /// When.
@@ -199,10 +209,17 @@ impl<'a> Plan<'a> {
         self.given.get(&job.id).map_or(Given::default(), |given| given[phase])
     }
 
-    /// Slots that a job holds and has not been told to give back, this round included.
+    /// Slots that a job holds and has not been told to give back, and those reserved for it, this round included.
     pub fn keeps(&self, job: &Job, phase: Phase) -> u32 {
         let told = job.running[phase].iter().filter(|id| self.is_recalled(**id)).count() as u32;
-        self.held(job, phase) - told
+        self.held(job, phase) + self.promised(job, phase) - told
+    }
+
+    /// Slots that are reserved for a job's tasks.
+    fn promised(&self, job: &Job, phase: Phase) -> u32 {
+        let before = self.reserved.of(job.id, phase).filter(|id| !self.reserving.contains_key(id));
+        let now = self.reserving.keys().filter(|id| (id.job, id.phase) == (job.id, phase));
+        (before.count() + now.count()) as u32
     }
 
     /// Whether an attempt has been told to give its slot back, this round included.
@@ -268,10 +285,12 @@ impl<'a> Plan<'a> {
 
     /// Takes an attempt's slot back. It is free when the attempt has ended in the way it was told: not in this round.
     pub fn preempt(&mut self, attempt: AttemptId, how: Recall, why: Why) -> Result<(), Refused> {
-        self.cluster.may_recall(attempt, how)?;
-        if !self.preempted.insert(attempt) {
-            return Err(Unfit::Already(attempt).into());
+        let mut may = self.cluster.may_recall(attempt, how);
+        if self.preempted.contains(&attempt) {
+            may = Err(Unfit::Already(attempt));
         }
+        self.count(may.map_err(Refused::from))?;
+        self.preempted.insert(attempt);
         self.decisions.push(Decision::Preempt { attempt, how, why });
         Ok(())
     }
@@ -279,7 +298,7 @@ impl<'a> Plan<'a> {
     /// Takes an attempt's slot back in the way that its phase and input allow; says which that was.
     pub fn take_back(&mut self, attempt: AttemptId, way: Way, why: Why) -> Result<Recall, Refused> {
         if self.is_recalled(attempt) {
-            return Err(Unfit::Already(attempt).into());
+            return self.count(Err(Unfit::Already(attempt).into()));
         }
         let gentle = match attempt.phase() {
             Phase::Map => Recall::Split,
@@ -292,18 +311,21 @@ impl<'a> Plan<'a> {
 
     /// Keeps the next free slot of a tracker for a task that waits, or that runs on a tracker that is suspect. Until it
     /// is launched there it is offered to no other, and other tasks wait behind it there.
-    pub fn reserve(&mut self, task: TaskId, on: TrackerId) -> Result<(), Refused> {
-        self.fits(task, on)?;
+    pub fn reserve(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
+        let could = self.could_take(task, on);
+        self.count(could)?;
         self.reserving.insert(task, on);
-        self.decisions.push(Decision::Reserve { task, on });
+        self.decisions.push(Decision::Reserve { task, on, why });
         Ok(())
     }
 
     /// Gives a tracker's free slots to the tasks that they are reserved for. Done before the policy is asked.
     pub(crate) fn keep_promises(&mut self, tracker: TrackerId) {
-        for task in self.reserved.on(tracker) {
+        for (task, why) in self.reserved.on(tracker) {
             // What can no longer be launched there lapses with time.
-            let _ = self.assign(task, tracker, Why::rule("reserved-slot"));
+            if self.check(task, tracker).is_ok() {
+                let _ = self.assign(task, tracker, why.clone());
+            }
         }
     }
 
@@ -315,7 +337,8 @@ impl<'a> Plan<'a> {
 
     /// Runs a task that waits, or duplicates a straggler.
     pub fn assign(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
-        let speculative = self.check(task, on)?;
+        let checked = self.check(task, on);
+        let speculative = self.count(checked)?;
         self.taken.entry(on).or_default()[task.phase] += 1;
         let given = &mut self.given.entry(task.job).or_default()[task.phase];
         if speculative {
@@ -330,7 +353,7 @@ impl<'a> Plan<'a> {
 
     /// Whether `assign` would take it; says whether it would be a duplicate.
     fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
-        let duplicate = self.fits(id, on)?;
+        let duplicate = self.could_take(id, on)?;
         if self.free(on, id.phase) == 0 {
             return Err(Refused::NoSlot { tracker: on, phase: id.phase });
         }
@@ -338,7 +361,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Whether a tracker could take a task if it had a slot; says whether it would be a duplicate.
-    fn fits(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
+    pub fn could_take(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let Some(job) = self.cluster.job(id.job).filter(|job| job.is_running()) else {
             return Err(Refused::NotPending(id));
         };

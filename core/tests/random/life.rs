@@ -1,7 +1,7 @@
 //! What befalls a world: work, people, faults, time.
 
 use crate::{
-    policy::Dice,
+    dice::Dice,
     world::{Body, World, config},
 };
 use mrcore::{
@@ -110,9 +110,9 @@ impl World {
         };
         let spec = JobSpec {
             name: "j".into(),
-            user: "u".into(),
-            queue: "default".into(),
-            priority: Priority::Normal,
+            user: format!("u{}", self.dice.below(3)),
+            queue: ["default", "a", "b.c"][self.dice.below(3) as usize].into(),
+            priority: [Priority::Low, Priority::Normal, Priority::High][self.dice.below(3) as usize],
             program: "p".into(),
             splits: (0..self.dice.below(6)).map(|_| split(&mut self.dice)).collect(),
             reduces: self.dice.below(4) as u32,
@@ -197,6 +197,7 @@ impl World {
         }
         let (live, replayed) = (digest(self.mind.cluster()), digest(mind.cluster()));
         assert_eq!(live, replayed, "seed {}", self.seed);
+        self.seen.refusals += self.mind.refusals() as u32;
         self.mind = mind;
         self.seen.restarts += 1;
         self.commits.clear();

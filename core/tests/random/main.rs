@@ -4,44 +4,18 @@
 //!
 //! `FERMATA_SEED=7 cargo test -p mrcore --test random` plays one seed, `FERMATA_SEEDS=1000` so many.
 
+mod dice;
 mod life;
+mod play;
 mod policy;
 mod seen;
 mod world;
 
-use mrcore::{Phase, digest::digest};
-use policy::{Anyhow, Dice};
+use dice::Dice;
+use play::play;
+use policy::Anyhow;
 use seen::Seen;
-use world::{Body, World};
-
-fn play(seed: u64) -> Seen {
-    let mut world = World::new(seed, |seed| Box::new(Anyhow(Dice(seed))));
-    for _ in 0..800 {
-        world.step();
-    }
-    world.faults = false;
-    let mut steps = 0;
-    while !world.is_quiet() {
-        world.let_go();
-        world.step();
-        steps += 1;
-        assert!(steps < 20_000, "seed {seed}: not at rest\n{}", digest(world.mind.cluster()));
-    }
-    // Every slot is free again, and nothing is kept of a job that is over once its tracker has spoken.
-    for at in 0..world.bodies.len() {
-        world.register(at);
-    }
-    for tracker in world.mind.cluster().trackers() {
-        for phase in Phase::BOTH {
-            assert_eq!(tracker.free(phase), tracker.slots[phase], "seed {seed}: {} leaks", tracker.name);
-        }
-    }
-    let nothing_left = |body: &Body| body.jobs.is_empty() && body.checkpoints.is_empty();
-    assert!(world.bodies.iter().all(nothing_left), "seed {seed}: files are left");
-    world.restart();
-    world.seen.jobs = world.submitted;
-    world.seen
-}
+use std::rc::Rc;
 
 #[test]
 fn random_lives_hold_the_invariants_and_come_to_rest() {
@@ -53,7 +27,7 @@ fn random_lives_hold_the_invariants_and_come_to_rest() {
     };
     let mut seen = Seen::default();
     for seed in seeds {
-        seen += play(seed);
+        seen += play(seed, Rc::new(|seed| Box::new(Anyhow(Dice(seed)))));
     }
     println!("{seen:#?}");
     let rarest = [

@@ -1,5 +1,7 @@
 //! What happened in a life, for the proof that something did.
 
+use mrcore::PerPhase;
+
 /// How often each rare case was hit: what never happens is not tested.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -24,6 +26,10 @@ pub(crate) struct Seen {
     pub(crate) released: u32,
     pub(crate) checkpoints_lost: u32,
     pub(crate) dropped: u32,
+    /// Decisions that the plan refused.
+    pub(crate) refusals: u32,
+    /// Heartbeats after which a slot was free that a waiting task could have used.
+    pub(crate) idle: PerPhase<u32>,
 }
 
 impl std::ops::AddAssign for Seen {
@@ -49,5 +55,8 @@ impl std::ops::AddAssign for Seen {
         self.released += other.released;
         self.checkpoints_lost += other.checkpoints_lost;
         self.dropped += other.dropped;
+        self.refusals += other.refusals;
+        self.idle.map += other.idle.map;
+        self.idle.reduce += other.idle.reduce;
     }
 }

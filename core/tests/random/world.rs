@@ -1,6 +1,6 @@
 //! The JobTracker's mind, trackers' bodies, and what they say to each other.
 
-use crate::{policy::Dice, seen::Seen};
+use crate::{dice::Dice, seen::Seen};
 use mrcore::{
     Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Scheduler, Span, Time,
     compute::Numbers,
@@ -11,7 +11,10 @@ use mrcore::{
     job::JobOutcome,
     task::{Progress, Recall, Stage},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
 
 /// A tracker's own picture.
 #[derive(Debug, Default)]
@@ -63,7 +66,7 @@ pub(crate) fn config() -> Config {
 }
 
 /// Makes the policy of a world from its seed.
-pub(crate) type Make = fn(u64) -> Box<dyn Scheduler>;
+pub(crate) type Make = Rc<dyn Fn(u64) -> Box<dyn Scheduler>>;
 
 impl World {
     pub(crate) fn new(seed: u64, make: Make) -> Self {
@@ -78,8 +81,8 @@ impl World {
             seed,
             dice,
             now: Time(1_000_000),
-            make,
             mind: JobTracker::new(config(), make(seed)),
+            make,
             journal: Vec::new(),
             bodies,
             requests: 0,
@@ -246,6 +249,10 @@ impl World {
             fetch_failures: failures,
         };
         self.send(Event::Heartbeat(heartbeat.clone()));
+        for phase in Phase::BOTH {
+            let idle = self.mind.idle_work(self.now, tracker, phase).is_some();
+            self.seen.idle[phase] += u32::from(idle);
+        }
         if self.dice.one_in(10) {
             let before = self.journal.len();
             self.send(Event::Heartbeat(heartbeat.clone()));

@@ -1,0 +1,37 @@
+//! A whole life: faults for a while, then peace until every job has ended.
+
+use crate::{
+    seen::Seen,
+    world::{Body, Make, World},
+};
+use mrcore::{Phase, digest::digest};
+
+/// Plays a life to its end.
+pub(crate) fn play(seed: u64, make: Make) -> Seen {
+    let mut world = World::new(seed, make);
+    for _ in 0..800 {
+        world.step();
+    }
+    world.faults = false;
+    let mut steps = 0;
+    while !world.is_quiet() {
+        world.let_go();
+        world.step();
+        steps += 1;
+        assert!(steps < 20_000, "seed {seed}: not at rest\n{}", digest(world.mind.cluster()));
+    }
+    // Every slot is free again, and nothing is kept of a job that is over once its tracker has spoken.
+    for at in 0..world.bodies.len() {
+        world.register(at);
+    }
+    for tracker in world.mind.cluster().trackers() {
+        for phase in Phase::BOTH {
+            assert_eq!(tracker.free(phase), tracker.slots[phase], "seed {seed}: {} leaks", tracker.name);
+        }
+    }
+    let nothing_left = |body: &Body| body.jobs.is_empty() && body.checkpoints.is_empty();
+    assert!(world.bodies.iter().all(nothing_left), "seed {seed}: files are left");
+    world.restart();
+    world.seen.jobs = world.submitted;
+    world.seen
+}

@@ -1,0 +1,228 @@
+//! Chronos: work lost with a machine gets slots back at once, near its data, under the ranking of any other policy.
+//!
+//! Yildiz et al. (2015). When a tracker is lost, what ran on it, and maps whose output went with it and is needed,
+//! are *recovery tasks*. Each is paired with a victim: a running attempt on a host of its input (for a reduce, on
+//! any), of a job that its own job outranks under the inner policy; of these the lowest-ranked job's, then the one that
+//! has done least. The victim's slot is taken back by split or pause and reserved. When no victim is outranked any more,
+//! the inner rule holds, and the rest waits its turn. Victims go on later like any waiting task.
+//! Differs from the paper: with `early = suspect` it acts when a tracker falls silent or its connection breaks, by
+//! duplicates that come to nothing if the tracker is heard of again (only for jobs that allow duplicates). Input that is
+//! on no live host may have a victim anywhere.
+//! Deliberately absent: any ranking of its own.
+
+use mrcore::{
+    Cluster, Fact, Phase, Plan, Refused, Scheduler, Span, Time, Why,
+    compute::{Numbers, Problem},
+    ids::{AttemptId, JobId, TaskId, TrackerId},
+    job::Job,
+    plan::{Locality, Way},
+    scheduler::{Cause, Round},
+    task::Attempt,
+    tracker::TrackerState,
+};
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use crate::params::Section;
+
+/// Work that has found no slot is looked at this often.
+const LOOK_AGAIN: Span = Span::secs(1);
+
+/// The wrapper.
+#[derive(Debug)]
+pub struct Chronos {
+    inner: Box<dyn Scheduler>,
+    name: String,
+    /// Whether a tracker that is only suspect counts.
+    acts_on_suspicion: bool,
+    way: Way,
+    /// Tasks whose work went with a machine, and that have not been launched since.
+    lost: BTreeSet<TaskId>,
+    /// Some of them are new.
+    is_news: bool,
+}
+
+impl Chronos {
+    /// Around a policy.
+    pub fn new(inner: Box<dyn Scheduler>, section: &mut Section<'_>) -> Self {
+        let about = "act when a tracker falls silent, or only when it is given up";
+        let acts_on_suspicion = section.choice("early", &[("suspect", true), ("lost", false)], about);
+        let (name, way) = (format!("chronos({})", inner.name()), section.way());
+        Self { inner, name, acts_on_suspicion, way, lost: BTreeSet::new(), is_news: false }
+    }
+
+    /// Takes down what a fact says of work that went with a machine.
+    fn note(&mut self, fact: &Fact, cluster: &Cluster) {
+        match fact {
+            Fact::TrackerSuspected { tracker, .. } if self.acts_on_suspicion => {
+                let running = cluster.tracker(*tracker).map(|tracker| &tracker.running);
+                let running =
+                    running.into_iter().flat_map(|running| running.map.iter().chain(&running.reduce));
+                let tasks: Vec<TaskId> = running.map(|attempt| attempt.task).collect();
+                for task in tasks {
+                    self.need(task);
+                }
+            }
+            Fact::AttemptKilled { attempt, .. } if was_on_lost_tracker(*attempt, cluster) => {
+                self.need(attempt.task);
+            }
+            Fact::MapOutputLost { attempt, .. } => self.need(attempt.task),
+            Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {
+                self.lost.remove(&attempt.task);
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.lost.retain(|task| task.job != *job);
+            }
+            // What was lost before a restart has waited so long that the inner policy may have it.
+            Fact::JobTrackerStarted { .. } => self.lost.clear(),
+            _ => {}
+        }
+    }
+
+    fn need(&mut self, task: TaskId) {
+        self.is_news |= self.lost.insert(task);
+    }
+
+    /// Finds a slot for each recovery task, as far as the inner policy's ranking goes.
+    fn recover(&mut self, plan: &mut Plan<'_>) {
+        self.is_news = false;
+        let cluster = plan.cluster();
+        let urgency = |task: &TaskId| (Reverse(cluster.job(task.job).map(|job| job.spec.priority)), *task);
+        let mut tasks: Vec<TaskId> = self.lost.iter().copied().collect();
+        tasks.sort_by_key(urgency);
+        for task in tasks {
+            if plan.reserved_place(task).is_none() && self.place(task, plan) {
+                self.lost.remove(&task);
+            }
+        }
+    }
+
+    /// Finds a slot for one task, or has one given back for it. Says whether there is nothing left to do for it.
+    fn place(&self, task: TaskId, plan: &mut Plan<'_>) -> bool {
+        let places = places(task, plan);
+        let free = places
+            .iter()
+            .find(|tracker| plan.free(**tracker, task.phase) > 0 && plan.could_take(task, **tracker).is_ok());
+        if let Some(tracker) = free {
+            return plan.assign(task, *tracker, recovery(task, *tracker, plan)).is_ok();
+        }
+        // It runs already, or its tracker was heard of again.
+        if places.iter().any(|tracker| matches!(plan.could_take(task, *tracker), Err(Refused::NotPending(_))))
+        {
+            return true;
+        }
+        let Some((victim, tracker)) = self.victim(task, &places, plan) else { return false };
+        let why = Why::rule("recovery").benefit(task.job);
+        if plan.reserve(task, tracker, recovery(task, tracker, plan)).is_ok() {
+            // Known to be possible; and a promise without a victim would only lapse.
+            let _ = plan.take_back(victim, self.way, why);
+        }
+        false
+    }
+
+    /// The attempt that should give its slot to a task: of the lowest-ranked job, then the one that has done least.
+    fn victim(&self, task: TaskId, places: &[TrackerId], plan: &Plan<'_>) -> Option<(AttemptId, TrackerId)> {
+        let cluster = plan.cluster();
+        let mut worst: Option<&Attempt> = None;
+        for tracker in places.iter().filter_map(|tracker| cluster.tracker(*tracker)) {
+            if plan.could_take(task, tracker.id).is_err() {
+                continue;
+            }
+            for id in &tracker.running[task.phase] {
+                let Some(attempt) = cluster.attempt(*id).filter(|_| !plan.is_recalled(*id)) else { continue };
+                let may = cluster.may_recall(*id, mrcore::task::Recall::Kill).is_ok();
+                if may
+                    && self.inner.outranks(task.job, id.job(), task.phase, plan)
+                    && worst.is_none_or(|worst| self.is_worse(attempt, worst, plan))
+                {
+                    worst = Some(attempt);
+                }
+            }
+        }
+        worst.map(|attempt| (attempt.id, attempt.tracker))
+    }
+
+    fn is_worse(&self, a: &Attempt, b: &Attempt, plan: &Plan<'_>) -> bool {
+        let (job_a, job_b) = (a.id.job(), b.id.job());
+        let phase = a.id.phase();
+        if job_a != job_b {
+            if self.inner.outranks(job_b, job_a, phase, plan) {
+                return true;
+            }
+            if self.inner.outranks(job_a, job_b, phase, plan) {
+                return false;
+            }
+        }
+        a.progress.done.total_cmp(&b.progress.done).then(b.id.cmp(&a.id)).is_lt()
+    }
+}
+
+/// Live trackers where a task's victims are sought: on hosts of its input, if there are any; else all.
+fn places(task: TaskId, plan: &Plan<'_>) -> Vec<TrackerId> {
+    let cluster = plan.cluster();
+    let hosts = cluster.task(task).map_or(&[][..], |task| &task.hosts);
+    let near = hosts.iter().flat_map(|host| cluster.trackers_on(*host));
+    let near: BTreeSet<TrackerId> = near.filter(|tracker| plan.is_live(*tracker)).collect();
+    if !near.is_empty() {
+        return near.into_iter().collect();
+    }
+    let all = cluster.trackers().filter(|tracker| tracker.state == TrackerState::Live);
+    all.map(|tracker| tracker.id).collect()
+}
+
+fn recovery(task: TaskId, on: TrackerId, plan: &Plan<'_>) -> Why {
+    match plan.locality(task, on) {
+        Locality::NodeLocal => Why::rule("recovery,node-local"),
+        _ => Why::rule("recovery"),
+    }
+}
+
+fn was_on_lost_tracker(attempt: AttemptId, cluster: &Cluster) -> bool {
+    let on = cluster.attempt(attempt).and_then(|attempt| cluster.tracker(attempt.tracker));
+    on.is_some_and(|tracker| tracker.state == TrackerState::Lost)
+}
+
+impl Scheduler for Chronos {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
+        self.note(fact, cluster);
+        self.inner.observe(now, fact, cluster);
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        // A slot that is offered is the inner policy's to give.
+        if round.cause == Cause::Tick && !self.lost.is_empty() {
+            self.recover(plan);
+        }
+        self.inner.decide(round, plan);
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.inner.outranks(a, b, phase, plan)
+    }
+
+    fn tick_every(&self) -> Option<Span> {
+        let own = (!self.lost.is_empty()).then_some(LOOK_AGAIN);
+        [own, self.inner.tick_every()].into_iter().flatten().min()
+    }
+
+    fn wants_round(&self) -> bool {
+        self.is_news || self.inner.wants_round()
+    }
+
+    fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
+        let lost = self.lost.iter().filter(|task| task.job == job.id).count();
+        let own = (lost > 0).then(|| Why::rule("lost-with-a-tracker").with("tasks", lost as f64));
+        own.into_iter().chain(self.inner.explain(job, now, cluster)).collect()
+    }
+
+    fn take_problem(&mut self) -> Option<Problem> {
+        self.inner.take_problem()
+    }
+
+    fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
+        self.inner.solved(now, answer, cluster);
+    }
+}

@@ -1,0 +1,172 @@
+//! Fair sharing: every pool gets slots by weight, and every job of a pool in turn.
+//!
+//! The scheduler of Zaharia et al. that the papers measure against, with delay scheduling. A pool is a
+//! user or a queue. A free slot goes to a pool below its minimum share, the neediest first; else to the one that holds
+//! the least for its weight; within a pool to the job that holds the least for its weight (or the first, if the pool is
+//! `fifo`). Maps wait a while for slots near their input. A pool that has been below its minimum for
+//! `min_share_timeout`, or below half its fair share for `fair_share_timeout`, gets slots back from those above theirs,
+//! the youngest attempts first.
+//! Differs from Hadoop's: slots are taken back by splitting and pausing unless `preempt = kill`.
+//! Deliberately absent: pools in pools.
+
+mod pools;
+mod reclaim;
+
+use crate::{
+    fill::{Patience, fill, with_locality},
+    params::Section,
+    shares::should_move,
+};
+use mrcore::{
+    Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
+    ids::{JobId, TaskId, TrackerId},
+    job::Job,
+    plan::Way,
+    scheduler::{Cause, Round},
+};
+use pools::{Pool, Pools};
+use reclaim::Reclaim;
+
+/// The policy.
+#[derive(Debug)]
+pub struct Fair {
+    pools: Pools,
+    patience: Patience,
+    reclaim: Reclaim,
+}
+
+impl Fair {
+    /// With these parameters.
+    pub fn new(section: &mut Section<'_>) -> Self {
+        let pools = Pools::new(section);
+        let node_wait = section.span(
+            "node_wait",
+            Span::secs(3),
+            "how long a job waits for a slot on a host of its input",
+        );
+        let rack_wait = section.span("rack_wait", Span::secs(3), "and then for one in a rack of it");
+        Self { pools, patience: Patience::new(node_wait, rack_wait), reclaim: Reclaim::new(section) }
+    }
+
+    /// What the job whose turn it is would put into a slot.
+    fn next(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let Self { pools, patience, .. } = self;
+        let cluster = plan.cluster();
+        pools.in_turn(phase).find_map(|(pool, id)| {
+            let job = cluster.job(id)?;
+            let (task, why) = match phase {
+                Phase::Map => {
+                    let (task, near) = patience.next_map(job, tracker, plan)?;
+                    let rules = ["fair-share,node-local", "fair-share,rack-local", "fair-share,off-rack"];
+                    (task, with_locality(rules, near))
+                }
+                Phase::Reduce => (plan.next_reduce(job, tracker)?, Why::rule("fair-share")),
+            };
+            Some((task, numbers(why, pool, phase)))
+        })
+    }
+}
+
+fn numbers(why: Why, pool: &Pool, phase: Phase) -> Why {
+    why.with("held", f64::from(pool.held[phase])).with("share", pool.share[phase])
+}
+
+impl Scheduler for Fair {
+    fn name(&self) -> &'static str {
+        "fair"
+    }
+
+    fn observe(&mut self, _now: Time, fact: &Fact, cluster: &Cluster) {
+        match fact {
+            Fact::JobTrackerStarted { .. } => {
+                self.patience.start_over();
+                self.reclaim.start_over();
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.patience.forget(*job),
+            _ => {}
+        }
+        self.pools.observe(fact, cluster);
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        match round.cause {
+            Cause::Offer(tracker) => {
+                let mut touched = Vec::new();
+                fill(plan, tracker, |plan, phase| {
+                    let (task, why) = self.next(phase, tracker, plan)?;
+                    touched.push(task.job);
+                    self.pools.lend(task.job, phase);
+                    Some((task, why))
+                });
+                // What this round gave is seen again when it has become fact.
+                for job in touched {
+                    self.pools.refresh(job, plan.cluster());
+                }
+            }
+            Cause::Tick => {
+                self.pools.divide(plan.cluster());
+                self.reclaim.run(&self.pools, plan);
+            }
+        }
+    }
+
+    fn tick_every(&self) -> Option<Span> {
+        Some(Span::secs(1))
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let (Some(pool_a), Some(pool_b)) = (self.pools.of(a), self.pools.of(b)) else { return false };
+        if pool_a.name != pool_b.name {
+            let keeps = |pool: &Pool| (pool.keeps(phase, plan), pool.share[phase]);
+            return should_move(keeps(pool_a), keeps(pool_b));
+        }
+        if pool_a.fifo {
+            return a < b;
+        }
+        let keeps = |job: JobId| {
+            let held = plan.cluster().job(job).map_or(0, |job| plan.keeps(job, phase));
+            (f64::from(held), self.pools.job_share(job, phase))
+        };
+        should_move(keeps(a), keeps(b))
+    }
+
+    fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
+        let Some(pool) = self.pools.of(job.id) else { return Vec::new() };
+        if pool.is_kept_back(job.id) {
+            let most = f64::from(pool.max_jobs.unwrap_or(0));
+            return vec![Why::rule("pool-runs-as-many-jobs-as-it-may").with("max_jobs", most)];
+        }
+        let mut reasons = Vec::new();
+        for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
+            let rule = match phase {
+                Phase::Map => "pool-share-of-map-slots",
+                Phase::Reduce => "pool-share-of-reduce-slots",
+            };
+            let why = numbers(Why::rule(rule), pool, phase).with("weight", pool.weight);
+            let ahead = self.pools.ahead_of(job.id, phase);
+            reasons.push(why.with("min", f64::from(pool.min[phase])).with("jobs_ahead", ahead as f64));
+        }
+        if let Some(since) = self.patience.since(job.id)
+            && cluster.slots(Phase::Map) > 0
+        {
+            let waited = now.since(since).as_secs_f64();
+            let limit = (self.patience.node_wait + self.patience.rack_wait).as_secs_f64();
+            reasons.push(Why::rule("locality-wait").with("waited", waited).with("at_most", limit));
+        }
+        reasons
+    }
+}
+
+impl Default for Fair {
+    fn default() -> Self {
+        Self::new(&mut Section::of("fair", &crate::Params::new()))
+    }
+}
+
+/// How slots are taken back, and how long a pool bears it.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    way: Way,
+    min_share: Option<Span>,
+    fair_share: Option<Span>,
+}

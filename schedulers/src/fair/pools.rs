@@ -1,0 +1,300 @@
+//! Pools, what they hold, and whose turn it is: kept right fact by fact, so that deciding scans nothing.
+
+use crate::{
+    line::{Line, Real},
+    params::Section,
+    shares::{Claim, divide},
+};
+use mrcore::{
+    Cluster, Fact, PerPhase, Phase, Plan,
+    ids::JobId,
+    job::{Job, JobSpec, Priority},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Those below their minimum first, by how far; then by what they hold for their weight.
+type Turn = (bool, Real);
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) name: String,
+    pub(super) weight: f64,
+    pub(super) min: PerPhase<u32>,
+    pub(super) max_jobs: Option<u32>,
+    pub(super) fifo: bool,
+    /// Slots of its jobs, also of those that are over and still stop.
+    pub(super) held: PerPhase<u32>,
+    /// Its fair share, as last divided.
+    pub(super) share: PerPhase<f64>,
+    /// Its jobs that can use a slot, in turn.
+    turn: PerPhase<Line<JobId, Real>>,
+    /// Its running jobs, oldest first; only the first `max_jobs` get anything.
+    jobs: BTreeSet<JobId>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Member {
+    pool: usize,
+    weight: f64,
+    held: PerPhase<u32>,
+    share: PerPhase<f64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Pools {
+    by_queue: bool,
+    settings: BTreeMap<String, Settings>,
+    numbers: BTreeMap<String, usize>,
+    all: Vec<Pool>,
+    members: BTreeMap<JobId, Member>,
+    turn: PerPhase<Line<usize, Turn>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    weight: f64,
+    min: PerPhase<u32>,
+    max_jobs: Option<u32>,
+    fifo: bool,
+}
+
+impl Settings {
+    fn read(section: &mut Section<'_>, name: &str) -> Self {
+        let key = |field: &str| format!("pools.{name}.{field}");
+        Self {
+            weight: section.number(&key("weight"), 1.0, 0.001..=1000.0, "its part relative to other pools"),
+            min: PerPhase {
+                map: section.count(
+                    &key("min_maps"),
+                    0,
+                    "map slots that it is owed before any pool gets more",
+                ),
+                reduce: section.count(&key("min_reduces"), 0, "and reduce slots"),
+            },
+            max_jobs: section.limit(&key("max_jobs"), "jobs of it that run at a time"),
+            fifo: section.choice(&key("order"), &[("fair", false), ("fifo", true)], "among its jobs"),
+        }
+    }
+}
+
+impl Pools {
+    pub(super) fn new(section: &mut Section<'_>) -> Self {
+        let words = [("user", false), ("queue", true)];
+        let by_queue = section.choice("pool_by", &words, "what a job's pool is named by");
+        // `pools.default` is what a pool gets that nothing is said of.
+        let mut names = section.names("pools");
+        names.insert("default".into());
+        let settings = names.into_iter().map(|name| {
+            let read = Settings::read(section, &name);
+            (name, read)
+        });
+        let settings = settings.collect();
+        Self {
+            by_queue,
+            settings,
+            numbers: BTreeMap::new(),
+            all: Vec::new(),
+            members: BTreeMap::new(),
+            turn: PerPhase::default(),
+        }
+    }
+
+    pub(super) fn of(&self, job: JobId) -> Option<&Pool> {
+        self.members.get(&job).map(|member| &self.all[member.pool])
+    }
+
+    pub(super) fn job_share(&self, job: JobId, phase: Phase) -> f64 {
+        self.members.get(&job).map_or(0.0, |member| member.share[phase])
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Pool> {
+        self.all.iter()
+    }
+
+    /// Pools and their jobs that can use a slot, in the order in which they get one.
+    pub(super) fn in_turn(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
+        self.turn[phase].iter().flat_map(move |number| {
+            let pool = &self.all[number];
+            pool.turn[phase].iter().map(move |job| (pool, job))
+        })
+    }
+
+    /// How many jobs would get a slot before this one.
+    pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
+        self.in_turn(phase).take_while(|(_, other)| *other != job).count()
+    }
+
+    pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
+        match fact {
+            Fact::JobSubmitted { job, spec, .. } => self.join(*job, spec),
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.leave(*job, cluster),
+            _ => {}
+        }
+        if let Some(job) = fact.job() {
+            self.refresh(job, cluster);
+        }
+        if let Fact::JobForgotten { job } = fact {
+            self.members.remove(job);
+        }
+        let reshaped = matches!(
+            fact,
+            Fact::JobSubmitted { .. }
+                | Fact::JobCommitting { .. }
+                | Fact::JobEnded { .. }
+                | Fact::TrackerJoined { .. }
+                | Fact::TrackerLost { .. }
+        );
+        if reshaped {
+            self.divide(cluster);
+        }
+    }
+
+    fn join(&mut self, job: JobId, spec: &JobSpec) {
+        let name = if self.by_queue { &spec.queue } else { &spec.user };
+        let next = self.all.len();
+        let pool = *self.numbers.entry(name.clone()).or_insert(next);
+        if pool == next {
+            let Settings { weight, min, max_jobs, fifo } =
+                *self.settings.get(name).unwrap_or(&self.settings["default"]);
+            self.all.push(Pool {
+                name: name.clone(),
+                weight,
+                min,
+                max_jobs,
+                fifo,
+                held: PerPhase::default(),
+                share: PerPhase::default(),
+                turn: PerPhase::default(),
+                jobs: BTreeSet::new(),
+            });
+        }
+        self.all[pool].jobs.insert(job);
+        self.members.insert(job, Member { pool, weight: weight(spec.priority), ..Member::default() });
+    }
+
+    /// A job's place among those that run is free for the next.
+    fn leave(&mut self, job: JobId, cluster: &Cluster) {
+        let Some(member) = self.members.get(&job) else { return };
+        let pool = &mut self.all[member.pool];
+        pool.jobs.remove(&job);
+        let most = pool.max_jobs.unwrap_or(0) as usize;
+        if let Some(next) = most.checked_sub(1).and_then(|last| pool.jobs.iter().nth(last)).copied() {
+            self.refresh(next, cluster);
+        }
+    }
+
+    /// Sets all that is kept of a job to what the cluster shows.
+    pub(super) fn refresh(&mut self, job: JobId, cluster: &Cluster) {
+        let Some(member) = self.members.get(&job) else { return };
+        let (pool, weight) = (member.pool, member.weight);
+        let known = cluster.job(job);
+        for phase in Phase::BOTH {
+            let held = known.map_or(0, |job| job.running[phase].len() as u32);
+            self.hold(job, phase, held);
+            let may = known.is_some_and(|job| job.may_start(phase) && !job.pending[phase].is_empty());
+            let may = may && !self.all[pool].is_kept_back(job);
+            self.stand(job, pool, phase, may.then_some((held, weight)));
+        }
+    }
+
+    /// A slot that this round gives a job counts at once; `refresh` takes that back.
+    pub(super) fn lend(&mut self, job: JobId, phase: Phase) {
+        let Some(member) = self.members.get(&job).copied() else { return };
+        let held = member.held[phase] + 1;
+        self.hold(job, phase, held);
+        self.stand(job, member.pool, phase, Some((held, member.weight)));
+    }
+
+    fn hold(&mut self, job: JobId, phase: Phase, held: u32) {
+        let Some(member) = self.members.get_mut(&job) else { return };
+        let before = std::mem::replace(&mut member.held[phase], held);
+        let pool = &mut self.all[member.pool];
+        pool.held[phase] = pool.held[phase] + held - before;
+    }
+
+    fn stand(&mut self, job: JobId, number: usize, phase: Phase, waits: Option<(u32, f64)>) {
+        let pool = &mut self.all[number];
+        let in_turn =
+            |(held, weight): (u32, f64)| Real(if pool.fifo { 0.0 } else { f64::from(held) / weight });
+        pool.turn[phase].set(job, waits.map(in_turn));
+        let (held, min) = (pool.held[phase], pool.min[phase]);
+        let turn = if held < min {
+            (false, Real(f64::from(held) / f64::from(min)))
+        } else {
+            (true, Real(f64::from(held) / pool.weight))
+        };
+        self.turn[phase].set(number, (!pool.turn[phase].is_empty()).then_some(turn));
+    }
+
+    /// Divides all slots anew among pools, and each pool's among its jobs.
+    pub(super) fn divide(&mut self, cluster: &Cluster) {
+        for phase in Phase::BOTH {
+            let demand = |job: &Job| {
+                let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
+                (job.running[phase].len() + waiting) as f64
+            };
+            let jobs: Vec<Vec<(JobId, Claim)>> = self
+                .all
+                .iter()
+                .map(|pool| {
+                    let runs = pool.jobs.iter().filter(|job| !pool.is_kept_back(**job));
+                    let claim = |job: &Job| Claim {
+                        weight: weight(job.spec.priority),
+                        min: 0.0,
+                        demand: demand(job),
+                    };
+                    runs.filter_map(|job| Some((*job, claim(cluster.job(*job)?)))).collect()
+                })
+                .collect();
+            let claims: Vec<Claim> = self
+                .all
+                .iter()
+                .zip(&jobs)
+                .map(|(pool, jobs)| {
+                    let demand = jobs.iter().map(|(_, claim)| claim.demand).sum();
+                    Claim { weight: pool.weight, min: f64::from(pool.min[phase]), demand }
+                })
+                .collect();
+            let shares = divide(f64::from(cluster.slots(phase)), &claims);
+            for ((pool, share), jobs) in self.all.iter_mut().zip(shares).zip(jobs) {
+                pool.share[phase] = share;
+                let claims: Vec<Claim> = jobs.iter().map(|(_, claim)| *claim).collect();
+                for ((job, _), share) in jobs.iter().zip(divide(share, &claims)) {
+                    if let Some(member) = self.members.get_mut(job) {
+                        member.share[phase] = share;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// Whether a job waits for others of its pool to end.
+    pub(super) fn is_kept_back(&self, job: JobId) -> bool {
+        let most = self.max_jobs.map_or(usize::MAX, |most| most as usize);
+        self.jobs.len() > most && !self.jobs.iter().take(most).any(|first| *first == job)
+    }
+
+    /// Slots that its running jobs hold and have not been told to give back.
+    pub(super) fn keeps(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
+        let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
+        jobs.map(|job| f64::from(plan.keeps(job, phase))).sum()
+    }
+
+    /// Its running jobs.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.jobs.iter().copied()
+    }
+}
+
+/// As in Hadoop: twice as much for each step.
+fn weight(priority: Priority) -> f64 {
+    match priority {
+        Priority::VeryLow => 0.25,
+        Priority::Low => 0.5,
+        Priority::Normal => 1.0,
+        Priority::High => 2.0,
+        Priority::VeryHigh => 4.0,
+    }
+}
