@@ -50,24 +50,10 @@ pub struct BadLife {
     pub broken: Broken,
 }
 
-/// The policies that are tried: all, and every one that can be wrapped in Chronos, wrapped.
-pub fn policies() -> Vec<String> {
-    schedulers::names()
-        .into_iter()
-        .flat_map(|name| match name.split_once('(') {
-            None => vec![name],
-            Some((wrapper, _)) => {
-                let inner = schedulers::names().into_iter().filter(|inner| !inner.contains('('));
-                inner.map(|inner| format!("{wrapper}({inner})")).collect()
-            }
-        })
-        .collect()
-}
-
 /// The world of a seed.
 pub fn life(seed: u64) -> (Setup, Workload) {
     let mut dice = Dice::of(seed, "fuzz");
-    let policies = policies();
+    let policies = schedulers::specs();
     let scheduler = policies[dice.index(policies.len())].clone();
     let nodes = 2 + dice.below(4) as u32;
     let mut setup = Setup::even(nodes, PerPhase { map: 1, reduce: 1 }, &scheduler);
