@@ -7,6 +7,7 @@ pub mod estimate;
 pub mod fair;
 pub mod fifo;
 pub mod fill;
+pub mod hsrtf;
 pub mod line;
 pub mod params;
 pub mod shares;
@@ -14,6 +15,7 @@ pub mod victims;
 
 pub use params::{BadParameter, Parameter, Params, Section};
 
+use hsrtf::{Hsrtf, Mode};
 use mrcore::Scheduler;
 
 /// A policy that can be chosen.
@@ -40,6 +42,30 @@ pub const POLICIES: &[Policy] = &[
         section: "fair",
         about: "slots by weight to users or queues, minimum shares, delay scheduling",
         build: |section| Box::new(fair::Fair::new(section)),
+    },
+    Policy {
+        name: "hsrtf-pu",
+        section: "hsrtf",
+        about: "every slot to the job with the shortest remaining time",
+        build: |section| Box::new(Hsrtf::new(Mode::Pu, section)),
+    },
+    Policy {
+        name: "hsrtf-pup",
+        section: "hsrtf",
+        about: "the same, and slots are taken back from the longest",
+        build: |section| Box::new(Hsrtf::new(Mode::PuP, section)),
+    },
+    Policy {
+        name: "hsrtf-pr",
+        section: "hsrtf",
+        about: "slots in inverse proportion to remaining times, more for jobs that starve",
+        build: |section| Box::new(Hsrtf::new(Mode::Pr, section)),
+    },
+    Policy {
+        name: "hsrtf-prp",
+        section: "hsrtf",
+        about: "the same, and slots are taken back from the longest",
+        build: |section| Box::new(Hsrtf::new(Mode::PrP, section)),
     },
 ];
 

@@ -1,7 +1,6 @@
 //! Whose slots can be taken back, in the order in which a policy would.
 
 use mrcore::{Phase, Plan, ids::AttemptId, task::Attempt};
-use std::cmp::Reverse;
 
 /// Attempts that run and have not been told to give their slots back.
 #[derive(Debug)]
@@ -14,17 +13,11 @@ pub struct Victims {
 impl Victims {
     /// The one that was launched last first.
     pub fn youngest_first(phase: Phase, plan: &Plan<'_>) -> Self {
-        Self::by(phase, plan, |attempt| (attempt.launched, attempt.id))
-    }
-
-    /// The one that has done least first.
-    pub fn least_done_first(phase: Phase, plan: &Plan<'_>) -> Self {
-        let milli = |attempt: &Attempt| (f64::from(attempt.progress.done) * 1000.0) as i64;
-        Self::by(phase, plan, move |attempt| (Reverse(milli(attempt)), attempt.launched, attempt.id))
+        Self::greatest_first(phase, plan, |attempt| (attempt.launched, attempt.id))
     }
 
     /// The one with the greatest key first.
-    fn by<K: Ord>(phase: Phase, plan: &Plan<'_>, key: impl Fn(&Attempt) -> K) -> Self {
+    pub fn greatest_first<K: Ord>(phase: Phase, plan: &Plan<'_>, key: impl Fn(&Attempt) -> K) -> Self {
         let cluster = plan.cluster();
         let held = cluster.active_jobs().flat_map(|job| &job.running[phase]);
         let (told, free): (Vec<AttemptId>, Vec<AttemptId>) = held.partition(|id| plan.is_recalled(**id));

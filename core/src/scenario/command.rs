@@ -94,7 +94,10 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
     }
     let ended = |text: &str, status| Ok::<_, String>(AttemptReport { attempt: attempt(text)?, status });
     for text in words.list("done") {
-        reports.push(ended(text, AttemptStatus::Succeeded(AttemptResult::default()))?);
+        let (id, bytes) = text.split_once(':').unwrap_or((text, "0"));
+        let bytes_out = bytes.parse().map_err(|_| format!("{text}: {bytes:?} is not a number of bytes"))?;
+        let result = AttemptResult { bytes_out, ..AttemptResult::default() };
+        reports.push(ended(id, AttemptStatus::Succeeded(result))?);
     }
     for text in words.list("failed") {
         reports.push(ended(text, AttemptStatus::Failed("it failed".into()))?);

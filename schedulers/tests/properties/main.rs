@@ -32,6 +32,8 @@ const TUNED: &[(&str, &str)] = &[
     ("fair.rack_wait", "0s"),
     ("fair.min_share_timeout", "1s"),
     ("fair.fair_share_timeout", "2s"),
+    ("hsrtf.every", "2s"),
+    ("hsrtf.colocate_wait", "0s"),
     ("fair.pools.u1.weight", "3"),
     ("fair.pools.u2.min_maps", "2"),
     ("fair.pools.u2.min_reduces", "1"),

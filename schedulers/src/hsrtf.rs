@@ -1,0 +1,309 @@
+//! Shortest remaining time first, for jobs of many tasks.
+//!
+//! Antoine et al. (2015). A job's remaining time is estimated as if it were alone on the cluster ([`formulas`], equations
+//! 1 and 2), every ten seconds. `pu` gives every slot to the job with the shortest; `pr` divides slots in inverse
+//! proportion to remaining times, more for jobs that starve (equations 3 to 5). `pup` and `prp` also take slots back: from
+//! the job with the longest remaining time, its task that has done least, for a job with a shorter one.
+//! Reduces wait a while for a tracker that has maps or input of their job.
+//! Differs from the paper: equation 2 in seconds (`literal` keeps it), slots are taken back by splitting and pausing
+//! (`preempt = kill` is the paper's), also at once when a job arrives. See README.md for the readings.
+//! Deliberately absent: users, queues, priorities.
+
+mod estimator;
+pub mod formulas;
+
+use crate::{
+    fill::{fill, with_locality},
+    line::{Line, Real},
+    params::Section,
+    shares::should_move,
+    victims::Victims,
+};
+use estimator::{Estimator, Thought};
+use mrcore::{
+    Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
+    ids::{HostId, JobId, TaskId, TrackerId},
+    job::Job,
+    plan::{Locality, Place, Way},
+    scheduler::{Cause, Round},
+    task::Attempt,
+};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+/// Who gets slots, and whether they are taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the paper's")]
+pub enum Mode {
+    Pu,
+    PuP,
+    Pr,
+    PrP,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Hsrtf {
+    mode: Mode,
+    estimator: Estimator,
+    way: Way,
+    /// How long a reduce waits for a tracker near its input.
+    colocate_wait: Span,
+    /// Since when a job's reduces have been waiting for one.
+    waits: BTreeMap<JobId, Time>,
+    /// Hosts of each job's input.
+    hosts: BTreeMap<JobId, BTreeSet<HostId>>,
+    /// Jobs that can use a slot, in turn.
+    turn: PerPhase<Line<JobId, (Real, Real)>>,
+    has_arrival: bool,
+    /// When remaining times were last estimated.
+    last: Option<Time>,
+}
+
+impl Hsrtf {
+    /// With these parameters.
+    pub fn new(mode: Mode, section: &mut Section<'_>) -> Self {
+        let about = "how long a reduce waits for a tracker that has maps or input of its job";
+        Self {
+            mode,
+            estimator: Estimator::new(section),
+            way: section.way(),
+            colocate_wait: section.span("colocate_wait", Span::secs(3), about),
+            waits: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            turn: PerPhase::default(),
+            has_arrival: false,
+            last: None,
+        }
+    }
+
+    fn is_pure(&self) -> bool {
+        matches!(self.mode, Mode::Pu | Mode::PuP)
+    }
+
+    fn preempts(&self) -> bool {
+        matches!(self.mode, Mode::PuP | Mode::PrP)
+    }
+
+    /// A job's place: by its remaining time, or by what it holds of its share.
+    fn key(&self, job: JobId, held: u32, phase: Phase) -> (Real, Real) {
+        let Thought { remaining, share, .. } = self.estimator.of(job);
+        let first = if self.is_pure() { 0.0 } else { f64::from(held) / share[phase].max(1e-6) };
+        (Real(first), Real(remaining))
+    }
+
+    /// Puts a job where it stands by what the cluster shows.
+    fn refresh(&mut self, id: JobId, cluster: &Cluster) {
+        let job = cluster.job(id);
+        for phase in Phase::BOTH {
+            let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
+            let key = waits.map(|job| self.key(id, job.running[phase].len() as u32, phase));
+            self.turn[phase].set(id, key);
+        }
+    }
+
+    fn refresh_all(&mut self, cluster: &Cluster) {
+        for job in cluster.active_jobs() {
+            self.refresh(job.id, cluster);
+        }
+    }
+
+    /// What the first in turn that can use a slot would put there.
+    fn next(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let is_pure = self.is_pure();
+        let Self { turn, waits, hosts, colocate_wait, estimator, .. } = self;
+        let mut jobs = turn[phase].iter().filter_map(|id| plan.cluster().job(id));
+        let (task, why) = jobs.find_map(|job| match phase {
+            Phase::Map => {
+                let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
+                let rules =
+                    ["remaining-time,node-local", "remaining-time,rack-local", "remaining-time,off-rack"];
+                Some((task, with_locality(rules, near)))
+            }
+            Phase::Reduce => {
+                if let Some((task, _)) = plan.next_reduce_at(job, tracker, Place::Here) {
+                    return Some((task, Why::rule("remaining-time,resumed")));
+                }
+                let task = plan.next_reduce(job, tracker)?;
+                let near = hosts.get(&job.id).is_none_or(|hosts| is_near(job.id, hosts, tracker, plan));
+                let since = *waits.entry(job.id).or_insert(plan.now());
+                if !near && plan.now().since(since) < *colocate_wait {
+                    return None;
+                }
+                waits.remove(&job.id);
+                Some((task, Why::rule(if near { "remaining-time,near-maps" } else { "remaining-time" })))
+            }
+        })?;
+        Some((task, estimator.of(task.job).numbers(why, phase, is_pure)))
+    }
+
+    /// Takes slots back for jobs with shorter remaining times, no more than they lack.
+    fn preempt(&self, phase: Phase, plan: &mut Plan<'_>) {
+        let remaining = |job: JobId| self.estimator.of(job).remaining;
+        let mut in_need: Vec<JobId> = self.turn[phase].iter().collect();
+        in_need.sort_by_key(|job| (Real(remaining(*job)), *job));
+        if in_need.is_empty() {
+            return;
+        }
+        let done = |attempt: &Attempt| Reverse((f64::from(attempt.progress.done) * 1000.0) as u32);
+        let key = |attempt: &Attempt| (Real(remaining(attempt.id.job())), done(attempt), attempt.id);
+        let mut victims = Victims::greatest_first(phase, plan, key);
+        let mut under_way = victims.slots_under_way();
+        for id in in_need {
+            let Some(job) = plan.cluster().job(id) else { continue };
+            let lack = self.lack(job, phase, plan);
+            let spared = under_way.min(lack);
+            under_way -= spared;
+            for _ in spared..lack {
+                let victim = victims.next(|victim| self.may_take(id, victim.job(), phase, plan));
+                let Some(victim) = victim else { break };
+                let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
+                let why = why.with("shorter", remaining(id)).benefit(id);
+                // One that has just been told, say by hand, is passed over.
+                let _ = plan.take_back(victim, self.way, why);
+            }
+        }
+    }
+
+    /// Slots that a job should have and has not.
+    fn lack(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
+        let waiting = plan.waiting(job, phase) as u32;
+        if self.is_pure() {
+            return waiting.min(plan.cluster().slots(phase));
+        }
+        let share = self.estimator.of(job.id).share[phase].floor() as u32;
+        waiting.min(share.saturating_sub(plan.keeps(job, phase)))
+    }
+
+    fn may_take(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let longer = self.estimator.of(from).remaining > self.estimator.of(to).remaining;
+        longer && (self.is_pure() || self.is_nearer(to, from, phase, plan))
+    }
+
+    fn is_nearer(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let keeps = |id: JobId| {
+            let keeps = plan.cluster().job(id).map_or(0, |job| plan.keeps(job, phase));
+            (f64::from(keeps), self.estimator.of(id).share[phase])
+        };
+        should_move(keeps(to), keeps(from))
+    }
+}
+
+/// Whether a tracker runs maps of a job, serves their output, or is on a host of the job's input.
+fn is_near(job: JobId, hosts: &BTreeSet<HostId>, tracker: TrackerId, plan: &Plan<'_>) -> bool {
+    let Some(tracker) = plan.cluster().tracker(tracker) else { return false };
+    let first = TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
+    let has = |attempts: &BTreeSet<mrcore::ids::AttemptId>| {
+        attempts.range(first..).next().is_some_and(|attempt| attempt.job() == job)
+    };
+    hosts.contains(&tracker.host) || has(&tracker.running.map) || has(&tracker.outputs)
+}
+
+impl Scheduler for Hsrtf {
+    fn name(&self) -> &'static str {
+        match self.mode {
+            Mode::Pu => "hsrtf-pu",
+            Mode::PuP => "hsrtf-pup",
+            Mode::Pr => "hsrtf-pr",
+            Mode::PrP => "hsrtf-prp",
+        }
+    }
+
+    fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
+        match fact {
+            Fact::JobSubmitted { job, .. } => {
+                self.has_arrival = true;
+                let tasks = cluster.job(*job).into_iter().flat_map(|job| &job.tasks.map);
+                let hosts: BTreeSet<HostId> = tasks.flat_map(|task| task.hosts.iter().copied()).collect();
+                // Without any, all places are alike.
+                if !hosts.is_empty() {
+                    self.hosts.insert(*job, hosts);
+                }
+            }
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.waits.remove(job);
+                self.hosts.remove(job);
+            }
+            Fact::JobTrackerStarted { .. } => self.waits.clear(),
+            _ => {}
+        }
+        if self.estimator.observe(now, fact, cluster) {
+            self.refresh_all(cluster);
+        }
+        if let Some(job) = fact.job() {
+            self.refresh(job, cluster);
+        }
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        match round.cause {
+            Cause::Offer(tracker) => {
+                let mut touched = Vec::new();
+                fill(plan, tracker, |plan, phase| {
+                    let (task, why) = self.next(phase, tracker, plan)?;
+                    touched.push(task.job);
+                    let held = plan.cluster().job(task.job).map_or(0, |job| plan.held(job, phase));
+                    let key = self.key(task.job, held + 1, phase);
+                    self.turn[phase].set(task.job, Some(key));
+                    Some((task, why))
+                });
+                for job in touched {
+                    self.refresh(job, plan.cluster());
+                }
+            }
+            Cause::Tick => {
+                let has_arrival = std::mem::take(&mut self.has_arrival);
+                let is_due = self.last.is_none_or(|last| round.now.since(last) >= self.estimator.every);
+                if is_due {
+                    self.last = Some(round.now);
+                    self.estimator.estimate(round.now, plan.cluster());
+                    self.refresh_all(plan.cluster());
+                }
+                if self.preempts() && (is_due || has_arrival) {
+                    for phase in Phase::BOTH {
+                        self.preempt(phase, plan);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tick_every(&self) -> Option<Span> {
+        Some(self.estimator.every)
+    }
+
+    fn wants_round(&self) -> bool {
+        self.has_arrival && self.preempts()
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        if self.is_pure() {
+            let place = |job: JobId| (Real(self.estimator.of(job).remaining), job);
+            return place(a) < place(b);
+        }
+        self.is_nearer(a, b, phase, plan)
+    }
+
+    fn explain(&self, job: &Job, now: Time, _cluster: &Cluster) -> Vec<Why> {
+        let thought = self.estimator.of(job.id);
+        let mut reasons = Vec::new();
+        for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
+            let rule = match phase {
+                Phase::Map => "shorter-jobs-take-map-slots",
+                Phase::Reduce => "shorter-jobs-take-reduce-slots",
+            };
+            let ahead = self.turn[phase].ahead_of(job.id).count() as f64;
+            reasons.push(thought.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead));
+        }
+        if let Some(since) = self.waits.get(&job.id) {
+            let waited = now.since(*since).as_secs_f64();
+            let limit = self.colocate_wait.as_secs_f64();
+            reasons.push(
+                Why::rule("reduces-wait-for-their-maps-hosts").with("waited", waited).with("at_most", limit),
+            );
+        }
+        reasons
+    }
+}

@@ -1,0 +1,104 @@
+//! The equations of hSRTF (Antoine et al., 2015), each a plain function with its numbers worked by hand below.
+
+use crate::shares::{Claim, divide};
+use mrcore::PerPhase;
+
+/// What is left of a job, and how long its tasks take.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Work {
+    /// Tasks.
+    pub tasks: PerPhase<f64>,
+    /// Seconds that one takes.
+    pub seconds: PerPhase<f64>,
+}
+
+impl Work {
+    /// Eq. 1: waves of maps and of reduces on so many slots, as if the job were alone there.
+    pub fn remaining(&self, slots: PerPhase<f64>) -> f64 {
+        let waves = |tasks: f64, slots: f64| (tasks / slots.max(1.0)).ceil();
+        waves(self.tasks.map, slots.map) * self.seconds.map
+            + waves(self.tasks.reduce, slots.reduce) * self.seconds.reduce
+    }
+}
+
+/// Eq. 2: a reduce takes as long as a map would for its input. Printed, the equation divides by the map's time and
+/// multiplies by the block, which gives no time; that is `literal`.
+pub fn reduce_seconds(bytes_per_reduce: f64, block_bytes: f64, map_seconds: f64, literal: bool) -> f64 {
+    if literal {
+        bytes_per_reduce / map_seconds * block_bytes
+    } else {
+        bytes_per_reduce / block_bytes * map_seconds
+    }
+}
+
+/// Eq. 3 and 4: slots in inverse proportion to remaining times, no more than can be used, and one at least.
+pub fn shares(total: f64, jobs: &[(f64, f64)]) -> Vec<f64> {
+    let claim = |(remaining, demand): &(f64, f64)| Claim {
+        weight: 1.0 / remaining.max(1e-3),
+        min: demand.min(1.0),
+        demand: *demand,
+    };
+    divide(total, &jobs.iter().map(claim).collect::<Vec<_>>())
+}
+
+/// Eq. 5: how much longer a job takes on its share than alone.
+pub fn starvation(since_launch: f64, remaining_on_share: f64, alone: f64) -> f64 {
+    (since_launch + remaining_on_share) / alone.max(1e-3)
+}
+
+/// Shares times starvation, made to add up again.
+pub fn relieve(total: f64, jobs: &[(f64, f64, f64)]) -> Vec<f64> {
+    let claim = |(share, starvation, demand): &(f64, f64, f64)| Claim {
+        weight: share * starvation,
+        min: demand.min(1.0),
+        demand: *demand,
+    };
+    divide(total, &jobs.iter().map(claim).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(got: &[f64], wanted: &[f64]) {
+        assert_eq!(got.len(), wanted.len());
+        assert!(got.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-9), "{got:?} is not {wanted:?}");
+    }
+
+    #[test]
+    fn eq_1_counts_waves() {
+        // 100 maps of 20 s on 48 slots are 3 waves; 10 reduces of 60 s on 12 are one: 3 * 20 + 1 * 60.
+        let work = Work {
+            tasks: PerPhase { map: 100.0, reduce: 10.0 },
+            seconds: PerPhase { map: 20.0, reduce: 60.0 },
+        };
+        close(&[work.remaining(PerPhase { map: 48.0, reduce: 12.0 })], &[120.0]);
+        // Without slots it counts as if there were one: a number, if a large one.
+        close(&[work.remaining(PerPhase { map: 0.0, reduce: 12.0 })], &[2060.0]);
+    }
+
+    #[test]
+    fn eq_2_is_in_seconds_unless_literal() {
+        // A reduce of 256 MB, where a map of 128 MB takes 20 s.
+        close(&[reduce_seconds(256.0, 128.0, 20.0, false)], &[40.0]);
+        close(&[reduce_seconds(256.0, 128.0, 20.0, true)], &[1638.4]);
+    }
+
+    #[test]
+    fn eq_3_and_4_divide_by_remaining_time() {
+        // 10 s, 20 s and 20 s: 2 to 1 to 1.
+        close(&shares(12.0, &[(10.0, 99.0), (20.0, 99.0), (20.0, 99.0)]), &[6.0, 3.0, 3.0]);
+        // The first can use 2 only: the rest goes to the others.
+        close(&shares(12.0, &[(10.0, 2.0), (20.0, 99.0), (20.0, 99.0)]), &[2.0, 5.0, 5.0]);
+        // However long a job takes, it has one; and nothing if it wants nothing.
+        close(&shares(12.0, &[(1.0, 99.0), (1000.0, 99.0), (5.0, 0.0)]), &[11.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn eq_5_gives_more_to_those_who_starve() {
+        // Launched 90 s ago, 60 s to go on its share, 50 s alone: three times as long.
+        close(&[starvation(90.0, 60.0, 50.0)], &[3.0]);
+        // Shares of 8 and 4, starvation 1 and 4: 8 to 16 of 12.
+        close(&relieve(12.0, &[(8.0, 1.0, 99.0), (4.0, 4.0, 99.0)]), &[4.0, 8.0]);
+    }
+}
