@@ -4,6 +4,7 @@
 //! when they come); it runs to an [`Outcome`] (figures and a hash of all facts). Pure but for the files it reads and
 //! writes. Read [`world`] first.
 
+pub mod catalog;
 pub mod chance;
 pub mod experiment;
 pub mod fault;
@@ -16,6 +17,7 @@ pub mod setup;
 pub mod workload;
 pub mod world;
 
+pub use mrcore::{PerPhase, Span};
 pub use setup::Setup;
 pub use workload::Workload;
 pub use world::{Broken, Outcome, World};

@@ -5,6 +5,9 @@ pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod drain;
 pub(crate) mod nodes;
+pub(crate) mod sim;
+pub(crate) mod sim_replay;
+pub(crate) mod sim_repro;
 pub(crate) mod up;
 
 /// Completes when the user has had enough: Ctrl-C, SIGTERM, or the terminal was closed.

@@ -7,6 +7,7 @@ use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
     trace::{Source, TraceError},
 };
+use crate::profile::{Profile, Profiles};
 use mrcore::{
     PerPhase, Phase, Span, Time,
     ids::AttemptId,
@@ -37,6 +38,8 @@ pub struct History {
     pub workload: Workload,
     /// How each went, in the same order.
     pub real: Vec<Real>,
+    /// What each ran, in the same order.
+    pub programs: Vec<String>,
     /// Trackers that ran something, by name.
     pub trackers: Vec<String>,
     /// The most attempts that one of them ran at a time: it had at least so many slots.
@@ -57,6 +60,8 @@ struct Spec {
     user: String,
     queue: String,
     priority: Priority,
+    #[serde(default)]
+    program: String,
     reduces: u32,
     slow_start: f64,
     speculation: bool,
@@ -94,6 +99,9 @@ struct Job {
     last: Time,
 }
 
+/// A job that is over: when it came, what it was, how it went, who has its input, what it ran.
+type Finished = (Time, JobPlan, Real, Vec<Vec<String>>, String);
+
 /// Reads a file, or every `.jsonl` of a folder.
 pub fn read(path: &Path) -> Result<History, TraceError> {
     let mut files: Vec<PathBuf> = Vec::new();
@@ -110,7 +118,7 @@ pub fn read(path: &Path) -> Result<History, TraceError> {
         files.push(path.to_owned());
     }
     let mut busy = Busy::default();
-    let mut jobs: Vec<(Time, JobPlan, Real, Vec<Vec<String>>)> = Vec::new();
+    let mut jobs: Vec<Finished> = Vec::new();
     for file in &files {
         read_file(file, &mut busy, &mut jobs)?;
     }
@@ -122,11 +130,12 @@ pub fn read(path: &Path) -> Result<History, TraceError> {
     let trackers: Vec<String> = busy.most.keys().cloned().collect();
     let number = |name: &String| trackers.iter().position(|known| known == name).map(|at| at as u32);
     let mut history = History { slots: busy.slots(), ..History::default() };
-    for (at, mut plan, real, hosts) in jobs {
+    for (at, mut plan, real, hosts, program) in jobs {
         plan.at = at.since(first);
         plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
         history.workload.jobs.push(plan);
         history.real.push(real);
+        history.programs.push(program);
     }
     history.workload.name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     history.trackers = trackers;
@@ -136,7 +145,7 @@ pub fn read(path: &Path) -> Result<History, TraceError> {
 fn read_file(
     path: &Path,
     busy: &mut Busy,
-    jobs: &mut Vec<(Time, JobPlan, Real, Vec<Vec<String>>)>,
+    jobs: &mut Vec<Finished>,
 ) -> Result<(), TraceError> {
     let (source, counted) = Source::open(path)?;
     let mut current: Option<Job> = None;
@@ -294,10 +303,10 @@ impl Job {
         }
     }
 
-    fn finish(self) -> Option<(Time, JobPlan, Real, Vec<Vec<String>>)> {
+    fn finish(self) -> Option<Finished> {
         let ended = self.ended?;
         let submitted = Time(self.head.at_us);
-        let Spec { name, user, queue, priority, slow_start, speculation, splits, conf, .. } = self.head.spec;
+        let Spec { name, user, queue, priority, slow_start, speculation, splits, conf, program, .. } = self.head.spec;
         let bytes = |split: &SplitLine| split.end.saturating_sub(split.start);
         let read: f64 = splits.iter().map(|split| bytes(split) as f64).sum();
         let maps = splits.iter().zip(&self.work_s);
@@ -325,7 +334,33 @@ impl Job {
             speculation,
         };
         let hosts = splits.into_iter().map(|split| split.hosts).collect();
-        Some((submitted, plan, Real { name, makespan: ended.since(submitted) }, hosts))
+        Some((submitted, plan, Real { name, makespan: ended.since(submitted) }, hosts, program))
+    }
+}
+
+impl History {
+    /// What each built-in program does to its input, measured from its jobs: the more of them, and the larger, the
+    /// better. Starting a task is in the rates.
+    pub fn calibrate(&self) -> Profiles {
+        let mut sums: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
+        for (job, program) in self.workload.jobs.iter().zip(&self.programs) {
+            let Some(name) = program.strip_prefix("builtin:") else { continue };
+            let read: f64 = job.maps.iter().map(|map| map.bytes as f64).sum();
+            let map_s: f64 = job.maps.iter().map(|map| f64::from(map.work_s)).sum();
+            let reduce_s: f64 = job.reduces.iter().map(|reduce| f64::from(reduce.fixed_s)).sum();
+            let more = [read, map_s, read * job.map_out, reduce_s];
+            sums.entry(name).or_default().iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+        let profile = |[read, map_s, out, reduce_s]: [f64; 4]| Profile {
+            map_mbps: (read / 1e6 / map_s.max(1e-3)).max(0.001),
+            map_out: out / read.max(1.0),
+            reduce_mbps: (out / 1e6 / reduce_s.max(1e-3)).max(0.001),
+            reduce_out: 1.0,
+            merge_mbps: 1e6,
+            start_s: 0.0,
+            spread: 0.0,
+        };
+        sums.into_iter().map(|(name, sums)| (name.to_owned(), profile(sums))).collect()
     }
 }
 
@@ -375,6 +410,8 @@ mod tests {
         assert!((job.reduces[0].fixed_s - 4.0).abs() < 1e-6, "from when the maps were done");
         assert!((job.map_out - 0.5).abs() < 1e-9);
         assert_eq!((job.hosts.clone(), job.priority), (vec![vec![0]], Priority::High));
+        let profile = history.calibrate()["sort"];
+        assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
     }
 
     #[test]
