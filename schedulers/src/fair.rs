@@ -21,7 +21,6 @@ use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::Job,
-    plan::Way,
     scheduler::{Cause, Round},
 };
 use pools::{Pool, Pools};
@@ -161,12 +160,4 @@ impl Default for Fair {
     fn default() -> Self {
         Self::new(&mut Section::of("fair", &crate::Params::new()))
     }
-}
-
-/// How slots are taken back, and how long a pool bears it.
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    way: Way,
-    min_share: Option<Span>,
-    fair_share: Option<Span>,
 }

@@ -2,6 +2,7 @@
 //!
 //! A policy is one file here and one line in [`POLICIES`]; README.md states each as a problem. Read [`fifo`] first.
 
+pub mod capacity;
 pub mod chronos;
 pub mod estimate;
 pub mod fair;
@@ -42,6 +43,12 @@ pub const POLICIES: &[Policy] = &[
         section: "fair",
         about: "slots by weight to users or queues, minimum shares, delay scheduling",
         build: |section| Box::new(fair::Fair::new(section)),
+    },
+    Policy {
+        name: "capacity",
+        section: "capacity",
+        about: "queues in queues with guaranteed and maximum capacity, user limits, first in first out within",
+        build: |section| Box::new(capacity::Capacity::new(section)),
     },
     Policy {
         name: "hsrtf-pu",

@@ -163,6 +163,11 @@ impl<'a> Section<'a> {
         self.choice("preempt", &words, "how slots are taken back: conserve splits maps and pauses reduces")
     }
 
+    /// A number as given, without reading it.
+    pub fn peek(&self, key: &str) -> Option<f64> {
+        self.given.get(key)?.trim().parse().ok()
+    }
+
     /// The names that are given something below a key: `pools.research.weight` names `research` below `pools`. A
     /// name may have dots.
     pub fn names(&self, below: &str) -> BTreeSet<String> {

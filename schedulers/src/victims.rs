@@ -1,6 +1,12 @@
 //! Whose slots can be taken back, in the order in which a policy would.
 
-use mrcore::{Phase, Plan, ids::AttemptId, task::Attempt};
+use mrcore::{
+    Phase, Plan, Span, Time, Why,
+    ids::{AttemptId, JobId},
+    plan::Way,
+    task::Attempt,
+};
+use std::collections::BTreeMap;
 
 /// Attempts that run and have not been told to give their slots back.
 #[derive(Debug)]
@@ -37,5 +43,55 @@ impl Victims {
     pub fn next(&mut self, may: impl Fn(AttemptId) -> bool) -> Option<AttemptId> {
         let at = self.line.iter().rposition(|id| may(*id))?;
         Some(self.line.remove(at))
+    }
+}
+
+/// Takes so many slots back, for this reason, from groups that hold more than their share: `excess` says by how much,
+/// and nobody is left with less than its share. What is under way already is not asked for again.
+pub fn level<G: Copy + Ord>(
+    (lack, why): (u32, &Why),
+    victims: &mut Victims,
+    excess: &mut BTreeMap<G, f64>,
+    group: impl Fn(JobId) -> Option<G>,
+    way: Way,
+    plan: &mut Plan<'_>,
+) {
+    let spared = victims.under_way.min(lack);
+    victims.under_way -= spared;
+    for _ in spared..lack {
+        let is_rich = |group: G| excess.get(&group).is_some_and(|excess| *excess >= 1.0 - 1e-9);
+        let Some(victim) = victims.next(|id| group(id.job()).is_some_and(is_rich)) else { return };
+        if plan.take_back(victim, way, why.clone()).is_ok()
+            && let Some(excess) = group(victim.job()).and_then(|group| excess.get_mut(&group))
+        {
+            *excess -= 1.0;
+        }
+    }
+}
+
+/// Since when something that should not be has been.
+#[derive(Debug)]
+pub struct Overdue<K>(BTreeMap<K, Time>);
+
+impl<K: Ord> Overdue<K> {
+    /// Whether it has been so for this long, now that it is or is not.
+    pub fn is_over(&mut self, key: K, is_so: bool, now: Time, limit: Option<Span>) -> bool {
+        if !is_so {
+            self.0.remove(&key);
+            return false;
+        }
+        let since = *self.0.entry(key).or_insert(now);
+        limit.is_some_and(|limit| now.since(since) >= limit)
+    }
+
+    /// All begins again.
+    pub fn start_over(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl<K> Default for Overdue<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
     }
 }

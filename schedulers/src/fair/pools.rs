@@ -103,6 +103,11 @@ impl Pools {
         self.members.get(&job).map(|member| &self.all[member.pool])
     }
 
+    /// A job's pool, as `iter` counts them.
+    pub(super) fn number(&self, job: JobId) -> Option<usize> {
+        self.members.get(&job).map(|member| member.pool)
+    }
+
     pub(super) fn job_share(&self, job: JobId, phase: Phase) -> f64 {
         self.members.get(&job).map_or(0.0, |member| member.share[phase])
     }

@@ -1,0 +1,166 @@
+//! Capacity: queues in queues with guarantees, first in first out within each.
+//!
+//! Hadoop's, which the papers measure against. A queue is guaranteed a part of its parent and may hold more while others
+//! leave it unused, up to its maximum. A free slot goes to the queue that has least of its guarantee, level by level; in it
+//! to the first job, by priority and age, whose user is within his limit. A queue that has been below its guarantee for
+//! `reclaim_after`, and could use more, gets slots back from those above theirs, the youngest attempts first.
+//! Differs from Hadoop's: slots are taken back by splitting and pausing unless `preempt = kill`; a job for a queue that
+//! is not there goes to `default`, which has what is left over of 100 percent unless something else is said.
+//! Deliberately absent: delay scheduling (a job's nearest map goes first), memory as a resource.
+
+mod queues;
+
+use crate::{
+    fill::{fill, with_locality},
+    params::Section,
+    shares::should_move,
+    victims::{Overdue, Victims, level},
+};
+use mrcore::{
+    Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
+    ids::{JobId, TaskId, TrackerId},
+    job::Job,
+    plan::{Locality, Way},
+    scheduler::{Cause, Round},
+};
+use queues::{Queue, Queues};
+use std::cmp::Reverse;
+
+/// The policy.
+#[derive(Debug)]
+pub struct Capacity {
+    queues: Queues,
+    way: Way,
+    reclaim_after: Option<Span>,
+    below: Overdue<(usize, Phase)>,
+}
+
+impl Capacity {
+    /// With these parameters.
+    pub fn new(section: &mut Section<'_>) -> Self {
+        let about = "how long a queue bears to be below its guarantee before it gets slots back";
+        Self {
+            queues: Queues::new(section),
+            way: section.way(),
+            reclaim_after: section.span_or_never("reclaim_after", Some(Span::secs(15)), about),
+            below: Overdue::default(),
+        }
+    }
+
+    /// What the queue and the job whose turn it is would put into a slot.
+    fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let cluster = plan.cluster();
+        self.queues.in_turn(phase, cluster).into_iter().find_map(|queue| {
+            let most = queue.user_most(phase, cluster);
+            let jobs = queue.in_turn(phase).filter_map(|job| cluster.job(job));
+            let mut within = jobs.filter(|job| queue.user_held(&job.spec.user, phase) < most);
+            let (task, why) = within.find_map(|job| match phase {
+                Phase::Map => {
+                    let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
+                    let rules =
+                        ["queue-capacity,node-local", "queue-capacity,rack-local", "queue-capacity,off-rack"];
+                    Some((task, with_locality(rules, near)))
+                }
+                Phase::Reduce => Some((plan.next_reduce(job, tracker)?, Why::rule("queue-capacity"))),
+            })?;
+            Some((task, numbers(why, queue, phase, cluster)))
+        })
+    }
+
+    /// Slots back for queues that have been below their guarantees for too long.
+    fn reclaim(&mut self, phase: Phase, plan: &mut Plan<'_>) {
+        let (cluster, now) = (plan.cluster(), plan.now());
+        let mut lacks = Vec::new();
+        for (number, queue) in self.queues.leaves() {
+            let owed = queue.guaranteed(phase, cluster).min(queue.demand(phase, cluster)).floor();
+            let held = f64::from(queue.held[phase]);
+            if self.below.is_over((number, phase), held < owed, now, self.reclaim_after) {
+                let why = numbers(Why::rule("queue-below-its-guarantee"), queue, phase, cluster);
+                let why = queue.first_job(phase).map_or(why.clone(), |job| why.benefit(job));
+                lacks.push((number, (owed - held) as u32, why));
+            }
+        }
+        if lacks.is_empty() {
+            return;
+        }
+        let mut victims = Victims::youngest_first(phase, plan);
+        for (number, lack, why) in lacks {
+            let mut excess = self.queues.excess_beside(number, phase, plan);
+            let of = |job| self.queues.number(job);
+            level((lack, &why), &mut victims, &mut excess, of, self.way, plan);
+        }
+    }
+}
+
+fn numbers(why: Why, queue: &Queue, phase: Phase, cluster: &Cluster) -> Why {
+    let guaranteed = queue.guaranteed(phase, cluster);
+    why.with("held", f64::from(queue.held[phase])).with("guaranteed", guaranteed)
+}
+
+impl Scheduler for Capacity {
+    fn name(&self) -> &'static str {
+        "capacity"
+    }
+
+    fn observe(&mut self, _now: Time, fact: &Fact, cluster: &Cluster) {
+        if let Fact::JobTrackerStarted { .. } = fact {
+            self.below.start_over();
+        }
+        self.queues.observe(fact, cluster);
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        match round.cause {
+            Cause::Offer(tracker) => {
+                let mut touched = Vec::new();
+                fill(plan, tracker, |plan, phase| {
+                    let (task, why) = self.next(phase, tracker, plan)?;
+                    touched.push(task.job);
+                    self.queues.lend(task.job, phase);
+                    Some((task, why))
+                });
+                for job in touched {
+                    self.queues.refresh(job, plan.cluster());
+                }
+            }
+            Cause::Tick => {
+                for phase in Phase::BOTH {
+                    self.reclaim(phase, plan);
+                }
+            }
+        }
+    }
+
+    fn tick_every(&self) -> Option<Span> {
+        self.reclaim_after.map(|_| Span::secs(1))
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let queues = &self.queues;
+        let Some((of_a, of_b)) = queues.number(a).zip(queues.number(b)) else { return false };
+        let Some((side_a, side_b)) = queues.apart(of_a, of_b) else {
+            let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
+            return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
+        };
+        should_move(queues.stands(side_a, phase, plan), queues.stands(side_b, phase, plan))
+    }
+
+    fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
+        let Some(queue) = self.queues.of(job.id) else { return Vec::new() };
+        let mut reasons = Vec::new();
+        for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
+            let (held, most) = (queue.user_held(&job.spec.user, phase), queue.user_most(phase, cluster));
+            if held >= most {
+                reasons.push(Why::rule("user-limit").with("held", held).with("at_most", most));
+            }
+            let rule = match phase {
+                Phase::Map => "queue-share-of-map-slots",
+                Phase::Reduce => "queue-share-of-reduce-slots",
+            };
+            let why = numbers(Why::rule(rule), queue, phase, cluster);
+            let ahead = queue.ahead_of(job, phase) as f64;
+            reasons.push(why.with("at_most", queue.most(phase, cluster)).with("jobs_ahead", ahead));
+        }
+        reasons
+    }
+}

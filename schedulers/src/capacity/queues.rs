@@ -1,0 +1,339 @@
+//! Queues in queues, what they hold, and who waits there: kept right fact by fact.
+
+use crate::params::Section;
+use mrcore::{
+    Cluster, Fact, PerPhase, Phase, Plan,
+    ids::JobId,
+    job::{Job, JobSpec, Priority},
+};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+/// A job's place in its queue.
+type Turn = (Reverse<Priority>, JobId);
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) name: String,
+    parent: Option<usize>,
+    children: Vec<usize>,
+    /// Parts of the whole cluster: guaranteed, and at most.
+    guaranteed: f64,
+    most: f64,
+    /// Parts of the queue that each user is let have, and at most, in multiples of what is guaranteed.
+    user_limit: f64,
+    user_factor: f64,
+    /// Slots held by jobs in it or below it.
+    pub(super) held: PerPhase<u32>,
+    /// Its jobs that can use a slot, in turn.
+    turn: PerPhase<BTreeSet<Turn>>,
+    /// Its running jobs.
+    jobs: BTreeSet<JobId>,
+    /// Its users with running jobs, or with slots.
+    users: BTreeMap<String, User>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct User {
+    jobs: u32,
+    held: PerPhase<u32>,
+}
+
+impl Queue {
+    /// Slots that are its own if it wants them.
+    pub(super) fn guaranteed(&self, phase: Phase, cluster: &Cluster) -> f64 {
+        self.guaranteed * f64::from(cluster.slots(phase))
+    }
+
+    /// Slots that it may hold.
+    pub(super) fn most(&self, phase: Phase, cluster: &Cluster) -> f64 {
+        (self.most * f64::from(cluster.slots(phase)) - 1e-9).ceil()
+    }
+
+    /// Slots that each of its users may hold now: as much as the queue has, divided by its users, but no less than
+    /// the limit that is set; the queue counts as full, and as one larger if it borrows.
+    pub(super) fn user_most(&self, phase: Phase, cluster: &Cluster) -> f64 {
+        let guaranteed = self.guaranteed(phase, cluster);
+        let has = guaranteed.ceil().max(f64::from(self.held[phase]) + 1.0);
+        let users = self.users.values().filter(|user| user.jobs > 0).count().max(1) as f64;
+        let limit = (has / users).ceil().max((has * self.user_limit).ceil());
+        limit.min((guaranteed * self.user_factor).ceil().max(1.0))
+    }
+
+    pub(super) fn user_held(&self, user: &str, phase: Phase) -> f64 {
+        self.users.get(user).map_or(0.0, |user| f64::from(user.held[phase]))
+    }
+
+    pub(super) fn in_turn(&self, phase: Phase) -> impl Iterator<Item = JobId> + '_ {
+        self.turn[phase].iter().map(|(_, job)| *job)
+    }
+
+    pub(super) fn ahead_of(&self, job: &Job, phase: Phase) -> usize {
+        self.turn[phase].range(..(Reverse(job.spec.priority), job.id)).count()
+    }
+
+    /// Slots that its jobs could use.
+    pub(super) fn demand(&self, phase: Phase, cluster: &Cluster) -> f64 {
+        let demand = |job: &Job| {
+            let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
+            (job.running[phase].len() + waiting) as f64
+        };
+        self.jobs.iter().filter_map(|job| cluster.job(*job)).map(demand).sum()
+    }
+
+    pub(super) fn first_job(&self, phase: Phase) -> Option<JobId> {
+        self.in_turn(phase).next()
+    }
+
+    pub(super) fn is_leaf(&self) -> bool {
+        self.children.is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    queue: usize,
+    user: String,
+    held: PerPhase<u32>,
+}
+
+/// The tree; the first is the root, the whole cluster.
+#[derive(Debug)]
+pub(super) struct Queues {
+    tree: Vec<Queue>,
+    members: BTreeMap<JobId, Member>,
+}
+
+impl Queues {
+    pub(super) fn new(section: &mut Section<'_>) -> Self {
+        let root = Queue { guaranteed: 1.0, most: 1.0, user_limit: 1.0, ..Queue::default() };
+        let mut queues = Self { tree: vec![root], members: BTreeMap::new() };
+        let mut names = section.names("queues");
+        names.insert("default".into());
+        // A queue's name begins with its parent's, so parents come first.
+        for name in names {
+            queues.add(section, &name);
+        }
+        queues
+    }
+
+    fn add(&mut self, section: &mut Section<'_>, name: &str) {
+        let above = name.rsplit_once('.').map_or("", |(above, _)| above);
+        let Some(parent) = self.tree.iter().position(|queue| queue.name == above) else {
+            return section.refuse(format!("queue {name} is in {above}, of which nothing is said"));
+        };
+        let key = |field: &str| format!("queues.{name}.{field}");
+        let taken: f64 = self.tree[parent].children.iter().map(|child| self.tree[*child].guaranteed).sum();
+        let (whole, ceiling) = (self.tree[parent].guaranteed, self.tree[parent].most);
+        // What the others at the top leave over is the default queue's.
+        let rest = if name == "default" { (100.0 - given_beside_default(section)).max(0.0) } else { 0.0 };
+        let capacity = section.number(
+            &key("capacity"),
+            rest,
+            0.0..=100.0,
+            "percent of its parent that it is guaranteed",
+        );
+        let most = section.number(
+            &key("max_capacity"),
+            100.0,
+            0.0..=100.0,
+            "percent of its parent that it may hold",
+        );
+        let about = "percent of the queue that each user is let have, however many there are";
+        let user_limit = section.number(&key("user_limit"), 100.0, 1.0..=100.0, about);
+        let about = "times the queue's guarantee that one user may hold";
+        let user_factor = section.number(&key("user_factor"), 1000.0, 0.01..=1000.0, about);
+        let guaranteed = whole * capacity / 100.0;
+        if taken + guaranteed > whole + 1e-9 {
+            section.refuse(format!("the queues beside {name} and it have more than 100 percent together"));
+        }
+        if most < capacity {
+            section.refuse(format!("queue {name} may hold less than it is guaranteed"));
+        }
+        let number = self.tree.len();
+        self.tree[parent].children.push(number);
+        self.tree.push(Queue {
+            name: name.to_owned(),
+            parent: Some(parent),
+            guaranteed,
+            most: ceiling * most / 100.0,
+            user_limit: user_limit / 100.0,
+            user_factor,
+            ..Queue::default()
+        });
+    }
+
+    pub(super) fn of(&self, job: JobId) -> Option<&Queue> {
+        self.number(job).map(|number| &self.tree[number])
+    }
+
+    pub(super) fn number(&self, job: JobId) -> Option<usize> {
+        self.members.get(&job).map(|member| member.queue)
+    }
+
+    /// The queues that jobs are in.
+    pub(super) fn leaves(&self) -> impl Iterator<Item = (usize, &Queue)> {
+        self.tree.iter().enumerate().skip(1).filter(|(_, queue)| queue.is_leaf())
+    }
+
+    /// Leaves that may take another slot, the one that has least of its guarantee first, level by level.
+    pub(super) fn in_turn(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
+        let mut leaves = Vec::new();
+        self.descend(0, phase, cluster, &mut leaves);
+        leaves
+    }
+
+    fn descend<'a>(&'a self, number: usize, phase: Phase, cluster: &Cluster, leaves: &mut Vec<&'a Queue>) {
+        let queue = &self.tree[number];
+        if f64::from(queue.held[phase]) + 1.0 > queue.most(phase, cluster) {
+            return;
+        }
+        if queue.is_leaf() {
+            if !queue.turn[phase].is_empty() {
+                leaves.push(queue);
+            }
+            return;
+        }
+        let mut children = queue.children.clone();
+        let served = |number: &usize| {
+            let child = &self.tree[*number];
+            // One without a guarantee is served after all that have one and are within it.
+            crate::line::Real(f64::from(child.held[phase]) / child.guaranteed(phase, cluster).max(1e-6))
+        };
+        children.sort_by_key(|number| (served(number), self.tree[*number].guaranteed <= 0.0, *number));
+        for child in children {
+            self.descend(child, phase, cluster, leaves);
+        }
+    }
+
+    /// The queues just below where the paths of two part; nothing if they are the same.
+    pub(super) fn apart(&self, a: usize, b: usize) -> Option<(usize, usize)> {
+        let (from_a, from_b) = (self.path(a), self.path(b));
+        let mut levels = from_a.iter().rev().zip(from_b.iter().rev());
+        levels.find(|(a, b)| a != b).map(|(a, b)| (*a, *b))
+    }
+
+    /// A queue and all above it, the root last.
+    fn path(&self, number: usize) -> Vec<usize> {
+        std::iter::successors(Some(number), |number| self.tree[*number].parent).collect()
+    }
+
+    /// Slots that jobs of a queue hold and have not been told to give back, and those that it is guaranteed.
+    pub(super) fn stands(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> (f64, f64) {
+        (self.keeps(number, phase, plan), self.tree[number].guaranteed(phase, plan.cluster()))
+    }
+
+    fn keeps(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> f64 {
+        let queue = &self.tree[number];
+        let jobs = queue.jobs.iter().filter_map(|job| plan.cluster().job(*job));
+        let own: f64 = jobs.map(|job| f64::from(plan.keeps(job, phase))).sum();
+        own + queue.children.iter().map(|child| self.keeps(*child, phase, plan)).sum::<f64>()
+    }
+
+    /// How much each other leaf has above its guarantee that a leaf may have back: none of what lies within the guarantee
+    /// of a queue around it that is not around both.
+    pub(super) fn excess_beside(&self, leaf: usize, phase: Phase, plan: &Plan<'_>) -> BTreeMap<usize, f64> {
+        let excess = |number: usize| {
+            let (keeps, guaranteed) = self.stands(number, phase, plan);
+            keeps - guaranteed
+        };
+        let others = self.leaves().filter_map(|(other, _)| Some((other, self.apart(leaf, other)?.1)));
+        let least = |(other, side): (usize, usize)| {
+            let path = self.path(other);
+            let upto = path.iter().position(|number| *number == side).unwrap_or(0);
+            (other, path[..=upto].iter().map(|number| excess(*number)).fold(f64::INFINITY, f64::min))
+        };
+        others.map(least).collect()
+    }
+
+    /// The leaf of this path or last part of a path; the default queue, if there is none or more than one.
+    fn leaf(&self, name: &str) -> usize {
+        let whole = self.leaves().find(|(_, queue)| queue.name == name);
+        let mut ends = self.leaves().filter(|(_, queue)| queue.name.rsplit('.').next() == Some(name));
+        let by_end = || ends.next().filter(|_| ends.next().is_none());
+        let default = || self.leaves().find(|(_, queue)| queue.name.starts_with("default"));
+        whole.or_else(by_end).or_else(default).map_or(0, |(number, _)| number)
+    }
+
+    pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
+        match fact {
+            Fact::JobSubmitted { job, spec, .. } => self.join(*job, spec),
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.leave(*job),
+            _ => {}
+        }
+        if let Some(job) = fact.job() {
+            self.refresh(job, cluster);
+        }
+        if let Fact::JobForgotten { job } = fact {
+            self.members.remove(job);
+        }
+    }
+
+    fn join(&mut self, job: JobId, spec: &JobSpec) {
+        let number = self.leaf(&spec.queue);
+        let queue = &mut self.tree[number];
+        queue.jobs.insert(job);
+        queue.users.entry(spec.user.clone()).or_default().jobs += 1;
+        let member = Member { queue: number, user: spec.user.clone(), held: PerPhase::default() };
+        self.members.insert(job, member);
+    }
+
+    fn leave(&mut self, job: JobId) {
+        let Some(member) = self.members.get(&job) else { return };
+        let queue = &mut self.tree[member.queue];
+        if queue.jobs.remove(&job)
+            && let Some(user) = queue.users.get_mut(&member.user)
+        {
+            user.jobs -= 1;
+        }
+    }
+
+    /// Sets all that is kept of a job to what the cluster shows.
+    pub(super) fn refresh(&mut self, id: JobId, cluster: &Cluster) {
+        let Some(number) = self.number(id) else { return };
+        for phase in Phase::BOTH {
+            let job = cluster.job(id);
+            self.hold(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
+            if let Some(job) = job {
+                let turn = (Reverse(job.spec.priority), id);
+                let line = &mut self.tree[number].turn[phase];
+                if job.may_start(phase) && !job.pending[phase].is_empty() {
+                    line.insert(turn);
+                } else {
+                    line.remove(&turn);
+                }
+            }
+        }
+    }
+
+    /// A slot that this round gives a job counts at once; `refresh` takes that back.
+    pub(super) fn lend(&mut self, job: JobId, phase: Phase) {
+        if let Some(held) = self.members.get(&job).map(|member| member.held[phase]) {
+            self.hold(job, phase, held + 1);
+        }
+    }
+
+    fn hold(&mut self, job: JobId, phase: Phase, held: u32) {
+        let Some(member) = self.members.get_mut(&job) else { return };
+        let before = std::mem::replace(&mut member.held[phase], held);
+        if held == before {
+            return;
+        }
+        let user = self.tree[member.queue].users.entry(member.user.clone()).or_default();
+        user.held[phase] = user.held[phase] + held - before;
+        let mut at = Some(member.queue);
+        while let Some(number) = at {
+            let queue = &mut self.tree[number];
+            queue.held[phase] = queue.held[phase] + held - before;
+            at = queue.parent;
+        }
+    }
+}
+
+/// Percent that is said of the other queues at the top.
+fn given_beside_default(section: &Section<'_>) -> f64 {
+    let tops = section.names("queues").into_iter().filter(|name| !name.contains('.') && name != "default");
+    tops.filter_map(|name| section.peek(&format!("queues.{name}.capacity"))).sum()
+}
