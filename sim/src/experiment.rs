@@ -1,6 +1,6 @@
 //! The same jobs under several policies and seeds, side by side.
 
-use crate::{Broken, Outcome, Setup, Workload, World};
+use crate::{Broken, Outcome, Setup, Workload, World, fault::Fault};
 use mrcore::{
     Span,
     ids::JobId,
@@ -99,6 +99,8 @@ fn split_outside(text: &str) -> Option<Vec<&str>> {
 pub struct Experiment<'a> {
     /// The world; the policy, its parameters and the seed are set for each run.
     pub setup: Setup,
+    /// What goes wrong, if that depends on the seed.
+    pub faults: Option<&'a (dyn Fn(u64) -> Vec<Fault> + Sync)>,
     /// The jobs of a seed.
     pub workload: &'a (dyn Fn(u64) -> Workload + Sync),
     /// Users and what they were promised, if that is counted.
@@ -137,8 +139,9 @@ impl Experiment<'_> {
                 groups.push(job.group.clone());
             }
         }
-        let cases: Vec<(usize, u64)> =
-            (0..self.variants.len()).flat_map(|variant| seeds.iter().map(move |seed| (variant, *seed))).collect();
+        let cases: Vec<(usize, u64)> = (0..self.variants.len())
+            .flat_map(|variant| seeds.iter().map(move |seed| (variant, *seed)))
+            .collect();
         let outcomes = in_parallel(cases.len(), |at| {
             let (variant, seed) = cases[at];
             self.one(&self.variants[variant], seed)
@@ -162,6 +165,9 @@ impl Experiment<'_> {
         setup.scheduler.clone_from(&variant.scheduler);
         setup.params.clone_from(&variant.params);
         setup.seed = seed;
+        if let Some(faults) = self.faults {
+            setup.faults = faults(seed);
+        }
         let world = World::new(setup, (self.workload)(seed))?.with_users(self.users.clone());
         let broken = |broken| ExperimentError::Broken { variant: variant.label.clone(), seed, broken };
         world.run(None).map_err(broken)
@@ -240,7 +246,12 @@ impl Comparison {
     }
 
     /// The mean over the jobs of a group (or of all) of something that each has.
-    pub fn mean_over(&self, variant: usize, group: Option<&str>, of: impl Fn(&JobFigures) -> Option<f64>) -> Figure {
+    pub fn mean_over(
+        &self,
+        variant: usize,
+        group: Option<&str>,
+        of: impl Fn(&JobFigures) -> Option<f64>,
+    ) -> Figure {
         self.figure(variant, |outcome| {
             let jobs = outcome.metrics.jobs().map(|(_, job)| job);
             let jobs = jobs.filter(|job| group.is_none_or(|group| job.group == group));
@@ -249,7 +260,12 @@ impl Comparison {
     }
 
     /// Every value of something that jobs of a group (or of all) have, over all seeds.
-    pub fn values(&self, variant: usize, group: Option<&str>, of: impl Fn(&JobFigures) -> Option<f64>) -> Vec<f64> {
+    pub fn values(
+        &self,
+        variant: usize,
+        group: Option<&str>,
+        of: impl Fn(&JobFigures) -> Option<f64>,
+    ) -> Vec<f64> {
         let jobs = self.runs[variant].iter().flat_map(|outcome| outcome.metrics.jobs().map(|(_, job)| job));
         jobs.filter(|job| group.is_none_or(|group| job.group == group)).filter_map(of).collect()
     }
@@ -283,7 +299,10 @@ mod tests {
 
     #[test]
     fn lists_of_policies() {
-        assert_eq!(split_outside("fifo, chronos(fair),fcs[a=1;b=2]"), Some(vec!["fifo", "chronos(fair)", "fcs[a=1;b=2]"]));
+        assert_eq!(
+            split_outside("fifo, chronos(fair),fcs[a=1;b=2]"),
+            Some(vec!["fifo", "chronos(fair)", "fcs[a=1;b=2]"])
+        );
         assert_eq!(split_outside("fifo,"), None);
         assert_eq!(split_outside("chronos(fifo"), None);
         assert_eq!(Variant::list("fifo").expect("a list").len(), 1);
@@ -297,6 +316,7 @@ mod tests {
         let profiles = profile::built_in();
         let experiment = Experiment {
             setup: Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo"),
+            faults: None,
             workload: &|seed| papers::hsrtf(&profiles, seed),
             users: Vec::new(),
             variants: vec![Variant::plain("fifo"), Variant::plain("fifo")],

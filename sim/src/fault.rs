@@ -67,7 +67,8 @@ struct File {
 
 /// Reads a scenario: TOML with a `[[fault]]` for each.
 pub fn parse(text: &str) -> Result<Vec<Fault>, BadFaults> {
-    let file: File = toml::from_str(text).map_err(|error| BadFaults(error.to_string().trim().replace('\n', " ")))?;
+    let file: File =
+        toml::from_str(text).map_err(|error| BadFaults(error.to_string().trim().replace('\n', " ")))?;
     for fault in &file.fault {
         let sound = |value: f64| value.is_finite() && value >= 0.0;
         if !sound(fault.at_s) || !fault.for_s.is_none_or(sound) {
@@ -92,7 +93,11 @@ mod tests {
         let faults = parse(text).expect("it reads");
         assert_eq!(faults[0].what, Harm::Node { node: 3 });
         assert_eq!(faults[1].until(), Some(Span(11_500_000)));
-        for bad in ["[[fault]]\nat_s = -1.0\nwhat = \"job-tracker\"", "[[fault]]\nat_s = 1.0\nwhat = \"meteor\"", "x = 1"] {
+        for bad in [
+            "[[fault]]\nat_s = -1.0\nwhat = \"job-tracker\"",
+            "[[fault]]\nat_s = 1.0\nwhat = \"meteor\"",
+            "x = 1",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

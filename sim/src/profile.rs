@@ -81,7 +81,8 @@ mod tests {
 
     #[test]
     fn bad_numbers_are_named() {
-        let text = render(&BTreeMap::from([("x".to_owned(), Profile { map_mbps: 0.0, ..built_in()["wordcount"] })]));
+        let text =
+            render(&BTreeMap::from([("x".to_owned(), Profile { map_mbps: 0.0, ..built_in()["wordcount"] })]));
         let error = parse(&text).expect_err("a rate of 0").to_string();
         assert!(error.contains("x: map_mbps = 0"), "{error}");
         assert!(parse("[x]\nmap_mbps = 1").is_err());

@@ -41,7 +41,8 @@ pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentErro
     let slots = what.slots.unwrap_or(history.slots);
     let nodes = history.trackers.len().max(1) as u32;
     let before = experiment(history, nodes, slots, Vec::new(), vec![what.ran.clone()])?;
-    let simulated = before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
+    let simulated =
+        before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
     let jobs: Vec<(String, f64, f64)> = history
         .real
         .iter()
@@ -65,11 +66,13 @@ fn experiment(
 ) -> Result<Comparison, ExperimentError> {
     let mut setup = Setup::even(nodes, slots, "fifo");
     // What a task took is known: it is the machine that it took it on.
-    setup.machines = vec![Machine { rack: 0, disk: 1e12, nic: 1e10, ..setup.machines[0].clone() }; nodes as usize];
+    setup.machines =
+        vec![Machine { rack: 0, disk: 1e12, nic: 1e10, ..setup.machines[0].clone() }; nodes as usize];
     setup.faults = faults;
     setup.costs.start = Span(0);
     let experiment = Experiment {
         setup,
+        faults: None,
         workload: &|_| history.workload.clone(),
         users: Vec::new(),
         variants,
@@ -93,7 +96,8 @@ impl Replay {
     /// The policy with the least mean makespan, what it gains against the one that ran, and what that costs.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
-        let best = (0..self.comparison.variants.len()).min_by(|one, other| mean(*one).mean.total_cmp(&mean(*other).mean));
+        let best = (0..self.comparison.variants.len())
+            .min_by(|one, other| mean(*one).mean.total_cmp(&mean(*other).mean));
         let best = best.unwrap_or(0);
         let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);
         if best == 0 {

@@ -108,7 +108,8 @@ impl Setup {
     /// 80 MB/s for each reader. The heartbeat follows Hadoop's rule of a second for each hundred nodes, at least
     /// one second and at most ten.
     pub fn even(nodes: u32, slots: PerPhase<u32>, scheduler: &str) -> Self {
-        let machine = |at: u32| Machine { rack: at / 40, slots, speed: 1.0, disk: 80e6, nic: 125e6, room: 1 << 42 };
+        let machine =
+            |at: u32| Machine { rack: at / 40, slots, speed: 1.0, disk: 80e6, nic: 125e6, room: 1 << 42 };
         let mut setup = Self {
             machines: (0..nodes).map(machine).collect(),
             rack_uplink: 1.25e9,

@@ -14,11 +14,13 @@ fn every_paper() {
         if !chosen.is_empty() && !chosen.split(',').any(|name| name == paper.name()) {
             continue;
         }
-        let reproduction =
-            paper.reproduce(&profile::built_in(), seeds).unwrap_or_else(|error| panic!("{}: {error}", paper.name()));
+        let reproduction = paper
+            .reproduce(&profile::built_in(), seeds)
+            .unwrap_or_else(|error| panic!("{}: {error}", paper.name()));
         println!("{}", reproduction.text());
         let write = |kind: &str, text: String| {
-            std::fs::write(folder.join(format!("{}.{kind}", paper.name())), text).expect("a folder to write to");
+            std::fs::write(folder.join(format!("{}.{kind}", paper.name())), text)
+                .expect("a folder to write to");
         };
         write("html", reproduction.html());
         write("md", reproduction.markdown());

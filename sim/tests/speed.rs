@@ -89,5 +89,10 @@ fn c_ten_thousand_nodes() {
     };
     let jobs = (0..1000).map(|number| job(number, &mut dice)).collect();
     let workload = Workload { name: "large".into(), jobs };
-    measure("10,000 nodes", Setup::even(10_000, PerPhase { map: 4, reduce: 2 }, &scheduler()), workload, 600.0);
+    measure(
+        "10,000 nodes",
+        Setup::even(10_000, PerPhase { map: 4, reduce: 2 }, &scheduler()),
+        workload,
+        600.0,
+    );
 }

@@ -27,7 +27,8 @@ fn facebooks_first_fifty_jobs_run() {
     let workload = swim::read(&path, scaling).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(workload.jobs.len(), 50);
     let setup = Setup::even(20, PerPhase { map: 4, reduce: 2 }, "fifo");
-    let outcome = World::new(setup, workload).expect("fifo").run(Some(Span::secs(1_000_000))).expect("no rule broken");
+    let outcome =
+        World::new(setup, workload).expect("fifo").run(Some(Span::secs(1_000_000))).expect("no rule broken");
     assert_eq!(outcome.unfinished, 0);
 }
 

@@ -8,7 +8,7 @@
 //! | wait of reduces | FCS | [`JobFigures::reduce_wait`]: for a slot, after the job's maps are done |
 //! | preemptions, work lost | FCS, Chronos | [`JobFigures::taken`], [`JobFigures::lost`] |
 //! | locality | all | [`JobFigures::near`] |
-//! | wait and locality of recovery | Chronos | [`Recovery`] |
+//! | wait and locality of recovery | Chronos | [`Recovery`], of each job and of all |
 //! | dissatisfaction, fairness | COSHH | [`shares::Shares`] |
 //!
 //! Deliberately absent: time spent deciding. That is measured by who has a clock.
@@ -66,6 +66,21 @@ pub struct Recovery {
     pub longest: Span,
 }
 
+impl Recovery {
+    fn launched(&mut self, waited: Span, near: Option<Locality>) {
+        self.tasks += 1;
+        self.maps += u32::from(near.is_some());
+        self.local += u32::from(near == Some(Locality::NodeLocal));
+        self.waited = self.waited + waited;
+        self.longest = self.longest.max(waited);
+    }
+
+    /// How long a task waited, on average.
+    pub fn mean_wait(&self) -> Span {
+        Span(self.waited.0 / u64::from(self.tasks.max(1)))
+    }
+}
+
 /// One job's figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobFigures {
@@ -101,6 +116,8 @@ pub struct JobFigures {
     pub held: PerPhase<Span>,
     /// Time that its reduces waited for slots after its maps were done, over all.
     pub reduce_waited: Span,
+    /// How its work that was lost with a tracker was taken up again.
+    pub recovery: Recovery,
 }
 
 impl JobFigures {
@@ -258,6 +275,7 @@ impl Metrics {
             lost_bytes: 0,
             held: PerPhase::default(),
             reduce_waited: Span(0),
+            recovery: Recovery::default(),
         };
         self.figures.insert(id, figures);
         let roots = (0..tasks.map).collect();
@@ -300,15 +318,12 @@ impl Metrics {
     ) {
         self.held.insert(id, Held { since: at, on, recalled: None });
         let near = (id.phase() == Phase::Map).then(|| self.near(id.task, on)).flatten();
-        if let Some(lost) = self.to_recover.remove(&id.task) {
-            let waited = at.since(lost);
-            self.recovery.tasks += 1;
-            self.recovery.maps += u32::from(near.is_some());
-            self.recovery.local += u32::from(near == Some(Locality::NodeLocal));
-            self.recovery.waited = self.recovery.waited + waited;
-            self.recovery.longest = self.recovery.longest.max(waited);
-        }
+        let lost = self.to_recover.remove(&id.task);
         let Some(figures) = self.figures.get_mut(&id.job()) else { return };
+        if let Some(lost) = lost {
+            figures.recovery.launched(at.since(lost), near);
+            self.recovery.launched(at.since(lost), near);
+        }
         figures.duplicates += u32::from(speculative);
         if let Some(near) = near {
             figures.first_map.get_or_insert(at);

@@ -66,8 +66,7 @@ fn recalled(attempt: AttemptId, how: Recall) -> Fact {
 
 #[test]
 fn a_job_that_is_split_paused_and_moved() {
-    let (m0, m1, tail) =
-        (attempt(Phase::Map, 0, 0), attempt(Phase::Map, 1, 0), attempt(Phase::Map, 2, 0));
+    let (m0, m1, tail) = (attempt(Phase::Map, 0, 0), attempt(Phase::Map, 1, 0), attempt(Phase::Map, 2, 0));
     let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
     let life = [
         (0, joined(0, "a")),
@@ -123,10 +122,10 @@ fn work_of_a_lost_tracker() {
     ];
     let mut metrics = Metrics::default();
     life.iter().for_each(|(at, fact)| metrics.observe(Time(at * 1_000_000), fact));
-    let expected =
-        Recovery { tasks: 2, maps: 2, local: 1, waited: Span::secs(7), longest: Span::secs(5) };
+    let expected = Recovery { tasks: 2, maps: 2, local: 1, waited: Span::secs(7), longest: Span::secs(5) };
     assert_eq!(metrics.recovery, expected);
     let job = metrics.job(JobId(1)).expect("it is known");
     assert_eq!((job.lost, job.lost_bytes, job.taken.kills), (Span::secs(19), 60, 0));
     assert_eq!(job.near, [2, 0, 2]);
+    assert_eq!(job.recovery, metrics.recovery, "all of it is this job's");
 }

@@ -128,12 +128,15 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     };
     let variants = variants(&args.scheduler)?;
     let case = catalog::open(&request).map_err(|error| match error {
-        CatalogError::Unknown { .. } | CatalogError::Number { .. } => anyhow::Error::new(Usage(error.to_string())),
+        CatalogError::Unknown { .. } | CatalogError::Number { .. } => {
+            anyhow::Error::new(Usage(error.to_string()))
+        }
         other => other.into(),
     })?;
     let begun = Instant::now();
     let experiment = Experiment {
         setup: case.setup,
+        faults: None,
         workload: &case.workload,
         users: case.users,
         variants,
@@ -142,9 +145,11 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     };
     let comparison = experiment.run()?;
     let took_s = begun.elapsed().as_secs_f64();
-    let (table, groups) = (report::summary(&comparison), report::by_group(&comparison, sim::experiment::makespan_s));
+    let (table, groups) =
+        (report::summary(&comparison), report::by_group(&comparison, sim::experiment::makespan_s));
     if let Some(path) = &args.report {
-        let body = format!("{}<h2>By group</h2>{}{}", table.html(), groups.html(), report::charts(&comparison));
+        let body =
+            format!("{}<h2>By group</h2>{}{}", table.html(), groups.html(), report::charts(&comparison));
         let title = format!("{} under {}", request.workload, args.scheduler);
         write(path, &report::page(&title, &body))?;
     }
@@ -174,7 +179,10 @@ fn pace(comparison: &Comparison, took_s: f64) -> String {
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);
     let unfinished: usize = comparison.runs.iter().flatten().map(|outcome| outcome.unfinished).sum();
     let left = if unfinished > 0 { format!("; {unfinished} jobs did not end") } else { String::new() };
-    format!("{events} events in {took_s:.1} s, {:.0} a second; trace {hash:016x}{left}", events as f64 / took_s.max(1e-9))
+    format!(
+        "{events} events in {took_s:.1} s, {:.0} a second; trace {hash:016x}{left}",
+        events as f64 / took_s.max(1e-9)
+    )
 }
 
 fn as_json(comparison: &Comparison) -> serde_json::Value {
@@ -208,7 +216,8 @@ fn play(args: &Fuzz) -> Result<ExitCode> {
     let begun = Instant::now();
     let parts = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let played: Vec<Result<fuzz::Seen, fuzz::BadLife>> = std::thread::scope(|scope| {
-        let part = |from: u64| scope.spawn(move || fuzz::play_all((from..args.seeds).step_by(parts as usize)));
+        let part =
+            |from: u64| scope.spawn(move || fuzz::play_all((from..args.seeds).step_by(parts as usize)));
         let parts: Vec<_> = (0..parts).map(part).collect();
         parts.into_iter().filter_map(|part| part.join().ok()).collect()
     });

@@ -53,7 +53,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut slots = history.slots;
     slots.map = args.map_slots.unwrap_or(slots.map);
     slots.reduce = args.reduce_slots.unwrap_or(slots.reduce);
-    let faults = args.fail.iter().map(|fail| fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
+    let faults =
+        args.fail.iter().map(|fail| fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
     let Some(ran) = ran.pop() else { return Err(anyhow!("no policy named")) };
     let what = WhatIf {
         ran,

@@ -87,8 +87,16 @@ pub fn percent(part: f64) -> String {
 /// The main table: a row for each policy.
 pub fn summary(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
-        "policy", "makespan, mean s", "p95 s", "waiting s", "reduce wait s", "worst slowdown", "locality",
-        "preempted", "lost, slot s", "end s",
+        "policy",
+        "makespan, mean s",
+        "p95 s",
+        "waiting s",
+        "reduce wait s",
+        "worst slowdown",
+        "locality",
+        "preempted",
+        "lost, slot s",
+        "end s",
     ]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         let seconds = |span: Option<Span>| span.map(Span::as_secs_f64);
@@ -163,9 +171,16 @@ pub fn charts(comparison: &Comparison) -> String {
         ("Makespan by group", svg::bars("mean makespan, s", &comparison.groups, &groups(makespan_s))),
         (
             "Preemptions of a job, by group",
-            svg::bars("preemptions", &comparison.groups, &groups(|job| Some(f64::from(job.taken.preemptions())))),
+            svg::bars(
+                "preemptions",
+                &comparison.groups,
+                &groups(|job| Some(f64::from(job.taken.preemptions()))),
+            ),
         ),
-        ("Locality of maps, by group", svg::bars("node-local part", &comparison.groups, &groups(|job| Some(job.locality())))),
+        (
+            "Locality of maps, by group",
+            svg::bars("node-local part", &comparison.groups, &groups(|job| Some(job.locality()))),
+        ),
     ];
     for (title, chart) in parts {
         let _ = write!(out, "<h3>{title}</h3>{chart}");

@@ -11,7 +11,8 @@ const BOTTOM: f64 = 46.0;
 
 /// Colours that people with every kind of sight can tell apart, as far as there are any.
 const COLOURS: [&str; 10] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f7f7f", "#b2182b",
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f7f7f",
+    "#b2182b",
 ];
 
 /// The n-th colour.
@@ -127,7 +128,8 @@ pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
             }
         }
         let _ = write!(path, "H{:.1}", chart.x(x_max));
-        let _ = write!(chart.body, "<path d='{path}' fill='none' stroke='{}' stroke-width='1.6'/>", colour(at));
+        let _ =
+            write!(chart.body, "<path d='{path}' fill='none' stroke='{}' stroke-width='1.6'/>", colour(at));
     }
     let labels: Vec<&str> = series.iter().map(|(label, _)| *label).collect();
     chart.legend(&labels);
@@ -160,7 +162,8 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
 
 /// For each group a bar of each series, with the width of its confidence interval.
 pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]) -> String {
-    let y_max = series.iter().flat_map(|(_, values)| values).map(|(mean, around)| mean + around).fold(0.0, f64::max);
+    let y_max =
+        series.iter().flat_map(|(_, values)| values).map(|(mean, around)| mean + around).fold(0.0, f64::max);
     let mut chart = Chart::new(groups.len() as f64, y_max, "", y_label, false);
     let width = 0.8 / series.len().max(1) as f64;
     for (at, (_, values)) in series.iter().enumerate() {
@@ -187,7 +190,8 @@ pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]
     for (at, group) in groups.iter().enumerate() {
         let x = chart.x(at as f64 + 0.5);
         let y = HEIGHT - BOTTOM + 13.0 + 11.0 * (at % 2) as f64;
-        let _ = write!(chart.body, "<text x='{x:.1}' y='{y:.1}' text-anchor='middle'>{}</text>", escape(group));
+        let _ =
+            write!(chart.body, "<text x='{x:.1}' y='{y:.1}' text-anchor='middle'>{}</text>", escape(group));
     }
     let labels: Vec<&str> = series.iter().map(|(label, _)| *label).collect();
     chart.legend(&labels);

@@ -26,7 +26,8 @@ fn variants(out: &mut Reproduction, classes: &[Class], alike: bool) -> Vec<Varia
     }
     let borrow = |pairs: &[(String, String)]| -> Vec<(String, String)> { pairs.to_vec() };
     let tuned = |label: &str, scheduler: &str, pairs: Vec<(String, String)>| {
-        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let pairs: Vec<(&str, &str)> =
+            pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         Variant::tuned(label, scheduler, &pairs)
     };
     let mut never = borrow(&fair);
@@ -50,6 +51,7 @@ fn compare(
 ) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
         setup: coshh::resources(6, "fifo"),
+        faults: None,
         workload: &|seed| coshh::workload(name, classes, 100, GAP_S, seed),
         users: coshh::promises(classes, alike),
         variants: variants(out, classes, alike),
@@ -60,7 +62,11 @@ fn compare(
     let users = if alike { "users alike" } else { "minimum shares" };
     out.part(format!("{name}, {users}"), summary(&comparison), charts(&comparison));
     out.part(format!("{name}, {users}: the paper's metrics"), metrics(&comparison), String::new());
-    out.part(format!("{name}, {users}: completion by class, s"), by_group(&comparison, makespan_s), String::new());
+    out.part(
+        format!("{name}, {users}: completion by class, s"),
+        by_group(&comparison, makespan_s),
+        String::new(),
+    );
     Ok(comparison)
 }
 
@@ -82,7 +88,9 @@ fn tables(out: &mut Reproduction, name: &str, comparison: &Comparison, paper: [[
     for (row, figures) in rows.iter().zip(paper) {
         for (label, figure) in ["fifo", "fair", "coshh"].iter().zip(figures) {
             let ours = comparison.index(label).map(|at| match *row {
-                "dissatisfaction" => comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction()).mean,
+                "dissatisfaction" => {
+                    comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction()).mean
+                }
                 "fairness" => comparison.figure(at, |outcome| outcome.metrics.shares.fairness()).mean,
                 _ => comparison.figure(at, locality).mean,
             });
@@ -93,7 +101,11 @@ fn tables(out: &mut Reproduction, name: &str, comparison: &Comparison, paper: [[
 }
 
 /// Completion against the number of jobs, and of resources.
-fn scaling(out: &mut Reproduction, (name, classes): (&str, &[Class]), seeds: u64) -> Result<(), ExperimentError> {
+fn scaling(
+    out: &mut Reproduction,
+    (name, classes): (&str, &[Class]),
+    seeds: u64,
+) -> Result<(), ExperimentError> {
     for by_jobs in [true, false] {
         let steps: &[u32] = if by_jobs { &[5, 20, 40, 60, 80, 100] } else { &[6, 30, 54, 102] };
         let variants = variants(out, classes, false);
@@ -104,6 +116,7 @@ fn scaling(out: &mut Reproduction, (name, classes): (&str, &[Class]), seeds: u64
             let (jobs, resources) = if by_jobs { (*step, 6) } else { (100, *step) };
             let experiment = Experiment {
                 setup: coshh::resources(resources, "fifo"),
+                faults: None,
                 workload: &|seed| coshh::workload(name, classes, jobs, GAP_S, seed),
                 users: Vec::new(),
                 variants: variants.clone(),
@@ -133,16 +146,40 @@ pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
     let paper = [[8.618, 7.16e-4, 1.209], [4.974, 0.965, 2.779], [0.956, 0.974, 0.965]];
     tables(&mut out, "Yahoo!", &shares, paper);
     let shares = compare(&mut out, facebook, false, seeds)?;
-    out.claim("Facebook: COSHH against FIFO", Number::Change(-0.3127), change(&shares, None, "coshh", "fifo"));
-    out.claim("Facebook: COSHH against Fair", Number::Change(-0.4241), change(&shares, None, "coshh", "fair"));
+    out.claim(
+        "Facebook: COSHH against FIFO",
+        Number::Change(-0.3127),
+        change(&shares, None, "coshh", "fifo"),
+    );
+    out.claim(
+        "Facebook: COSHH against Fair",
+        Number::Change(-0.4241),
+        change(&shares, None, "coshh", "fair"),
+    );
     let paper = [[10.782, 8.31e-2, 0.294], [6.646, 2.537, 0.663], [0.977, 0.957, 0.950]];
     tables(&mut out, "Facebook", &shares, paper);
     let alike = compare(&mut out, yahoo, true, seeds)?;
-    out.claim("Yahoo!, users alike: COSHH against Fair", Number::Change(-0.7592), change(&alike, None, "coshh", "fair"));
-    out.claim("Yahoo!, users alike: Fair against FIFO", Number::Change(-0.3772), change(&alike, None, "fair", "fifo"));
+    out.claim(
+        "Yahoo!, users alike: COSHH against Fair",
+        Number::Change(-0.7592),
+        change(&alike, None, "coshh", "fair"),
+    );
+    out.claim(
+        "Yahoo!, users alike: Fair against FIFO",
+        Number::Change(-0.3772),
+        change(&alike, None, "fair", "fifo"),
+    );
     let alike = compare(&mut out, facebook, true, seeds)?;
-    out.claim("Facebook, users alike: COSHH against Fair", Number::Change(-0.4297), change(&alike, None, "coshh", "fair"));
-    out.claim("Facebook, users alike: Fair against FIFO", Number::Change(-0.2642), change(&alike, None, "fair", "fifo"));
+    out.claim(
+        "Facebook, users alike: COSHH against Fair",
+        Number::Change(-0.4297),
+        change(&alike, None, "coshh", "fair"),
+    );
+    out.claim(
+        "Facebook, users alike: Fair against FIFO",
+        Number::Change(-0.2642),
+        change(&alike, None, "fair", "fifo"),
+    );
     scaling(&mut out, facebook, seeds)?;
     Ok(out)
 }

@@ -36,6 +36,7 @@ fn heavy(
     ]);
     let experiment = Experiment {
         setup: setup(),
+        faults: None,
         workload: &|seed| papers::fcs(profiles, kinds, 30.0, 171, seed),
         users: Vec::new(),
         variants,
@@ -89,6 +90,7 @@ fn mix(
     let variants = out.available(variants);
     let experiment = Experiment {
         setup: Setup { machines: setup().machines[..12].to_vec(), ..setup() },
+        faults: None,
         workload: &|seed| synthetic::gridmix(profiles, Arrivals::Poisson, jobs, 10.0, seed),
         users: Vec::new(),
         variants,
@@ -101,13 +103,19 @@ fn mix(
 fn pause_or_kill(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "less"]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
-        let variants = vec![Variant::plain("fcs"), Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])];
+        let variants =
+            vec![Variant::plain("fcs"), Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])];
         let comparison = mix(out, profiles, seeds, jobs, variants)?;
         let less = change(&comparison, None, "fcs", "fcs, kill");
         out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less);
         if comparison.variants.len() == 2 {
             let mean = |at| comparison.mean_over(at, None, makespan_s);
-            table.row(vec![jobs.to_string(), show(mean(0)), show(mean(1)), percent(mean(0).less_than(mean(1)))]);
+            table.row(vec![
+                jobs.to_string(),
+                show(mean(0)),
+                show(mean(1)),
+                percent(mean(0).less_than(mean(1))),
+            ]);
         }
     }
     out.part("Pausing against killing (figure 7)", table, String::new());
@@ -124,7 +132,12 @@ fn scale(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), 
         }
         if comparison.variants.len() == 2 {
             let mean = |at| comparison.mean_over(at, None, makespan_s);
-            table.row(vec![jobs.to_string(), show(mean(0)), show(mean(1)), percent(mean(0).less_than(mean(1)))]);
+            table.row(vec![
+                jobs.to_string(),
+                show(mean(0)),
+                show(mean(1)),
+                percent(mean(0).less_than(mean(1))),
+            ]);
         }
     }
     out.part("More and more jobs (figure 15)", table, String::new());
@@ -150,10 +163,18 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     let reduce = heavy(&mut out, profiles, seeds, "Reduce-heavy", &papers::FCS_REDUCE_HEAVY)?;
     out.claim("reduce-heavy: FCS against Fair", Number::Change(-0.28), change(&reduce, None, "fcs", "fair"));
     for (label, paper) in [("fcs", 978.0), ("fair", 1364.0), ("capacity", 8829.0)] {
-        out.claim(format!("reduce-heavy: mean under {label}"), Number::Seconds(paper), seconds(&reduce, label));
+        out.claim(
+            format!("reduce-heavy: mean under {label}"),
+            Number::Seconds(paper),
+            seconds(&reduce, label),
+        );
     }
     let better = fairness(&reduce);
-    out.claim("reduce-heavy: worst slowdown, mean group", Number::Change(-0.352), better.map(|(_, mean)| -mean));
+    out.claim(
+        "reduce-heavy: worst slowdown, mean group",
+        Number::Change(-0.352),
+        better.map(|(_, mean)| -mean),
+    );
     pause_or_kill(&mut out, profiles, seeds)?;
     scale(&mut out, profiles, seeds)?;
     Ok(out)

@@ -36,6 +36,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     ]);
     let experiment = Experiment {
         setup,
+        faults: None,
         workload: &|seed| papers::hsrtf(profiles, seed),
         users: Vec::new(),
         variants,

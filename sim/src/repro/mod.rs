@@ -83,7 +83,9 @@ enum Number {
 impl Number {
     fn value(self) -> f64 {
         match self {
-            Number::Change(value) | Number::Part(value) | Number::Seconds(value) | Number::Plain(value) => value,
+            Number::Change(value) | Number::Part(value) | Number::Seconds(value) | Number::Plain(value) => {
+                value
+            }
         }
     }
 
@@ -128,8 +130,9 @@ impl Reproduction {
 
     /// Takes those variants that this build has.
     fn available(&mut self, variants: Vec<Variant>) -> Vec<Variant> {
-        let (have, miss): (Vec<_>, Vec<_>) =
-            variants.into_iter().partition(|variant| schedulers::make(&variant.scheduler, &variant.params).is_ok());
+        let (have, miss): (Vec<_>, Vec<_>) = variants
+            .into_iter()
+            .partition(|variant| schedulers::make(&variant.scheduler, &variant.params).is_ok());
         self.missing.extend(miss.into_iter().map(|variant| variant.label));
         self.missing.sort();
         self.missing.dedup();

@@ -57,7 +57,14 @@ pub const FACEBOOK: [Class; 10] = [
     class("Huge data load", 18_300.0, 3, [446.0 * KB, 0.0, 1.1 * TB], [125_662.0, 0.0], [10, 2]),
     class("Fast aggregate", 900.0, 10, [230.0 * GB, 8.8 * GB, 491.0 * MB], [104_338.0, 66_760.0], [15, 1]),
     class("Aggregate and expand", 1800.0, 6, [1.9 * TB, 502.0 * MB, 2.6 * GB], [348_942.0, 76_736.0], [4, 2]),
-    class("Expand and aggregate", 5100.0, 2, [418.0 * GB, 2.5 * TB, 45.0 * GB], [1_076_089.0, 974_395.0], [10, 1]),
+    class(
+        "Expand and aggregate",
+        5100.0,
+        2,
+        [418.0 * GB, 2.5 * TB, 45.0 * GB],
+        [1_076_089.0, 974_395.0],
+        [10, 1],
+    ),
     class("Data transform", 2100.0, 14, [255.0 * GB, 788.0 * GB, 1.6 * GB], [384_562.0, 338_050.0], [10, 1]),
     class("Data summary", 3300.0, 1, [7.6 * TB, 51.0 * GB, 104.0 * KB], [4_843_452.0, 853_911.0], [15, 1]),
 ];
@@ -66,12 +73,47 @@ pub const FACEBOOK: [Class; 10] = [
 pub const YAHOO: [Class; 8] = [
     class("Small jobs", 60.0, 114, [174.0 * MB, 73.0 * MB, 6.0 * MB], [412.0, 740.0], [5, 1]),
     class("Fast aggregate", 2100.0, 23, [568.0 * GB, 76.0 * GB, 3.9 * GB], [270_376.0, 589_385.0], [0, 2]),
-    class("Expand and aggregate", 2400.0, 10, [206.0 * GB, 1.5 * TB, 133.0 * MB], [983_998.0, 1_425_941.0], [10, 2]),
-    class("Transform expand", 9300.0, 5, [806.0 * GB, 235.0 * GB, 10.0 * TB], [257_567.0, 979_181.0], [15, 1]),
-    class("Data summary", 13_500.0, 7, [4.9 * TB, 78.0 * GB, 775.0 * MB], [4_481_926.0, 1_663_358.0], [10, 1]),
-    class("Large data summary", 30_900.0, 4, [31.0 * TB, 937.0 * GB, 475.0 * MB], [33_606_055.0, 31_884_004.0], [15, 2]),
+    class(
+        "Expand and aggregate",
+        2400.0,
+        10,
+        [206.0 * GB, 1.5 * TB, 133.0 * MB],
+        [983_998.0, 1_425_941.0],
+        [10, 2],
+    ),
+    class(
+        "Transform expand",
+        9300.0,
+        5,
+        [806.0 * GB, 235.0 * GB, 10.0 * TB],
+        [257_567.0, 979_181.0],
+        [15, 1],
+    ),
+    class(
+        "Data summary",
+        13_500.0,
+        7,
+        [4.9 * TB, 78.0 * GB, 775.0 * MB],
+        [4_481_926.0, 1_663_358.0],
+        [10, 1],
+    ),
+    class(
+        "Large data summary",
+        30_900.0,
+        4,
+        [31.0 * TB, 937.0 * GB, 475.0 * MB],
+        [33_606_055.0, 31_884_004.0],
+        [15, 2],
+    ),
     class("Data transform", 3600.0, 36, [36.0 * GB, 15.0 * GB, 4.0 * GB], [15_021.0, 13_614.0], [10, 1]),
-    class("Large data transform", 16_800.0, 1, [5.5 * TB, 10.0 * TB, 2.5 * TB], [7_729_409.0, 8_305_880.0], [15, 1]),
+    class(
+        "Large data transform",
+        16_800.0,
+        1,
+        [5.5 * TB, 10.0 * TB, 2.5 * TB],
+        [7_729_409.0, 8_305_880.0],
+        [15, 1],
+    ),
 ];
 
 impl Class {
@@ -162,14 +204,8 @@ pub fn resources(count: u32, scheduler: &str) -> Setup {
         speed: 1.0,
         ..slow(stores)
     };
-    let six = [
-        slow(true),
-        fast(false, (9, 7)),
-        fast(true, (10, 6)),
-        slow(true),
-        fast(false, (9, 7)),
-        slow(false),
-    ];
+    let six =
+        [slow(true), fast(false, (9, 7)), fast(true, (10, 6)), slow(true), fast(false, (9, 7)), slow(false)];
     let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);
     setup.machines = six.iter().cycle().take(count as usize).cloned().collect();
     setup

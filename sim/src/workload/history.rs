@@ -8,12 +8,7 @@ use super::{
     trace::{Source, TraceError},
 };
 use crate::profile::{Profile, Profiles};
-use mrcore::{
-    PerPhase, Phase, Span, Time,
-    ids::AttemptId,
-    job::Priority,
-    metrics::GROUP,
-};
+use mrcore::{PerPhase, Phase, Span, Time, ids::AttemptId, job::Priority, metrics::GROUP};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -137,16 +132,13 @@ pub fn read(path: &Path) -> Result<History, TraceError> {
         history.real.push(real);
         history.programs.push(program);
     }
-    history.workload.name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    history.workload.name =
+        path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     history.trackers = trackers;
     Ok(history)
 }
 
-fn read_file(
-    path: &Path,
-    busy: &mut Busy,
-    jobs: &mut Vec<Finished>,
-) -> Result<(), TraceError> {
+fn read_file(path: &Path, busy: &mut Busy, jobs: &mut Vec<Finished>) -> Result<(), TraceError> {
     let (source, counted) = Source::open(path)?;
     let mut current: Option<Job> = None;
     let mut finish = |job: Option<Job>| jobs.extend(job.and_then(Job::finish));
@@ -156,9 +148,11 @@ fn read_file(
         if text.trim().is_empty() {
             continue;
         }
-        let value: Value = serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
         if value.get("format").is_some() {
-            let head: Head = serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
+            let head: Head =
+                serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
             if head.format != 1 {
                 return Err(source.bad(line, format!("format {}: this reads format 1", head.format)));
             }
@@ -167,9 +161,12 @@ fn read_file(
             continue;
         }
         let Some(job) = &mut current else {
-            return Err(source.bad(line, "a fact before the job that it is of: no line with `format` above it"));
+            return Err(
+                source.bad(line, "a fact before the job that it is of: no line with `format` above it")
+            );
         };
-        let fact: Line = serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
+        let fact: Line =
+            serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
         job.take(fact, busy).map_err(|what| source.bad(line, format!("{}: {what}", job.head.job)))?;
     }
     finish(current);
@@ -306,7 +303,8 @@ impl Job {
     fn finish(self) -> Option<Finished> {
         let ended = self.ended?;
         let submitted = Time(self.head.at_us);
-        let Spec { name, user, queue, priority, slow_start, speculation, splits, conf, program, .. } = self.head.spec;
+        let Spec { name, user, queue, priority, slow_start, speculation, splits, conf, program, .. } =
+            self.head.spec;
         let bytes = |split: &SplitLine| split.end.saturating_sub(split.start);
         let read: f64 = splits.iter().map(|split| bytes(split) as f64).sum();
         let maps = splits.iter().zip(&self.work_s);
@@ -376,7 +374,12 @@ mod tests {
     }
 
     fn launch(at: u64, attempt: &str) -> String {
-        line(at, &format!(r#"{{"attempt-launched":{{"attempt":"{attempt}","tracker":"node1","host":"node1","speculative":false}}}}"#))
+        line(
+            at,
+            &format!(
+                r#"{{"attempt-launched":{{"attempt":"{attempt}","tracker":"node1","host":"node1","speculative":false}}}}"#
+            ),
+        )
     }
 
     fn life() -> String {

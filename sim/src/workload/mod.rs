@@ -106,7 +106,8 @@ impl Outline<'_> {
     pub fn plan(self, dice: &mut Dice) -> JobPlan {
         let Self { at_s, name, group, user, maps, block, reduces, profile } = self;
         let work_s = block as f64 / (profile.map_mbps * 1e6);
-        let map = |dice: &mut Dice| MapPlan { bytes: block, work_s: (work_s * dice.spread(profile.spread)) as f32 };
+        let map =
+            |dice: &mut Dice| MapPlan { bytes: block, work_s: (work_s * dice.spread(profile.spread)) as f32 };
         let share = 1.0 / f64::from(reduces.max(1));
         let reduce = |dice: &mut Dice| ReducePlan {
             share: share as f32,

@@ -91,7 +91,8 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
     if job.submit_time < 0 || job.finish_time < job.submit_time {
         return Err(format!("submitted at {} and finished at {}", job.submit_time, job.finish_time));
     }
-    let (maps, reduces) = (job.map_tasks.as_deref().unwrap_or(&[]), job.reduce_tasks.as_deref().unwrap_or(&[]));
+    let (maps, reduces) =
+        (job.map_tasks.as_deref().unwrap_or(&[]), job.reduce_tasks.as_deref().unwrap_or(&[]));
     for task in maps.iter().chain(reduces) {
         task.check()?;
     }
@@ -100,11 +101,13 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
         if known.is_empty() { 10.0 } else { quantile(&known, 0.5) }
     };
     let usual_s = (usual(maps), usual(reduces));
-    let map = |task: &Task| {
-        MapPlan { bytes: task.bytes().unwrap_or(1), work_s: task.work_s().unwrap_or(usual_s.0) as f32 }
+    let map = |task: &Task| MapPlan {
+        bytes: task.bytes().unwrap_or(1),
+        work_s: task.work_s().unwrap_or(usual_s.0) as f32,
     };
     let plans: Vec<MapPlan> = maps.iter().map(map).collect();
-    let sum = |tasks: &[Task], of: fn(&Task) -> i64| tasks.iter().map(|task| of(task).max(0) as f64).sum::<f64>();
+    let sum =
+        |tasks: &[Task], of: fn(&Task) -> i64| tasks.iter().map(|task| of(task).max(0) as f64).sum::<f64>();
     let read: f64 = plans.iter().map(|map| map.bytes as f64).sum();
     let shuffled = sum(reduces, |task| task.input_bytes).max(sum(maps, |task| task.output_bytes));
     let even = 1.0 / reduces.len().max(1) as f64;
@@ -153,7 +156,8 @@ impl Task {
                 return Err(format!("{}: {bytes} bytes", self.id));
             }
         }
-        let backwards = |attempt: &&Attempt| attempt.finish_time >= 0 && attempt.finish_time < attempt.start_time;
+        let backwards =
+            |attempt: &&Attempt| attempt.finish_time >= 0 && attempt.finish_time < attempt.start_time;
         match self.attempts.iter().flatten().find(backwards) {
             Some(attempt) => Err(format!(
                 "{}: an attempt began at {} and finished at {}",
@@ -174,7 +178,8 @@ impl Task {
     fn work_s(&self) -> Option<f64> {
         let attempt = self.counts()?;
         let from = attempt.sort_finished.max(attempt.start_time);
-        (attempt.start_time >= 0 && attempt.finish_time >= from).then(|| (attempt.finish_time - from) as f64 / 1e3)
+        (attempt.start_time >= 0 && attempt.finish_time >= from)
+            .then(|| (attempt.finish_time - from) as f64 / 1e3)
     }
 
     fn bytes(&self) -> Option<u64> {
@@ -184,7 +189,8 @@ impl Task {
     }
 
     fn hosts(&self, known: &mut Hosts) -> Vec<u32> {
-        let names = self.preferred_locations.iter().flatten().filter_map(|place| place.layers.as_ref()?.last());
+        let names =
+            self.preferred_locations.iter().flatten().filter_map(|place| place.layers.as_ref()?.last());
         let number = |name: &String| {
             let next = known.len() as u32;
             *known.entry(name.clone()).or_insert(next)
@@ -231,7 +237,10 @@ mod tests {
         let cases = [
             (format!("{JOB}{}", JOB.replace("\"submitTime\": 1000,", "")), "submitTime"),
             (JOB.replace("\"inputBytes\": 100", "\"inputBytes\": -100"), "m0: -100 bytes"),
-            (JOB.replace("\"finishTime\": 4000", "\"finishTime\": 40"), "an attempt began at 2000 and finished at 40"),
+            (
+                JOB.replace("\"finishTime\": 4000", "\"finishTime\": 40"),
+                "an attempt began at 2000 and finished at 40",
+            ),
             (JOB.replace("\"finishTime\": 9000", "\"finishTime\": 9"), "submitted at 1000 and finished at 9"),
             (String::new(), "no jobs in it"),
             (format!("{JOB}{{"), ":7: "),

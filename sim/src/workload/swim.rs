@@ -123,7 +123,8 @@ impl<'a> Row<'a> {
 
     fn plan(&self, scaling: Scaling) -> JobPlan {
         let class = class(self.input, self.shuffle);
-        let [input, shuffle, output] = [self.input, self.shuffle, self.output].map(|bytes| bytes * scaling.bytes);
+        let [input, shuffle, output] =
+            [self.input, self.shuffle, self.output].map(|bytes| bytes * scaling.bytes);
         let size = if shuffle == 0.0 { input.max(output) } else { input };
         let count = (size / scaling.block as f64).ceil().max(1.0);
         let each = size / count;
@@ -171,7 +172,8 @@ mod tests {
 
     #[test]
     fn rows_become_jobs() {
-        let workload = parse("job0\t49\t49\t740773\t2339561\t627471\njob1\t60\t11\t300000000\t0\t900000000\n");
+        let workload =
+            parse("job0\t49\t49\t740773\t2339561\t627471\njob1\t60\t11\t300000000\t0\t900000000\n");
         let jobs = workload.expect("it reads").jobs;
         assert_eq!((jobs[0].maps.len(), jobs[0].reduces.len()), (1, 1));
         assert!((jobs[0].map_out * jobs[0].maps[0].bytes as f64 - 2_339_561.0).abs() < 5.0);
@@ -184,7 +186,10 @@ mod tests {
         let cases = [
             (format!("{good}job1\t60\t11\t3\t4\n"), ":2: 5 columns, not 6"),
             (format!("{good}{good}job1\t60\t11\t-3\t4\t5\n"), ":3: map input is -3: below 0"),
-            (format!("{good}job1\t12\t11\t3\t4\t5\n"), ":2: submitted at 12 s, before the job above it (49 s)"),
+            (
+                format!("{good}job1\t12\t11\t3\t4\t5\n"),
+                ":2: submitted at 12 s, before the job above it (49 s)",
+            ),
             (format!("{good}job1\tnoon\t11\t3\t4\t5\n"), ":2: submission is \"noon\": not a number"),
             (String::new(), "no jobs in it"),
         ];

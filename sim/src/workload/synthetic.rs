@@ -41,7 +41,11 @@ pub fn gridmix(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, s
     for number in 0..jobs {
         let mut draw = dice.below(u64::from(all)) as u32;
         let kinds = GRIDMIX.iter().flat_map(|(name, program, often)| {
-            SIZES.iter().zip(["small", "medium", "large"]).zip(often).map(move |((size, word), often)| (*name, *program, *size, word, *often))
+            SIZES
+                .iter()
+                .zip(["small", "medium", "large"])
+                .zip(often)
+                .map(move |((size, word), often)| (*name, *program, *size, word, *often))
         });
         for (name, program, (maps, reduces), word, often) in kinds {
             if draw < often {

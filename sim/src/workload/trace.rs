@@ -47,7 +47,8 @@ impl Source {
     /// Opens a file; one that ends in `.gz` is unpacked on the way. It is read as a stream, however large.
     pub(super) fn open(path: &Path) -> Result<(Self, Counted), TraceError> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| TraceError::Unreadable { path: name.clone(), source })?;
+        let file =
+            File::open(path).map_err(|source| TraceError::Unreadable { path: name.clone(), source })?;
         let packed = path.extension().is_some_and(|extension| extension == "gz");
         let buffered = BufReader::with_capacity(1 << 16, file);
         let inner: Box<dyn Read> = if packed {

@@ -5,10 +5,7 @@ use super::{
     run::{MapRun, ReduceRun, Rest, Run, Work},
 };
 use crate::chance::{Dice, mix};
-use mrcore::{
-    Phase, Span, Time,
-    ids::AttemptId,
-};
+use mrcore::{Phase, Span, Time, ids::AttemptId};
 
 impl World {
     pub(super) fn launch(&mut self, at: usize, id: AttemptId) {
@@ -47,7 +44,9 @@ impl World {
 
     /// What is left to chance about an attempt depends on it alone.
     fn fate(&self, id: AttemptId) -> Dice {
-        let task = u64::from(id.job().0) << 32 | u64::from(id.task.index) << 1 | u64::from(id.phase() == Phase::Reduce);
+        let task = u64::from(id.job().0) << 32
+            | u64::from(id.task.index) << 1
+            | u64::from(id.phase() == Phase::Reduce);
         Dice::new(mix(self.setup.seed ^ mix(task)) ^ u64::from(id.number))
     }
 
@@ -156,7 +155,8 @@ impl World {
         let maps = cluster.job(id.job())?.tasks.map.len() as u32;
         let from = cluster.attempt(id)?.from;
         let place = from.and_then(|from| cluster.task(from.task)?.checkpoint);
-        let holder = place.and_then(|place| self.by_tracker.get(&place.tracker)).map(|holder| *holder as usize);
+        let holder =
+            place.and_then(|place| self.by_tracker.get(&place.tracker)).map(|holder| *holder as usize);
         let mut reduce = ReduceRun {
             fetch: super::fetch::Fetch::default(),
             share: share.max(1e-12),

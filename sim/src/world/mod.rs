@@ -2,7 +2,7 @@
 //!
 //! It is a loop: take the next thing from the heap, tell the mind or change a machine, carry out what the mind wants.
 //! Everything comes from one seed, so that two runs give the same facts (their hash says so). The mind is the real
-//! one; so are the policies. What stands in for the rest, and what it leaves out, is in docs/adr/0012.
+//! one; so are the policies. What stands in for the rest, and what it leaves out, is in docs/adr/0013.
 //!
 //! | file | what |
 //! |---|---|
@@ -301,10 +301,12 @@ impl World {
     /// for its own absence.
     fn may_sleep(&self) -> bool {
         const WORTH_IT: Span = Span::secs(30);
-        let idle = self.runs == 0 && self.unsubmitted.is_empty() && self.mind.as_ref().is_some_and(|mind| {
-            mind.cluster().active_jobs().next().is_none()
-                && mind.cluster().jobs().all(mrcore::job::Job::is_over)
-        });
+        let idle = self.runs == 0
+            && self.unsubmitted.is_empty()
+            && self.mind.as_ref().is_some_and(|mind| {
+                mind.cluster().active_jobs().next().is_none()
+                    && mind.cluster().jobs().all(mrcore::job::Job::is_over)
+            });
         let well = self.faults_open == 0 && self.unreachable == 0 && self.jobtracker_down == 0;
         let told = || self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
         let far = self.workload.jobs.get(self.next_arrival);
@@ -397,7 +399,8 @@ impl World {
             for phase in Phase::BOTH {
                 let runs = node.runs.iter().filter(|run| run.id.phase() == phase).count();
                 if runs > node.slots[phase] as usize {
-                    self.broken = Some(format!("{} runs {runs} {phase}s in {} slots", node.name, node.slots[phase]));
+                    self.broken =
+                        Some(format!("{} runs {runs} {phase}s in {} slots", node.name, node.slots[phase]));
                 }
             }
         }
@@ -412,7 +415,8 @@ impl World {
         }
         let leaks = |mind: &JobTracker| {
             let full = |at: &&mrcore::tracker::Tracker| {
-                at.state == TrackerState::Live && Phase::BOTH.into_iter().any(|phase| at.free(phase) != at.slots[phase])
+                at.state == TrackerState::Live
+                    && Phase::BOTH.into_iter().any(|phase| at.free(phase) != at.slots[phase])
             };
             mind.cluster().trackers().find(full).map(|at| format!("{} has lost a slot", at.name))
         };

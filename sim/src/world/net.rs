@@ -249,7 +249,8 @@ impl Filling {
     }
 
     fn heap(&self) -> BinaryHeap<Reverse<(u64, u32)>> {
-        let shares = self.touched.iter().filter_map(|link| Some(Reverse((self.share(*link)?.to_bits(), *link))));
+        let shares =
+            self.touched.iter().filter_map(|link| Some(Reverse((self.share(*link)?.to_bits(), *link))));
         shares.collect()
     }
 
@@ -325,7 +326,9 @@ mod tests {
             for id in &paths {
                 let flow = net.flows[*id].as_ref().expect("it is there");
                 assert!(flow.rate > 0.0 && flow.rate <= flow.demand + 1e-9);
-                flow.path.iter().for_each(|(link, part)| used[*link as usize] += f64::from(*part) * flow.rate);
+                flow.path
+                    .iter()
+                    .for_each(|(link, part)| used[*link as usize] += f64::from(*part) * flow.rate);
                 // Max-min: one that is not content has a full link on its way.
             }
             for (link, used) in used.iter().enumerate() {
@@ -333,7 +336,8 @@ mod tests {
             }
             for id in paths {
                 let flow = net.flows[id].as_ref().expect("it is there");
-                let full = |(link, _): &(u32, f32)| used[*link as usize] > net.capacity[*link as usize] - 1e-6;
+                let full =
+                    |(link, _): &(u32, f32)| used[*link as usize] > net.capacity[*link as usize] - 1e-6;
                 assert!(flow.rate > flow.demand - 1e-6 || flow.path.iter().any(full));
             }
         }

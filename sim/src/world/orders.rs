@@ -90,7 +90,8 @@ impl World {
         let news = self.nodes[at].news.entry(job).or_default();
         news.seen = news.seen.max(first + events.len());
         news.maps = news.maps.max(maps);
-        let its = self.nodes[at].runs.iter().filter(|run| run.id.job() == job && run.id.phase() == Phase::Reduce);
+        let its =
+            self.nodes[at].runs.iter().filter(|run| run.id.job() == job && run.id.phase() == Phase::Reduce);
         let keys: Vec<u64> = its.map(|run| run.key).collect();
         for key in keys {
             self.follow(at, key);

@@ -3,10 +3,7 @@
 //! An attempt is only looked at when something happens to it: its state is what it was at `since`, and goes on at a
 //! known rate from there. A map is one piece of work. A reduce fetches, then merges and reduces.
 
-use super::{
-    fetch::Fetch,
-    net::FlowId,
-};
+use super::{fetch::Fetch, net::FlowId};
 use mrcore::{
     Time,
     ids::AttemptId,

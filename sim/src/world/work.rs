@@ -97,7 +97,8 @@ impl World {
     /// A reduce takes in what its tracker knows of the maps.
     pub(super) fn follow(&mut self, at: usize, key: u64) {
         let (now, all) = (self.now, self.unreachable == 0);
-        let reach: Vec<bool> = if all { Vec::new() } else { self.nodes.iter().map(super::Node::serves).collect() };
+        let reach: Vec<bool> =
+            if all { Vec::new() } else { self.nodes.iter().map(super::Node::serves).collect() };
         let node = &mut self.nodes[at];
         let Some(run) = node.runs.iter_mut().find(|run| run.key == key) else { return };
         run.settle(now);
@@ -109,7 +110,11 @@ impl World {
             let news = node.news.get(&id.job()).copied().unwrap_or_default();
             reduce.maps = reduce.maps.max(news.maps);
             reduce.fetch.follow(&known.log, news.seen, |node| all || reach[node as usize], all);
-            let demand = demand(reduce.fetch.backlog() * reduce.share, reduce.fetch.knows_all(reduce.maps), &self.setup);
+            let demand = demand(
+                reduce.fetch.backlog() * reduce.share,
+                reduce.fetch.knows_all(reduce.maps),
+                &self.setup,
+            );
             let flow = flow.unwrap_or_else(|| self.net.gather(at as u32, demand, (at as u32, key)));
             self.net.set_demand(flow, demand);
             reduce.rate = self.net.rate(flow) / reduce.share;
