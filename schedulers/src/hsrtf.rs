@@ -49,6 +49,8 @@ pub struct Hsrtf {
     mode: Mode,
     estimator: Estimator,
     way: Way,
+    /// How many times its remaining time a job without a slot lets shorter ones go first.
+    bears: f64,
     /// How long a reduce waits for a tracker near its input.
     colocate_wait: Span,
     /// Since when a job's reduces have been waiting for one.
@@ -70,6 +72,7 @@ impl Hsrtf {
             mode,
             estimator: Estimator::new(section),
             way: section.way(),
+            bears: section.number("bears", 10.0, 0.0..=1e6, "pr: times its remaining time that a job without a slot lets shorter ones that came later go first"),
             colocate_wait: section.span("colocate_wait", Span::secs(3), about),
             waits: BTreeMap::new(),
             hosts: BTreeMap::new(),
@@ -87,11 +90,18 @@ impl Hsrtf {
         matches!(self.mode, Mode::PuP | Mode::PrP)
     }
 
-    /// A job's place: by its remaining time, or by what it holds of its share.
-    fn key(&self, job: JobId, held: u32, phase: Phase) -> (Real, Real) {
-        let Thought { remaining, share, .. } = self.estimator.of(job);
-        let first = if self.is_pure() { 0.0 } else { f64::from(held) / share[phase].max(1e-6) };
-        (Real(first), Real(remaining))
+    /// A job's place: by its remaining time; or by how much of its share it would hold with one slot more.
+    fn key(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
+        let Thought { remaining, share, .. } = self.estimator.of(job.id);
+        if self.is_pure() {
+            return (Real(0.0), Real(remaining));
+        }
+        // One for each job before more for any: the shortest first, but nobody waits for those that come much later.
+        if held == 0 {
+            let submitted = Span(job.submitted.0).as_secs_f64();
+            return (Real(0.0), Real(submitted + self.bears * remaining));
+        }
+        (Real((f64::from(held) + 1.0) / share[phase].max(1e-6)), Real(remaining))
     }
 
     /// Puts a job where it stands by what the cluster shows.
@@ -99,7 +109,7 @@ impl Hsrtf {
         let job = cluster.job(id);
         for phase in Phase::BOTH {
             let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
-            let key = waits.map(|job| self.key(id, job.running[phase].len() as u32, phase));
+            let key = waits.map(|job| self.key(job, job.running[phase].len() as u32, phase));
             self.turn[phase].set(id, key);
         }
     }
@@ -244,9 +254,9 @@ impl Scheduler for Hsrtf {
                 fill(plan, tracker, |plan, phase| {
                     let (task, why) = self.next(phase, tracker, plan)?;
                     touched.push(task.job);
-                    let held = plan.cluster().job(task.job).map_or(0, |job| plan.held(job, phase));
-                    let key = self.key(task.job, held + 1, phase);
-                    self.turn[phase].set(task.job, Some(key));
+                    let job = plan.cluster().job(task.job);
+                    let key = job.map(|job| self.key(job, plan.held(job, phase) + 1, phase));
+                    self.turn[phase].set(task.job, key);
                     Some((task, why))
                 });
                 for job in touched {

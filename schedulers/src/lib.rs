@@ -12,7 +12,13 @@ pub mod hsrtf;
 pub mod line;
 pub mod params;
 pub mod shares;
+pub mod stage;
 pub mod victims;
+
+/// The example in the guide is compiled and played.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/write-a-scheduler.md")]
+struct Guide;
 
 pub use params::{BadParameter, Parameter, Params, Section};
 
@@ -214,6 +220,18 @@ mod tests {
         );
         let told = refusal("fifo", &given("chronos.early", "now"));
         assert_eq!(told, "scheduler parameter chronos.early = \"now\" is not suspect or lost");
+    }
+
+    #[test]
+    fn the_readme_has_every_policy_and_parameter() {
+        let readme = include_str!("../README.md");
+        for description in describe(&Params::new()).unwrap() {
+            assert!(readme.contains(description.name), "{}", description.name);
+            for parameter in description.parameters {
+                let key = parameter.key.replace("s.default.", "s.NAME.");
+                assert!(readme.contains(&format!("`{key}`")), "{}.{key}", description.section);
+            }
+        }
     }
 
     #[test]

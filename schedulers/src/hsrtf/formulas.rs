@@ -33,12 +33,16 @@ pub fn reduce_seconds(bytes_per_reduce: f64, block_bytes: f64, map_seconds: f64,
 
 /// Eq. 3 and 4: slots in inverse proportion to remaining times, no more than can be used, and one at least.
 pub fn shares(total: f64, jobs: &[(f64, f64)]) -> Vec<f64> {
-    let claim = |(remaining, demand): &(f64, f64)| Claim {
-        weight: 1.0 / remaining.max(1e-3),
-        min: demand.min(1.0),
-        demand: *demand,
-    };
-    divide(total, &jobs.iter().map(claim).collect::<Vec<_>>())
+    let weighted = jobs.iter().map(|(remaining, demand)| (1.0 / remaining.max(1e-3), *demand));
+    by_weight(total, weighted.collect())
+}
+
+/// Slots by weight and demand. One at least, as long as there are as many slots as jobs that want any.
+fn by_weight(total: f64, jobs: Vec<(f64, f64)>) -> Vec<f64> {
+    let wanting = jobs.iter().filter(|(_, demand)| *demand > 0.0).count() as f64;
+    let least = if wanting <= total { 1.0 } else { 0.0 };
+    let claim = |(weight, demand): (f64, f64)| Claim { weight, min: demand.min(least), demand };
+    divide(total, &jobs.into_iter().map(claim).collect::<Vec<_>>())
 }
 
 /// Eq. 5: how much longer a job takes on its share than alone.
@@ -48,12 +52,8 @@ pub fn starvation(since_launch: f64, remaining_on_share: f64, alone: f64) -> f64
 
 /// Shares times starvation, made to add up again.
 pub fn relieve(total: f64, jobs: &[(f64, f64, f64)]) -> Vec<f64> {
-    let claim = |(share, starvation, demand): &(f64, f64, f64)| Claim {
-        weight: share * starvation,
-        min: demand.min(1.0),
-        demand: *demand,
-    };
-    divide(total, &jobs.iter().map(claim).collect::<Vec<_>>())
+    let weighted = jobs.iter().map(|(share, starvation, demand)| (share * starvation, *demand));
+    by_weight(total, weighted.collect())
 }
 
 #[cfg(test)]
@@ -90,6 +90,8 @@ mod tests {
         close(&shares(12.0, &[(10.0, 99.0), (20.0, 99.0), (20.0, 99.0)]), &[6.0, 3.0, 3.0]);
         // The first can use 2 only: the rest goes to the others.
         close(&shares(12.0, &[(10.0, 2.0), (20.0, 99.0), (20.0, 99.0)]), &[2.0, 5.0, 5.0]);
+        // More jobs than slots: in proportion again.
+        close(&shares(2.0, &[(10.0, 9.0), (20.0, 9.0), (20.0, 9.0)]), &[1.0, 0.5, 0.5]);
         // However long a job takes, it has one; and nothing if it wants nothing.
         close(&shares(12.0, &[(1.0, 99.0), (1000.0, 99.0), (5.0, 0.0)]), &[11.0, 1.0, 0.0]);
     }

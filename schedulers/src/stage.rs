@@ -1,0 +1,169 @@
+//! A large cluster under load, made of facts: what a policy is measured on.
+//!
+//! Every slot is held but one of each kind on every tracker; every job has maps and reduces that wait, with input on
+//! three hosts each. Who has a clock asks the policy ([`Stage::ask`]) and takes the time.
+
+use crate::{MakeError, Params, make};
+use mrcore::{
+    Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Time, Why,
+    event::{AttemptReport, AttemptStatus, Heartbeat},
+    fact::Entry,
+    ids::{Incarnation, JobId, RequestId, TaskId, TrackerId},
+    job::{JobSpec, Priority, Split},
+    plan::Decision,
+    scheduler::Cause,
+    task::Progress,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// How large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Trackers, of eight map and four reduce slots each, forty to a rack.
+    pub trackers: u32,
+    /// Running jobs.
+    pub jobs: u32,
+    /// Maps that wait, over all jobs.
+    pub waiting: u32,
+}
+
+/// The size that figures are wanted for.
+pub const LARGE: Size = Size { trackers: 1000, jobs: 200, waiting: 50_000 };
+
+const SLOTS: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
+const NOW: Time = Time(1_000_000_000);
+
+/// The cluster and its policy.
+#[derive(Debug)]
+pub struct Stage {
+    mind: JobTracker,
+    size: Size,
+    seq: u64,
+}
+
+impl Stage {
+    /// Sets it up.
+    pub fn new(spec: &str, params: &Params, size: Size) -> Result<Self, MakeError> {
+        let mut stage = Self { mind: JobTracker::new(Config::default(), make(spec, params)?), size, seq: 0 };
+        for tracker in 0..size.trackers {
+            stage.take(Fact::TrackerJoined {
+                tracker: TrackerId(tracker),
+                name: format!("t{tracker}"),
+                incarnation: Incarnation(1),
+                host: format!("h{tracker}"),
+                rack: format!("r{}", tracker / 40),
+                shuffle_addr: "s".into(),
+                logs_addr: "l".into(),
+                slots: SLOTS,
+            });
+        }
+        for job in 1..=size.jobs {
+            let fact = Fact::JobSubmitted {
+                job: JobId(job),
+                request: RequestId(u128::from(job)),
+                spec: stage.job(job),
+            };
+            stage.take(fact);
+        }
+        for phase in Phase::BOTH {
+            stage.fill(phase);
+        }
+        // Policies that think when time passes have thought.
+        let mut out = Vec::new();
+        stage.mind.handle(NOW, Event::Tick, &mut out);
+        Ok(stage)
+    }
+
+    fn take(&mut self, fact: Fact) {
+        self.mind.replay(&Entry { at: NOW, fact }).expect("made to fit");
+    }
+
+    /// Slots of a kind that are held.
+    fn held(&self, phase: Phase) -> u32 {
+        self.size.trackers * (SLOTS[phase] - 1)
+    }
+
+    fn job(&self, number: u32) -> Arc<JobSpec> {
+        let maps = (self.size.waiting + self.held(Phase::Map)) / self.size.jobs + 1;
+        let reduces = self.held(Phase::Reduce) / self.size.jobs + 20;
+        let host = |map: u32, copy: u32| {
+            let seed = u64::from(number) << 40 | u64::from(map) << 8 | u64::from(copy);
+            let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            format!("h{}", (mixed >> 33) % u64::from(self.size.trackers))
+        };
+        let split = |map: u32| Split {
+            source: "/in".into(),
+            start: 0,
+            end: 128 << 20,
+            divisible: true,
+            hosts: (0..3).map(|copy| host(map, copy)).collect(),
+        };
+        Arc::new(JobSpec {
+            name: format!("job {number}"),
+            user: format!("u{}", number % 20),
+            queue: "default".into(),
+            priority: Priority::Normal,
+            program: format!("p{}", number % 10),
+            splits: (0..maps).map(split).collect(),
+            reduces,
+            output: String::new(),
+            slow_start: 0.0,
+            speculation: true,
+            attempts_max: 4,
+            conf: BTreeMap::new(),
+        })
+    }
+
+    /// Every slot but one on each tracker is held, by all jobs in turn.
+    fn fill(&mut self, phase: Phase) {
+        for slot in 0..self.held(phase) {
+            let task = TaskId { job: JobId(slot % self.size.jobs + 1), phase, index: slot / self.size.jobs };
+            let tracker = TrackerId(slot % self.size.trackers);
+            let why = Why::default();
+            let (attempt, speculative) = (task.attempt(0), false);
+            self.take(Fact::AttemptLaunched { attempt, tracker, speculative, from: None, why });
+        }
+    }
+
+    /// What the policy does with a tracker's two free slots. Nothing is carried out.
+    pub fn ask(&mut self, tracker: u32) -> Vec<Decision> {
+        self.mind.consult(NOW, Cause::Offer(TrackerId(tracker % self.size.trackers)))
+    }
+
+    /// A whole heartbeat of a tracker that says how far its attempts are; if it is offered anything, it is carried out.
+    pub fn heartbeat(&mut self, tracker: u32, out: &mut Vec<Effect>) {
+        let tracker = TrackerId(tracker % self.size.trackers);
+        self.seq += 1;
+        let at = self.mind.cluster().tracker(tracker).expect("it has joined");
+        let running = at.running.map.iter().chain(&at.running.reduce);
+        let progress = Progress { done: 0.5, ..Progress::default() };
+        let attempts = running
+            .map(|attempt| AttemptReport { attempt: *attempt, status: AttemptStatus::Running(progress) })
+            .collect();
+        let (incarnation, seq, acked) = (Incarnation(1), self.seq, u64::MAX);
+        let heartbeat = Heartbeat { tracker, incarnation, seq, acked, attempts, fetch_failures: Vec::new() };
+        self.mind.handle(NOW, Event::Heartbeat(heartbeat), out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_has_something_for_a_tracker() {
+        let size = Size { trackers: 20, jobs: 5, waiting: 200 };
+        let params = Params::from(
+            [("fair.node_wait", "0s"), ("fair.rack_wait", "0s"), ("hsrtf.colocate_wait", "0s")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        for spec in crate::specs() {
+            let mut stage = Stage::new(&spec, &params, size).unwrap();
+            assert_eq!(stage.ask(7).len(), 2, "{spec}: one map and one reduce");
+            assert_eq!(stage.ask(7), stage.ask(7), "{spec}: asking changes nothing");
+            let mut out = Vec::new();
+            stage.heartbeat(7, &mut out);
+            assert!(stage.ask(7).is_empty(), "{spec}: the slots are taken");
+        }
+    }
+}

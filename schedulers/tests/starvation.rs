@@ -1,0 +1,215 @@
+//! How long a job can be kept waiting by a flood of others, for every policy: the bound is stated here and in README.md.
+//!
+//! Two trackers of two map slots each. Somebody submits a job of eight maps every four seconds, each map takes three:
+//! half as much again as the cluster can do, for ever. After a minute of this, another user submits one job of one map. Or the
+//! flood is of two maps every second, and the one job is of forty.
+
+use fermata_schedulers::{Params, make, specs};
+use mrcore::{
+    Config, Effect, Event, Fact, JobTracker, PerPhase, Span, Time,
+    event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    job::{JobSpec, Priority, Split},
+    task::{AttemptResult, Progress},
+};
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
+
+/// Seconds from submission to the first map's launch for a small job in a flood of larger ones, and for a large one in a
+/// flood of smaller ones (nothing for one that may wait for ever), by the policy around which nothing or a wrapper is.
+const BOUNDS: &[(&str, u64, Option<u64>)] = &[
+    // Behind all that came earlier: after a minute of one and a half times what can be done, half a minute's worth.
+    ("fifo", 60, Some(60)),
+    ("capacity", 60, Some(60)),
+    // The next slot that comes free: its user holds nothing.
+    ("fair", 6, Some(6)),
+    // Shortest first: a small job does not wait, and a large one for as long as smaller ones come. The paper's price.
+    ("hsrtf-pu", 6, None),
+    ("hsrtf-pup", 6, None),
+    // One slot for each before more for any. A job without lets shorter ones go first that come within ten times its own
+    // remaining time, here some 350 s as it is estimated; the flood that came by then takes half as long again.
+    ("hsrtf-pr", 6, Some(600)),
+    ("hsrtf-prp", 6, Some(600)),
+];
+/// For a policy of which nothing is said.
+const BOUND: (u64, Option<u64>) = (60, Some(60));
+
+struct Flood {
+    mind: JobTracker,
+    now: Time,
+    requests: u128,
+    /// What each tracker runs, and since when.
+    running: [BTreeMap<AttemptId, Time>; 2],
+    seq: [(u64, u64); 2],
+    launched: BTreeMap<JobId, Time>,
+}
+
+impl Flood {
+    fn new(spec: &str) -> Self {
+        let mind = JobTracker::new(Config::default(), make(spec, &Params::new()).unwrap());
+        let mut flood = Self {
+            mind,
+            now: Time(1_000_000),
+            requests: 0,
+            running: [BTreeMap::new(), BTreeMap::new()],
+            seq: [(0, 0); 2],
+            launched: BTreeMap::new(),
+        };
+        flood.send(Event::Start);
+        for at in 0..2 {
+            flood.requests += 1;
+            let tracker = Registration {
+                name: format!("t{at}"),
+                incarnation: Incarnation(1),
+                host: format!("h{at}"),
+                rack: "r".into(),
+                shuffle_addr: "s".into(),
+                logs_addr: "l".into(),
+                slots: PerPhase { map: 2, reduce: 1 },
+                attempts: Vec::new(),
+                outputs: Vec::new(),
+                checkpoints: Vec::new(),
+                jobs: Vec::new(),
+            };
+            flood.send(Event::Registration { request: RequestId(flood.requests), tracker });
+        }
+        flood
+    }
+
+    fn send(&mut self, event: Event) {
+        let mut effects = Vec::new();
+        self.mind.handle(self.now, event, &mut effects);
+        let mut commits = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Append(entry) => {
+                    if let Fact::AttemptLaunched { attempt, .. } = entry.fact {
+                        self.launched.entry(attempt.job()).or_insert(self.now);
+                    }
+                }
+                Effect::Tell { tracker, orders, .. } => self.obey(tracker, orders),
+                Effect::CommitJob { job } => commits.push(job),
+                Effect::Compute { number, problem } => {
+                    self.send(Event::Computed { number, answer: problem.solve() });
+                }
+                _ => {}
+            }
+        }
+        for job in commits {
+            self.send(Event::CommitResult { job, result: Ok(()) });
+        }
+    }
+
+    fn obey(&mut self, tracker: TrackerId, orders: Vec<(u64, Order)>) {
+        let at = tracker.0 as usize;
+        for (number, order) in
+            orders.into_iter().filter(|(number, _)| *number > self.seq[at].1).collect::<Vec<_>>()
+        {
+            self.seq[at].1 = number;
+            match order {
+                Order::Launch(attempt) => {
+                    self.running[at].insert(attempt, self.now);
+                }
+                // Whatever is asked for, it is done at once: as if it had been killed.
+                Order::Recall { attempt, .. } => {
+                    self.running[at].insert(attempt, Time(0));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn submit(&mut self, user: &str, maps: usize) {
+        self.requests += 1;
+        let split = |at: usize| Split {
+            source: "/in".into(),
+            start: 0,
+            end: 100,
+            divisible: true,
+            hosts: vec![format!("h{}", at % 2)],
+        };
+        let spec = JobSpec {
+            name: user.into(),
+            user: user.into(),
+            queue: "default".into(),
+            priority: Priority::Normal,
+            program: "p".into(),
+            splits: (0..maps).map(split).collect(),
+            reduces: 0,
+            output: String::new(),
+            slow_start: 0.0,
+            speculation: false,
+            attempts_max: 4,
+            conf: BTreeMap::new(),
+        };
+        self.send(Event::Submission { request: RequestId(self.requests), spec: Arc::new(spec) });
+    }
+
+    /// A second passes: both trackers speak, and maps that have run for three seconds are done.
+    fn second(&mut self) {
+        self.now = self.now + Span::secs(1);
+        self.send(Event::Tick);
+        for at in 0..2 {
+            let mut attempts = Vec::new();
+            for (attempt, since) in std::mem::take(&mut self.running[at]) {
+                let ran = self.now.since(since);
+                let status = if since == Time(0) {
+                    AttemptStatus::Killed("as told".into())
+                } else if ran >= Span::secs(3) {
+                    AttemptStatus::Succeeded(AttemptResult { bytes_out: 100, ..AttemptResult::default() })
+                } else {
+                    self.running[at].insert(attempt, since);
+                    let done = ran.as_secs_f64() as f32 / 3.0;
+                    AttemptStatus::Running(Progress { done, ..Progress::default() })
+                };
+                attempts.push(AttemptReport { attempt, status });
+            }
+            self.seq[at].0 += 1;
+            let (seq, acked) = self.seq[at];
+            let tracker = TrackerId(at as u32);
+            let (incarnation, fetch_failures) = (Incarnation(1), Vec::new());
+            self.send(Event::Heartbeat(Heartbeat {
+                tracker,
+                incarnation,
+                seq,
+                acked,
+                attempts,
+                fetch_failures,
+            }));
+        }
+    }
+}
+
+/// How long a job waits for its first slot in a flood of jobs of so many maps every so many seconds.
+fn wait(spec: &str, flood_maps: usize, every: u32, maps: usize) -> Option<f64> {
+    let mut flood = Flood::new(spec);
+    let mut one = None;
+    for second in 0..700 {
+        if second % every == 0 {
+            flood.submit("flood", flood_maps);
+        }
+        if second == 60 {
+            flood.submit("one", maps);
+            one = Some((flood.mind.cluster().newest_job(), flood.now));
+        }
+        flood.second();
+    }
+    let (job, submitted) = one?;
+    flood.launched.get(&job).map(|at| at.since(submitted).as_secs_f64())
+}
+
+#[test]
+fn nobody_waits_longer_than_stated() {
+    let mut wrong = String::new();
+    for spec in specs() {
+        let inner = spec.trim_start_matches("chronos(").trim_end_matches(')');
+        let stated = BOUNDS.iter().find(|(name, ..)| *name == inner);
+        let (small, large) = stated.map_or(BOUND, |(_, small, large)| (*small, *large));
+        let waited = (wait(&spec, 8, 4, 1), wait(&spec, 2, 1, 40));
+        println!("{spec}: a small job waits {:?} s, a large one {:?} s", waited.0, waited.1);
+        let within = |waited: Option<f64>, bound: u64| waited.is_some_and(|waited| waited <= bound as f64);
+        if !within(waited.0, small) || large.is_some_and(|large| !within(waited.1, large)) {
+            let _ = writeln!(wrong, "{spec}: waited {waited:?} s, stated are {small} and {large:?}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
