@@ -109,6 +109,8 @@ pub struct Experiment<'a> {
     pub variants: Vec<Variant>,
     /// From 1 on.
     pub seeds: u64,
+    /// Jobs that have not ended by then are left; none to wait for ever.
+    pub limit: Option<Span>,
     /// Whether to find how long a job of each group takes alone, for slowdowns.
     pub alone: bool,
 }
@@ -170,7 +172,7 @@ impl Experiment<'_> {
         }
         let world = World::new(setup, (self.workload)(seed))?.with_users(self.users.clone());
         let broken = |broken| ExperimentError::Broken { variant: variant.label.clone(), seed, broken };
-        world.run(None).map_err(broken)
+        world.run(self.limit).map_err(broken)
     }
 
     /// How long the first job of each group takes when it has the cluster for itself, and nothing goes wrong.
@@ -321,6 +323,7 @@ mod tests {
             users: Vec::new(),
             variants: vec![Variant::plain("fifo"), Variant::plain("fifo")],
             seeds: 2,
+            limit: None,
             alone: true,
         };
         let comparison = experiment.run().expect("it runs");

@@ -12,6 +12,7 @@ use crate::{
     workload::Outline,
 };
 use mrcore::{PerPhase, Span, job::Priority};
+use schedulers::Params;
 
 /// Within this time every healed world must have come to rest.
 const REST: Span = Span::secs(40_000);
@@ -55,12 +56,16 @@ pub fn life(seed: u64) -> (Setup, Workload) {
     let mut dice = Dice::of(seed, "fuzz");
     let policies = schedulers::specs();
     let scheduler = policies[dice.index(policies.len())].clone();
+    let kills = dice.one_in(4);
     let nodes = 2 + dice.below(4) as u32;
     let mut setup = Setup::even(nodes, PerPhase { map: 1, reduce: 1 }, &scheduler);
     for machine in &mut setup.machines {
         machine.slots = PerPhase { map: 1 + dice.below(3) as u32, reduce: 1 + dice.below(2) as u32 };
         machine.speed = [0.3, 1.0, 1.0, 2.0][dice.index(4)];
         machine.rack = dice.below(2) as u32;
+    }
+    if kills {
+        setup.params = killing();
     }
     setup.seed = seed;
     setup.checked = true;
@@ -74,6 +79,13 @@ pub fn life(seed: u64) -> (Setup, Workload) {
     let count = dice.below(6);
     setup.faults = (0..count).map(|_| fault(nodes, &mut dice)).collect();
     (setup, jobs(&mut dice))
+}
+
+/// Every policy that takes slots back does so by killing.
+fn killing() -> Params {
+    let described = schedulers::describe(&Params::new()).unwrap_or_default();
+    let can = described.into_iter().filter(|policy| policy.parameters.iter().any(|one| one.key == "preempt"));
+    can.map(|policy| (format!("{}.preempt", policy.section), "kill".to_owned())).collect()
 }
 
 fn fault(nodes: u32, dice: &mut Dice) -> Fault {

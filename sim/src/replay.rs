@@ -77,6 +77,7 @@ fn experiment(
         users: Vec::new(),
         variants,
         seeds: 1,
+        limit: None,
         alone: false,
     };
     experiment.run()

@@ -141,6 +141,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         users: case.users,
         variants,
         seeds: args.seeds,
+        limit: None,
         alone: case.groups_alike,
     };
     let comparison = experiment.run()?;

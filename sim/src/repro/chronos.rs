@@ -77,6 +77,7 @@ fn compare(
         users: Vec::new(),
         variants,
         seeds,
+        limit: None,
         alone: false,
     };
     let comparison = experiment.run()?;

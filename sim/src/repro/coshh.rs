@@ -13,33 +13,26 @@ const GAP_S: f64 = 60.0;
 
 /// The policies, told what the users were promised.
 fn variants(out: &mut Reproduction, classes: &[Class], alike: bool) -> Vec<Variant> {
-    let mut fair: Vec<(String, String)> = Vec::new();
-    let mut coshh: Vec<(String, String)> = Vec::new();
+    let mut promised: Vec<(String, String)> = Vec::new();
     for (user, promise) in coshh::promises(classes, alike) {
         // 31 of the 54 slots are for maps.
         let (maps, reduces) = (promise.min_share * 31.0 / 54.0, promise.min_share * 23.0 / 54.0);
-        fair.push((format!("pools.{user}.weight"), promise.weight.to_string()));
-        fair.push((format!("pools.{user}.min_maps"), format!("{maps:.0}")));
-        fair.push((format!("pools.{user}.min_reduces"), format!("{reduces:.0}")));
-        coshh.push((format!("users.{user}.weight"), promise.weight.to_string()));
-        coshh.push((format!("users.{user}.min_share"), promise.min_share.to_string()));
+        promised.push((format!("{user}.weight"), promise.weight.to_string()));
+        promised.push((format!("{user}.min_maps"), format!("{maps:.0}")));
+        promised.push((format!("{user}.min_reduces"), format!("{reduces:.0}")));
     }
-    let borrow = |pairs: &[(String, String)]| -> Vec<(String, String)> { pairs.to_vec() };
-    let tuned = |label: &str, scheduler: &str, pairs: Vec<(String, String)>| {
-        let pairs: Vec<(&str, &str)> =
-            pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        Variant::tuned(label, scheduler, &pairs)
+    let tuned = |label: &str, section: &str, below: &str, more: &[(&str, &str)]| {
+        let below = |(key, value): &(String, String)| (format!("{section}.{below}.{key}"), value.clone());
+        let promised: Vec<(String, String)> = promised.iter().map(below).collect();
+        let pairs = promised.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        Variant::tuned(label, section, &pairs.chain(more.iter().copied()).collect::<Vec<_>>())
     };
-    let mut never = borrow(&fair);
-    never.push(("min_share_timeout".into(), "never".into()));
-    never.push(("fair_share_timeout".into(), "never".into()));
-    let mut literal = borrow(&coshh);
-    literal.push(("literal".into(), "true".into()));
+    let never = [("min_share_timeout", "never"), ("fair_share_timeout", "never")];
     out.available(vec![
         Variant::plain("fifo"),
-        tuned("fair", "fair", never),
-        tuned("coshh", "coshh", coshh),
-        tuned("coshh, literal", "coshh", literal),
+        tuned("fair", "fair", "pools", &never),
+        tuned("coshh", "coshh", "users", &[]),
+        tuned("coshh, literal", "coshh", "users", &[("literal", "true")]),
     ])
 }
 
@@ -56,6 +49,7 @@ fn compare(
         users: coshh::promises(classes, alike),
         variants: variants(out, classes, alike),
         seeds,
+        limit: None,
         alone: false,
     };
     let comparison = experiment.run()?;
@@ -121,6 +115,7 @@ fn scaling(
                 users: Vec::new(),
                 variants: variants.clone(),
                 seeds: seeds.min(3),
+                limit: None,
                 alone: false,
             };
             let comparison = experiment.run()?;

@@ -41,6 +41,7 @@ fn heavy(
         users: Vec::new(),
         variants,
         seeds: seeds.min(3),
+        limit: None,
         alone: true,
     };
     let comparison = experiment.run()?;
@@ -95,6 +96,7 @@ fn mix(
         users: Vec::new(),
         variants,
         seeds,
+        limit: None,
         alone: false,
     };
     experiment.run()
@@ -119,6 +121,27 @@ fn pause_or_kill(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Res
         }
     }
     out.part("Pausing against killing (figure 7)", table, String::new());
+    Ok(())
+}
+
+/// The best number of skips before a paused reduce is moved.
+fn delay(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
+    let mut table = Table::new(&["D", "mean makespan, s", "moved"]);
+    let counts = ["0", "20", "60", "100", "140", "100000"];
+    let variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)]));
+    let comparison = mix(out, profiles, seeds, 100, variants.to_vec())?;
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        let moved = comparison.figure(at, |outcome| {
+            outcome.metrics.jobs().map(|(_, job)| f64::from(job.taken.migrations)).sum()
+        });
+        table.row(vec![variant.label.clone(), show(comparison.mean_over(at, None, makespan_s)), show(moved)]);
+    }
+    out.claim(
+        "D = 60 against no migration",
+        Number::Change(-0.096),
+        change(&comparison, None, "60", "100000"),
+    );
+    out.part("Skips before a paused reduce is moved (figure 6)", table, String::new());
     Ok(())
 }
 
@@ -176,6 +199,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
         better.map(|(_, mean)| -mean),
     );
     pause_or_kill(&mut out, profiles, seeds)?;
+    delay(&mut out, profiles, seeds)?;
     scale(&mut out, profiles, seeds)?;
     Ok(out)
 }

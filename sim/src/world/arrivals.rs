@@ -47,7 +47,7 @@ impl World {
         } else {
             spread_hosts(&job.hosts, copies, self.nodes.len())
         };
-        let spec = Arc::new(self.spec(job, &replicas, copies));
+        let spec = Arc::new(self.spec(plan, &replicas, copies));
         self.known.insert(id, Known { plan, replicas, copies, log: MapLog::default() });
         let request = self.request();
         self.tell(Event::Submission { request, spec });
@@ -87,18 +87,19 @@ impl World {
         replicas
     }
 
-    fn spec(&self, job: &JobPlan, replicas: &[u32], copies: usize) -> JobSpec {
+    fn spec(&self, plan: usize, replicas: &[u32], copies: usize) -> JobSpec {
+        let job = &self.workload.jobs[plan];
         let splits = job.maps.iter().zip(replicas.chunks(copies.max(1))).map(|(map, at)| {
             let mut hosts: Vec<String> = at.iter().map(|at| self.nodes[*at as usize].name.clone()).collect();
             hosts.dedup();
-            Split { source: String::new(), start: 0, end: map.bytes.max(1), divisible: true, hosts }
+            Split { source: format!("/{plan}"), start: 0, end: map.bytes.max(1), divisible: true, hosts }
         });
         JobSpec {
             name: job.name.clone(),
             user: job.user.clone(),
             queue: job.queue.clone(),
             priority: job.priority,
-            program: "sim".into(),
+            program: format!("builtin:{}", job.group),
             splits: splits.collect(),
             reduces: job.reduces.len() as u32,
             output: String::new(),
