@@ -197,17 +197,18 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         return Err(CatalogError::Unknown { name: request.workload.clone() });
     }
     let name = request.workload.strip_suffix(".gz").unwrap_or(&request.workload);
+    let kind = Path::new(name).extension().unwrap_or_default().to_string_lossy();
     let nodes = request.nodes;
-    let (setup, workload) = if name.ends_with(".tsv") {
+    let (setup, workload) = if kind == "tsv" {
         let nodes = nodes.unwrap_or(600);
         let setup = even(nodes, 4, 2);
         let bytes = request.scale.unwrap_or(f64::from(nodes) / 600.0);
         let scaling = swim::Scaling { bytes, block: 128 << 20, reduces_max: setup.slots().reduce };
         (setup, swim::read(path, scaling)?)
-    } else if name.ends_with(".json") {
+    } else if kind == "json" {
         let (workload, hosts) = rumen::read(path)?;
         (even(nodes.unwrap_or((hosts as u32).clamp(4, 600)), 4, 2), workload)
-    } else if name.ends_with(".jsonl") || path.is_dir() {
+    } else if kind == "jsonl" || path.is_dir() {
         let history = history::read(path)?;
         let setup = Setup::even(history.trackers.len().max(1) as u32, history.slots, "fifo");
         (setup, history.workload)

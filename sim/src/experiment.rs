@@ -184,7 +184,7 @@ impl Experiment<'_> {
             let mut setup = self.setup.clone();
             setup.faults.clear();
             setup.seed = seed;
-            setup.scheduler = "fifo".to_owned();
+            "fifo".clone_into(&mut setup.scheduler);
             setup.params = Params::new();
             let world = World::new(setup, workload.alone(index))?;
             let broken = |broken| ExperimentError::Broken { variant: "alone".into(), seed, broken };

@@ -91,8 +91,8 @@ fn killing() -> Params {
 fn fault(nodes: u32, dice: &mut Dice) -> Fault {
     let node = dice.below(u64::from(nodes)) as u32;
     let what = match dice.below(12) {
-        0..2 => Harm::Tracker { node },
-        2..4 => Harm::Node { node },
+        0..=1 => Harm::Tracker { node },
+        2..=3 => Harm::Node { node },
         4 => Harm::Rack { rack: dice.below(2) as u32 },
         5 => Harm::Slow { node, factor: dice.between(2.0, 10.0) },
         6 => Harm::Partition { node },
@@ -105,7 +105,7 @@ fn fault(nodes: u32, dice: &mut Dice) -> Fault {
 }
 
 fn jobs(dice: &mut Dice) -> Workload {
-    let jobs = (0..1 + dice.below(4)).map(|number| {
+    let jobs = (0..=dice.below(4)).map(|number| {
         let profile = Profile {
             map_mbps: dice.between(5.0, 50.0),
             map_out: [0.0, 0.1, 1.0, 2.0][dice.index(4)],
@@ -196,7 +196,9 @@ impl Seen {
             (&mut self.faults, other.faults),
             (&mut self.restarts, other.restarts),
         ];
-        pairs.into_iter().for_each(|(sum, more)| *sum += more);
+        for (sum, more) in pairs {
+            *sum += more;
+        }
         self.hash = crate::chance::mix(self.hash ^ other.hash);
         self
     }

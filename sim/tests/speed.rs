@@ -1,5 +1,5 @@
 //! How fast the world turns. `cargo test --release -p fermata-sim --test speed -- --ignored --nocapture --test-threads 1`
-//! prints events a second and the peak of memory; FERMATA_TRACES names the folder of traces.
+//! prints events a second and the peak of memory; `FERMATA_TRACES` names the folder of traces.
 
 use fermata_sim::{
     Setup, Workload, World,

@@ -1,4 +1,4 @@
-//! Real traces, where they are at hand: set FERMATA_TRACES to the folder that holds `swim/` and `rumen/`.
+//! Real traces, where they are at hand: set `FERMATA_TRACES` to the folder that holds `swim/` and `rumen/`.
 
 use fermata_sim::{
     Setup, World,

@@ -1,7 +1,7 @@
 //! Who holds how many slots against what they were promised: dissatisfaction and fairness, over time.
 //!
 //! COSHH (Rasooli and Down), section 5.1. Dissatisfaction(t) is the sum over users with work of
-//! (min_share - slots)/min_share * weight where that is above 0; Fairness(t) the sum over users of how far what they
+//! `(min_share - slots) / min_share * weight` where that is above 0; Fairness(t) the sum over users of how far what they
 //! have beyond their minimum share is from the mean of users of their weight. Both are lower for better.
 //! Differs from the paper: it gives one number for a run and does not say of which moment; ours is the mean over the
 //! time in which anybody has work. A user without work is in neither sum: he lacks nothing.

@@ -87,7 +87,9 @@ fn a_job_that_is_split_paused_and_moved() {
         (51, Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Succeeded }),
     ];
     let mut metrics = Metrics::default();
-    life.iter().for_each(|(at, fact)| metrics.observe(Time(at * 1_000_000), fact));
+    for (at, fact) in &life {
+        metrics.observe(Time(at * 1_000_000), fact);
+    }
     let job = metrics.job(JobId(1)).expect("it is known");
     assert_eq!(job.group, "large");
     assert_eq!(job.makespan(), Some(Span::secs(41)));
@@ -121,7 +123,9 @@ fn work_of_a_lost_tracker() {
         (25, launched(attempt(Phase::Map, 1, 1), 0, None)),
     ];
     let mut metrics = Metrics::default();
-    life.iter().for_each(|(at, fact)| metrics.observe(Time(at * 1_000_000), fact));
+    for (at, fact) in &life {
+        metrics.observe(Time(at * 1_000_000), fact);
+    }
     let expected = Recovery { tasks: 2, maps: 2, local: 1, waited: Span::secs(7), longest: Span::secs(5) };
     assert_eq!(metrics.recovery, expected);
     let job = metrics.job(JobId(1)).expect("it is known");

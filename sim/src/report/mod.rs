@@ -32,11 +32,17 @@ impl Table {
 
     /// As HTML.
     pub fn html(&self) -> String {
-        let cells = |cells: &[String], tag: &str| -> String {
-            cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect()
-        };
-        let rows: String = self.rows.iter().map(|row| format!("<tr>{}</tr>", cells(row, "td"))).collect();
-        format!("<table><tr>{}</tr>{rows}</table>", cells(&self.head, "th"))
+        let mut out = String::from("<table>");
+        for (at, row) in std::iter::once(&self.head).chain(&self.rows).enumerate() {
+            let tag = if at == 0 { "th" } else { "td" };
+            out.push_str("<tr>");
+            for cell in row {
+                let _ = write!(out, "<{tag}>{}</{tag}>", escape(cell));
+            }
+            out.push_str("</tr>");
+        }
+        out.push_str("</table>");
+        out
     }
 
     /// As Markdown.

@@ -80,7 +80,7 @@ fn fairness(comparison: &Comparison) -> Option<(f64, f64)> {
     Some((mrcore::metrics::stats::greatest(&less), mrcore::metrics::stats::mean(&less)))
 }
 
-/// A workload like GridMix's under several policies: their mean makespans.
+/// A workload like `GridMix`'s under several policies: their mean makespans.
 fn mix(
     out: &mut Reproduction,
     profiles: &Profiles,

@@ -160,9 +160,9 @@ impl Class {
 
 /// What each user was promised; nothing, and the same for all, if they are `alike`.
 pub fn promises(classes: &[Class], alike: bool) -> Vec<(String, Promise)> {
-    let promise = |class: &Class| match alike {
-        true => Promise { min_share: 0.0, weight: 1.0 },
-        false => Promise { min_share: f64::from(class.min_share), weight: f64::from(class.priority) },
+    let promise = |class: &Class| {
+        let (min_share, weight) = if alike { (0, 1) } else { (class.min_share, class.priority) };
+        Promise { min_share: f64::from(min_share), weight: f64::from(weight) }
     };
     classes.iter().enumerate().map(|(at, class)| (format!("U{}", at + 1), promise(class))).collect()
 }

@@ -87,7 +87,7 @@ struct Job {
     roots: Vec<u32>,
     work_s: Vec<f64>,
     reduce_s: Vec<f64>,
-    maps_left: i64,
+    maps_left: usize,
     maps_done: Option<Time>,
     bytes_out: f64,
     ended: Option<Time>,
@@ -209,7 +209,7 @@ impl Job {
             roots: (0..maps as u32).collect(),
             work_s: vec![0.0; maps],
             reduce_s: vec![0.0; reduces],
-            maps_left: maps as i64,
+            maps_left: maps,
             maps_done: (maps == 0).then_some(last),
             bytes_out: 0.0,
             ended: None,
@@ -277,7 +277,7 @@ impl Job {
                 if split {
                     self.roots.push(root);
                 } else {
-                    self.maps_left -= 1;
+                    self.maps_left = self.maps_left.saturating_sub(1);
                 }
                 if self.maps_left == 0 {
                     self.maps_done = Some(at);

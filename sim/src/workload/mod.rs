@@ -149,6 +149,7 @@ impl Workload {
     }
 
     /// One of its jobs, alone and at once: what slowdown is measured against.
+    #[must_use]
     pub fn alone(&self, index: usize) -> Self {
         let mut job = self.jobs[index].clone();
         job.at = Span(0);

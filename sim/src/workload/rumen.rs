@@ -70,9 +70,12 @@ pub fn read(path: &Path) -> Result<(Workload, usize), TraceError> {
     let stream = serde_json::Deserializer::from_reader(counted).into_iter::<Job>();
     let (mut jobs, mut hosts) = (Vec::new(), Hosts::new());
     for job in stream {
-        let job = job.map_err(|error| match error.is_io() {
-            true => source.unreadable(error.into()),
-            false => source.bad(error.line() as u64, error.to_string()),
+        let job = job.map_err(|error| {
+            if error.is_io() {
+                source.unreadable(error.into())
+            } else {
+                source.bad(error.line() as u64, error.to_string())
+            }
         })?;
         jobs.push(plan(&job, &mut hosts).map_err(|what| source.bad_here(format!("{}: {what}", job.id)))?);
     }
@@ -97,7 +100,7 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
         task.check()?;
     }
     let usual = |tasks: &[Task]| {
-        let known: Vec<f64> = tasks.iter().filter_map(|task| task.work_s()).collect();
+        let known: Vec<f64> = tasks.iter().filter_map(Task::work_s).collect();
         if known.is_empty() { 10.0 } else { quantile(&known, 0.5) }
     };
     let usual_s = (usual(maps), usual(reduces));

@@ -1,4 +1,4 @@
-//! Made-up workloads: Poisson and bursty arrivals of jobs whose sizes have a heavy tail, and mixes like GridMix's.
+//! Made-up workloads: Poisson and bursty arrivals of jobs whose sizes have a heavy tail, and mixes like `GridMix`'s.
 
 use super::{Outline, Workload};
 use crate::{chance::Dice, profile::Profiles};
@@ -12,7 +12,7 @@ pub enum Arrivals {
     Bursty,
 }
 
-/// A kind of GridMix job: name, program, and how often it is small, medium or large.
+/// A kind of `GridMix` job: name, program, and how often it is small, medium or large.
 const GRIDMIX: [(&str, &str, [u32; 3]); 6] = [
     ("stream-sort", "fcs-terasort", [10, 4, 1]),
     ("java-sort", "fcs-terasort", [8, 4, 1]),
@@ -32,7 +32,7 @@ fn next_arrival(arrivals: Arrivals, number: u32, gap_s: f64, dice: &mut Dice) ->
     }
 }
 
-/// So many jobs like GridMix's, with this mean gap between them.
+/// So many jobs like `GridMix`'s, with this mean gap between them.
 pub fn gridmix(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, seed: u64) -> Workload {
     let mut dice = Dice::of(seed, "gridmix");
     let all: u32 = GRIDMIX.iter().flat_map(|(_, _, often)| often).sum();

@@ -37,8 +37,9 @@ pub(super) struct Counted {
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
-        let ends = buffer[..read].iter().filter(|byte| **byte == b'\n').count() as u64;
-        self.line.set(self.line.get() + ends);
+        for byte in &buffer[..read] {
+            self.line.set(self.line.get() + u64::from(*byte == b'\n'));
+        }
         Ok(read)
     }
 }

@@ -129,12 +129,11 @@ impl World {
                 self.net.remove(flow);
             }
             let Some(run) = self.nodes[at].run(key) else { continue };
-            match (source, &mut run.work) {
-                (Some(source), Work::Map(map)) => map.source = (source != at as u32).then_some(source),
-                _ => {
-                    run.since = now + Span::secs(3);
-                    run.work = Work::Doomed("no copy of its input can be read any more");
-                }
+            if let (Some(source), Work::Map(map)) = (source, &mut run.work) {
+                map.source = (source != at as u32).then_some(source);
+            } else {
+                run.since = now + Span::secs(3);
+                run.work = Work::Doomed("no copy of its input can be read any more");
             }
             self.read(at, key);
         }
