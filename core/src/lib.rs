@@ -15,6 +15,7 @@ pub mod ids;
 pub mod invariants;
 pub mod job;
 mod jobtracker;
+pub mod metrics;
 pub mod phase;
 pub mod plan;
 mod reserve;

@@ -85,6 +85,9 @@ enum Command {
     /// Measure, each figure beside its limit
     #[command(subcommand, arg_required_else_help = true)]
     Bench(bench::BenchCommand),
+    Sim(command::sim::Args),
+    Replay(command::sim_replay::Args),
+    Repro(command::sim_repro::Args),
 }
 
 fn main() -> ExitCode {
@@ -123,6 +126,9 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
         Command::Chaos(command) => command::chaos::run(command).await,
         Command::Bench(command) => bench::run(command).await,
+        Command::Sim(args) => command::sim::run(&args),
+        Command::Replay(args) => command::sim_replay::run(&args),
+        Command::Repro(args) => command::sim_repro::run(&args),
     }
 }
 
@@ -248,6 +254,10 @@ mod tests {
             "bench plain wordcount in out",
             "fs ls / --namenode localhost:9400",
             "demo",
+            "sim --workload hsrtf --nodes 58 --scheduler fifo,chronos(fifo) --seeds 3 --report r.html",
+            "sim fuzz --seed 7",
+            "repro fcs --scale paper --seeds 2",
+            "replay history --scheduler fcs --nodes +4 --fail node3@120",
         ];
         for case in cases {
             let words = std::iter::once("mrctl").chain(case.split(' '));

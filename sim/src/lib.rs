@@ -1,3 +1,23 @@
 //! The same core and schedulers in a simulated world.
 //!
-//! Empty until the simulator fills it.
+//! A [`World`] is made of a [`Setup`] (machines, network, costs, faults, policy, seed) and a [`Workload`] (jobs and
+//! when they come); it runs to an [`Outcome`] (figures and a hash of all facts). Pure but for the files it reads and
+//! writes. Read [`world`] first.
+
+pub mod catalog;
+pub mod chance;
+pub mod experiment;
+pub mod fault;
+pub mod fuzz;
+pub mod profile;
+pub mod replay;
+pub mod report;
+pub mod repro;
+pub mod setup;
+pub mod workload;
+pub mod world;
+
+pub use mrcore::{PerPhase, Span};
+pub use setup::Setup;
+pub use workload::Workload;
+pub use world::{Broken, Outcome, World};

@@ -8,7 +8,6 @@ mod crash_tests;
 mod driver;
 pub mod namespace;
 pub mod op;
-pub mod placement;
 mod plan;
 #[cfg(test)]
 mod recovery_tests;

@@ -7,6 +7,9 @@ pub(crate) mod drain;
 pub(crate) mod nodes;
 pub(crate) mod schedulers;
 pub(crate) mod shadow;
+pub(crate) mod sim;
+pub(crate) mod sim_replay;
+pub(crate) mod sim_repro;
 pub(crate) mod up;
 pub(crate) mod why;
 

@@ -13,9 +13,9 @@ use crate::{
     namenode::{
         namespace::Block,
         op::{Command, Now},
-        placement::{Candidate, Placing, place},
     },
 };
+use placement::{Candidate, Placing, place};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound::{Excluded, Unbounded},

@@ -7,10 +7,10 @@ use crate::{
     namenode::{
         namespace::Block,
         op::{BlockLength, Op, Outcome},
-        placement::{Candidate, Placing, place, shortage},
         plan::Plan,
     },
 };
+use placement::{Candidate, Placing, place, shortage};
 use std::collections::BTreeMap;
 
 /// Ids this far ahead of ours are taken for garbage, not for a lost history.

@@ -1,6 +1,6 @@
 //! Questions about scheduling, over the same connection.
 
-use super::{JobTracker, refusal};
+use super::JobTracker;
 use crate::job::scheduling::{
     Choice, Difference, Happening, Pace, Parameter, Policy, Reason, Schedulers, Shadow, Why,
 };
@@ -10,7 +10,7 @@ use tonic::{Response, Status};
 
 impl JobTracker {
     fn answer<T>(&self, reply: Result<Response<T>, Status>) -> Result<T> {
-        Ok(reply.map_err(refusal)?.into_inner())
+        Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
     }
 
     /// What a job or a task waits for.

@@ -1,0 +1,125 @@
+//! Who holds how many slots against what they were promised: dissatisfaction and fairness, over time.
+//!
+//! COSHH (Rasooli and Down), section 5.1. Dissatisfaction(t) is the sum over users with work of
+//! `(min_share - slots) / min_share * weight` where that is above 0; Fairness(t) the sum over users of how far what they
+//! have beyond their minimum share is from the mean of users of their weight. Both are lower for better.
+//! Differs from the paper: it gives one number for a run and does not say of which moment; ours is the mean over the
+//! time in which anybody has work. A user without work is in neither sum: he lacks nothing.
+
+use crate::time::Time;
+use std::collections::BTreeMap;
+
+/// What a user was promised.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Promise {
+    /// Slots.
+    pub min_share: f64,
+    /// What he counts for.
+    pub weight: f64,
+}
+
+#[derive(Debug, Clone)]
+struct User {
+    promise: Promise,
+    jobs: i64,
+    slots: i64,
+}
+
+/// All users.
+#[derive(Debug, Clone, Default)]
+pub struct Shares {
+    users: BTreeMap<String, User>,
+    since: Time,
+    /// Seconds with work, and the two figures times seconds.
+    sums: [f64; 3],
+}
+
+impl Shares {
+    /// Users and what they were promised.
+    pub fn new(users: impl IntoIterator<Item = (String, Promise)>) -> Self {
+        let users = users.into_iter().map(|(name, promise)| (name, User { promise, jobs: 0, slots: 0 }));
+        Self { users: users.collect(), ..Self::default() }
+    }
+
+    /// A user has one job more, or one less.
+    pub(super) fn demands(&mut self, at: Time, user: &str, jobs: i64) {
+        self.change(at, user, |user| user.jobs += jobs);
+    }
+
+    /// A user has one slot more, or one less.
+    pub(super) fn holds(&mut self, at: Time, user: &str, slots: i64) {
+        self.change(at, user, |user| user.slots += slots);
+    }
+
+    fn change(&mut self, at: Time, user: &str, change: impl FnOnce(&mut User)) {
+        if !self.users.contains_key(user) {
+            return;
+        }
+        let passed = at.since(self.since).as_secs_f64();
+        self.since = self.since.max(at);
+        if passed > 0.0 && self.users.values().any(|user| user.jobs > 0) {
+            let (dissatisfaction, fairness) = self.now();
+            let more = [passed, passed * dissatisfaction, passed * fairness];
+            self.sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+        if let Some(user) = self.users.get_mut(user) {
+            change(user);
+        }
+    }
+
+    /// The two figures at this moment.
+    pub fn now(&self) -> (f64, f64) {
+        let with_work = || self.users.values().filter(|user| user.jobs > 0);
+        let lacks = |user: &User| {
+            let Promise { min_share, weight } = user.promise;
+            let missing = min_share - user.slots as f64;
+            if min_share > 0.0 { (missing / min_share).max(0.0) * weight } else { 0.0 }
+        };
+        let beyond = |user: &User| user.slots as f64 - user.promise.min_share;
+        let alike = |user: &User| {
+            let same: Vec<f64> = with_work()
+                .filter(|other| other.promise.weight.total_cmp(&user.promise.weight).is_eq())
+                .map(beyond)
+                .collect();
+            super::stats::mean(&same)
+        };
+        let unfair = with_work().map(|user| (beyond(user) - alike(user)).abs()).sum();
+        (with_work().map(lacks).sum(), unfair)
+    }
+
+    /// Dissatisfaction, mean over time.
+    pub fn dissatisfaction(&self) -> f64 {
+        self.sums[1] / self.sums[0].max(1e-9)
+    }
+
+    /// Fairness, mean over time.
+    pub fn fairness(&self) -> f64 {
+        self.sums[2] / self.sums[0].max(1e-9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn promise(min_share: f64, weight: f64) -> Promise {
+        Promise { min_share, weight }
+    }
+
+    #[test]
+    fn the_papers_sums() {
+        let users = [("a", promise(4.0, 2.0)), ("b", promise(0.0, 2.0)), ("c", promise(5.0, 1.0))];
+        let mut shares = Shares::new(users.map(|(name, promise)| (name.to_owned(), promise)));
+        for user in ["a", "b"] {
+            shares.demands(Time(0), user, 1);
+        }
+        shares.holds(Time(0), "a", 1);
+        shares.holds(Time(0), "b", 1);
+        // a lacks 3 of 4, times 2; c has no work. a has -3 beyond, b has 1: their mean is -1.
+        let (dissatisfaction, fairness) = shares.now();
+        assert!((dissatisfaction - 1.5).abs() < 1e-12 && (fairness - 4.0).abs() < 1e-12);
+        shares.holds(Time(10_000_000), "a", 3);
+        shares.holds(Time(20_000_000), "a", -3);
+        assert!((shares.dissatisfaction() - 0.75).abs() < 1e-9, "half the time it is met");
+    }
+}

@@ -1,0 +1,82 @@
+//! Who held how many slots when, in a bounded number of steps: when there are too many, each becomes twice as long.
+
+use crate::{
+    phase::{PerPhase, Phase},
+    time::{Span, Time},
+};
+use std::collections::BTreeMap;
+
+/// Steps at most.
+const STEPS: usize = 512;
+
+/// Slot use over time, by group of jobs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline {
+    step: Span,
+    /// Slot-seconds in each step.
+    used: PerPhase<BTreeMap<String, Vec<f64>>>,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self { step: Span::secs(1), used: PerPhase::default() }
+    }
+}
+
+impl Timeline {
+    /// A slot was held from one moment to another.
+    pub fn add(&mut self, group: &str, phase: Phase, from: Time, to: Time) {
+        while to.0 >= self.step.0 * STEPS as u64 {
+            self.coarsen();
+        }
+        if !self.used[phase].contains_key(group) {
+            self.used[phase].insert(group.to_owned(), Vec::new());
+        }
+        let Some(steps) = self.used[phase].get_mut(group) else { return };
+        let (first, last) = ((from.0 / self.step.0) as usize, (to.0 / self.step.0) as usize);
+        if steps.len() <= last {
+            steps.resize(last + 1, 0.0);
+        }
+        for (at, used) in steps.iter_mut().enumerate().take(last + 1).skip(first) {
+            let (start, end) = (at as u64 * self.step.0, (at as u64 + 1) * self.step.0);
+            *used += to.0.min(end).saturating_sub(from.0.max(start)) as f64 / 1e6;
+        }
+    }
+
+    fn coarsen(&mut self) {
+        self.step = Span(self.step.0 * 2);
+        for phase in Phase::BOTH {
+            for steps in self.used[phase].values_mut() {
+                *steps = steps.chunks(2).map(|pair| pair.iter().sum()).collect();
+            }
+        }
+    }
+
+    /// How long a step is.
+    pub fn step(&self) -> Span {
+        self.step
+    }
+
+    /// Slots in use by group, on average over each step.
+    pub fn slots(&self, phase: Phase) -> impl Iterator<Item = (&str, Vec<f64>)> {
+        let seconds = self.step.as_secs_f64();
+        let groups = self.used[phase].iter();
+        groups.map(move |(group, steps)| (group.as_str(), steps.iter().map(|used| used / seconds).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_add_up_however_coarse() {
+        let mut timeline = Timeline::default();
+        timeline.add("a", Phase::Map, Time(500_000), Time(2_500_000));
+        let steps: Vec<_> = timeline.slots(Phase::Map).collect();
+        assert_eq!(steps, [("a", vec![0.5, 1.0, 0.5])]);
+        timeline.add("a", Phase::Map, Time(0), Time(5_000_000_000));
+        let all: f64 = timeline.slots(Phase::Map).flat_map(|(_, steps)| steps).sum();
+        assert!((all * timeline.step().as_secs_f64() - 5002.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,248 @@
+//! `mrctl sim`: the same policies in a simulated cluster, side by side; random lives; profiles.
+
+use crate::output::{self, Usage};
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use serde_json::json;
+use sim::{
+    catalog::{self, CatalogError, Request},
+    experiment::{Comparison, Experiment, ExperimentError, Variant},
+    fuzz, profile, report,
+    workload::history,
+};
+use std::{path::PathBuf, process::ExitCode, time::Instant};
+
+/// Compare policies in a simulated cluster
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:\n  \
+    mrctl sim --workload hsrtf --scheduler fifo,fair,hsrtf-pr --seeds 5 --report hsrtf.html\n  \
+    mrctl sim --workload trace.tsv --nodes 100 --scheduler 'fair,chronos(fair)' --faults faults.toml\n  \
+    mrctl sim --workload fcs-map-heavy --scheduler 'fcs,fcs[preempt=kill]'\n  \
+    mrctl sim fuzz --seeds 500\n\n\
+    Workloads by name: hsrtf, chronos-wordcount, chronos-sort, fcs-map-heavy, fcs-reduce-heavy, coshh-facebook,\n\
+    coshh-yahoo, gridmix, bursty, mixed. Files: .tsv (SWIM), .json (Rumen), .jsonl or a folder (job history).")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<SimCommand>,
+    #[command(flatten)]
+    compare: Compare,
+}
+
+/// What else the simulator does.
+#[derive(Debug, Subcommand)]
+enum SimCommand {
+    /// Play random lives with every rule checked after every event
+    Fuzz(Fuzz),
+    /// Measure what programs do to their input, from job histories; prints a file of profiles
+    Calibrate(Calibrate),
+    /// Print the profiles that are built in
+    Profiles,
+}
+
+#[derive(Debug, clap::Args)]
+struct Compare {
+    /// A workload's name, or a file
+    #[arg(long, value_name = "FILE|NAME", required = true)]
+    workload: Option<String>,
+    /// Policies, separated by commas, with parameters in brackets
+    #[arg(long, value_name = "LIST", default_value = "fifo")]
+    scheduler: String,
+    /// Machines [default: what goes with the workload]
+    #[arg(long)]
+    nodes: Option<u32>,
+    /// Map slots of each machine
+    #[arg(long)]
+    map_slots: Option<u32>,
+    /// Reduce slots of each machine
+    #[arg(long)]
+    reduce_slots: Option<u32>,
+    /// How many jobs, for workloads that are made up
+    #[arg(long)]
+    jobs: Option<u32>,
+    /// Mean seconds between jobs, for workloads that are made up
+    #[arg(long, value_name = "SECONDS")]
+    gap: Option<f64>,
+    /// What a trace's bytes are multiplied by [default: nodes / 600]
+    #[arg(long)]
+    scale: Option<f64>,
+    /// How many seeds; with more than one, confidence intervals
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// A file of faults (TOML)
+    #[arg(long, value_name = "FILE")]
+    faults: Option<PathBuf>,
+    /// A file of profiles (TOML), over the built-in ones
+    #[arg(long, value_name = "FILE")]
+    profiles: Option<PathBuf>,
+    /// Write a page with charts to this file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Fuzz {
+    /// How many lives, from seed 0 on
+    #[arg(long, default_value_t = 500)]
+    seeds: u64,
+    /// Play this one alone
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Calibrate {
+    /// A history file, or a folder of them
+    history: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.command {
+        Some(SimCommand::Fuzz(fuzz)) => play(fuzz),
+        Some(SimCommand::Calibrate(Calibrate { history })) => {
+            output::line(profile::render(&history::read(history)?.calibrate()).trim_end())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(SimCommand::Profiles) => {
+            output::line(profile::render(&profile::built_in()).trim_end())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        None => compare(&args.compare),
+    }
+}
+
+fn compare(args: &Compare) -> Result<ExitCode> {
+    let request = Request {
+        workload: args.workload.clone().unwrap_or_default(),
+        nodes: args.nodes,
+        map_slots: args.map_slots,
+        reduce_slots: args.reduce_slots,
+        jobs: args.jobs,
+        gap_s: args.gap,
+        scale: args.scale,
+        profiles: args.profiles.clone(),
+        faults: args.faults.clone(),
+    };
+    let variants = variants(&args.scheduler)?;
+    let case = catalog::open(&request).map_err(|error| match error {
+        CatalogError::Unknown { .. } | CatalogError::Number { .. } => {
+            anyhow::Error::new(Usage(error.to_string()))
+        }
+        other => other.into(),
+    })?;
+    let begun = Instant::now();
+    let experiment = Experiment {
+        setup: case.setup,
+        faults: None,
+        workload: &case.workload,
+        users: case.users,
+        variants,
+        seeds: args.seeds,
+        limit: None,
+        alone: case.groups_alike,
+    };
+    let comparison = experiment.run()?;
+    let took_s = begun.elapsed().as_secs_f64();
+    let (table, groups) =
+        (report::summary(&comparison), report::by_group(&comparison, sim::experiment::makespan_s));
+    if let Some(path) = &args.report {
+        let body =
+            format!("{}<h2>By group</h2>{}{}", table.html(), groups.html(), report::charts(&comparison));
+        let title = format!("{} under {}", request.workload, args.scheduler);
+        write(path, &report::page(&title, &body))?;
+    }
+    if args.json {
+        output::json(&as_json(&comparison))?;
+    } else {
+        output::line(table.text())?;
+        output::line(format!("makespan by group, s\n{}", groups.text()))?;
+        output::line(pace(&comparison, took_s))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a list of policies. One that cannot be made is bad usage.
+pub(super) fn variants(list: &str) -> Result<Vec<Variant>> {
+    Variant::list(list).map_err(|error: ExperimentError| Usage(error.to_string()).into())
+}
+
+/// Writes a report.
+pub(super) fn write(path: &PathBuf, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// How fast it went, and what two runs must agree on.
+fn pace(comparison: &Comparison, took_s: f64) -> String {
+    let events: u64 = comparison.runs.iter().flatten().map(|outcome| outcome.events).sum();
+    let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);
+    let unfinished: usize = comparison.runs.iter().flatten().map(|outcome| outcome.unfinished).sum();
+    let left = if unfinished > 0 { format!("; {unfinished} jobs did not end") } else { String::new() };
+    format!(
+        "{events} events in {took_s:.1} s, {:.0} a second; trace {hash:016x}{left}",
+        events as f64 / took_s.max(1e-9)
+    )
+}
+
+fn as_json(comparison: &Comparison) -> serde_json::Value {
+    let rows = comparison.variants.iter().zip(&comparison.runs).enumerate();
+    let rows = rows.map(|(at, (variant, runs))| {
+        let makespan = comparison.mean_over(at, None, sim::experiment::makespan_s);
+        let groups = comparison.groups.iter().map(|group| {
+            let figure = comparison.mean_over(at, Some(group), sim::experiment::makespan_s);
+            (group.clone(), json!({ "makespan_s": figure.mean, "around_s": figure.around }))
+        });
+        let hashes: Vec<String> = runs.iter().map(|outcome| format!("{:016x}", outcome.hash)).collect();
+        json!({
+            "policy": variant.label,
+            "makespan_s": makespan.mean,
+            "around_s": makespan.around,
+            "locality": comparison.figure(at, report::locality).mean,
+            "groups": groups.collect::<serde_json::Map<_, _>>(),
+            "traces": hashes,
+            "events": runs.iter().map(|outcome| outcome.events).sum::<u64>(),
+        })
+    });
+    json!(rows.collect::<Vec<_>>())
+}
+
+fn play(args: &Fuzz) -> Result<ExitCode> {
+    if let Some(seed) = args.seed {
+        let outcome = fuzz::play(seed)?;
+        output::line(format!("seed {seed}: {} events, trace {:016x}", outcome.events, outcome.hash))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let begun = Instant::now();
+    let parts = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let played: Vec<Result<fuzz::Seen, fuzz::BadLife>> = std::thread::scope(|scope| {
+        let part =
+            |from: u64| scope.spawn(move || fuzz::play_all((from..args.seeds).step_by(parts as usize)));
+        let parts: Vec<_> = (0..parts).map(part).collect();
+        parts.into_iter().filter_map(|part| part.join().ok()).collect()
+    });
+    let mut seen = fuzz::Seen::default();
+    for part in played {
+        seen = seen.with(&part?);
+    }
+    let took_s = begun.elapsed().as_secs_f64();
+    output::line(format!(
+        "{} lives, {} events ({:.0} a second), no rule broken; {} faults, {} restarts of the JobTracker, {} jobs ({} \
+         failed), {} splits, {} pauses, {} resumes, {} kills, {} duplicates, {} tasks recovered",
+        seen.lives,
+        seen.events,
+        seen.events as f64 / took_s.max(1e-9),
+        seen.faults,
+        seen.restarts,
+        seen.jobs,
+        seen.failed,
+        seen.splits,
+        seen.pauses,
+        seen.resumes,
+        seen.kills,
+        seen.duplicates,
+        seen.recovered
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,337 @@
+//! The same jobs under several policies and seeds, side by side.
+
+use crate::{Broken, Outcome, Setup, Workload, World, fault::Fault};
+use mrcore::{
+    Span,
+    ids::JobId,
+    metrics::{
+        JobFigures,
+        shares::Promise,
+        stats::{confidence, mean},
+    },
+};
+use schedulers::{MakeError, Params};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// A policy and its parameters, under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variant {
+    /// In tables.
+    pub label: String,
+    /// As `schedulers::make` takes it.
+    pub scheduler: String,
+    /// By dotted key.
+    pub params: Params,
+}
+
+/// Why an experiment cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum ExperimentError {
+    #[error("{0:?} is not a list of policies such as fifo,chronos(fair),fcs[preempt=kill;literal=true]")]
+    NoList(String),
+    #[error(transparent)]
+    Make(#[from] MakeError),
+    #[error("{variant}, seed {seed}: {broken}")]
+    Broken { variant: String, seed: u64, broken: Broken },
+}
+
+impl Variant {
+    /// Without parameters.
+    pub fn plain(scheduler: &str) -> Self {
+        Self { label: scheduler.to_owned(), scheduler: scheduler.to_owned(), params: Params::new() }
+    }
+
+    /// With these parameters, `key` within its own section or dotted.
+    pub fn tuned(label: &str, scheduler: &str, params: &[(&str, &str)]) -> Self {
+        let outer = scheduler.split('(').next().unwrap_or(scheduler);
+        let found = schedulers::POLICIES.iter().find(|policy| policy.name.split('(').next() == Some(outer));
+        let section = found.map_or(outer, |policy| policy.section);
+        let full = |key: &str| if key.contains('.') { key.to_owned() } else { format!("{section}.{key}") };
+        let params = params.iter().map(|(key, value)| (full(key), (*value).to_owned())).collect();
+        Self { label: label.to_owned(), scheduler: scheduler.to_owned(), params }
+    }
+
+    /// Reads `fifo,chronos(fair),fcs[preempt=kill;literal=true]`, and checks that each can be made.
+    pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
+        let bad = || ExperimentError::NoList(text.to_owned());
+        let mut variants = Vec::new();
+        for part in split_outside(text).ok_or_else(bad)? {
+            let (scheduler, given) = match part.split_once('[') {
+                None => (part, ""),
+                Some((scheduler, rest)) => (scheduler, rest.strip_suffix(']').ok_or_else(bad)?),
+            };
+            let pairs = given.split(';').filter(|pair| !pair.is_empty());
+            let pairs: Option<Vec<(&str, &str)>> = pairs.map(|pair| pair.split_once('=')).collect();
+            let variant = Self::tuned(part, scheduler, &pairs.ok_or_else(bad)?);
+            schedulers::make(&variant.scheduler, &variant.params)?;
+            variants.push(variant);
+        }
+        if variants.is_empty() { Err(bad()) } else { Ok(variants) }
+    }
+}
+
+/// Cuts at commas that are in no brackets.
+fn split_outside(text: &str) -> Option<Vec<&str>> {
+    let (mut parts, mut depth, mut from) = (Vec::new(), 0_i32, 0);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(text[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(text[from..].trim());
+    (depth == 0 && parts.iter().all(|part| !part.is_empty())).then_some(parts)
+}
+
+/// What is to be compared.
+pub struct Experiment<'a> {
+    /// The world; the policy, its parameters and the seed are set for each run.
+    pub setup: Setup,
+    /// What goes wrong, if that depends on the seed.
+    pub faults: Option<&'a (dyn Fn(u64) -> Vec<Fault> + Sync)>,
+    /// The jobs of a seed.
+    pub workload: &'a (dyn Fn(u64) -> Workload + Sync),
+    /// Users and what they were promised, if that is counted.
+    pub users: Vec<(String, Promise)>,
+    /// The policies.
+    pub variants: Vec<Variant>,
+    /// From 1 on.
+    pub seeds: u64,
+    /// Jobs that have not ended by then are left; none to wait for ever.
+    pub limit: Option<Span>,
+    /// Whether to find how long a job of each group takes alone, for slowdowns.
+    pub alone: bool,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Comparison {
+    /// The policies.
+    pub variants: Vec<Variant>,
+    /// For each, its runs by seed.
+    pub runs: Vec<Vec<Outcome>>,
+    /// For each seed, how long a job of each group takes alone.
+    pub alone: Vec<BTreeMap<String, Span>>,
+    /// Groups in the order of the workload.
+    pub groups: Vec<String>,
+    /// The cluster's slots.
+    pub slots: mrcore::PerPhase<u32>,
+}
+
+impl Experiment<'_> {
+    /// Runs everything, on as many cores as there are.
+    pub fn run(&self) -> Result<Comparison, ExperimentError> {
+        let seeds: Vec<u64> = (1..=self.seeds.max(1)).collect();
+        let workload = (self.workload)(1);
+        let mut groups: Vec<String> = Vec::new();
+        for job in &workload.jobs {
+            if !groups.contains(&job.group) {
+                groups.push(job.group.clone());
+            }
+        }
+        let cases: Vec<(usize, u64)> = (0..self.variants.len())
+            .flat_map(|variant| seeds.iter().map(move |seed| (variant, *seed)))
+            .collect();
+        let outcomes = in_parallel(cases.len(), |at| {
+            let (variant, seed) = cases[at];
+            self.one(&self.variants[variant], seed)
+        });
+        let mut runs: Vec<Vec<Outcome>> = self.variants.iter().map(|_| Vec::new()).collect();
+        for ((variant, _), outcome) in cases.iter().zip(outcomes) {
+            runs[*variant].push(outcome?);
+        }
+        let alone = if self.alone {
+            let alone = in_parallel(seeds.len(), |at| self.alone(seeds[at], &groups));
+            alone.into_iter().collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        let slots = self.setup.slots();
+        Ok(Comparison { variants: self.variants.clone(), runs, alone, groups, slots })
+    }
+
+    fn one(&self, variant: &Variant, seed: u64) -> Result<Outcome, ExperimentError> {
+        let mut setup = self.setup.clone();
+        setup.scheduler.clone_from(&variant.scheduler);
+        setup.params.clone_from(&variant.params);
+        setup.seed = seed;
+        if let Some(faults) = self.faults {
+            setup.faults = faults(seed);
+        }
+        let world = World::new(setup, (self.workload)(seed))?.with_users(self.users.clone());
+        let broken = |broken| ExperimentError::Broken { variant: variant.label.clone(), seed, broken };
+        world.run(self.limit).map_err(broken)
+    }
+
+    /// How long the first job of each group takes when it has the cluster for itself, and nothing goes wrong.
+    fn alone(&self, seed: u64, groups: &[String]) -> Result<BTreeMap<String, Span>, ExperimentError> {
+        let workload = (self.workload)(seed);
+        let mut times = BTreeMap::new();
+        for group in groups {
+            let Some(index) = workload.jobs.iter().position(|job| job.group == *group) else { continue };
+            let mut setup = self.setup.clone();
+            setup.faults.clear();
+            setup.seed = seed;
+            "fifo".clone_into(&mut setup.scheduler);
+            setup.params = Params::new();
+            let world = World::new(setup, workload.alone(index))?;
+            let broken = |broken| ExperimentError::Broken { variant: "alone".into(), seed, broken };
+            let outcome = world.run(None).map_err(broken)?;
+            let took = outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan);
+            times.insert(group.clone(), took.unwrap_or(Span(0)));
+        }
+        Ok(times)
+    }
+}
+
+/// Does `count` things on all cores; results are in order.
+fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count.max(1));
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= count {
+                        return;
+                    }
+                    let result = one(at);
+                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// A figure over seeds: its mean, and half the width of its 95% confidence interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// The mean.
+    pub mean: f64,
+    /// Half the interval; 0 of one seed.
+    pub around: f64,
+}
+
+impl Figure {
+    /// Of values, one a seed.
+    pub fn of(values: &[f64]) -> Self {
+        Self { mean: mean(values), around: confidence(values) }
+    }
+
+    /// How much less than another, as a part of it: 0.2 is a fifth less.
+    pub fn less_than(self, other: Self) -> f64 {
+        if other.mean == 0.0 { 0.0 } else { 1.0 - self.mean / other.mean }
+    }
+}
+
+impl Comparison {
+    /// A figure of a policy's runs.
+    pub fn figure(&self, variant: usize, of: impl Fn(&Outcome) -> f64) -> Figure {
+        Figure::of(&self.runs[variant].iter().map(of).collect::<Vec<_>>())
+    }
+
+    /// The mean over the jobs of a group (or of all) of something that each has.
+    pub fn mean_over(
+        &self,
+        variant: usize,
+        group: Option<&str>,
+        of: impl Fn(&JobFigures) -> Option<f64>,
+    ) -> Figure {
+        self.figure(variant, |outcome| {
+            let jobs = outcome.metrics.jobs().map(|(_, job)| job);
+            let jobs = jobs.filter(|job| group.is_none_or(|group| job.group == group));
+            mean(&jobs.filter_map(&of).collect::<Vec<_>>())
+        })
+    }
+
+    /// Every value of something that jobs of a group (or of all) have, over all seeds.
+    pub fn values(
+        &self,
+        variant: usize,
+        group: Option<&str>,
+        of: impl Fn(&JobFigures) -> Option<f64>,
+    ) -> Vec<f64> {
+        let jobs = self.runs[variant].iter().flat_map(|outcome| outcome.metrics.jobs().map(|(_, job)| job));
+        jobs.filter(|job| group.is_none_or(|group| job.group == group)).filter_map(of).collect()
+    }
+
+    /// The greatest slowdown in a group (or of all), mean over seeds.
+    pub fn worst_slowdown(&self, variant: usize, group: Option<&str>) -> Figure {
+        let worst = |(outcome, alone): (&Outcome, &BTreeMap<String, Span>)| {
+            let jobs = outcome.metrics.jobs().map(|(_, job)| job);
+            let jobs = jobs.filter(|job| group.is_none_or(|group| job.group == group));
+            jobs.filter_map(|job| job.slowdown(*alone.get(&job.group)?)).fold(0.0, f64::max)
+        };
+        Figure::of(&self.runs[variant].iter().zip(&self.alone).map(worst).collect::<Vec<_>>())
+    }
+
+    /// Which variant has this label.
+    pub fn index(&self, label: &str) -> Option<usize> {
+        self.variants.iter().position(|variant| variant.label == label)
+    }
+}
+
+/// From submission to end, in seconds.
+pub fn makespan_s(job: &JobFigures) -> Option<f64> {
+    job.makespan().map(Span::as_secs_f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{profile, workload::papers};
+    use mrcore::PerPhase;
+
+    #[test]
+    fn lists_of_policies() {
+        assert_eq!(
+            split_outside("fifo, chronos(fair),fcs[a=1;b=2]"),
+            Some(vec!["fifo", "chronos(fair)", "fcs[a=1;b=2]"])
+        );
+        assert_eq!(split_outside("fifo,"), None);
+        assert_eq!(split_outside("chronos(fifo"), None);
+        assert_eq!(Variant::list("fifo").expect("a list").len(), 1);
+        for bad in ["", "nonsense", "fifo[", "fifo[x=1]", "fifo[x]"] {
+            assert!(Variant::list(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn seeds_and_groups_side_by_side() {
+        let profiles = profile::built_in();
+        let experiment = Experiment {
+            setup: Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo"),
+            faults: None,
+            workload: &|seed| papers::hsrtf(&profiles, seed),
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo"), Variant::plain("fifo")],
+            seeds: 2,
+            limit: None,
+            alone: true,
+        };
+        let comparison = experiment.run().expect("it runs");
+        assert_eq!(comparison.groups, ["large", "medium", "small"]);
+        let (one, other) = (0, 1);
+        let all = |variant| comparison.mean_over(variant, None, makespan_s);
+        assert_eq!(all(one), all(other), "the same policy, the same figures");
+        assert!(comparison.worst_slowdown(one, None).mean >= 1.0);
+        assert!(comparison.values(one, Some("small"), makespan_s).len() == 40);
+    }
+}

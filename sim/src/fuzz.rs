@@ -1,0 +1,205 @@
+//! Random lives: any workload, policy, faults and slots taken back, with every rule checked after every event.
+//!
+//! In the first part things go wrong; then all is healed, and every job must end, every slot be free, and the journal
+//! give back the cluster. A seed is a life: the same seed is the same life, for ever, as long as the code decides the
+//! same.
+
+use crate::{
+    Broken, Outcome, Setup, Workload, World,
+    chance::Dice,
+    fault::{Fault, Harm},
+    profile::Profile,
+    workload::Outline,
+};
+use mrcore::{PerPhase, Span, job::Priority};
+use schedulers::Params;
+
+/// Within this time every healed world must have come to rest.
+const REST: Span = Span::secs(40_000);
+
+/// How often things happened, over many lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Seen {
+    pub lives: u64,
+    pub events: u64,
+    pub facts: u64,
+    pub jobs: u64,
+    pub failed: u64,
+    pub splits: u64,
+    pub pauses: u64,
+    pub kills: u64,
+    pub resumes: u64,
+    pub migrations: u64,
+    pub duplicates: u64,
+    pub recovered: u64,
+    pub faults: u64,
+    pub restarts: u64,
+    /// All hashes folded: the same for the same lives.
+    pub hash: u64,
+}
+
+/// A life that broke a rule.
+#[derive(Debug, thiserror::Error)]
+#[error("seed {seed} ({scheduler}): {broken}\nrun it again: mrctl sim fuzz --seed {seed}")]
+pub struct BadLife {
+    /// Which.
+    pub seed: u64,
+    /// Under what policy.
+    pub scheduler: String,
+    /// What went wrong.
+    pub broken: Broken,
+}
+
+/// The world of a seed.
+pub fn life(seed: u64) -> (Setup, Workload) {
+    let mut dice = Dice::of(seed, "fuzz");
+    let policies = schedulers::specs();
+    let scheduler = policies[dice.index(policies.len())].clone();
+    let kills = dice.one_in(4);
+    let nodes = 2 + dice.below(4) as u32;
+    let mut setup = Setup::even(nodes, PerPhase { map: 1, reduce: 1 }, &scheduler);
+    for machine in &mut setup.machines {
+        machine.slots = PerPhase { map: 1 + dice.below(3) as u32, reduce: 1 + dice.below(2) as u32 };
+        machine.speed = [0.3, 1.0, 1.0, 2.0][dice.index(4)];
+        machine.rack = dice.below(2) as u32;
+    }
+    if kills {
+        setup.params = killing();
+    }
+    setup.seed = seed;
+    setup.checked = true;
+    setup.replication = 1 + dice.index(3);
+    setup.out_of_band = !dice.one_in(4);
+    setup.failing = [0, 0, 30, 12][dice.index(4)];
+    setup.config.straggler_after = Span::secs(3);
+    setup.config.task_timeout = Span::secs(120);
+    setup.config.jobs_kept = 3;
+    setup.costs.fence = Span::secs([15, 60][dice.index(2)]);
+    let count = dice.below(6);
+    setup.faults = (0..count).map(|_| fault(nodes, &mut dice)).collect();
+    (setup, jobs(&mut dice))
+}
+
+/// Every policy that takes slots back does so by killing.
+fn killing() -> Params {
+    let described = schedulers::describe(&Params::new()).unwrap_or_default();
+    let can = described.into_iter().filter(|policy| policy.parameters.iter().any(|one| one.key == "preempt"));
+    can.map(|policy| (format!("{}.preempt", policy.section), "kill".to_owned())).collect()
+}
+
+fn fault(nodes: u32, dice: &mut Dice) -> Fault {
+    let node = dice.below(u64::from(nodes)) as u32;
+    let what = match dice.below(12) {
+        0..=1 => Harm::Tracker { node },
+        2..=3 => Harm::Node { node },
+        4 => Harm::Rack { rack: dice.below(2) as u32 },
+        5 => Harm::Slow { node, factor: dice.between(2.0, 10.0) },
+        6 => Harm::Partition { node },
+        7 => Harm::Deaf { node },
+        8 => Harm::JobTracker,
+        9 => Harm::Stop,
+        _ => Harm::Meddle { node },
+    };
+    Fault { at_s: dice.between(0.0, 60.0), for_s: Some(dice.between(0.1, 25.0)), what }
+}
+
+fn jobs(dice: &mut Dice) -> Workload {
+    let jobs = (0..=dice.below(4)).map(|number| {
+        let profile = Profile {
+            map_mbps: dice.between(5.0, 50.0),
+            map_out: [0.0, 0.1, 1.0, 2.0][dice.index(4)],
+            reduce_mbps: dice.between(5.0, 50.0),
+            reduce_out: 1.0,
+            merge_mbps: 100.0,
+            start_s: 0.1,
+            spread: 0.5,
+        };
+        let outline = Outline {
+            at_s: dice.between(0.0, 40.0),
+            name: format!("job-{number}"),
+            group: "all".into(),
+            user: format!("user{}", dice.below(3)),
+            maps: dice.below(9) as u32,
+            block: 1_000_000 * (1 + dice.below(200)),
+            reduces: dice.below(4) as u32,
+            profile: &profile,
+        };
+        let mut job = outline.plan(dice);
+        job.slow_start = [0.0, 0.05, 1.0][dice.index(3)];
+        job.speculation = dice.one_in(2);
+        job.priority = [Priority::Normal, Priority::High, Priority::VeryLow][dice.index(3)];
+        job.queue = format!("q{}", dice.below(2));
+        job
+    });
+    Workload { name: "fuzz".into(), jobs: jobs.collect() }.sorted()
+}
+
+/// Plays one life.
+pub fn play(seed: u64) -> Result<Outcome, BadLife> {
+    let (setup, workload) = life(seed);
+    let scheduler = setup.scheduler.clone();
+    let bad = |what: String| Broken { at: "0".into(), what };
+    let world = World::new(setup, workload).map_err(|error| bad(error.to_string()));
+    world.and_then(|world| world.run(Some(REST))).map_err(|broken| BadLife { seed, scheduler, broken })
+}
+
+/// Plays many, and says how often what happened.
+pub fn play_all(seeds: impl IntoIterator<Item = u64>) -> Result<Seen, BadLife> {
+    let mut seen = Seen::default();
+    for seed in seeds {
+        let outcome = play(seed)?;
+        seen.add(seed, &outcome);
+    }
+    Ok(seen)
+}
+
+impl Seen {
+    /// One life more.
+    pub fn add(&mut self, seed: u64, outcome: &Outcome) {
+        let (setup, _) = life(seed);
+        self.lives += 1;
+        self.events += outcome.events;
+        self.facts += outcome.facts;
+        self.faults += setup.faults.len() as u64;
+        self.restarts += setup.faults.iter().filter(|fault| fault.what == Harm::JobTracker).count() as u64;
+        self.recovered += u64::from(outcome.metrics.recovery.tasks);
+        self.hash = crate::chance::mix(self.hash ^ outcome.hash);
+        for (_, job) in outcome.metrics.jobs() {
+            self.jobs += 1;
+            self.failed += u64::from(!job.succeeded);
+            self.splits += u64::from(job.taken.splits);
+            self.pauses += u64::from(job.taken.pauses);
+            self.kills += u64::from(job.taken.kills);
+            self.resumes += u64::from(job.taken.resumes);
+            self.migrations += u64::from(job.taken.migrations);
+            self.duplicates += u64::from(job.duplicates);
+        }
+    }
+
+    /// Of two parts played apart.
+    #[must_use]
+    pub fn with(mut self, other: &Self) -> Self {
+        let pairs = [
+            (&mut self.lives, other.lives),
+            (&mut self.events, other.events),
+            (&mut self.facts, other.facts),
+            (&mut self.jobs, other.jobs),
+            (&mut self.failed, other.failed),
+            (&mut self.splits, other.splits),
+            (&mut self.pauses, other.pauses),
+            (&mut self.kills, other.kills),
+            (&mut self.resumes, other.resumes),
+            (&mut self.migrations, other.migrations),
+            (&mut self.duplicates, other.duplicates),
+            (&mut self.recovered, other.recovered),
+            (&mut self.faults, other.faults),
+            (&mut self.restarts, other.restarts),
+        ];
+        for (sum, more) in pairs {
+            *sum += more;
+        }
+        self.hash = crate::chance::mix(self.hash ^ other.hash);
+        self
+    }
+}

@@ -1,0 +1,125 @@
+//! "What if?" over a finished history: the policy that really ran first, to see how far the model is off; then others.
+
+use crate::{
+    Setup,
+    experiment::{Comparison, Experiment, ExperimentError, Variant},
+    fault::Fault,
+    report::{Table, percent, show},
+    setup::Machine,
+    workload::history::History,
+};
+use mrcore::{PerPhase, Span, metrics::stats::mean};
+
+/// What is to be tried.
+#[derive(Debug, Clone)]
+pub struct WhatIf {
+    /// The policy that really ran.
+    pub ran: Variant,
+    /// Those to try instead.
+    pub others: Vec<Variant>,
+    /// Slots of each node; as many as were ever used at a time if not said.
+    pub slots: Option<PerPhase<u32>>,
+    /// Nodes more or less.
+    pub nodes: i32,
+    /// What goes wrong in the alternatives.
+    pub faults: Vec<Fault>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Replay {
+    /// Mean over jobs of how far the simulated makespan was from the real one, as a part of it.
+    pub error: f64,
+    /// Each job: name, real and simulated seconds under the policy that ran.
+    pub jobs: Vec<(String, f64, f64)>,
+    /// The policy that ran, and the others.
+    pub comparison: Comparison,
+}
+
+/// Replays a history.
+pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentError> {
+    let slots = what.slots.unwrap_or(history.slots);
+    let nodes = history.trackers.len().max(1) as u32;
+    let before = experiment(history, nodes, slots, Vec::new(), vec![what.ran.clone()])?;
+    let simulated =
+        before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
+    let jobs: Vec<(String, f64, f64)> = history
+        .real
+        .iter()
+        .zip(simulated)
+        .map(|(real, simulated)| (real.name.clone(), real.makespan.as_secs_f64(), simulated))
+        .collect();
+    let off = jobs.iter().map(|(_, real, simulated)| (simulated - real).abs() / real.max(1e-6));
+    let error = mean(&off.collect::<Vec<_>>());
+    let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
+    let nodes = nodes.saturating_add_signed(what.nodes).max(1);
+    let comparison = experiment(history, nodes, slots, what.faults.clone(), variants)?;
+    Ok(Replay { error, jobs, comparison })
+}
+
+fn experiment(
+    history: &History,
+    nodes: u32,
+    slots: PerPhase<u32>,
+    faults: Vec<Fault>,
+    variants: Vec<Variant>,
+) -> Result<Comparison, ExperimentError> {
+    let mut setup = Setup::even(nodes, slots, "fifo");
+    // What a task took is known: it is the machine that it took it on.
+    setup.machines =
+        vec![Machine { rack: 0, disk: 1e12, nic: 1e10, ..setup.machines[0].clone() }; nodes as usize];
+    setup.faults = faults;
+    setup.costs.start = Span(0);
+    let experiment = Experiment {
+        setup,
+        faults: None,
+        workload: &|_| history.workload.clone(),
+        users: Vec::new(),
+        variants,
+        seeds: 1,
+        limit: None,
+        alone: false,
+    };
+    experiment.run()
+}
+
+impl Replay {
+    /// The jobs that were replayed, real beside simulated.
+    pub fn fidelity(&self) -> Table {
+        let mut table = Table::new(&["job", "real s", "simulated s", "off"]);
+        for (name, real, simulated) in &self.jobs {
+            let off = (simulated - real) / real.max(1e-6);
+            table.row(vec![name.clone(), format!("{real:.1}"), format!("{simulated:.1}"), percent(off)]);
+        }
+        table
+    }
+
+    /// The policy with the least mean makespan, what it gains against the one that ran, and what that costs.
+    pub fn advice(&self) -> String {
+        let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
+        let best = (0..self.comparison.variants.len())
+            .min_by(|one, other| mean(*one).mean.total_cmp(&mean(*other).mean));
+        let best = best.unwrap_or(0);
+        let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);
+        if best == 0 {
+            return format!("keep {ran}: none of the others has a lower mean makespan ({} s)", show(mean(0)));
+        }
+        let gain = mean(best).less_than(mean(0));
+        let worst = self.comparison.groups.iter().map(|group| {
+            let mean = |at: usize| self.comparison.mean_over(at, Some(group), crate::experiment::makespan_s);
+            (-mean(best).less_than(mean(0)), group)
+        });
+        let worst = worst.max_by(|one, other| one.0.total_cmp(&other.0));
+        let cost = match worst {
+            Some((more, group)) if more > 0.0 => format!("; {group} jobs take {} longer", percent(more)),
+            _ => "; no group of jobs is worse off".into(),
+        };
+        format!(
+            "use {label}: mean makespan {} s instead of {} s ({} less){cost}; the model was {} off on what really ran",
+            show(mean(best)),
+            show(mean(0)),
+            percent(gain),
+            percent(self.error)
+        )
+    }
+}

@@ -1,0 +1,235 @@
+//! Comparisons as pages: one HTML file that needs nothing else.
+
+pub mod svg;
+
+use crate::experiment::{Comparison, Figure, makespan_s};
+use mrcore::{
+    Phase, Span,
+    metrics::{JobFigures, stats::quantile},
+};
+use std::fmt::Write as _;
+use svg::escape;
+
+/// A table of plain text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Table {
+    /// Of the columns.
+    pub head: Vec<String>,
+    /// Row by row.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// With these columns.
+    pub fn new(head: &[&str]) -> Self {
+        Self { head: head.iter().map(|&name| name.to_owned()).collect(), rows: Vec::new() }
+    }
+
+    /// With this row too.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// As HTML.
+    pub fn html(&self) -> String {
+        let mut out = String::from("<table>");
+        for (at, row) in std::iter::once(&self.head).chain(&self.rows).enumerate() {
+            let tag = if at == 0 { "th" } else { "td" };
+            out.push_str("<tr>");
+            for cell in row {
+                let _ = write!(out, "<{tag}>{}</{tag}>", escape(cell));
+            }
+            out.push_str("</tr>");
+        }
+        out.push_str("</table>");
+        out
+    }
+
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
+        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | ").replace('\n', " "));
+        let rule = format!("|{}\n", "---|".repeat(self.head.len()));
+        let rows: String = self.rows.iter().map(|row| line(row)).collect();
+        format!("{}{rule}{rows}", line(&self.head))
+    }
+
+    /// For a terminal: columns of even width.
+    pub fn text(&self) -> String {
+        let columns = self.head.len();
+        let width = |at: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(at)).chain(self.head.get(at));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        for row in std::iter::once(&self.head).chain(&self.rows) {
+            let mut line = String::new();
+            for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                let _ = match at {
+                    0 => write!(line, "{cell:<width$}"),
+                    _ => write!(line, "  {cell:>width$}"),
+                };
+            }
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        out
+    }
+}
+
+/// A figure for people, with its interval if it has one.
+pub fn show(figure: Figure) -> String {
+    if figure.around > 0.0 {
+        format!("{} ±{}", svg::short(figure.mean), svg::short(figure.around))
+    } else {
+        svg::short(figure.mean)
+    }
+}
+
+/// A part as a percentage.
+pub fn percent(part: f64) -> String {
+    format!("{:.1}%", part * 100.0)
+}
+
+/// The main table: a row for each policy.
+pub fn summary(comparison: &Comparison) -> Table {
+    let mut table = Table::new(&[
+        "policy",
+        "makespan, mean s",
+        "p95 s",
+        "waiting s",
+        "reduce wait s",
+        "worst slowdown",
+        "locality",
+        "preempted",
+        "lost, slot s",
+        "end s",
+        "unfinished",
+    ]);
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        let seconds = |span: Option<Span>| span.map(Span::as_secs_f64);
+        let p95 = comparison.figure(at, |outcome| {
+            let all: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
+            quantile(&all, 0.95)
+        });
+        let total = |of: fn(&JobFigures) -> f64| {
+            comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum())
+        };
+        let slowdown = if comparison.alone.is_empty() {
+            "-".to_owned()
+        } else {
+            show(comparison.worst_slowdown(at, None))
+        };
+        table.row(vec![
+            variant.label.clone(),
+            show(comparison.mean_over(at, None, makespan_s)),
+            show(p95),
+            show(comparison.mean_over(at, None, |job| seconds(job.waiting()))),
+            show(comparison.mean_over(at, None, |job| Some(job.reduce_wait().as_secs_f64()))),
+            slowdown,
+            percent(comparison.figure(at, locality).mean),
+            show(total(|job| f64::from(job.taken.preemptions()))),
+            show(total(|job| job.lost.as_secs_f64())),
+            show(comparison.figure(at, |outcome| outcome.end.since(mrcore::Time(1_000_000)).as_secs_f64())),
+            show(comparison.figure(at, |outcome| outcome.unfinished as f64)),
+        ]);
+    }
+    table
+}
+
+/// Part of all maps that ran where their input is.
+pub fn locality(outcome: &crate::Outcome) -> f64 {
+    let near = outcome.metrics.jobs().map(|(_, job)| job.near);
+    let sum = near.fold([0_u32; 3], |sum, near| [sum[0] + near[0], sum[1] + near[1], sum[2] + near[2]]);
+    f64::from(sum[0]) / f64::from(sum.iter().sum::<u32>().max(1))
+}
+
+/// A figure of each group's jobs under each policy.
+pub fn by_group(comparison: &Comparison, of: impl Fn(&JobFigures) -> Option<f64>) -> Table {
+    let mut head = vec!["group"];
+    head.extend(comparison.variants.iter().map(|variant| variant.label.as_str()));
+    let mut table = Table::new(&head);
+    for group in &comparison.groups {
+        let mut row = vec![group.clone()];
+        row.extend((0..comparison.variants.len()).map(|at| show(comparison.mean_over(at, Some(group), &of))));
+        table.row(row);
+    }
+    table
+}
+
+/// Charts of a comparison.
+pub fn charts(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    let labels: Vec<&str> = comparison.variants.iter().map(|variant| variant.label.as_str()).collect();
+    let series = |of: fn(&JobFigures) -> Option<f64>| -> Vec<(&str, Vec<f64>)> {
+        labels.iter().enumerate().map(|(at, label)| (*label, comparison.values(at, None, of))).collect()
+    };
+    let groups = |of: fn(&JobFigures) -> Option<f64>| -> Vec<(&str, Vec<(f64, f64)>)> {
+        let figures = |at: usize| {
+            let figure = |group: &String| comparison.mean_over(at, Some(group), of);
+            comparison.groups.iter().map(figure).map(|figure| (figure.mean, figure.around)).collect()
+        };
+        labels.iter().enumerate().map(|(at, label)| (*label, figures(at))).collect()
+    };
+    let waiting = |job: &JobFigures| job.waiting().map(Span::as_secs_f64);
+    let execution = |job: &JobFigures| job.execution().map(Span::as_secs_f64);
+    let parts = [
+        ("Makespan of jobs", svg::cdf("makespan, s", &series(makespan_s))),
+        ("Waiting, from submission to the first map", svg::cdf("waiting, s", &series(waiting))),
+        ("Execution, from the first map on", svg::cdf("execution, s", &series(execution))),
+        ("Makespan by group", svg::bars("mean makespan, s", &comparison.groups, &groups(makespan_s))),
+        (
+            "Preemptions of a job, by group",
+            svg::bars(
+                "preemptions",
+                &comparison.groups,
+                &groups(|job| Some(f64::from(job.taken.preemptions()))),
+            ),
+        ),
+        (
+            "Locality of maps, by group",
+            svg::bars("node-local part", &comparison.groups, &groups(|job| Some(job.locality()))),
+        ),
+    ];
+    for (title, chart) in parts {
+        let _ = write!(out, "<h3>{title}</h3>{chart}");
+    }
+    for (at, label) in labels.iter().enumerate() {
+        let Some(outcome) = comparison.runs[at].first() else { continue };
+        for phase in Phase::BOTH {
+            let step_s = outcome.metrics.timeline.step().as_secs_f64();
+            let used: Vec<(&str, Vec<f64>)> = outcome.metrics.timeline.slots(phase).collect();
+            let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
+            let _ = write!(out, "<h3>{} slots over time under {}</h3>{chart}", phase, escape(label));
+        }
+    }
+    out
+}
+
+/// A whole page.
+pub fn page(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{0}</title><style>\
+         body{{font-family:sans-serif;max-width:60em;margin:2em auto;line-height:1.45}}\
+         table{{border-collapse:collapse;margin:1em 0;font-size:90%}}\
+         td,th{{border-bottom:1px solid #ddd;padding:.25em .6em;text-align:right}}\
+         td:first-child,th:first-child{{text-align:left}}\
+         </style></head><body><h1>{0}</h1>{body}</body></html>\n",
+        escape(title)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_in_three_forms() {
+        let mut table = Table::new(&["policy", "s"]);
+        table.row(vec!["fifo".into(), "12".into()]);
+        table.row(vec!["a<b".into(), "3".into()]);
+        assert_eq!(table.text(), "policy   s\nfifo    12\na<b      3\n");
+        assert!(table.markdown().starts_with("| policy | s |\n|---|---|\n"));
+        assert!(table.html().contains("<td>a&lt;b</td>"));
+        assert_eq!(show(Figure { mean: 12.345, around: 0.5 }), "12.3 ±0.50");
+    }
+}

@@ -1,0 +1,218 @@
+//! Charts as SVG text: curves, stacked areas, grouped bars. No script, no font, no file of anybody else's.
+
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 620.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 150.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 46.0;
+
+/// Colours that people with every kind of sight can tell apart, as far as there are any.
+const COLOURS: [&str; 10] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f7f7f",
+    "#b2182b",
+];
+
+/// The n-th colour.
+pub fn colour(at: usize) -> &'static str {
+    COLOURS[at % COLOURS.len()]
+}
+
+/// Text that may stand in a page.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A number for people.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 10_000.0 => format!("{:.0}k", value / 1000.0),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        0.0 => "0".into(),
+        _ => format!("{value:.2}"),
+    }
+}
+
+struct Chart {
+    body: String,
+    x_max: f64,
+    y_max: f64,
+}
+
+impl Chart {
+    fn new(x_max: f64, y_max: f64, x_label: &str, y_label: &str, x_ticks: bool) -> Self {
+        let mut chart = Self { body: String::new(), x_max: x_max.max(1e-9), y_max: y_max.max(1e-9) };
+        for step in 0..=4 {
+            let part = f64::from(step) / 4.0;
+            let (x, y) = (chart.x(part * chart.x_max), chart.y(part * chart.y_max));
+            let _ = write!(
+                chart.body,
+                "<line x1='{LEFT}' y1='{y:.1}' x2='{:.1}' y2='{y:.1}' stroke='#ddd'/>\
+                 <text x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
+                WIDTH - RIGHT,
+                LEFT - 5.0,
+                y + 4.0,
+                short(part * chart.y_max)
+            );
+            if x_ticks {
+                let _ = write!(
+                    chart.body,
+                    "<text x='{x:.1}' y='{:.1}' text-anchor='middle'>{}</text>",
+                    HEIGHT - BOTTOM + 15.0,
+                    short(part * chart.x_max)
+                );
+            }
+        }
+        let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
+        let _ = write!(
+            chart.body,
+            "<text x='{middle:.1}' y='{:.1}' text-anchor='middle'>{}</text>\
+             <text x='12' y='{:.1}' text-anchor='middle' transform='rotate(-90 12 {:.1})'>{}</text>",
+            HEIGHT - 6.0,
+            escape(x_label),
+            HEIGHT / 2.0,
+            HEIGHT / 2.0,
+            escape(y_label)
+        );
+        chart
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        LEFT + value / self.x_max * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        HEIGHT - BOTTOM - value / self.y_max * (HEIGHT - TOP - BOTTOM)
+    }
+
+    fn legend(&mut self, labels: &[&str]) {
+        for (at, label) in labels.iter().enumerate().take(18) {
+            let y = TOP + 15.0 * at as f64;
+            let _ = write!(
+                self.body,
+                "<rect x='{:.1}' y='{y:.1}' width='10' height='10' fill='{}'/><text x='{:.1}' y='{:.1}'>{}</text>",
+                WIDTH - RIGHT + 8.0,
+                colour(at),
+                WIDTH - RIGHT + 22.0,
+                y + 9.0,
+                escape(label)
+            );
+        }
+    }
+
+    fn finish(self) -> String {
+        format!(
+            "<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' role='img' font-family='sans-serif' font-size='11'>{}</svg>",
+            self.body
+        )
+    }
+}
+
+/// The part of values that is at most x, for each series.
+pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
+    let x_max = series.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
+    let mut chart = Chart::new(x_max, 1.0, x_label, "part of jobs", true);
+    for (at, (_, values)) in series.iter().enumerate() {
+        let mut sorted = values.clone();
+        sorted.sort_by(f64::total_cmp);
+        // Some hundred points are all that can be seen.
+        let step = (sorted.len() / 300).max(1);
+        let mut path = format!("M{:.1},{:.1}", chart.x(0.0), chart.y(0.0));
+        for (rank, value) in sorted.iter().enumerate() {
+            if rank % step == 0 || rank + 1 == sorted.len() {
+                let part = (rank + 1) as f64 / sorted.len() as f64;
+                let _ = write!(path, "H{:.1}V{:.1}", chart.x(*value), chart.y(part));
+            }
+        }
+        let _ = write!(path, "H{:.1}", chart.x(x_max));
+        let _ =
+            write!(chart.body, "<path d='{path}' fill='none' stroke='{}' stroke-width='1.6'/>", colour(at));
+    }
+    let labels: Vec<&str> = series.iter().map(|(label, _)| *label).collect();
+    chart.legend(&labels);
+    chart.finish()
+}
+
+/// Series on top of each other over time, in steps.
+pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity: f64) -> String {
+    let steps = series.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
+    let mut chart = Chart::new(steps as f64 * step_s, capacity, "time, s", y_label, true);
+    let mut below = vec![0.0; steps];
+    for (at, (_, values)) in series.iter().enumerate() {
+        let above: Vec<f64> =
+            below.iter().enumerate().map(|(step, below)| below + values.get(step).unwrap_or(&0.0)).collect();
+        let mut path = String::new();
+        for (step, value) in above.iter().enumerate() {
+            let (x, y) = (chart.x(step as f64 * step_s), chart.y(value.min(capacity)));
+            let _ = write!(path, "{}{x:.1},{y:.1}", if step == 0 { 'M' } else { 'L' });
+        }
+        for (step, value) in below.iter().enumerate().rev() {
+            let _ = write!(path, "L{:.1},{:.1}", chart.x(step as f64 * step_s), chart.y(value.min(capacity)));
+        }
+        let _ = write!(chart.body, "<path d='{path}Z' fill='{}' fill-opacity='0.75'/>", colour(at));
+        below = above;
+    }
+    let labels: Vec<&str> = series.iter().map(|(label, _)| *label).collect();
+    chart.legend(&labels);
+    chart.finish()
+}
+
+/// For each group a bar of each series, with the width of its confidence interval.
+pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]) -> String {
+    let y_max =
+        series.iter().flat_map(|(_, values)| values).map(|(mean, around)| mean + around).fold(0.0, f64::max);
+    let mut chart = Chart::new(groups.len() as f64, y_max, "", y_label, false);
+    let width = 0.8 / series.len().max(1) as f64;
+    for (at, (_, values)) in series.iter().enumerate() {
+        for (group, (mean, around)) in values.iter().enumerate() {
+            let from = group as f64 + 0.1 + width * at as f64;
+            let (x, right, y) = (chart.x(from), chart.x(from + width), chart.y(*mean));
+            let middle = f64::midpoint(x, right);
+            let _ = write!(
+                chart.body,
+                "<rect x='{x:.1}' y='{y:.1}' width='{:.1}' height='{:.1}' fill='{}'/>",
+                (right - x).max(0.5),
+                (chart.y(0.0) - y).max(0.0),
+                colour(at)
+            );
+            if *around > 0.0 {
+                let (low, high) = (chart.y((mean - around).max(0.0)), chart.y(mean + around));
+                let _ = write!(
+                    chart.body,
+                    "<line x1='{middle:.1}' y1='{low:.1}' x2='{middle:.1}' y2='{high:.1}' stroke='#000'/>"
+                );
+            }
+        }
+    }
+    for (at, group) in groups.iter().enumerate() {
+        let x = chart.x(at as f64 + 0.5);
+        let y = HEIGHT - BOTTOM + 13.0 + 11.0 * (at % 2) as f64;
+        let _ =
+            write!(chart.body, "<text x='{x:.1}' y='{y:.1}' text-anchor='middle'>{}</text>", escape(group));
+    }
+    let labels: Vec<&str> = series.iter().map(|(label, _)| *label).collect();
+    chart.legend(&labels);
+    chart.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charts_are_whole_and_hold_no_nonsense() {
+        let charts = [
+            cdf("s", &[("a<b", vec![3.0, 1.0, 2.0]), ("empty", vec![])]),
+            stacked("slots", 2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])], 4.0),
+            bars("s", &["x".to_owned(), "y".to_owned()], &[("a", vec![(1.0, 0.1), (0.0, 0.0)])]),
+            bars("s", &[], &[]),
+        ];
+        for chart in charts {
+            assert!(chart.starts_with("<svg") && chart.ends_with("</svg>"));
+            assert!(!chart.contains("NaN") && !chart.contains("inf") && !chart.contains("a<b"), "{chart}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Chronos: two jobs on 8 nodes, one of which dies (section 5, figures 1 to 4).
+
+use super::{Number, Reproduction, change};
+use crate::{
+    Outcome, Setup, World,
+    experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
+    fault::{Fault, Harm},
+    profile::Profiles,
+    report::{Table, by_group, charts, show},
+    workload::papers,
+};
+use mrcore::{PerPhase, Span, Time, ids::JobId};
+
+fn setup() -> Setup {
+    let mut setup = Setup::even(8, PerPhase { map: 8, reduce: 4 }, "fifo");
+    setup.replication = 2;
+    setup.beat_every(Span::secs(3));
+    setup.config.lost_after = Span::secs(25);
+    setup
+}
+
+/// When the node dies: so far into the maps of the first job, or into what follows them.
+#[derive(Clone, Copy)]
+enum Moment {
+    InMaps(f64),
+    InReduces(f64),
+}
+
+/// The moment depends on how the first job goes when nothing is wrong.
+fn moment(profiles: &Profiles, program: &str, scheduler: &str, at: Moment, seed: u64) -> f64 {
+    let mut undisturbed = setup();
+    scheduler.clone_into(&mut undisturbed.scheduler);
+    undisturbed.seed = seed;
+    let world = World::new(undisturbed, papers::chronos(profiles, program, seed)).ok();
+    let Some(outcome) = world.and_then(|world| world.run(None).ok()) else { return 0.0 };
+    let since_start = |time: Option<Time>| time.map_or(0.0, |time| time.since(Time(1_000_000)).as_secs_f64());
+    let first = outcome.metrics.job(JobId(1));
+    let maps_done = since_start(first.and_then(|job| job.maps_done));
+    let ended = since_start(first.and_then(|job| job.ended));
+    match at {
+        Moment::InMaps(part) => part * maps_done,
+        Moment::InReduces(part) => maps_done + part * (ended - maps_done),
+    }
+}
+
+struct Case<'a> {
+    title: &'a str,
+    program: &'a str,
+    inner: &'a str,
+    at: Option<Moment>,
+}
+
+fn compare(
+    out: &mut Reproduction,
+    profiles: &Profiles,
+    seeds: u64,
+    case: &Case<'_>,
+) -> Result<Comparison, ExperimentError> {
+    let Case { title, program, inner, at } = *case;
+    let faults = |seed: u64| -> Vec<Fault> {
+        let at_s = at.map(|at| moment(profiles, program, inner, at, seed));
+        at_s.map(|at_s| Fault { at_s, for_s: None, what: Harm::Node { node: 3 } }).into_iter().collect()
+    };
+    let wrapped = format!("chronos({inner})");
+    let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
+    let paper = [("early", "lost"), never[0], never[1]];
+    let variants = out.available(vec![
+        Variant::tuned(inner, inner, &never),
+        Variant::tuned("chronos", &wrapped, &paper),
+        Variant::tuned("chronos, kill", &wrapped, &[paper[0], never[0], never[1], ("preempt", "kill")]),
+        Variant::tuned("chronos, on suspicion", &wrapped, &never),
+    ]);
+    let experiment = Experiment {
+        setup: setup(),
+        faults: Some(&faults),
+        workload: &|seed| papers::chronos(profiles, program, seed),
+        users: Vec::new(),
+        variants,
+        seeds,
+        limit: None,
+        alone: false,
+    };
+    let comparison = experiment.run()?;
+    out.part(title, recovery(&comparison), charts(&comparison));
+    out.part(format!("{title}: makespan, s"), by_group(&comparison, makespan_s), String::new());
+    Ok(comparison)
+}
+
+/// How long the tasks of one job that were lost waited, on average.
+fn wait_of(outcome: &Outcome, job: u32) -> f64 {
+    outcome.metrics.job(JobId(job)).map_or(0.0, |job| job.recovery.mean_wait().as_secs_f64())
+}
+
+fn first_waits(outcome: &Outcome) -> f64 {
+    wait_of(outcome, 1)
+}
+
+/// Part of the first job's maps that were lost and ran again where their input is.
+fn first_local(outcome: &Outcome) -> f64 {
+    let recovery = outcome.metrics.job(JobId(1)).map(|job| job.recovery.clone()).unwrap_or_default();
+    f64::from(recovery.local) / f64::from(recovery.maps.max(1))
+}
+
+fn recovery(comparison: &Comparison) -> Table {
+    let mut table = Table::new(&[
+        "policy",
+        "tasks run again",
+        "first job's wait s",
+        "second's s",
+        "longest s",
+        "first job's maps local",
+        "lost, slot s",
+    ]);
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        let lost = |outcome: &Outcome| outcome.metrics.jobs().map(|(_, job)| job.lost.as_secs_f64()).sum();
+        table.row(vec![
+            variant.label.clone(),
+            show(comparison.figure(at, |outcome| f64::from(outcome.metrics.recovery.tasks))),
+            show(comparison.figure(at, first_waits)),
+            show(comparison.figure(at, |outcome| wait_of(outcome, 2))),
+            show(comparison.figure(at, |outcome| outcome.metrics.recovery.longest.as_secs_f64())),
+            show(comparison.figure(at, first_local)),
+            show(comparison.figure(at, lost)),
+        ]);
+    }
+    table
+}
+
+pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction, ExperimentError> {
+    let mut out = Reproduction::new(
+        "Chronos at the paper's size",
+        "8 nodes with 8 map and 4 reduce slots, 256 MB blocks, 2 copies, lost after 25 s; jobs of 17 and 56 GB; \
+         one node dies. Waits are from the moment the loss is known, and of the first job's tasks: the second's may wait, they outrank nobody's.",
+    );
+    let fifo = Case {
+        title: "Fifo, wordcount, before the reduces",
+        program: "wordcount",
+        inner: "fifo",
+        at: Some(Moment::InMaps(0.45)),
+    };
+    let wordcount = compare(&mut out, profiles, seeds, &fifo)?;
+    let versus = |comparison: &Comparison, group, inner| change(comparison, Some(group), "chronos", inner);
+    let of = |comparison: &Comparison, label: &str, what: fn(&Outcome) -> f64| {
+        comparison.index(label).map(|at| comparison.figure(at, what).mean)
+    };
+    out.claim("Fifo, wordcount: first job", Number::Change(-0.20), versus(&wordcount, "small", "fifo"));
+    out.claim("Fifo, wordcount: second job", Number::Change(-0.10), versus(&wordcount, "large", "fifo"));
+    out.claim("recovery wait under Fifo", Number::Seconds(51.0), of(&wordcount, "fifo", first_waits));
+    out.claim("recovery wait with Chronos", Number::Seconds(1.5), of(&wordcount, "chronos", first_waits));
+    out.claim("recovery maps local under Fifo", Number::Part(0.125), of(&wordcount, "fifo", first_local));
+    out.claim("recovery maps local with Chronos", Number::Part(1.0), of(&wordcount, "chronos", first_local));
+    let fair = Case { title: "Fair, wordcount, before the reduces", inner: "fair", ..fifo };
+    let fair = compare(&mut out, profiles, seeds, &fair)?;
+    out.claim(
+        "Fair, wordcount: first job (2 to 14% less)",
+        Number::Change(-0.14),
+        versus(&fair, "small", "fair"),
+    );
+    out.claim(
+        "Fair, wordcount: second job (2 to 14% less)",
+        Number::Change(-0.02),
+        versus(&fair, "large", "fair"),
+    );
+    out.claim(
+        "recovery wait under Fair (unfair for 48 s)",
+        Number::Seconds(48.0),
+        of(&fair, "fair", first_waits),
+    );
+    out.claim("recovery wait with Chronos (2 s)", Number::Seconds(2.0), of(&fair, "chronos", first_waits));
+    let sort = Case {
+        title: "Fifo, sort, in the reduces",
+        program: "sort",
+        inner: "fifo",
+        at: Some(Moment::InReduces(0.8)),
+    };
+    let sort = compare(&mut out, profiles, seeds, &sort)?;
+    out.claim("Fifo, sort: first job", Number::Change(-0.55), versus(&sort, "small", "fifo"));
+    out.claim("Fifo, sort: second job", Number::Change(-0.11), versus(&sort, "large", "fifo"));
+    out.claim("recovery wait under Fifo, sort", Number::Seconds(325.0), of(&sort, "fifo", first_waits));
+    out.claim("recovery wait with Chronos, sort", Number::Seconds(2.0), of(&sort, "chronos", first_waits));
+    let well =
+        Case { title: "Nothing goes wrong (figure 4b)", program: "wordcount", inner: "fifo", at: None };
+    let well = compare(&mut out, profiles, seeds, &well)?;
+    out.claim("no failure: all jobs", Number::Change(0.0), change(&well, None, "chronos", "fifo"));
+    Ok(out)
+}

@@ -1,0 +1,180 @@
+//! COSHH: a hundred jobs of Facebook's and Yahoo!'s classes on six unequal resources (sections 5 and 6, tables 6 to 9,
+//! figures 5, 6, 9, 10, 13, 14, 17, 18).
+
+use super::{Number, Reproduction, change};
+use crate::{
+    experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
+    report::{Table, by_group, charts, locality, percent, show, summary},
+    workload::coshh::{self, Class, FACEBOOK, YAHOO},
+};
+
+/// Mean gap between jobs: the paper does not give it, but says that the cluster is overloaded from job 50 on.
+const GAP_S: f64 = 60.0;
+
+/// The policies, told what the users were promised.
+fn variants(out: &mut Reproduction, classes: &[Class], alike: bool) -> Vec<Variant> {
+    let mut promised: Vec<(String, String)> = Vec::new();
+    for (user, promise) in coshh::promises(classes, alike) {
+        // 31 of the 54 slots are for maps.
+        let (maps, reduces) = (promise.min_share * 31.0 / 54.0, promise.min_share * 23.0 / 54.0);
+        promised.push((format!("{user}.weight"), promise.weight.to_string()));
+        promised.push((format!("{user}.min_maps"), format!("{maps:.0}")));
+        promised.push((format!("{user}.min_reduces"), format!("{reduces:.0}")));
+    }
+    let tuned = |label: &str, section: &str, below: &str, more: &[(&str, &str)]| {
+        let below = |(key, value): &(String, String)| (format!("{section}.{below}.{key}"), value.clone());
+        let promised: Vec<(String, String)> = promised.iter().map(below).collect();
+        let pairs = promised.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        Variant::tuned(label, section, &pairs.chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let never = [("min_share_timeout", "never"), ("fair_share_timeout", "never")];
+    out.available(vec![
+        Variant::plain("fifo"),
+        tuned("fair", "fair", "pools", &never),
+        tuned("coshh", "coshh", "users", &[]),
+        tuned("coshh, literal", "coshh", "users", &[("literal", "true")]),
+    ])
+}
+
+fn compare(
+    out: &mut Reproduction,
+    (name, classes): (&str, &[Class]),
+    alike: bool,
+    seeds: u64,
+) -> Result<Comparison, ExperimentError> {
+    let experiment = Experiment {
+        setup: coshh::resources(6, "fifo"),
+        faults: None,
+        workload: &|seed| coshh::workload(name, classes, 100, GAP_S, seed),
+        users: coshh::promises(classes, alike),
+        variants: variants(out, classes, alike),
+        seeds,
+        limit: None,
+        alone: false,
+    };
+    let comparison = experiment.run()?;
+    let users = if alike { "users alike" } else { "minimum shares" };
+    out.part(format!("{name}, {users}"), summary(&comparison), charts(&comparison));
+    out.part(format!("{name}, {users}: the paper's metrics"), metrics(&comparison), String::new());
+    out.part(
+        format!("{name}, {users}: completion by class, s"),
+        by_group(&comparison, makespan_s),
+        String::new(),
+    );
+    Ok(comparison)
+}
+
+fn metrics(comparison: &Comparison) -> Table {
+    let mut table = Table::new(&["policy", "dissatisfaction", "fairness", "locality"]);
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        table.row(vec![
+            variant.label.clone(),
+            show(comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction())),
+            show(comparison.figure(at, |outcome| outcome.metrics.shares.fairness())),
+            percent(comparison.figure(at, locality).mean),
+        ]);
+    }
+    table
+}
+
+fn tables(out: &mut Reproduction, name: &str, comparison: &Comparison, paper: [[f64; 3]; 3]) {
+    let rows = ["dissatisfaction", "fairness", "locality"];
+    for (row, figures) in rows.iter().zip(paper) {
+        for (label, figure) in ["fifo", "fair", "coshh"].iter().zip(figures) {
+            let ours = comparison.index(label).map(|at| match *row {
+                "dissatisfaction" => {
+                    comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction()).mean
+                }
+                "fairness" => comparison.figure(at, |outcome| outcome.metrics.shares.fairness()).mean,
+                _ => comparison.figure(at, locality).mean,
+            });
+            let paper = if *row == "locality" { Number::Part(figure) } else { Number::Plain(figure) };
+            out.claim(format!("{name}: {row} under {label}"), paper, ours);
+        }
+    }
+}
+
+/// Completion against the number of jobs, and of resources.
+fn scaling(
+    out: &mut Reproduction,
+    (name, classes): (&str, &[Class]),
+    seeds: u64,
+) -> Result<(), ExperimentError> {
+    for by_jobs in [true, false] {
+        let steps: &[u32] = if by_jobs { &[5, 20, 40, 60, 80, 100] } else { &[6, 30, 54, 102] };
+        let variants = variants(out, classes, false);
+        let mut head = vec![if by_jobs { "jobs" } else { "resources" }];
+        head.extend(variants.iter().map(|variant| variant.label.as_str()));
+        let mut table = Table::new(&head);
+        for step in steps {
+            let (jobs, resources) = if by_jobs { (*step, 6) } else { (100, *step) };
+            let experiment = Experiment {
+                setup: coshh::resources(resources, "fifo"),
+                faults: None,
+                workload: &|seed| coshh::workload(name, classes, jobs, GAP_S, seed),
+                users: Vec::new(),
+                variants: variants.clone(),
+                seeds: seeds.min(3),
+                limit: None,
+                alone: false,
+            };
+            let comparison = experiment.run()?;
+            let mean = |at| show(comparison.mean_over(at, None, makespan_s));
+            table.row(std::iter::once(step.to_string()).chain((0..variants.len()).map(mean)).collect());
+        }
+        let by = if by_jobs { "number of jobs" } else { "number of resources" };
+        out.part(format!("{name}: mean completion by {by}, s"), table, String::new());
+    }
+    Ok(())
+}
+
+pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
+    let mut out = Reproduction::new(
+        "COSHH at the paper's size",
+        "Six resources (table 3) with 31 map and 23 reduce slots; 100 jobs in the proportions of table 4, users of \
+         table 5, 128 MB blocks, 3 copies. Arrivals Poisson with a mean gap of 60 s: the paper does not give them.",
+    );
+    let (facebook, yahoo) = (("Facebook", &FACEBOOK[..]), ("Yahoo!", &YAHOO[..]));
+    let shares = compare(&mut out, yahoo, false, seeds)?;
+    out.claim("Yahoo!: COSHH against FIFO", Number::Change(-0.7449), change(&shares, None, "coshh", "fifo"));
+    out.claim("Yahoo!: COSHH against Fair", Number::Change(-0.7973), change(&shares, None, "coshh", "fair"));
+    let paper = [[8.618, 7.16e-4, 1.209], [4.974, 0.965, 2.779], [0.956, 0.974, 0.965]];
+    tables(&mut out, "Yahoo!", &shares, paper);
+    let shares = compare(&mut out, facebook, false, seeds)?;
+    out.claim(
+        "Facebook: COSHH against FIFO",
+        Number::Change(-0.3127),
+        change(&shares, None, "coshh", "fifo"),
+    );
+    out.claim(
+        "Facebook: COSHH against Fair",
+        Number::Change(-0.4241),
+        change(&shares, None, "coshh", "fair"),
+    );
+    let paper = [[10.782, 8.31e-2, 0.294], [6.646, 2.537, 0.663], [0.977, 0.957, 0.950]];
+    tables(&mut out, "Facebook", &shares, paper);
+    let alike = compare(&mut out, yahoo, true, seeds)?;
+    out.claim(
+        "Yahoo!, users alike: COSHH against Fair",
+        Number::Change(-0.7592),
+        change(&alike, None, "coshh", "fair"),
+    );
+    out.claim(
+        "Yahoo!, users alike: Fair against FIFO",
+        Number::Change(-0.3772),
+        change(&alike, None, "fair", "fifo"),
+    );
+    let alike = compare(&mut out, facebook, true, seeds)?;
+    out.claim(
+        "Facebook, users alike: COSHH against Fair",
+        Number::Change(-0.4297),
+        change(&alike, None, "coshh", "fair"),
+    );
+    out.claim(
+        "Facebook, users alike: Fair against FIFO",
+        Number::Change(-0.2642),
+        change(&alike, None, "fair", "fifo"),
+    );
+    scaling(&mut out, facebook, seeds)?;
+    Ok(out)
+}

@@ -1,0 +1,205 @@
+//! FCS: 171 jobs of ten sizes on 45 workers, map-heavy and reduce-heavy; pausing against killing, delays, scale
+//! (section 5, tables 1 to 4, figures 6 to 15).
+
+use super::{Number, Reproduction, change, hsrtf::plain_fair};
+use crate::{
+    Setup,
+    experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
+    profile::Profiles,
+    report::{Table, by_group, charts, percent, show, summary},
+    workload::{
+        papers::{self, Kind},
+        synthetic::{self, Arrivals},
+    },
+};
+use mrcore::{PerPhase, Span};
+
+fn setup() -> Setup {
+    let mut setup = Setup::even(45, PerPhase { map: 8, reduce: 4 }, "fifo");
+    setup.beat_every(Span::secs(3));
+    setup
+}
+
+fn heavy(
+    out: &mut Reproduction,
+    profiles: &Profiles,
+    seeds: u64,
+    title: &str,
+    kinds: &[Kind],
+) -> Result<Comparison, ExperimentError> {
+    let variants = out.available(vec![
+        Variant::plain("fcs"),
+        plain_fair(),
+        Variant::plain("capacity"),
+        Variant::tuned("fcs, literal", "fcs", &[("literal", "true")]),
+        Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")]),
+    ]);
+    let experiment = Experiment {
+        setup: setup(),
+        faults: None,
+        workload: &|seed| papers::fcs(profiles, kinds, 30.0, 171, seed),
+        users: Vec::new(),
+        variants,
+        seeds: seeds.min(3),
+        limit: None,
+        alone: true,
+    };
+    let comparison = experiment.run()?;
+    out.part(title, summary(&comparison), charts(&comparison));
+    out.part(format!("{title}: execution by group, s"), by_group(&comparison, makespan_s), String::new());
+    let wait = by_group(&comparison, |job| Some(job.reduce_wait().as_secs_f64()));
+    out.part(format!("{title}: wait of reduces by group, s"), wait, String::new());
+    out.part(format!("{title}: worst slowdown by group"), slowdowns(&comparison), String::new());
+    let taken = by_group(&comparison, |job| Some(f64::from(job.taken.preemptions())));
+    out.part(format!("{title}: preemptions of a job, by group"), taken, String::new());
+    Ok(comparison)
+}
+
+fn slowdowns(comparison: &Comparison) -> Table {
+    let mut head = vec!["group"];
+    head.extend(comparison.variants.iter().map(|variant| variant.label.as_str()));
+    let mut table = Table::new(&head);
+    for group in &comparison.groups {
+        let worst = |at| show(comparison.worst_slowdown(at, Some(group)));
+        table.row(std::iter::once(group.clone()).chain((0..comparison.variants.len()).map(worst)).collect());
+    }
+    table
+}
+
+/// How much less the worst slowdown of a group is under FCS than under Fair: the most over groups, and the mean.
+fn fairness(comparison: &Comparison) -> Option<(f64, f64)> {
+    let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
+    let less: Vec<f64> = comparison
+        .groups
+        .iter()
+        .map(|group| {
+            let worst = |at| comparison.worst_slowdown(at, Some(group));
+            worst(fcs).less_than(worst(fair))
+        })
+        .collect();
+    Some((mrcore::metrics::stats::greatest(&less), mrcore::metrics::stats::mean(&less)))
+}
+
+/// A workload like `GridMix`'s under several policies: their mean makespans.
+fn mix(
+    out: &mut Reproduction,
+    profiles: &Profiles,
+    seeds: u64,
+    jobs: u32,
+    variants: Vec<Variant>,
+) -> Result<Comparison, ExperimentError> {
+    let variants = out.available(variants);
+    let experiment = Experiment {
+        setup: Setup { machines: setup().machines[..12].to_vec(), ..setup() },
+        faults: None,
+        workload: &|seed| synthetic::gridmix(profiles, Arrivals::Poisson, jobs, 10.0, seed),
+        users: Vec::new(),
+        variants,
+        seeds,
+        limit: None,
+        alone: false,
+    };
+    experiment.run()
+}
+
+fn pause_or_kill(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
+    let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "less"]);
+    for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
+        let variants =
+            vec![Variant::plain("fcs"), Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])];
+        let comparison = mix(out, profiles, seeds, jobs, variants)?;
+        let less = change(&comparison, None, "fcs", "fcs, kill");
+        out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less);
+        if comparison.variants.len() == 2 {
+            let mean = |at| comparison.mean_over(at, None, makespan_s);
+            table.row(vec![
+                jobs.to_string(),
+                show(mean(0)),
+                show(mean(1)),
+                percent(mean(0).less_than(mean(1))),
+            ]);
+        }
+    }
+    out.part("Pausing against killing (figure 7)", table, String::new());
+    Ok(())
+}
+
+/// The best number of skips before a paused reduce is moved.
+fn delay(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
+    let mut table = Table::new(&["D", "mean makespan, s", "moved"]);
+    let counts = ["0", "20", "60", "100", "140", "100000"];
+    let variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)]));
+    let comparison = mix(out, profiles, seeds, 100, variants.to_vec())?;
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        let moved = comparison.figure(at, |outcome| {
+            outcome.metrics.jobs().map(|(_, job)| f64::from(job.taken.migrations)).sum()
+        });
+        table.row(vec![variant.label.clone(), show(comparison.mean_over(at, None, makespan_s)), show(moved)]);
+    }
+    out.claim(
+        "D = 60 against no migration",
+        Number::Change(-0.096),
+        change(&comparison, None, "60", "100000"),
+    );
+    out.part("Skips before a paused reduce is moved (figure 6)", table, String::new());
+    Ok(())
+}
+
+fn scale(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
+    let mut table = Table::new(&["jobs", "fcs, s", "fair, s", "less"]);
+    for (jobs, paper) in [(60, -0.10), (120, f64::NAN), (180, f64::NAN), (240, f64::NAN), (300, -0.28)] {
+        let comparison = mix(out, profiles, seeds, jobs, vec![Variant::plain("fcs"), plain_fair()])?;
+        if paper.is_finite() {
+            let less = change(&comparison, None, "fcs", "fair");
+            out.claim(format!("{jobs} jobs like GridMix's, against Fair"), Number::Change(paper), less);
+        }
+        if comparison.variants.len() == 2 {
+            let mean = |at| comparison.mean_over(at, None, makespan_s);
+            table.row(vec![
+                jobs.to_string(),
+                show(mean(0)),
+                show(mean(1)),
+                percent(mean(0).less_than(mean(1))),
+            ]);
+        }
+    }
+    out.part("More and more jobs (figure 15)", table, String::new());
+    Ok(())
+}
+
+pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction, ExperimentError> {
+    let mut out = Reproduction::new(
+        "FCS at the paper's size",
+        "45 workers with 8 map and 4 reduce slots, 128 MB blocks; 171 jobs of ten groups, arrivals Poisson with a \
+         mean gap of 30 s. Figures 7 and 15: jobs like GridMix's on 12 of the nodes, one every 10 s.",
+    );
+    let map = heavy(&mut out, profiles, seeds, "Map-heavy", &papers::FCS_MAP_HEAVY)?;
+    let seconds = |comparison: &Comparison, label: &str| {
+        comparison.index(label).map(|at| comparison.mean_over(at, None, makespan_s).mean)
+    };
+    out.claim("map-heavy: FCS against Fair", Number::Change(-0.31), change(&map, None, "fcs", "fair"));
+    for (label, paper) in [("fcs", 247.0), ("fair", 359.0), ("capacity", 1061.0)] {
+        out.claim(format!("map-heavy: mean under {label}"), Number::Seconds(paper), seconds(&map, label));
+    }
+    let better = fairness(&map);
+    out.claim("map-heavy: worst slowdown, best group", Number::Change(-0.667), better.map(|(most, _)| -most));
+    let reduce = heavy(&mut out, profiles, seeds, "Reduce-heavy", &papers::FCS_REDUCE_HEAVY)?;
+    out.claim("reduce-heavy: FCS against Fair", Number::Change(-0.28), change(&reduce, None, "fcs", "fair"));
+    for (label, paper) in [("fcs", 978.0), ("fair", 1364.0), ("capacity", 8829.0)] {
+        out.claim(
+            format!("reduce-heavy: mean under {label}"),
+            Number::Seconds(paper),
+            seconds(&reduce, label),
+        );
+    }
+    let better = fairness(&reduce);
+    out.claim(
+        "reduce-heavy: worst slowdown, mean group",
+        Number::Change(-0.352),
+        better.map(|(_, mean)| -mean),
+    );
+    pause_or_kill(&mut out, profiles, seeds)?;
+    delay(&mut out, profiles, seeds)?;
+    scale(&mut out, profiles, seeds)?;
+    Ok(out)
+}

@@ -1,0 +1,73 @@
+//! hSRTF: 31 jobs of three sizes on 58 nodes, in the paper's order (section 5, figures 2 and 3).
+
+use super::{Number, Reproduction, change};
+use crate::{
+    Setup,
+    experiment::{Experiment, ExperimentError, Variant, makespan_s},
+    profile::Profiles,
+    report::{by_group, charts, summary},
+    workload::papers,
+};
+use mrcore::{PerPhase, Span, metrics::JobFigures};
+
+/// Hadoop's Fair scheduler as the papers ran it: delay scheduling, nothing taken back.
+pub(super) fn plain_fair() -> Variant {
+    Variant::tuned("fair", "fair", &[("min_share_timeout", "never"), ("fair_share_timeout", "never")])
+}
+
+pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction, ExperimentError> {
+    let mut out = Reproduction::new(
+        "hSRTF at the paper's size",
+        "58 nodes with 8 map and 2 reduce slots, 128 MB blocks, 3 copies; 31 jobs, one every 10 s. Jobs that have not ended after 2,500 s are left out, and counted.",
+    );
+    let mut setup = Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo");
+    setup.beat_every(Span::secs(3));
+    setup.out_of_band = false;
+    let kill = [("preempt", "kill")];
+    let variants = out.available(vec![
+        Variant::plain("fifo"),
+        plain_fair(),
+        Variant::plain("hsrtf-pu"),
+        Variant::plain("hsrtf-pr"),
+        Variant::tuned("hsrtf-pup, kill", "hsrtf-pup", &kill),
+        Variant::tuned("hsrtf-prp, kill", "hsrtf-prp", &kill),
+        Variant::plain("hsrtf-pup"),
+        Variant::plain("hsrtf-prp"),
+    ]);
+    let experiment = Experiment {
+        setup,
+        faults: None,
+        workload: &|seed| papers::hsrtf(profiles, seed),
+        users: Vec::new(),
+        variants,
+        seeds,
+        limit: Some(Span::secs(2500)),
+        alone: true,
+    };
+    let comparison = experiment.run()?;
+    let versus = |group, one, other| change(&comparison, Some(group), one, other);
+    out.claim("small jobs, Pr against Fifo", Number::Change(-0.45), versus("small", "hsrtf-pr", "fifo"));
+    out.claim("small jobs, Pr against Fair", Number::Change(-0.26), versus("small", "hsrtf-pr", "fair"));
+    out.claim("large jobs, Pr against Fifo", Number::Change(0.10), versus("large", "hsrtf-pr", "fifo"));
+    out.claim("large jobs, Pr against Fair", Number::Change(0.002), versus("large", "hsrtf-pr", "fair"));
+    out.claim("small jobs, Pu against Fifo", Number::Change(-0.43), versus("small", "hsrtf-pu", "fifo"));
+    let locality = |label: &str| {
+        let at = comparison.index(label)?;
+        Some(comparison.mean_over(at, Some("small"), |job| Some(job.locality())).mean)
+    };
+    out.claim("locality of small jobs, Pr", Number::Part(0.05), locality("hsrtf-pr"));
+    out.claim("locality of small jobs, Fair", Number::Part(1.0), locality("fair"));
+    let waiting = |job: &JobFigures| job.waiting().map(Span::as_secs_f64);
+    let execution = |job: &JobFigures| job.execution().map(Span::as_secs_f64);
+    out.part("All policies", summary(&comparison), charts(&comparison));
+    out.part("Makespan by size, s (figure 2, a to c)", by_group(&comparison, makespan_s), String::new());
+    out.part("Waiting by size, s (figure 2, d to f)", by_group(&comparison, waiting), String::new());
+    out.part("Execution by size, s (figure 2, g to i)", by_group(&comparison, execution), String::new());
+    out.part("Locality by size (figure 3)", by_group(&comparison, |job| Some(job.locality())), String::new());
+    out.part(
+        "Slot seconds lost by size",
+        by_group(&comparison, |job| Some(job.lost.as_secs_f64())),
+        String::new(),
+    );
+    Ok(out)
+}

@@ -1,0 +1,234 @@
+//! COSHH's workloads: the job classes of Facebook and Yahoo! (table 4), users (table 5) and resources (table 3).
+//!
+//! Each user submits the jobs of one class, in the proportions of the table. The table gives each class's bytes and
+//! task-seconds, not its number of tasks: that is one map for each 128 MB, at least as many as its task-seconds need
+//! to fit its duration, and at most [`TASKS_MAX`]. The paper does not give the arrivals either; here they are a
+//! Poisson process.
+
+use super::{JobPlan, MapPlan, ReducePlan, Workload, seconds};
+use crate::{
+    chance::Dice,
+    setup::{Machine, Setup},
+};
+use mrcore::{PerPhase, Span, job::Priority, metrics::shares::Promise};
+
+/// Tasks of a phase of one job at most. A data summary of 231,000 maps on 31 slots would only take longer to play.
+pub const TASKS_MAX: u32 = 240;
+
+/// A class of jobs: a line of table 4.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Class {
+    /// As the table calls it.
+    pub name: &'static str,
+    duration_s: f64,
+    jobs: u32,
+    input: f64,
+    shuffle: f64,
+    output: f64,
+    map_s: f64,
+    reduce_s: f64,
+    /// Table 5: the minimum share and the priority of the user that submits it.
+    min_share: u32,
+    priority: u32,
+}
+
+const fn class(
+    name: &'static str,
+    duration_s: f64,
+    jobs: u32,
+    [input, shuffle, output]: [f64; 3],
+    [map_s, reduce_s]: [f64; 2],
+    [min_share, priority]: [u32; 2],
+) -> Class {
+    Class { name, duration_s, jobs, input, shuffle, output, map_s, reduce_s, min_share, priority }
+}
+
+const KB: f64 = 1e3;
+const MB: f64 = 1e6;
+const GB: f64 = 1e9;
+const TB: f64 = 1e12;
+
+/// Facebook's classes.
+pub const FACEBOOK: [Class; 10] = [
+    class("Small jobs", 32.0, 126, [21.0 * KB, 0.0, 871.0 * KB], [20.0, 0.0], [5, 1]),
+    class("Fast data load", 1260.0, 25, [381.0 * KB, 0.0, 1.9 * GB], [6079.0, 0.0], [0, 2]),
+    class("Slow data load", 6600.0, 3, [10.0 * KB, 0.0, 4.2 * GB], [26_321.0, 0.0], [0, 2]),
+    class("Large data load", 4200.0, 10, [405.0 * KB, 0.0, 447.0 * GB], [66_657.0, 0.0], [5, 1]),
+    class("Huge data load", 18_300.0, 3, [446.0 * KB, 0.0, 1.1 * TB], [125_662.0, 0.0], [10, 2]),
+    class("Fast aggregate", 900.0, 10, [230.0 * GB, 8.8 * GB, 491.0 * MB], [104_338.0, 66_760.0], [15, 1]),
+    class("Aggregate and expand", 1800.0, 6, [1.9 * TB, 502.0 * MB, 2.6 * GB], [348_942.0, 76_736.0], [4, 2]),
+    class(
+        "Expand and aggregate",
+        5100.0,
+        2,
+        [418.0 * GB, 2.5 * TB, 45.0 * GB],
+        [1_076_089.0, 974_395.0],
+        [10, 1],
+    ),
+    class("Data transform", 2100.0, 14, [255.0 * GB, 788.0 * GB, 1.6 * GB], [384_562.0, 338_050.0], [10, 1]),
+    class("Data summary", 3300.0, 1, [7.6 * TB, 51.0 * GB, 104.0 * KB], [4_843_452.0, 853_911.0], [15, 1]),
+];
+
+/// Yahoo!'s classes.
+pub const YAHOO: [Class; 8] = [
+    class("Small jobs", 60.0, 114, [174.0 * MB, 73.0 * MB, 6.0 * MB], [412.0, 740.0], [5, 1]),
+    class("Fast aggregate", 2100.0, 23, [568.0 * GB, 76.0 * GB, 3.9 * GB], [270_376.0, 589_385.0], [0, 2]),
+    class(
+        "Expand and aggregate",
+        2400.0,
+        10,
+        [206.0 * GB, 1.5 * TB, 133.0 * MB],
+        [983_998.0, 1_425_941.0],
+        [10, 2],
+    ),
+    class(
+        "Transform expand",
+        9300.0,
+        5,
+        [806.0 * GB, 235.0 * GB, 10.0 * TB],
+        [257_567.0, 979_181.0],
+        [15, 1],
+    ),
+    class(
+        "Data summary",
+        13_500.0,
+        7,
+        [4.9 * TB, 78.0 * GB, 775.0 * MB],
+        [4_481_926.0, 1_663_358.0],
+        [10, 1],
+    ),
+    class(
+        "Large data summary",
+        30_900.0,
+        4,
+        [31.0 * TB, 937.0 * GB, 475.0 * MB],
+        [33_606_055.0, 31_884_004.0],
+        [15, 2],
+    ),
+    class("Data transform", 3600.0, 36, [36.0 * GB, 15.0 * GB, 4.0 * GB], [15_021.0, 13_614.0], [10, 1]),
+    class(
+        "Large data transform",
+        16_800.0,
+        1,
+        [5.5 * TB, 10.0 * TB, 2.5 * TB],
+        [7_729_409.0, 8_305_880.0],
+        [15, 1],
+    ),
+];
+
+impl Class {
+    fn tasks(&self, bytes: f64, task_s: f64) -> u32 {
+        if task_s == 0.0 {
+            return 0;
+        }
+        let blocks = (bytes / 128e6).ceil();
+        let parallel = (task_s / self.duration_s).ceil();
+        (blocks.max(parallel) as u32).clamp(1, TASKS_MAX)
+    }
+
+    fn plan(&self, number: usize, user: String, at_s: f64) -> JobPlan {
+        let (maps, reduces) = (self.tasks(self.input, self.map_s), self.tasks(self.shuffle, self.reduce_s));
+        let map = MapPlan {
+            bytes: (self.input / f64::from(maps)) as u64,
+            work_s: (self.map_s / f64::from(maps)) as f32,
+        };
+        let reduce = ReducePlan {
+            share: 1.0 / reduces.max(1) as f32,
+            factor: 0.0,
+            fixed_s: (self.reduce_s / f64::from(reduces.max(1))) as f32,
+        };
+        JobPlan {
+            at: seconds(at_s),
+            name: format!("{}-{number}", self.name),
+            group: self.name.to_owned(),
+            user,
+            queue: "default".into(),
+            priority: Priority::Normal,
+            maps: vec![map; maps as usize],
+            hosts: Vec::new(),
+            reduces: vec![reduce; reduces as usize],
+            map_out: self.shuffle / self.input.max(1.0),
+            reduce_rate: 1e12,
+            merge_rate: 1e12,
+            reduce_out: self.output / self.shuffle.max(1.0),
+            start: seconds(1.0),
+            slow_start: 0.05,
+            speculation: false,
+        }
+    }
+}
+
+/// What each user was promised; nothing, and the same for all, if they are `alike`.
+pub fn promises(classes: &[Class], alike: bool) -> Vec<(String, Promise)> {
+    let promise = |class: &Class| {
+        let (min_share, weight) = if alike { (0, 1) } else { (class.min_share, class.priority) };
+        Promise { min_share: f64::from(min_share), weight: f64::from(weight) }
+    };
+    classes.iter().enumerate().map(|(at, class)| (format!("U{}", at + 1), promise(class))).collect()
+}
+
+/// So many jobs in the table's proportions, in a random order.
+pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64) -> Workload {
+    let mut dice = Dice::of(seed, name);
+    let all: u32 = classes.iter().map(|class| class.jobs).sum();
+    let mut order: Vec<usize> = Vec::new();
+    let mut carried = 0.0;
+    for (at, class) in classes.iter().enumerate() {
+        let due = f64::from(class.jobs) * f64::from(jobs) / f64::from(all) + carried;
+        let count = due.round().max(0.0);
+        carried = due - count;
+        order.extend(std::iter::repeat_n(at, count as usize));
+    }
+    dice.shuffle(&mut order);
+    let mut at_s = 0.0;
+    let mut plans = Vec::with_capacity(order.len());
+    for (number, at) in order.into_iter().enumerate() {
+        plans.push(classes[at].plan(number, format!("U{}", at + 1), at_s));
+        at_s += dice.exponential(gap_s);
+    }
+    Workload { name: name.to_owned(), jobs: plans }
+}
+
+/// Table 3, six at a time: 31 map and 23 reduce slots for the first six, 100 Mbit/s between them. 500 MHz is speed 1.
+pub fn resources(count: u32, scheduler: &str) -> Setup {
+    let slow = |stores: bool| Machine {
+        rack: 0,
+        slots: PerPhase { map: 1, reduce: 1 },
+        speed: 0.01,
+        disk: if stores { 9e9 / 8.0 } else { 5e3 },
+        nic: 12.5e6,
+        room: if stores { 4_000_000_000_000_000 } else { 400_000 },
+    };
+    let fast = |stores: bool, slots: (u32, u32)| Machine {
+        slots: PerPhase { map: slots.0, reduce: slots.1 },
+        speed: 1.0,
+        ..slow(stores)
+    };
+    let six =
+        [slow(true), fast(false, (9, 7)), fast(true, (10, 6)), slow(true), fast(false, (9, 7)), slow(false)];
+    let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);
+    // A run is weeks long: what happens in seconds does not matter.
+    setup.beat_every(Span::secs(30));
+    setup.machines = six.iter().cycle().take(count as usize).cloned().collect();
+    setup
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hundred_jobs_in_the_papers_proportions() {
+        for (classes, small) in [(&FACEBOOK[..], 63), (&YAHOO[..], 57)] {
+            let workload = workload("test", classes, 100, 60.0, 1);
+            assert!((99..=101).contains(&workload.jobs.len()), "{}", workload.jobs.len());
+            assert_eq!(workload.jobs.iter().filter(|job| job.group == "Small jobs").count(), small);
+        }
+        let setup = resources(6, "fifo");
+        assert_eq!(setup.slots(), PerPhase { map: 31, reduce: 23 }, "as section 6.2.1 says");
+        let summary = FACEBOOK[9].plan(0, "U10".into(), 0.0);
+        let total: f64 = summary.maps.iter().map(|map| f64::from(map.work_s)).sum();
+        assert!((total - 4_843_452.0).abs() < 100.0);
+        assert!(promises(&YAHOO, false).iter().map(|(_, promise)| promise.min_share).sum::<f64>() > 54.0);
+    }
+}

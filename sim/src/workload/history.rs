@@ -1,0 +1,436 @@
+//! Our own job histories (docs/history.md): what really ran, as a workload to run again.
+//!
+//! A map's work is the time that its attempts which count took, a reduce's that from when its maps were done (or it
+//! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.
+
+use super::{
+    JobPlan, MapPlan, ReducePlan, Workload, seconds,
+    trace::{Source, TraceError},
+};
+use crate::profile::{Profile, Profiles};
+use mrcore::{PerPhase, Phase, Span, Time, ids::AttemptId, job::Priority, metrics::GROUP};
+use serde::Deserialize;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+};
+
+/// How a job really went.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Real {
+    /// Its name.
+    pub name: String,
+    /// From submission to end.
+    pub makespan: Span,
+}
+
+/// What histories tell.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct History {
+    /// The jobs, to be run again.
+    pub workload: Workload,
+    /// How each went, in the same order.
+    pub real: Vec<Real>,
+    /// What each ran, in the same order.
+    pub programs: Vec<String>,
+    /// Trackers that ran something, by name.
+    pub trackers: Vec<String>,
+    /// The most attempts that one of them ran at a time: it had at least so many slots.
+    pub slots: PerPhase<u32>,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
+    job: String,
+    at_us: u64,
+    spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    name: String,
+    user: String,
+    queue: String,
+    priority: Priority,
+    #[serde(default)]
+    program: String,
+    reduces: u32,
+    slow_start: f64,
+    speculation: bool,
+    #[serde(default)]
+    conf: BTreeMap<String, String>,
+    splits: Vec<SplitLine>,
+}
+
+#[derive(Deserialize)]
+struct SplitLine {
+    start: u64,
+    end: u64,
+    #[serde(default)]
+    hosts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    at_us: u64,
+    fact: BTreeMap<String, Value>,
+}
+
+/// One job as it is read.
+struct Job {
+    head: Head,
+    launched: BTreeMap<AttemptId, (Time, String)>,
+    /// The split of each map.
+    roots: Vec<u32>,
+    work_s: Vec<f64>,
+    reduce_s: Vec<f64>,
+    maps_left: usize,
+    maps_done: Option<Time>,
+    bytes_out: f64,
+    ended: Option<Time>,
+    last: Time,
+}
+
+/// A job that is over: when it came, what it was, how it went, who has its input, what it ran.
+type Finished = (Time, JobPlan, Real, Vec<Vec<String>>, String);
+
+/// Reads a file, or every `.jsonl` of a folder.
+pub fn read(path: &Path) -> Result<History, TraceError> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    if path.is_dir() {
+        let unreadable = |source| TraceError::Unreadable { path: path.display().to_string(), source };
+        for entry in std::fs::read_dir(path).map_err(unreadable)? {
+            let file = entry.map_err(unreadable)?.path();
+            if file.extension().is_some_and(|extension| extension == "jsonl") {
+                files.push(file);
+            }
+        }
+        files.sort();
+    } else {
+        files.push(path.to_owned());
+    }
+    let mut busy = Busy::default();
+    let mut jobs: Vec<Finished> = Vec::new();
+    for file in &files {
+        read_file(file, &mut busy, &mut jobs)?;
+    }
+    if jobs.is_empty() {
+        return Err(TraceError::Empty { path: path.display().to_string() });
+    }
+    jobs.sort_by_key(|(at, ..)| *at);
+    let first = jobs[0].0;
+    let trackers: Vec<String> = busy.most.keys().cloned().collect();
+    let number = |name: &String| trackers.iter().position(|known| known == name).map(|at| at as u32);
+    let mut history = History { slots: busy.slots(), ..History::default() };
+    for (at, mut plan, real, hosts, program) in jobs {
+        plan.at = at.since(first);
+        plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
+        history.workload.jobs.push(plan);
+        history.real.push(real);
+        history.programs.push(program);
+    }
+    history.workload.name =
+        path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    history.trackers = trackers;
+    Ok(history)
+}
+
+fn read_file(path: &Path, busy: &mut Busy, jobs: &mut Vec<Finished>) -> Result<(), TraceError> {
+    let (source, counted) = Source::open(path)?;
+    let mut current: Option<Job> = None;
+    let mut finish = |job: Option<Job>| jobs.extend(job.and_then(Job::finish));
+    for (number, text) in BufReader::new(counted).lines().enumerate() {
+        let line = number as u64 + 1;
+        let text = text.map_err(|error| source.unreadable(error))?;
+        if text.trim().is_empty() {
+            continue;
+        }
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
+        if value.get("format").is_some() {
+            let head: Head =
+                serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
+            if head.format != 1 {
+                return Err(source.bad(line, format!("format {}: this reads format 1", head.format)));
+            }
+            finish(current.take());
+            current = Some(Job::new(head));
+            continue;
+        }
+        let Some(job) = &mut current else {
+            return Err(
+                source.bad(line, "a fact before the job that it is of: no line with `format` above it")
+            );
+        };
+        let fact: Line =
+            serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
+        job.take(fact, busy).map_err(|what| source.bad(line, format!("{}: {what}", job.head.job)))?;
+    }
+    finish(current);
+    Ok(())
+}
+
+/// Attempts at a time, by tracker.
+#[derive(Default)]
+struct Busy {
+    now: BTreeMap<String, PerPhase<u32>>,
+    most: BTreeMap<String, PerPhase<u32>>,
+}
+
+impl Busy {
+    fn begins(&mut self, tracker: &str, phase: Phase) {
+        let now = &mut self.now.entry(tracker.to_owned()).or_default()[phase];
+        *now += 1;
+        let most = &mut self.most.entry(tracker.to_owned()).or_default()[phase];
+        *most = (*most).max(*now);
+    }
+
+    fn ends(&mut self, tracker: &str, phase: Phase) {
+        if let Some(now) = self.now.get_mut(tracker) {
+            now[phase] = now[phase].saturating_sub(1);
+        }
+    }
+
+    fn slots(&self) -> PerPhase<u32> {
+        let most = |phase| self.most.values().map(|most| most[phase]).max().unwrap_or(1).max(1);
+        PerPhase { map: most(Phase::Map), reduce: most(Phase::Reduce) }
+    }
+}
+
+impl Job {
+    fn new(head: Head) -> Self {
+        let (maps, reduces) = (head.spec.splits.len(), head.spec.reduces as usize);
+        let last = Time(head.at_us);
+        Self {
+            launched: BTreeMap::new(),
+            roots: (0..maps as u32).collect(),
+            work_s: vec![0.0; maps],
+            reduce_s: vec![0.0; reduces],
+            maps_left: maps,
+            maps_done: (maps == 0).then_some(last),
+            bytes_out: 0.0,
+            ended: None,
+            last,
+            head,
+        }
+    }
+
+    fn take(&mut self, line: Line, busy: &mut Busy) -> Result<(), String> {
+        let at = Time(line.at_us);
+        if at < self.last {
+            return Err(format!("at_us {} is before {} of the line above", at.0, self.last.0));
+        }
+        self.last = at;
+        for (kind, fields) in &line.fact {
+            let text = |key: &str| fields.get(key).and_then(Value::as_str);
+            let attempt = || -> Result<AttemptId, String> {
+                let name = text("attempt").ok_or_else(|| format!("{kind} without an attempt"))?;
+                name.parse().map_err(|error| format!("{kind}: {error}"))
+            };
+            match kind.as_str() {
+                "attempt-launched" => {
+                    let tracker = text("tracker").ok_or("a launch without a tracker")?;
+                    let id = attempt()?;
+                    busy.begins(tracker, id.phase());
+                    self.launched.insert(id, (at, tracker.to_owned()));
+                }
+                "attempt-succeeded" | "map-split" => {
+                    let bytes = fields.get("bytes_out").and_then(Value::as_u64).unwrap_or(0);
+                    self.counted(at, attempt()?, bytes, kind == "map-split", busy);
+                }
+                "attempt-paused" => self.paused(at, attempt()?, busy),
+                "attempt-failed" | "attempt-killed" => drop(self.gone(attempt()?, busy)),
+                "map-output-lost" => {
+                    let id = attempt()?;
+                    self.maps_left += 1;
+                    self.maps_done = None;
+                    if let Some(root) = self.roots.get(id.task.index as usize) {
+                        self.work_s[*root as usize] = 0.0;
+                    }
+                }
+                "job-ended" => self.ended = Some(at),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn gone(&mut self, id: AttemptId, busy: &mut Busy) -> Option<Time> {
+        let (launched, tracker) = self.launched.remove(&id)?;
+        busy.ends(&tracker, id.phase());
+        Some(launched)
+    }
+
+    fn counted(&mut self, at: Time, id: AttemptId, bytes: u64, split: bool, busy: &mut Busy) {
+        let Some(launched) = self.gone(id, busy) else { return };
+        let index = id.task.index as usize;
+        match id.phase() {
+            Phase::Map => {
+                self.bytes_out += bytes as f64;
+                let root = self.roots.get(index).copied().unwrap_or(0);
+                if let Some(work) = self.work_s.get_mut(root as usize) {
+                    *work += at.since(launched).as_secs_f64();
+                }
+                if split {
+                    self.roots.push(root);
+                } else {
+                    self.maps_left = self.maps_left.saturating_sub(1);
+                }
+                if self.maps_left == 0 {
+                    self.maps_done = Some(at);
+                }
+            }
+            Phase::Reduce => self.reduced(at, launched, index),
+        }
+    }
+
+    fn paused(&mut self, at: Time, id: AttemptId, busy: &mut Busy) {
+        if let Some(launched) = self.gone(id, busy) {
+            self.reduced(at, launched, id.task.index as usize);
+        }
+    }
+
+    /// Time after the maps is the reduce's own; before, it waited for them.
+    fn reduced(&mut self, at: Time, launched: Time, index: usize) {
+        if let (Some(done), Some(work)) = (self.maps_done, self.reduce_s.get_mut(index)) {
+            *work += at.since(launched.max(done)).as_secs_f64();
+        }
+    }
+
+    fn finish(self) -> Option<Finished> {
+        let ended = self.ended?;
+        let submitted = Time(self.head.at_us);
+        let Spec { name, user, queue, priority, slow_start, speculation, splits, conf, program, .. } =
+            self.head.spec;
+        let bytes = |split: &SplitLine| split.end.saturating_sub(split.start);
+        let read: f64 = splits.iter().map(|split| bytes(split) as f64).sum();
+        let maps = splits.iter().zip(&self.work_s);
+        let share = 1.0 / self.reduce_s.len().max(1) as f32;
+        let plan = JobPlan {
+            at: Span(0),
+            group: conf.get(GROUP).cloned().unwrap_or_else(|| user.clone()),
+            name: name.clone(),
+            user,
+            queue,
+            priority,
+            maps: maps.map(|(split, work)| MapPlan { bytes: bytes(split), work_s: *work as f32 }).collect(),
+            hosts: Vec::new(),
+            reduces: self
+                .reduce_s
+                .iter()
+                .map(|work| ReducePlan { share, factor: 0.0, fixed_s: *work as f32 })
+                .collect(),
+            map_out: self.bytes_out / read.max(1.0),
+            reduce_rate: 1e12,
+            merge_rate: 1e12,
+            reduce_out: 1.0,
+            start: seconds(0.0),
+            slow_start,
+            speculation,
+        };
+        let hosts = splits.into_iter().map(|split| split.hosts).collect();
+        Some((submitted, plan, Real { name, makespan: ended.since(submitted) }, hosts, program))
+    }
+}
+
+impl History {
+    /// What each built-in program does to its input, measured from its jobs: the more of them, and the larger, the
+    /// better. Starting a task is in the rates.
+    pub fn calibrate(&self) -> Profiles {
+        let mut sums: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
+        for (job, program) in self.workload.jobs.iter().zip(&self.programs) {
+            let Some(name) = program.strip_prefix("builtin:") else { continue };
+            let read: f64 = job.maps.iter().map(|map| map.bytes as f64).sum();
+            let map_s: f64 = job.maps.iter().map(|map| f64::from(map.work_s)).sum();
+            let reduce_s: f64 = job.reduces.iter().map(|reduce| f64::from(reduce.fixed_s)).sum();
+            let more = [read, map_s, read * job.map_out, reduce_s];
+            sums.entry(name).or_default().iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+        }
+        let profile = |[read, map_s, out, reduce_s]: [f64; 4]| Profile {
+            map_mbps: (read / 1e6 / map_s.max(1e-3)).max(0.001),
+            map_out: out / read.max(1.0),
+            reduce_mbps: (out / 1e6 / reduce_s.max(1e-3)).max(0.001),
+            reduce_out: 1.0,
+            merge_mbps: 1e6,
+            start_s: 0.0,
+            spread: 0.0,
+        };
+        sums.into_iter().map(|(name, sums)| (name.to_owned(), profile(sums))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const HEAD: &str = r#"{"format":1,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"high","program":"builtin:sort","inputs":[],"files":[],"output":"/o","reduces":1,"slow_start":0.05,"speculation":false,"attempts_max":4,"conf":{},"splits":[{"source":"/i","start":0,"end":100,"hosts":["node1"]}]}}"#;
+
+    fn line(at: u64, fact: &str) -> String {
+        format!("\n{{\"at_us\":{at},\"fact\":{fact}}}")
+    }
+
+    fn launch(at: u64, attempt: &str) -> String {
+        line(
+            at,
+            &format!(
+                r#"{{"attempt-launched":{{"attempt":"{attempt}","tracker":"node1","host":"node1","speculative":false}}}}"#
+            ),
+        )
+    }
+
+    fn life() -> String {
+        [
+            HEAD.to_owned(),
+            launch(2_000_000, "job_7.m0.0"),
+            launch(2_000_000, "job_7.r0.0"),
+            line(4_000_000, r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30}}"#),
+            launch(5_000_000, "job_7.m1.0"),
+            line(8_000_000, r#"{"attempt-succeeded":{"attempt":"job_7.m1.0","bytes_out":20}}"#),
+            line(12_000_000, r#"{"attempt-succeeded":{"attempt":"job_7.r0.0","bytes_out":20}}"#),
+            line(12_500_000, r#"{"job-ended":{"outcome":"succeeded"}}"#),
+        ]
+        .concat()
+    }
+
+    fn parse(text: &str) -> Result<History, TraceError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("job_7.jsonl"), text).expect("a file");
+        read(folder.path())
+    }
+
+    #[test]
+    fn a_history_is_a_workload() {
+        let history = parse(&life()).expect("it reads");
+        assert_eq!(history.trackers, ["node1"]);
+        assert_eq!(history.slots, PerPhase { map: 1, reduce: 1 });
+        assert_eq!(history.real[0].makespan, Span::millis(11_500));
+        let job = &history.workload.jobs[0];
+        assert_eq!(job.maps, [MapPlan { bytes: 100, work_s: 5.0 }], "both halves of the split");
+        assert!((job.reduces[0].fixed_s - 4.0).abs() < 1e-6, "from when the maps were done");
+        assert!((job.map_out - 0.5).abs() < 1e-9);
+        assert_eq!((job.hosts.clone(), job.priority), (vec![vec![0]], Priority::High));
+        let profile = history.calibrate()["sort"];
+        assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn bad_histories_name_the_line() {
+        let cases = [
+            (life().replace("\"format\":1", "\"format\":2"), ":1: format 2"),
+            (life().replacen("\"at_us\":5000000", "\"at_us\":5", 1), ":5: job_7: at_us 5 is before"),
+            (life().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
+            (life().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),
+            (launch(1, "job_7.m0.0").trim().to_owned(), ":1: a fact before the job"),
+            ("nonsense".to_owned(), ":1: expected"),
+            (String::new(), "no jobs in it"),
+        ];
+        for (text, expected) in cases {
+            let error = parse(&text).map(|_| ()).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error} should say {expected}");
+        }
+    }
+}

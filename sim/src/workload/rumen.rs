@@ -1,0 +1,256 @@
+//! Rumen traces: Hadoop's own job histories, as JSON objects one after the other.
+//!
+//! They have the times and bytes of every attempt. A task's time is that of its attempt that succeeded; -1 means
+//! unknown, and what is unknown is taken from the job's other tasks. Read as a stream: one job is in memory at a time.
+
+use super::{
+    JobPlan, MapPlan, ReducePlan, Workload, seconds,
+    trace::{Source, TraceError},
+};
+use mrcore::{job::Priority, metrics::stats::quantile};
+use serde::Deserialize;
+use std::{collections::BTreeMap, path::Path};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Job {
+    #[serde(rename = "jobID")]
+    id: String,
+    user: Option<String>,
+    queue: Option<String>,
+    priority: Option<String>,
+    submit_time: i64,
+    finish_time: i64,
+    map_tasks: Option<Vec<Task>>,
+    reduce_tasks: Option<Vec<Task>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Task {
+    #[serde(rename = "taskID")]
+    id: String,
+    attempts: Option<Vec<Attempt>>,
+    preferred_locations: Option<Vec<Location>>,
+    #[serde(default = "unknown")]
+    input_bytes: i64,
+    #[serde(default = "unknown")]
+    output_bytes: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Attempt {
+    result: Option<String>,
+    start_time: i64,
+    finish_time: i64,
+    #[serde(default = "unknown")]
+    sort_finished: i64,
+    #[serde(default = "unknown")]
+    hdfs_bytes_read: i64,
+    #[serde(default = "unknown")]
+    map_input_bytes: i64,
+}
+
+#[derive(Deserialize)]
+struct Location {
+    layers: Option<Vec<String>>,
+}
+
+fn unknown() -> i64 {
+    -1
+}
+
+/// Machines by name, numbered as they are met.
+type Hosts = BTreeMap<String, u32>;
+
+/// Reads a trace, and says how many machines it names.
+pub fn read(path: &Path) -> Result<(Workload, usize), TraceError> {
+    let (source, counted) = Source::open(path)?;
+    let stream = serde_json::Deserializer::from_reader(counted).into_iter::<Job>();
+    let (mut jobs, mut hosts) = (Vec::new(), Hosts::new());
+    for job in stream {
+        let job = job.map_err(|error| {
+            if error.is_io() {
+                source.unreadable(error.into())
+            } else {
+                source.bad(error.line() as u64, error.to_string())
+            }
+        })?;
+        jobs.push(plan(&job, &mut hosts).map_err(|what| source.bad_here(format!("{}: {what}", job.id)))?);
+    }
+    let first = jobs.iter().map(|(submitted, _)| *submitted).min().ok_or_else(|| source.empty())?;
+    let at = |(submitted, mut job): (i64, JobPlan)| {
+        job.at = seconds((submitted - first) as f64 / 1e3);
+        job
+    };
+    let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    // Hadoop writes a job down when it ends: the file is in that order, not in the order of submission.
+    let workload = Workload { name, jobs: jobs.into_iter().map(at).collect() };
+    Ok((workload.sorted(), hosts.len()))
+}
+
+fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
+    if job.submit_time < 0 || job.finish_time < job.submit_time {
+        return Err(format!("submitted at {} and finished at {}", job.submit_time, job.finish_time));
+    }
+    let (maps, reduces) =
+        (job.map_tasks.as_deref().unwrap_or(&[]), job.reduce_tasks.as_deref().unwrap_or(&[]));
+    for task in maps.iter().chain(reduces) {
+        task.check()?;
+    }
+    let usual = |tasks: &[Task]| {
+        let known: Vec<f64> = tasks.iter().filter_map(Task::work_s).collect();
+        if known.is_empty() { 10.0 } else { quantile(&known, 0.5) }
+    };
+    let usual_s = (usual(maps), usual(reduces));
+    let map = |task: &Task| MapPlan {
+        bytes: task.bytes().unwrap_or(1),
+        work_s: task.work_s().unwrap_or(usual_s.0) as f32,
+    };
+    let plans: Vec<MapPlan> = maps.iter().map(map).collect();
+    let sum =
+        |tasks: &[Task], of: fn(&Task) -> i64| tasks.iter().map(|task| of(task).max(0) as f64).sum::<f64>();
+    let read: f64 = plans.iter().map(|map| map.bytes as f64).sum();
+    let shuffled = sum(reduces, |task| task.input_bytes).max(sum(maps, |task| task.output_bytes));
+    let even = 1.0 / reduces.len().max(1) as f64;
+    let fetched = sum(reduces, |task| task.input_bytes);
+    let reduce = |task: &Task| ReducePlan {
+        share: if fetched > 0.0 { task.input_bytes.max(0) as f64 / fetched } else { even } as f32,
+        factor: 0.0,
+        fixed_s: task.work_s().unwrap_or(usual_s.1) as f32,
+    };
+    let user = job.user.clone().unwrap_or_else(|| "unknown".into());
+    let plan = JobPlan {
+        at: seconds(0.0),
+        name: job.id.clone(),
+        group: user.clone(),
+        user,
+        queue: job.queue.clone().unwrap_or_else(|| "default".into()),
+        priority: priority(job.priority.as_deref()),
+        hosts: maps.iter().map(|task| task.hosts(hosts)).collect(),
+        maps: plans,
+        reduces: reduces.iter().map(reduce).collect(),
+        map_out: if reduces.is_empty() { 0.0 } else { shuffled / read.max(1.0) },
+        reduce_rate: 1e9,
+        merge_rate: 1e9,
+        reduce_out: 1.0,
+        start: seconds(0.0),
+        slow_start: 0.05,
+        speculation: false,
+    };
+    Ok((job.submit_time, plan))
+}
+
+fn priority(text: Option<&str>) -> Priority {
+    match text {
+        Some("VERY_HIGH") => Priority::VeryHigh,
+        Some("HIGH") => Priority::High,
+        Some("LOW") => Priority::Low,
+        Some("VERY_LOW") => Priority::VeryLow,
+        _ => Priority::Normal,
+    }
+}
+
+impl Task {
+    fn check(&self) -> Result<(), String> {
+        for bytes in [self.input_bytes, self.output_bytes] {
+            if bytes < -1 {
+                return Err(format!("{}: {bytes} bytes", self.id));
+            }
+        }
+        let backwards =
+            |attempt: &&Attempt| attempt.finish_time >= 0 && attempt.finish_time < attempt.start_time;
+        match self.attempts.iter().flatten().find(backwards) {
+            Some(attempt) => Err(format!(
+                "{}: an attempt began at {} and finished at {}",
+                self.id, attempt.start_time, attempt.finish_time
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The attempt that counts: the one that succeeded, else the last.
+    fn counts(&self) -> Option<&Attempt> {
+        let attempts = self.attempts.as_deref().unwrap_or(&[]);
+        let succeeded = attempts.iter().find(|attempt| attempt.result.as_deref() == Some("SUCCESS"));
+        succeeded.or(attempts.last())
+    }
+
+    /// Seconds of a map; of a reduce, after its shuffle and sort where that is known.
+    fn work_s(&self) -> Option<f64> {
+        let attempt = self.counts()?;
+        let from = attempt.sort_finished.max(attempt.start_time);
+        (attempt.start_time >= 0 && attempt.finish_time >= from)
+            .then(|| (attempt.finish_time - from) as f64 / 1e3)
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        let attempt = self.counts();
+        let read = attempt.map_or([-1; 2], |attempt| [attempt.hdfs_bytes_read, attempt.map_input_bytes]);
+        [self.input_bytes, read[0], read[1]].into_iter().find(|bytes| *bytes > 0).map(|bytes| bytes as u64)
+    }
+
+    fn hosts(&self, known: &mut Hosts) -> Vec<u32> {
+        let names =
+            self.preferred_locations.iter().flatten().filter_map(|place| place.layers.as_ref()?.last());
+        let number = |name: &String| {
+            let next = known.len() as u32;
+            *known.entry(name.clone()).or_insert(next)
+        };
+        names.map(number).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const JOB: &str = r#"{"jobID": "job_1", "user": "ann", "submitTime": 1000, "finishTime": 9000,
+ "mapTasks": [{"taskID": "m0", "inputBytes": 100, "outputBytes": 50, "preferredLocations": [{"layers": ["r", "h1"]}],
+  "attempts": [{"result": "FAILED", "startTime": 1000, "finishTime": 1500}, {"result": "SUCCESS", "startTime": 2000, "finishTime": 4000}]},
+  {"taskID": "m1", "inputBytes": -1, "outputBytes": -1, "attempts": []}],
+ "reduceTasks": [{"taskID": "r0", "inputBytes": 50, "outputBytes": 5,
+  "attempts": [{"result": "SUCCESS", "startTime": 3000, "finishTime": 8000, "sortFinished": 7000}]}]}
+"#;
+
+    fn parse(text: &str) -> Result<(Workload, usize), TraceError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.json");
+        fs::write(&path, text).expect("a file");
+        read(&path)
+    }
+
+    #[test]
+    fn times_are_those_of_what_succeeded_and_the_unknown_is_as_usual() {
+        let later = JOB.replace("job_1", "job_2").replace("\"submitTime\": 1000", "\"submitTime\": 500");
+        let (workload, hosts) = parse(&format!("{JOB}{later}")).expect("it reads");
+        assert_eq!(hosts, 1);
+        assert_eq!(workload.jobs[0].name, "job_2", "in order of submission");
+        let job = &workload.jobs[1];
+        assert_eq!(job.at, mrcore::Span::millis(500));
+        assert_eq!(job.maps, [MapPlan { bytes: 100, work_s: 2.0 }, MapPlan { bytes: 1, work_s: 2.0 }]);
+        assert_eq!((job.reduces[0].fixed_s, job.reduces[0].share), (1.0, 1.0));
+        assert!((job.map_out - 50.0 / 101.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn bad_traces_name_the_line() {
+        let cases = [
+            (format!("{JOB}{}", JOB.replace("\"submitTime\": 1000,", "")), "submitTime"),
+            (JOB.replace("\"inputBytes\": 100", "\"inputBytes\": -100"), "m0: -100 bytes"),
+            (
+                JOB.replace("\"finishTime\": 4000", "\"finishTime\": 40"),
+                "an attempt began at 2000 and finished at 40",
+            ),
+            (JOB.replace("\"finishTime\": 9000", "\"finishTime\": 9"), "submitted at 1000 and finished at 9"),
+            (String::new(), "no jobs in it"),
+            (format!("{JOB}{{"), ":7: "),
+        ];
+        for (text, expected) in cases {
+            let error = parse(&text).map(|_| ()).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error} should say {expected}");
+        }
+    }
+}

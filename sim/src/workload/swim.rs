@@ -1,0 +1,202 @@
+//! SWIM traces: Facebook's jobs as tab-separated lines.
+//!
+//! Columns: id, submission (s), gap (s), map input, shuffle, reduce output (bytes). No header. Bytes are scaled by the
+//! ratio of cluster sizes and arrivals kept. Maps are one for each block of the input, or, for a map-only job that
+//! writes more than it reads, of the output; reduces one for each GiB that they read and write, capped.
+//! The trace has no times: they follow from the class of Facebook's jobs (COSHH, table 4) that a job's bytes are most
+//! like. A small job there takes 20 s whatever it reads.
+
+use super::{
+    JobPlan, MapPlan, ReducePlan, Workload, seconds,
+    trace::{Source, TraceError},
+};
+use mrcore::job::Priority;
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+};
+
+/// How a trace is fitted to a cluster.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scaling {
+    /// New nodes over the trace's.
+    pub bytes: f64,
+    /// Bytes of a block.
+    pub block: u64,
+    /// Reduces of a job at most.
+    pub reduces_max: u32,
+}
+
+/// A class of jobs: what its bytes take.
+struct Class {
+    name: &'static str,
+    /// Seconds of every map beside its bytes.
+    fixed_s: f64,
+    map_mbps: f64,
+    reduce_mbps: f64,
+}
+
+/// Loads and small jobs: no shuffle.
+const LOAD: Class = Class { name: "load", fixed_s: 15.0, map_mbps: 5.445, reduce_mbps: 1.0 };
+/// Far less out of the maps than into them.
+const AGGREGATE: Class = Class { name: "aggregate", fixed_s: 5.0, map_mbps: 2.204, reduce_mbps: 1.0 };
+/// About as much out as in.
+const TRANSFORM: Class = Class { name: "transform", fixed_s: 5.0, map_mbps: 0.6631, reduce_mbps: 2.331 };
+/// More out than in.
+const EXPAND: Class = Class { name: "expand", fixed_s: 5.0, map_mbps: 0.3884, reduce_mbps: 2.566 };
+
+fn class(input: f64, shuffle: f64) -> &'static Class {
+    match shuffle / input.max(1.0) {
+        _ if shuffle == 0.0 => &LOAD,
+        ratio if ratio < 0.3 => &AGGREGATE,
+        ratio if ratio <= 1.5 || input < 1e9 => &TRANSFORM,
+        _ => &EXPAND,
+    }
+}
+
+/// Reads a trace.
+pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
+    let (source, counted) = Source::open(path)?;
+    let mut reader = BufReader::new(counted);
+    let (mut text, mut line, mut before_s) = (String::new(), 0, 0.0_f64);
+    let mut jobs = Vec::new();
+    loop {
+        text.clear();
+        line += 1;
+        let read = reader.read_line(&mut text).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => source.bad(line, "not text"),
+            _ => source.unreadable(error),
+        })?;
+        if read == 0 {
+            break;
+        }
+        let row = text.trim_end_matches(['\n', '\r']);
+        if row.is_empty() {
+            continue;
+        }
+        let row = Row::parse(row).map_err(|what| source.bad(line, what))?;
+        if row.submit_s < before_s {
+            let what = format!("submitted at {} s, before the job above it ({before_s} s)", row.submit_s);
+            return Err(source.bad(line, what));
+        }
+        before_s = row.submit_s;
+        jobs.push(row.plan(scaling));
+    }
+    if jobs.is_empty() {
+        return Err(source.empty());
+    }
+    let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    Ok(Workload { name, jobs })
+}
+
+struct Row<'a> {
+    id: &'a str,
+    submit_s: f64,
+    input: f64,
+    shuffle: f64,
+    output: f64,
+}
+
+impl<'a> Row<'a> {
+    fn parse(text: &'a str) -> Result<Self, String> {
+        let columns: Vec<&str> = text.split('\t').collect();
+        let [id, submit, gap, input, shuffle, output] = columns[..] else {
+            return Err(format!(
+                "{} columns, not 6 (id, submit s, gap s, map input, shuffle, reduce output; tab-separated)",
+                columns.len()
+            ));
+        };
+        let number = |name: &str, text: &str| match text.trim().parse::<f64>() {
+            Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+            Ok(_) => Err(format!("{name} is {text}: below 0")),
+            Err(_) => Err(format!("{name} is {text:?}: not a number")),
+        };
+        number("gap", gap)?;
+        Ok(Self {
+            id,
+            submit_s: number("submission", submit)?,
+            input: number("map input", input)?,
+            shuffle: number("shuffle", shuffle)?,
+            output: number("reduce output", output)?,
+        })
+    }
+
+    fn plan(&self, scaling: Scaling) -> JobPlan {
+        let class = class(self.input, self.shuffle);
+        let [input, shuffle, output] =
+            [self.input, self.shuffle, self.output].map(|bytes| bytes * scaling.bytes);
+        let size = if shuffle == 0.0 { input.max(output) } else { input };
+        let count = (size / scaling.block as f64).ceil().max(1.0);
+        let each = size / count;
+        let map = MapPlan {
+            bytes: (input / count) as u64,
+            work_s: (class.fixed_s + each / (class.map_mbps * 1e6)) as f32,
+        };
+        let wanted = ((shuffle + output) / f64::from(1 << 30)).round().max(1.0);
+        let reduces = if shuffle == 0.0 { 0 } else { wanted.min(f64::from(scaling.reduces_max)) as usize };
+        let reduce = ReducePlan { share: 1.0 / reduces.max(1) as f32, factor: 1.0, fixed_s: 0.0 };
+        JobPlan {
+            at: seconds(self.submit_s),
+            name: self.id.to_owned(),
+            group: class.name.to_owned(),
+            user: class.name.to_owned(),
+            queue: "default".into(),
+            priority: Priority::Normal,
+            maps: vec![map; count as usize],
+            hosts: Vec::new(),
+            reduces: vec![reduce; reduces],
+            map_out: shuffle / input.max(count),
+            reduce_rate: class.reduce_mbps * 1e6,
+            merge_rate: 40e6,
+            reduce_out: output / shuffle.max(1.0),
+            start: seconds(1.0),
+            slow_start: 0.05,
+            speculation: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const SCALING: Scaling = Scaling { bytes: 1.0, block: 128 << 20, reduces_max: 100 };
+
+    fn parse(text: &str) -> Result<Workload, TraceError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.tsv");
+        fs::write(&path, text).expect("a file");
+        read(&path, SCALING)
+    }
+
+    #[test]
+    fn rows_become_jobs() {
+        let workload =
+            parse("job0\t49\t49\t740773\t2339561\t627471\njob1\t60\t11\t300000000\t0\t900000000\n");
+        let jobs = workload.expect("it reads").jobs;
+        assert_eq!((jobs[0].maps.len(), jobs[0].reduces.len()), (1, 1));
+        assert!((jobs[0].map_out * jobs[0].maps[0].bytes as f64 - 2_339_561.0).abs() < 5.0);
+        assert_eq!((jobs[1].maps.len(), jobs[1].reduces.len()), (7, 0), "sized by its output");
+    }
+
+    #[test]
+    fn bad_traces_name_the_line() {
+        let good = "job0\t49\t49\t740773\t2339561\t627471\n";
+        let cases = [
+            (format!("{good}job1\t60\t11\t3\t4\n"), ":2: 5 columns, not 6"),
+            (format!("{good}{good}job1\t60\t11\t-3\t4\t5\n"), ":3: map input is -3: below 0"),
+            (
+                format!("{good}job1\t12\t11\t3\t4\t5\n"),
+                ":2: submitted at 12 s, before the job above it (49 s)",
+            ),
+            (format!("{good}job1\tnoon\t11\t3\t4\t5\n"), ":2: submission is \"noon\": not a number"),
+            (String::new(), "no jobs in it"),
+        ];
+        for (text, expected) in cases {
+            let error = parse(&text).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error} should say {expected}");
+        }
+        assert!(read(Path::new("/nowhere/trace.tsv"), SCALING).is_err());
+    }
+}

@@ -1,0 +1,124 @@
+//! Jobs come: their input is placed with the file system's own code, and they are submitted.
+
+use super::{Happening, Known, World, fetch::MapLog};
+use crate::{chance::Dice, workload::JobPlan};
+use mrcore::{
+    Event, Time,
+    ids::JobId,
+    job::{JobSpec, Split},
+    metrics::GROUP,
+};
+use placement::{Candidate, Placing, place};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// With more machines than this, a block's candidates are a random part of them: placing a million blocks on ten
+/// thousand machines would take longer than all the rest.
+const CANDIDATES_MAX: usize = 96;
+
+impl World {
+    /// Has the next job come when it is due.
+    pub(super) fn await_arrival(&mut self) {
+        if let Some(job) = self.workload.jobs.get(self.next_arrival) {
+            let at = (Time(1_000_000) + job.at).max(self.now);
+            self.queue.push(at, Happening::Arrival);
+        }
+    }
+
+    pub(super) fn arrive(&mut self) {
+        self.wake();
+        let plan = self.next_arrival;
+        self.next_arrival += 1;
+        if self.mind.is_some() {
+            self.submit(plan);
+        } else {
+            self.unsubmitted.push(plan);
+        }
+        self.await_arrival();
+    }
+
+    pub(super) fn submit(&mut self, plan: usize) {
+        let Some(mind) = &self.mind else { return };
+        let id = JobId(mind.cluster().newest_job().0 + 1);
+        let copies = self.setup.replication.min(self.nodes.len());
+        let job = &self.workload.jobs[plan];
+        let mut dice = Dice::of(self.setup.seed, &job.name).forked(plan as u64);
+        let replicas = if job.hosts.is_empty() {
+            self.place_blocks(job, copies, &mut dice)
+        } else {
+            spread_hosts(&job.hosts, copies, self.nodes.len())
+        };
+        let spec = Arc::new(self.spec(plan, &replicas, copies));
+        self.known.insert(id, Known { plan, replicas, copies, log: MapLog::default() });
+        let request = self.request();
+        self.tell(Event::Submission { request, spec });
+    }
+
+    fn place_blocks(&self, job: &JobPlan, copies: usize, dice: &mut Dice) -> Vec<u32> {
+        let rack = |at: usize| self.setup.machines[at].rack.to_string();
+        let racks: Vec<String> = (0..self.nodes.len()).map(rack).collect();
+        let candidate = |at: usize| Candidate {
+            name: &self.nodes[at].name,
+            host: &self.nodes[at].name,
+            rack: &racks[at],
+            free: self.setup.machines[at].room,
+            load: 0,
+            usable: self.nodes[at].has_blocks(),
+        };
+        let all: Vec<Candidate<'_>> = (0..self.nodes.len()).map(candidate).collect();
+        let mut replicas = Vec::with_capacity(job.maps.len() * copies);
+        let mut some: Vec<usize> = Vec::new();
+        for map in &job.maps {
+            let placing =
+                Placing { count: copies, block_bytes: map.bytes, seed: dice.bits(), ..Placing::default() };
+            let chosen = if all.len() <= CANDIDATES_MAX {
+                place(&all, &placing)
+            } else {
+                some.clear();
+                some.extend((0..CANDIDATES_MAX).map(|_| dice.index(all.len())));
+                some.sort_unstable();
+                some.dedup();
+                let candidates: Vec<Candidate<'_>> = some.iter().map(|at| all[*at].clone()).collect();
+                place(&candidates, &placing).into_iter().map(|at| some[at]).collect()
+            };
+            let last = chosen.last().copied().unwrap_or_else(|| dice.index(all.len())) as u32;
+            let chosen = chosen.into_iter().map(|at| at as u32);
+            replicas.extend(chosen.chain(std::iter::repeat(last)).take(copies));
+        }
+        replicas
+    }
+
+    fn spec(&self, plan: usize, replicas: &[u32], copies: usize) -> JobSpec {
+        let job = &self.workload.jobs[plan];
+        let splits = job.maps.iter().zip(replicas.chunks(copies.max(1))).map(|(map, at)| {
+            let mut hosts: Vec<String> = at.iter().map(|at| self.nodes[*at as usize].name.clone()).collect();
+            hosts.dedup();
+            Split { source: format!("/{plan}"), start: 0, end: map.bytes.max(1), divisible: true, hosts }
+        });
+        JobSpec {
+            name: job.name.clone(),
+            user: job.user.clone(),
+            queue: job.queue.clone(),
+            priority: job.priority,
+            program: format!("builtin:{}", job.group),
+            splits: splits.collect(),
+            reduces: job.reduces.len() as u32,
+            output: String::new(),
+            slow_start: job.slow_start,
+            speculation: job.speculation,
+            attempts_max: 4,
+            conf: BTreeMap::from([(GROUP.to_owned(), job.group.clone())]),
+        }
+    }
+}
+
+/// Hosts as a trace has them, so many for each map.
+fn spread_hosts(hosts: &[Vec<u32>], copies: usize, nodes: usize) -> Vec<u32> {
+    let fits = |at: &u32| (*at as usize) < nodes;
+    let some = |map: (usize, &Vec<u32>)| {
+        let (index, at) = map;
+        let known: Vec<u32> = at.iter().copied().filter(fits).collect();
+        let last = known.last().copied().unwrap_or((index % nodes.max(1)) as u32);
+        known.into_iter().chain(std::iter::repeat(last)).take(copies).collect::<Vec<_>>()
+    };
+    hosts.iter().enumerate().flat_map(some).collect()
+}

@@ -1,0 +1,160 @@
+//! Trackers register and speak: at their interval, and at once when there is something to tell.
+
+use super::{World, run::Work};
+use mrcore::{
+    Event, Span, Time,
+    event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
+    ids::{Incarnation, TrackerId},
+};
+
+/// News that come this close together share a heartbeat, as in the real tracker.
+const GAP: Span = Span::millis(2);
+/// Outputs that one reduce complains about at a time.
+const COMPLAINTS: usize = 4;
+
+impl World {
+    /// A tracker speaks next at that time, whatever was planned before.
+    pub(super) fn beat_at(&mut self, at: usize, when: Time) {
+        let node = &mut self.nodes[at];
+        node.beat_version += 1;
+        node.next_beat = when;
+        let (node, version) = (at as u32, node.beat_version);
+        self.queue.push(when, super::Happening::Beat { node, version });
+    }
+
+    /// It has something to tell.
+    pub(super) fn urge(&mut self, at: usize) {
+        let soon = self.now + GAP;
+        if self.setup.out_of_band && self.nodes[at].next_beat > soon && self.nodes[at].is_up() {
+            self.beat_at(at, soon);
+        }
+    }
+
+    pub(super) fn beat(&mut self, at: usize) {
+        if self.asleep || !self.nodes[at].is_up() {
+            return;
+        }
+        self.beat_at(at, self.now + self.setup.heartbeat);
+        let heard = self.nodes[at].is_heard() && self.mind.is_some();
+        if !heard || self.nodes[at].ills.deaf > 0 {
+            self.fence(at);
+        }
+        if !heard {
+            return;
+        }
+        if self.nodes[at].number.is_none() {
+            return self.register(at);
+        }
+        if self.nodes[at].unanswered.is_none() {
+            let heartbeat = self.heartbeat(at);
+            let ended = self.nodes[at].ended.len();
+            self.nodes[at].unanswered = heartbeat.map(|heartbeat| (heartbeat, ended));
+        } else {
+            // It has more to tell than what it repeats.
+            self.urge(at);
+        }
+        if self.nodes[at].ills.deaf == 0 {
+            if let Some((heartbeat, ended)) = self.nodes[at].unanswered.take() {
+                let seq = heartbeat.seq;
+                self.nodes[at].unanswered = Some((bare(seq), ended));
+                self.tell(Event::Heartbeat(heartbeat));
+            }
+        } else if let Some((heartbeat, _)) = self.nodes[at].unanswered.clone() {
+            self.tell(Event::Heartbeat(heartbeat));
+        }
+    }
+
+    /// One that has had no answer for long stops what it runs: by now it runs elsewhere.
+    fn fence(&mut self, at: usize) {
+        if self.now.since(self.nodes[at].answered) < self.setup.costs.fence {
+            return;
+        }
+        let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
+        for key in keys {
+            if let Some(run) = self.remove_run(at, key) {
+                let status = AttemptStatus::Killed("its tracker was cut off for too long".into());
+                self.nodes[at].ended.push(AttemptReport { attempt: run.id, status });
+            }
+        }
+    }
+
+    /// Every attempt that runs, as of now.
+    fn reports(&mut self, at: usize) -> Vec<AttemptReport> {
+        let now = self.now;
+        let node = &mut self.nodes[at];
+        let mut reports = Vec::with_capacity(node.ended.len() + node.runs.len());
+        reports.extend(node.ended.iter().cloned());
+        for run in &mut node.runs {
+            run.settle(now);
+            let status = AttemptStatus::Running(run.progress());
+            reports.push(AttemptReport { attempt: run.id, status });
+        }
+        reports
+    }
+
+    fn heartbeat(&mut self, at: usize) -> Option<Heartbeat> {
+        let attempts = self.reports(at);
+        let (now, retry) = (self.now, self.setup.costs.fetch_retry);
+        let node = &mut self.nodes[at];
+        node.seq += 1;
+        node.acked_told = node.acked;
+        let mut fetch_failures = Vec::new();
+        for run in &mut node.runs {
+            let Work::Reduce(reduce) = &mut run.work else { continue };
+            let due = now.since(reduce.complained) >= retry;
+            if reduce.rest.is_none() && !reduce.fetch.blocked.is_empty() && due {
+                reduce.complained = now;
+                let some = reduce.fetch.blocked.iter().take(COMPLAINTS);
+                fetch_failures
+                    .extend(some.map(|blocked| FetchFailure { reduce: run.id, map: blocked.attempt }));
+            }
+        }
+        Some(Heartbeat {
+            tracker: node.number?,
+            incarnation: Incarnation(node.incarnation),
+            seq: node.seq,
+            acked: node.acked,
+            attempts,
+            fetch_failures,
+        })
+    }
+
+    fn register(&mut self, at: usize) {
+        // One that does not hear cannot hold the conversation that a registration is.
+        let Some(mind) = self.mind.as_ref().filter(|_| self.nodes[at].ills.deaf == 0) else { return };
+        let cluster = mind.cluster();
+        let known = cluster.tracker_named(&self.nodes[at].name).map(|tracker| tracker.id);
+        let next = cluster.trackers().last().map_or(0, |last| last.id.0 + 1);
+        let number = known.unwrap_or(TrackerId(next));
+        let attempts = self.reports(at);
+        let rack = self.setup.machines[at].rack;
+        let now = self.now;
+        let node = &mut self.nodes[at];
+        node.ended.clear();
+        node.unanswered = None;
+        (node.seq, node.acked, node.acked_told, node.answered) = (0, 0, 0, now);
+        node.number = Some(number);
+        let tracker = Registration {
+            name: node.name.clone(),
+            incarnation: Incarnation(node.incarnation),
+            host: node.name.clone(),
+            rack: format!("r{rack}"),
+            shuffle_addr: format!("{}:1", node.name),
+            logs_addr: format!("{}:2", node.name),
+            slots: node.slots,
+            attempts,
+            outputs: node.outputs.iter().copied().collect(),
+            checkpoints: node.checkpoints.keys().copied().collect(),
+            jobs: node.jobs.iter().copied().collect(),
+        };
+        self.by_tracker.insert(number, at as u32);
+        let request = self.request();
+        self.tell(Event::Registration { request, tracker });
+    }
+}
+
+/// What is kept of a heartbeat that will be answered at once: its number.
+fn bare(seq: u64) -> Heartbeat {
+    let (tracker, incarnation) = (TrackerId(0), Incarnation(0));
+    Heartbeat { tracker, incarnation, seq, acked: 0, attempts: Vec::new(), fetch_failures: Vec::new() }
+}

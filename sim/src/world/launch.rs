@@ -1,0 +1,188 @@
+//! Attempts begin: where a map reads from, where a reduce takes up.
+
+use super::{
+    World,
+    run::{MapRun, ReduceRun, Rest, Run, Work},
+};
+use crate::chance::{Dice, mix};
+use mrcore::{Phase, Span, Time, ids::AttemptId};
+
+impl World {
+    pub(super) fn launch(&mut self, at: usize, id: AttemptId) {
+        if self.nodes[at].runs.iter().any(|run| run.id == id) {
+            return;
+        }
+        let Some(known) = self.known.get(&id.job()) else { return };
+        let job = &self.workload.jobs[known.plan];
+        let start = self.now + self.setup.costs.start + job.start;
+        self.keys += 1;
+        let mut dice = self.fate(id);
+        let fails = self.setup.failing > 0 && dice.one_in(self.setup.failing);
+        let work = match id.phase() {
+            Phase::Map => self.map(at, id),
+            Phase::Reduce => self.reduce(at, id),
+        };
+        let Some((work, delay)) = work else { return };
+        let run = Run {
+            id,
+            key: self.keys,
+            version: 0,
+            yielding: None,
+            fails_at: fails.then(|| dice.unit()),
+            since: start + delay,
+            flow: None,
+            work,
+            beat: 0,
+        };
+        self.nodes[at].runs.push(run);
+        self.runs += 1;
+        match id.phase() {
+            Phase::Map => self.read(at, self.keys),
+            Phase::Reduce => self.follow(at, self.keys),
+        }
+    }
+
+    /// What is left to chance about an attempt depends on it alone.
+    fn fate(&self, id: AttemptId) -> Dice {
+        let task = u64::from(id.job().0) << 32
+            | u64::from(id.task.index) << 1
+            | u64::from(id.phase() == Phase::Reduce);
+        Dice::new(mix(self.setup.seed ^ mix(task)) ^ u64::from(id.number))
+    }
+
+    fn map(&self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
+        let known = self.known.get(&id.job())?;
+        let task = self.mind.as_ref()?.cluster().task(id.task)?;
+        let job = &self.workload.jobs[known.plan];
+        let plan = job.maps.get(task.root as usize)?;
+        let whole = plan.bytes.max(1);
+        let work_s = (f64::from(plan.work_s) * task.bytes() as f64 / whole as f64).max(1e-3);
+        let replicas = known.replicas.chunks(known.copies.max(1)).nth(task.root as usize).unwrap_or(&[]);
+        let source = match self.source(at as u32, replicas, id) {
+            Some(source) => (source != at as u32).then_some(source),
+            None => return Some((Work::Doomed("no copy of its input can be read"), Span::secs(3))),
+        };
+        let (start, end, out) = (task.start, task.end, job.map_out);
+        Some((Work::Map(MapRun { start, end, done: 0.0, rate: 0.0, work_s, out, source }), Span(0)))
+    }
+
+    /// Whose copy of a block a machine reads: its own, one in its rack, any; one that was made since.
+    fn source(&self, at: u32, replicas: &[u32], id: AttemptId) -> Option<u32> {
+        let readable = |node: &&u32| self.nodes[**node as usize].has_blocks();
+        if replicas.contains(&at) && readable(&&at) {
+            return Some(at);
+        }
+        let live = || replicas.iter().filter(readable);
+        let near = live().find(|node| self.net.same_rack(**node, at));
+        let far = || {
+            let count = live().count() as u64;
+            live().nth((mix(u64::from(id.task.index)) % count.max(1)) as usize)
+        };
+        let copied = || {
+            let made = replicas.iter().any(|node| self.nodes[*node as usize].replaced);
+            let first = mix(u64::from(id.task.index)) as usize % self.nodes.len();
+            let mut ring = (0..self.nodes.len()).map(|step| ((first + step) % self.nodes.len()) as u32);
+            made.then(|| ring.find(|node| readable(&node))).flatten()
+        };
+        near.or_else(far).copied().or_else(copied)
+    }
+
+    /// A map begins to read, or has to read elsewhere from now on.
+    pub(super) fn read(&mut self, at: usize, key: u64) {
+        let (now, pace, disk) = (self.now, self.nodes[at].pace(), self.nodes[at].disk);
+        let Some(run) = self.nodes[at].run(key) else { return };
+        run.settle(now);
+        let Work::Map(map) = &mut run.work else { return self.expect(at, key) };
+        let bytes = (map.end - map.start).max(1) as f64;
+        let compute = pace / map.work_s;
+        if let Some(source) = map.source {
+            map.rate = compute;
+            let flow = self.net.between(source, at as u32, bytes * compute, (at as u32, key));
+            let rate = self.net.rate(flow) / bytes;
+            if let Some(run) = self.nodes[at].run(key) {
+                run.flow = Some(flow);
+                if let Work::Map(map) = &mut run.work {
+                    map.rate = rate.min(compute);
+                }
+            }
+            self.want_share();
+        } else {
+            map.rate = compute.min(disk / bytes);
+        }
+        self.expect(at, key);
+    }
+
+    /// The input of maps that read from a machine has to come from elsewhere.
+    pub(super) fn read_elsewhere(&mut self, gone: usize) {
+        let reads = |run: &&Run| matches!(&run.work, Work::Map(map) if map.source == Some(gone as u32));
+        let mut affected: Vec<(usize, u64, AttemptId)> = Vec::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            affected.extend(node.runs.iter().filter(reads).map(|run| (at, run.key, run.id)));
+        }
+        for (at, key, id) in affected {
+            let replicas = self.replicas(id);
+            let source = self.source(at as u32, &replicas, id);
+            let now = self.now;
+            let Some(run) = self.nodes[at].run(key) else { continue };
+            run.settle(now);
+            if let Some(flow) = run.flow.take() {
+                self.net.remove(flow);
+            }
+            let Some(run) = self.nodes[at].run(key) else { continue };
+            if let (Some(source), Work::Map(map)) = (source, &mut run.work) {
+                map.source = (source != at as u32).then_some(source);
+            } else {
+                run.since = now + Span::secs(3);
+                run.work = Work::Doomed("no copy of its input can be read any more");
+            }
+            self.read(at, key);
+        }
+    }
+
+    fn replicas(&self, id: AttemptId) -> Vec<u32> {
+        let root = self.mind.as_ref().and_then(|mind| mind.cluster().task(id.task)).map(|task| task.root);
+        let known = self.known.get(&id.job()).zip(root);
+        known.map_or_else(Vec::new, |(known, root)| {
+            known.replicas.chunks(known.copies.max(1)).nth(root as usize).unwrap_or(&[]).to_vec()
+        })
+    }
+
+    fn reduce(&mut self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
+        let known = self.known.get(&id.job())?;
+        let share = f64::from(self.workload.jobs[known.plan].reduces.get(id.task.index as usize)?.share);
+        let cluster = self.mind.as_ref()?.cluster();
+        let maps = cluster.job(id.job())?.tasks.map.len() as u32;
+        let from = cluster.attempt(id)?.from;
+        let place = from.and_then(|from| cluster.task(from.task)?.checkpoint);
+        let holder =
+            place.and_then(|place| self.by_tracker.get(&place.tracker)).map(|holder| *holder as usize);
+        let mut reduce = ReduceRun {
+            fetch: super::fetch::Fetch::default(),
+            share: share.max(1e-12),
+            rate: 0.0,
+            maps,
+            rest: None,
+            complained: Time(0),
+        };
+        let Some(from) = from else { return Some((Work::Reduce(reduce), Span(0))) };
+        let there = holder.filter(|holder| *holder == at || self.nodes[*holder].serves());
+        let saved = there.and_then(|holder| self.nodes[holder].checkpoints.get(&from).cloned());
+        let Some(saved) = saved else {
+            return Some((Work::Doomed("the state that it was to take up is not there"), Span::secs(1)));
+        };
+        let moved = if there == Some(at) { 0.0 } else { saved.bytes as f64 / self.setup.costs.fetch };
+        reduce.fetch = saved.fetch;
+        let back: Vec<u32> = reduce.fetch.blocked.iter().map(|blocked| blocked.node).collect();
+        for node in back {
+            if self.nodes[node as usize].serves() {
+                reduce.fetch.unblock(node);
+            }
+        }
+        let pace = self.nodes[at].pace();
+        reduce.rest = saved.rest.map(|rest| {
+            let all = (rest.merge_s + rest.reduce_s).max(1e-3);
+            Rest { rate: pace / all, ..rest }
+        });
+        Some((Work::Reduce(reduce), crate::workload::seconds(moved)))
+    }
+}

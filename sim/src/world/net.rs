@@ -1,0 +1,345 @@
+//! The network: flows over shared links, each at its max-min fair rate.
+//!
+//! Links are each node's way up and down, each rack's way up and down, and the fabric in the middle. A flow has a
+//! demand (what its reader can take) and uses a part of each link on its path. Rates are found by progressive
+//! filling: the tightest link is shared evenly among the flows on it that want more, and so on.
+//! Deliberately absent: packets, latency, TCP. Rates are found anew at most once an epoch, not at every change:
+//! between epochs a new flow runs at the share it would get if nothing else moved.
+
+use smallvec::SmallVec;
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+/// A flow's number, given out again after it has ended.
+pub(super) type FlowId = usize;
+
+/// Whose a flow is: the attempt with this key on this node.
+pub(super) type Owner = (u32, u64);
+
+#[derive(Debug, Clone)]
+struct Flow {
+    /// Links, and the part of the flow that each carries.
+    path: SmallVec<[(u32, f32); 4]>,
+    owner: Owner,
+    demand: f64,
+    rate: f64,
+}
+
+/// Links and flows.
+#[derive(Debug)]
+pub(super) struct Net {
+    nodes: u32,
+    racks: u32,
+    rack_of: Vec<u32>,
+    capacity: Vec<f64>,
+    flows: Vec<Option<Flow>>,
+    free: Vec<FlowId>,
+    on_link: Vec<u32>,
+    filling: Filling,
+    /// Something has changed since rates were last found.
+    pub(super) dirty: bool,
+}
+
+impl Net {
+    /// `nic` bytes a second for each node, `rack` for each rack's way out, `fabric` for all in the middle.
+    pub(super) fn new(nic: &[f64], rack_of: Vec<u32>, rack: f64, fabric: f64) -> Self {
+        let (nodes, racks) = (nic.len() as u32, rack_of.iter().max().map_or(1, |last| last + 1));
+        let mut capacity: Vec<f64> = nic.iter().chain(nic).copied().collect();
+        capacity.extend(std::iter::repeat_n(rack, 2 * racks as usize));
+        capacity.push(fabric);
+        let on_link = vec![0; capacity.len()];
+        Self {
+            nodes,
+            racks,
+            rack_of,
+            capacity,
+            flows: Vec::new(),
+            free: Vec::new(),
+            on_link,
+            filling: Filling::default(),
+            dirty: false,
+        }
+    }
+
+    fn up(node: u32) -> u32 {
+        node
+    }
+    fn down(&self, node: u32) -> u32 {
+        self.nodes + node
+    }
+    fn rack_up(&self, node: u32) -> u32 {
+        2 * self.nodes + self.rack_of[node as usize]
+    }
+    fn rack_down(&self, node: u32) -> u32 {
+        2 * self.nodes + self.racks + self.rack_of[node as usize]
+    }
+    fn fabric(&self) -> u32 {
+        2 * self.nodes + 2 * self.racks
+    }
+
+    /// Whether two nodes share a rack.
+    pub(super) fn same_rack(&self, one: u32, other: u32) -> bool {
+        self.rack_of[one as usize] == self.rack_of[other as usize]
+    }
+
+    /// A flow from one node to another.
+    pub(super) fn between(&mut self, from: u32, to: u32, demand: f64, owner: Owner) -> FlowId {
+        let mut path = SmallVec::from_slice(&[(Self::up(from), 1.0), (self.down(to), 1.0)]);
+        if !self.same_rack(from, to) {
+            path.push((self.rack_up(from), 1.0));
+            path.push((self.rack_down(to), 1.0));
+        }
+        self.add(path, demand, owner)
+    }
+
+    /// A flow from everywhere to one node: a shuffle. Its sources are many and even, so that their own ways up are
+    /// never the narrow place; what they share is the fabric.
+    pub(super) fn gather(&mut self, to: u32, demand: f64, owner: Owner) -> FlowId {
+        let across = 1.0 - 1.0 / self.racks as f32;
+        let mut path = SmallVec::from_slice(&[(self.down(to), 1.0), (self.fabric(), 1.0)]);
+        if self.racks > 1 {
+            path.push((self.rack_down(to), across));
+        }
+        self.add(path, demand, owner)
+    }
+
+    fn add(&mut self, path: SmallVec<[(u32, f32); 4]>, demand: f64, owner: Owner) -> FlowId {
+        let mut rate = demand;
+        for (link, part) in &path {
+            self.on_link[*link as usize] += 1;
+            let share = self.capacity[*link as usize] / f64::from(self.on_link[*link as usize]);
+            rate = rate.min(share / f64::from(*part));
+        }
+        self.dirty = true;
+        let flow = Some(Flow { path, owner, demand, rate });
+        if let Some(id) = self.free.pop() {
+            self.flows[id] = flow;
+            id
+        } else {
+            self.flows.push(flow);
+            self.flows.len() - 1
+        }
+    }
+
+    /// A flow has ended.
+    pub(super) fn remove(&mut self, id: FlowId) {
+        if let Some(flow) = self.flows.get_mut(id).and_then(Option::take) {
+            flow.path.iter().for_each(|(link, _)| self.on_link[*link as usize] -= 1);
+            self.free.push(id);
+            self.dirty = true;
+        }
+    }
+
+    /// What it gets, bytes a second.
+    pub(super) fn rate(&self, id: FlowId) -> f64 {
+        self.flows.get(id).and_then(Option::as_ref).map_or(0.0, |flow| flow.rate)
+    }
+
+    /// What its reader could take from now on. Until rates are found anew it gets what an even share would be.
+    pub(super) fn set_demand(&mut self, id: FlowId, demand: f64) {
+        let Some(flow) = self.flows.get_mut(id).and_then(Option::as_mut) else { return };
+        if (flow.demand - demand).abs() <= flow.demand * 1e-3 {
+            return;
+        }
+        let even = |(link, part): &(u32, f32)| {
+            let at = *link as usize;
+            self.capacity[at] / f64::from(self.on_link[at]) / f64::from(*part)
+        };
+        let even = flow.path.iter().map(even).fold(f64::INFINITY, f64::min);
+        flow.rate = demand.min(even.max(flow.rate));
+        flow.demand = demand;
+        self.dirty = true;
+    }
+
+    /// Every flow there is.
+    pub(super) fn owners(&self) -> Vec<(FlowId, Owner)> {
+        let flows = self.flows.iter().enumerate();
+        flows.filter_map(|(id, flow)| Some((id, flow.as_ref()?.owner))).collect()
+    }
+
+    /// Whether nothing flows.
+    pub(super) fn is_idle(&self) -> bool {
+        self.flows.len() == self.free.len()
+    }
+
+    /// Finds every flow's max-min fair rate.
+    pub(super) fn share(&mut self) {
+        self.dirty = false;
+        let mut links = std::mem::take(&mut self.filling);
+        links.reset(&self.capacity);
+        let mut by_demand: Vec<FlowId> = Vec::with_capacity(self.flows.len());
+        for (id, flow) in self.flows.iter_mut().enumerate() {
+            let Some(flow) = flow else { continue };
+            flow.rate = 0.0;
+            if flow.demand > 0.0 {
+                by_demand.push(id);
+                links.join(id, &flow.path);
+            }
+        }
+        let demand = |flows: &[Option<Flow>], id: FlowId| flows[id].as_ref().map_or(0.0, |flow| flow.demand);
+        by_demand.sort_by(|a, b| demand(&self.flows, *a).total_cmp(&demand(&self.flows, *b)));
+        let mut fixed = vec![false; self.flows.len()];
+        let mut content = by_demand.iter().copied().peekable();
+        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = links.heap();
+        while let Some(Reverse((bits, link))) = heap.pop() {
+            let Some(share) = links.share(link) else { continue };
+            if share.to_bits() > bits {
+                heap.push(Reverse((share.to_bits(), link)));
+                continue;
+            }
+            // Flows that want less than the tightest link could give are content.
+            let mut moved = false;
+            while let Some(id) = content.next_if(|id| demand(&self.flows, *id) <= share) {
+                let wanted = demand(&self.flows, id);
+                moved |= fix(&mut self.flows, &mut fixed, &mut links, id, wanted);
+            }
+            if moved {
+                heap.push(Reverse((share.to_bits(), link)));
+                continue;
+            }
+            for id in links.members(link) {
+                fix(&mut self.flows, &mut fixed, &mut links, id, share);
+            }
+        }
+        self.filling = links;
+    }
+}
+
+fn fix(flows: &mut [Option<Flow>], fixed: &mut [bool], links: &mut Filling, id: FlowId, rate: f64) -> bool {
+    let Some(flow) = flows[id].as_mut().filter(|_| !std::mem::replace(&mut fixed[id], true)) else {
+        return false;
+    };
+    flow.rate = rate;
+    flow.path.iter().for_each(|(link, part)| links.take(*link, f64::from(*part), rate));
+    true
+}
+
+/// What is left of each link while rates are found. Kept for the next time: only links in use are set anew.
+#[derive(Debug, Default)]
+struct Filling {
+    left: Vec<f64>,
+    weight: Vec<f64>,
+    members: Vec<SmallVec<[FlowId; 8]>>,
+    touched: Vec<u32>,
+}
+
+impl Filling {
+    fn reset(&mut self, capacity: &[f64]) {
+        if self.left.len() != capacity.len() {
+            self.left = capacity.to_vec();
+            self.weight = vec![0.0; capacity.len()];
+            self.members = vec![SmallVec::new(); capacity.len()];
+        }
+        for link in self.touched.drain(..) {
+            let at = link as usize;
+            self.left[at] = capacity[at];
+            self.weight[at] = 0.0;
+            self.members[at].clear();
+        }
+    }
+
+    fn join(&mut self, id: FlowId, path: &[(u32, f32)]) {
+        for (link, part) in path {
+            let at = *link as usize;
+            if self.members[at].is_empty() {
+                self.touched.push(*link);
+            }
+            self.members[at].push(id);
+            self.weight[at] += f64::from(*part);
+        }
+    }
+
+    fn heap(&self) -> BinaryHeap<Reverse<(u64, u32)>> {
+        let shares =
+            self.touched.iter().filter_map(|link| Some(Reverse((self.share(*link)?.to_bits(), *link))));
+        shares.collect()
+    }
+
+    /// What each flow on a link would get; none once all are fixed.
+    fn share(&self, link: u32) -> Option<f64> {
+        let at = link as usize;
+        (self.weight[at] > 1e-6).then(|| (self.left[at] / self.weight[at]).max(0.0))
+    }
+
+    fn members(&self, link: u32) -> SmallVec<[FlowId; 8]> {
+        self.members[link as usize].clone()
+    }
+
+    fn take(&mut self, link: u32, part: f64, rate: f64) {
+        let at = link as usize;
+        self.left[at] -= part * rate;
+        self.weight[at] -= part;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(one: f64, other: f64) -> bool {
+        (one - other).abs() < 1e-6
+    }
+
+    #[test]
+    fn the_tightest_link_first_then_the_rest() {
+        // Two flows into node 1, one of them from node 0 which also sends to node 2.
+        let mut net = Net::new(&[100.0; 3], vec![0; 3], 1e9, 1e9);
+        let a = net.between(0, 1, 1e9, (0, 0));
+        let b = net.between(2, 1, 1e9, (0, 1));
+        let c = net.between(0, 2, 30.0, (0, 2));
+        net.share();
+        assert!(close(net.rate(a), 50.0) && close(net.rate(b), 50.0) && close(net.rate(c), 30.0));
+        net.set_demand(b, 20.0);
+        net.share();
+        assert!(close(net.rate(a), 70.0), "what b leaves is a's: {}", net.rate(a));
+        net.remove(c);
+        net.share();
+        assert!(close(net.rate(a), 80.0));
+    }
+
+    #[test]
+    fn racks_are_narrower_than_nodes() {
+        let mut net = Net::new(&[100.0; 4], vec![0, 0, 1, 1], 60.0, 1e9);
+        let near = net.between(0, 1, 1e9, (0, 0));
+        let far = [net.between(2, 0, 1e9, (0, 1)), net.between(3, 1, 1e9, (0, 2))];
+        net.share();
+        assert!(far.iter().all(|flow| close(net.rate(*flow), 30.0)));
+        assert!(close(net.rate(near), 70.0), "the way down of node 1 has 70 left: {}", net.rate(near));
+    }
+
+    #[test]
+    fn never_more_than_a_link_has() {
+        let mut dice = crate::chance::Dice::new(3);
+        for _ in 0..50 {
+            let mut net = Net::new(&[100.0; 9], (0..9).map(|node| node / 3).collect(), 150.0, 400.0);
+            let mut paths = Vec::new();
+            for key in 0..40 {
+                let (from, to) = (dice.below(9) as u32, dice.below(9) as u32);
+                let demand = dice.between(1.0, 120.0);
+                paths.push(if dice.one_in(3) {
+                    net.gather(to, demand, (0, key))
+                } else {
+                    net.between(from, to, demand, (0, key))
+                });
+            }
+            net.share();
+            let mut used = vec![0.0; net.capacity.len()];
+            for id in &paths {
+                let flow = net.flows[*id].as_ref().expect("it is there");
+                assert!(flow.rate > 0.0 && flow.rate <= flow.demand + 1e-9);
+                flow.path
+                    .iter()
+                    .for_each(|(link, part)| used[*link as usize] += f64::from(*part) * flow.rate);
+                // Max-min: one that is not content has a full link on its way.
+            }
+            for (link, used) in used.iter().enumerate() {
+                assert!(*used <= net.capacity[link] + 1e-6, "link {link}: {used}");
+            }
+            for id in paths {
+                let flow = net.flows[id].as_ref().expect("it is there");
+                let full =
+                    |(link, _): &(u32, f32)| used[*link as usize] > net.capacity[*link as usize] - 1e-6;
+                assert!(flow.rate > flow.demand - 1e-6 || flow.path.iter().any(full));
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What is to come: a heap of moments, and among equal ones the order in which they were asked for.
+
+use mrcore::{Time, ids::JobId};
+use std::{cmp::Ordering, collections::BinaryHeap};
+
+/// What can come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are what their names say")]
+pub(super) enum Happening {
+    /// The next job is submitted.
+    Arrival,
+    /// A tracker speaks; of an older version, it has been put off.
+    Beat { node: u32, version: u32 },
+    /// An attempt comes to the end of what it does; of an older version, it has changed its pace since.
+    Done { node: u32, key: u64, version: u32 },
+    /// An attempt has given its slot back.
+    Yield { node: u32, key: u64 },
+    /// The JobTracker looks at the time.
+    Tick,
+    /// Rates of flows are found anew.
+    Share,
+    /// A job's output is in place.
+    Committed { job: JobId },
+    /// A policy's problem has been solved.
+    Solved { number: u64 },
+    /// A fault begins.
+    Fault { index: u32 },
+    /// A fault is over.
+    Heal { index: u32 },
+    /// The file system has made up for a lost node's blocks.
+    Repaired { node: u32, incarnation: u64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Coming {
+    at: Time,
+    sequence: u64,
+    what: Happening,
+}
+
+impl Ord for Coming {
+    /// The soonest is the greatest: that is what a heap gives first.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.sequence).cmp(&(self.at, self.sequence))
+    }
+}
+
+impl PartialOrd for Coming {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The heap.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    heap: BinaryHeap<Coming>,
+    sequence: u64,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, at: Time, what: Happening) {
+        self.sequence += 1;
+        self.heap.push(Coming { at, sequence: self.sequence, what });
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Time, Happening)> {
+        self.heap.pop().map(|coming| (coming.at, coming.what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soonest_first_then_as_asked() {
+        let mut queue = Queue::default();
+        queue.push(Time(5), Happening::Tick);
+        queue.push(Time(3), Happening::Share);
+        queue.push(Time(3), Happening::Arrival);
+        let order: Vec<Happening> = std::iter::from_fn(|| queue.pop()).map(|(_, what)| what).collect();
+        assert_eq!(order, [Happening::Share, Happening::Arrival, Happening::Tick]);
+    }
+}

@@ -1,0 +1,62 @@
+//! All facts of a run folded into one number: two runs with the same number went the same way.
+
+use crate::chance::mix;
+use mrcore::{
+    Fact, Phase, Time,
+    ids::{AttemptId, TaskId},
+};
+
+/// The fold.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    pub(super) hash: u64,
+    pub(super) facts: u64,
+}
+
+impl Trace {
+    pub(super) fn add(&mut self, at: Time, fact: &Fact) {
+        self.facts += 1;
+        let [kind, one, two] = words(fact);
+        for word in [at.0, kind, one, two] {
+            self.hash = mix(self.hash ^ word).wrapping_add(word);
+        }
+    }
+}
+
+fn task(id: TaskId) -> u64 {
+    u64::from(id.job.0) << 32 | u64::from(id.index) << 1 | u64::from(id.phase == Phase::Reduce)
+}
+
+fn attempt(id: AttemptId) -> u64 {
+    mix(task(id.task)) ^ u64::from(id.number)
+}
+
+/// The kind of a fact, and what tells it from others of its kind.
+fn words(fact: &Fact) -> [u64; 3] {
+    match fact {
+        Fact::JobTrackerStarted { epoch, .. } => [1, *epoch, 0],
+        Fact::TrackerJoined { tracker, incarnation, .. } => [2, u64::from(tracker.0), incarnation.0],
+        Fact::TrackerSuspected { tracker, .. } => [3, u64::from(tracker.0), 0],
+        Fact::TrackerRecovered { tracker } => [4, u64::from(tracker.0), 0],
+        Fact::TrackerLost { tracker, .. } => [5, u64::from(tracker.0), 0],
+        Fact::JobSubmitted { job, .. } => [6, u64::from(job.0), 0],
+        Fact::JobCommitting { job } => [7, u64::from(job.0), 0],
+        Fact::JobEnded { job, outcome } => {
+            [8, u64::from(job.0), u64::from(*outcome == mrcore::job::JobOutcome::Succeeded)]
+        }
+        Fact::JobForgotten { job } => [9, u64::from(job.0), 0],
+        Fact::AttemptLaunched { attempt: id, tracker, .. } => [10, attempt(*id), u64::from(tracker.0)],
+        Fact::AttemptRecalled { attempt: id, how, .. } => [11, attempt(*id), *how as u64],
+        Fact::MapSplit { attempt: id, position, .. } => [12, attempt(*id), *position],
+        Fact::AttemptPaused { attempt: id, bytes, .. } => [13, attempt(*id), *bytes],
+        Fact::TaskReleased { task: id } => [14, task(*id), 0],
+        Fact::CheckpointLost { attempt: id, .. } => [15, attempt(*id), 0],
+        Fact::AttemptSucceeded { attempt: id, result } => [16, attempt(*id), result.bytes_out],
+        Fact::AttemptFailed { attempt: id, .. } => [17, attempt(*id), 0],
+        Fact::AttemptKilled { attempt: id, bytes_in, .. } => [18, attempt(*id), *bytes_in],
+        Fact::MapOutputLost { attempt: id, .. } => [19, attempt(*id), 0],
+        Fact::MapOutputMoved { attempt: id } => [20, attempt(*id), 0],
+        Fact::TrackerBlacklisted { job, tracker } => [21, u64::from(job.0), u64::from(tracker.0)],
+        Fact::NumbersSkipped { epoch, job } => [22, *epoch, u64::from(*job)],
+    }
+}

@@ -1,0 +1,272 @@
+//! Attempts go on, change their pace, give their slots back, and end.
+
+use super::{
+    Happening, World,
+    run::{Rest, Run, Saved, Work},
+};
+use mrcore::{
+    Phase, Span,
+    event::{AttemptReport, AttemptStatus},
+    ids::AttemptId,
+    task::{AttemptResult, Recall},
+};
+
+impl World {
+    /// When something about an attempt will change by itself is worked out anew.
+    pub(super) fn expect(&mut self, at: usize, key: u64) {
+        let Some(run) = self.nodes[at].run(key) else { return };
+        run.version += 1;
+        let Some(seconds) = run.next_s() else { return };
+        let when = run.since + Span((seconds * 1e6).ceil() as u64);
+        let (node, version) = (at as u32, run.version);
+        self.queue.push(when, Happening::Done { node, key, version });
+    }
+
+    /// Takes an attempt off its machine.
+    pub(super) fn remove_run(&mut self, at: usize, key: u64) -> Option<Run> {
+        let place = self.nodes[at].runs.iter().position(|run| run.key == key)?;
+        let run = self.nodes[at].runs.remove(place);
+        self.runs -= 1;
+        if let Some(flow) = run.flow {
+            self.net.remove(flow);
+            self.want_share();
+        }
+        Some(run)
+    }
+
+    fn end(&mut self, at: usize, key: u64, status: AttemptStatus) {
+        if let Some(run) = self.remove_run(at, key) {
+            self.nodes[at].ended.push(AttemptReport { attempt: run.id, status });
+            self.urge(at);
+        }
+    }
+
+    /// What an attempt was doing is done.
+    pub(super) fn done(&mut self, at: usize, key: u64, version: u32) {
+        let now = self.now;
+        let Some(run) = self.nodes[at].run(key).filter(|run| run.version == version) else { return };
+        run.settle(now);
+        let (id, failing) = (run.id, run.fails_at.is_some());
+        let status = match &run.work {
+            Work::Doomed(why) if run.id.phase() == Phase::Reduce => AttemptStatus::Spoilt((*why).into()),
+            Work::Doomed(why) => AttemptStatus::Failed((*why).into()),
+            Work::Map(_) if failing => AttemptStatus::Failed("it was to fail".into()),
+            Work::Map(map) => {
+                let bytes_out = ((map.end - map.start) as f64 * map.out) as u64;
+                AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
+            }
+            Work::Reduce(reduce) if reduce.rest.is_none() => return self.fetched(at, key),
+            Work::Reduce(_) if failing => AttemptStatus::Failed("it was to fail".into()),
+            Work::Reduce(reduce) => {
+                let out = self.known.get(&id.job()).map(|known| self.workload.jobs[known.plan].reduce_out);
+                let bytes_out = (reduce.fetch.got * reduce.share * out.unwrap_or(1.0)) as u64;
+                AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
+            }
+        };
+        if matches!(status, AttemptStatus::Succeeded(_)) && id.phase() == Phase::Map {
+            self.nodes[at].outputs.insert(id);
+        }
+        self.end(at, key, status);
+    }
+
+    /// A reduce has all its input: merging and reducing follow.
+    fn fetched(&mut self, at: usize, key: u64) {
+        let pace = self.nodes[at].pace();
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let (id, flow) = (run.id, run.flow.take());
+        let Some(known) = self.known.get(&id.job()) else { return };
+        let job = &self.workload.jobs[known.plan];
+        let plan = job.reduces[id.task.index as usize];
+        let (reduce_rate, merge_rate) = (job.reduce_rate, job.merge_rate);
+        let Some(Work::Reduce(reduce)) = self.nodes[at].run(key).map(|run| &mut run.work) else { return };
+        if !reduce.fetch.has_all(reduce.maps) {
+            return self.expect(at, key);
+        }
+        let bytes = reduce.fetch.got * reduce.share;
+        let merge_s = bytes / merge_rate;
+        let reduce_s = f64::from(plan.fixed_s) + bytes / reduce_rate * f64::from(plan.factor);
+        let rate = pace / (merge_s + reduce_s).max(1e-3);
+        reduce.rest = Some(Rest { merge_s, reduce_s, done: 0.0, rate });
+        if let Some(flow) = flow {
+            self.net.remove(flow);
+            self.want_share();
+        }
+        self.expect(at, key);
+    }
+
+    /// A reduce takes in what its tracker knows of the maps.
+    pub(super) fn follow(&mut self, at: usize, key: u64) {
+        let (now, all) = (self.now, self.unreachable == 0);
+        let reach: Vec<bool> =
+            if all { Vec::new() } else { self.nodes.iter().map(super::Node::serves).collect() };
+        let node = &mut self.nodes[at];
+        let Some(run) = node.runs.iter_mut().find(|run| run.key == key) else { return };
+        run.settle(now);
+        let (id, flow) = (run.id, run.flow);
+        if let Work::Reduce(reduce) = &mut run.work
+            && let Some(known) = self.known.get(&id.job())
+            && reduce.rest.is_none()
+        {
+            let news = node.news.get(&id.job()).copied().unwrap_or_default();
+            reduce.maps = reduce.maps.max(news.maps);
+            reduce.fetch.follow(&known.log, news.seen, |node| all || reach[node as usize], all);
+            let demand = demand(
+                reduce.fetch.backlog() * reduce.share,
+                reduce.fetch.knows_all(reduce.maps),
+                &self.setup,
+            );
+            let flow = flow.unwrap_or_else(|| self.net.gather(at as u32, demand, (at as u32, key)));
+            self.net.set_demand(flow, demand);
+            reduce.rate = self.net.rate(flow) / reduce.share;
+            run.flow = Some(flow);
+            self.want_share();
+        }
+        self.expect(at, key);
+    }
+
+    /// Has rates found anew before long.
+    pub(super) fn want_share(&mut self) {
+        if self.net.dirty && !self.sharing {
+            self.sharing = true;
+            self.queue.push(self.now + self.setup.costs.net_epoch, Happening::Share);
+        }
+    }
+
+    pub(super) fn share_links(&mut self) {
+        self.sharing = false;
+        if self.net.is_idle() {
+            self.net.dirty = false;
+            return;
+        }
+        let owners = self.net.owners();
+        let mut unsettled = false;
+        for (flow, (at, key)) in &owners {
+            let now = self.now;
+            let Some(run) = self.nodes[*at as usize].run(*key) else { continue };
+            run.settle(now);
+            if let Work::Reduce(reduce) = &run.work {
+                let backlog = reduce.fetch.backlog() * reduce.share;
+                let all = reduce.fetch.knows_all(reduce.maps);
+                unsettled |= backlog > 0.5;
+                self.net.set_demand(*flow, demand(backlog, all, &self.setup));
+            }
+        }
+        self.net.share();
+        for (flow, (at, key)) in owners {
+            self.pace(at as usize, key, flow);
+        }
+        self.net.dirty = unsettled;
+        self.want_share();
+    }
+
+    /// An attempt goes on at the rate that its flow has now.
+    fn pace(&mut self, at: usize, key: u64, flow: usize) {
+        let rate = self.net.rate(flow);
+        let pace = self.nodes[at].pace();
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let (old, new) = match &mut run.work {
+            Work::Map(map) => {
+                let bytes = (map.end - map.start).max(1) as f64;
+                let new = (rate / bytes).min(pace / map.work_s);
+                (std::mem::replace(&mut map.rate, new), new)
+            }
+            Work::Reduce(reduce) => {
+                let new = rate / reduce.share;
+                (std::mem::replace(&mut reduce.rate, new), new)
+            }
+            Work::Doomed(_) => return,
+        };
+        if (old - new).abs() > 1e-3 * old.abs() {
+            self.expect(at, key);
+        }
+    }
+
+    /// A machine computes faster or slower from now on.
+    pub(super) fn change_pace(&mut self, at: usize, slow: f64) {
+        let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
+        let now = self.now;
+        self.nodes[at].runs.iter_mut().for_each(|run| run.settle(now));
+        self.nodes[at].slow *= slow;
+        let (pace, disk) = (self.nodes[at].pace(), self.nodes[at].disk);
+        for key in keys {
+            let Some(run) = self.nodes[at].run(key) else { continue };
+            let flow = run.flow;
+            match &mut run.work {
+                Work::Map(map) => {
+                    let bytes = (map.end - map.start).max(1) as f64;
+                    let compute = pace / map.work_s;
+                    map.rate = compute.min(disk / bytes);
+                    if let Some(flow) = flow {
+                        self.net.set_demand(flow, bytes * compute);
+                        self.pace(at, key, flow);
+                    }
+                }
+                Work::Reduce(reduce) => {
+                    if let Some(rest) = &mut reduce.rest {
+                        rest.rate = pace / (rest.merge_s + rest.reduce_s).max(1e-3);
+                    }
+                }
+                Work::Doomed(_) => {}
+            }
+            self.expect(at, key);
+        }
+        self.want_share();
+    }
+
+    /// An attempt is told to give its slot back: it takes a while, and may be done before.
+    pub(super) fn recall(&mut self, at: usize, id: AttemptId, how: Recall) {
+        let (now, costs) = (self.now, self.setup.costs.clone());
+        let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };
+        if run.yielding.is_some_and(|before| before == how || before == Recall::Kill) {
+            return;
+        }
+        run.settle(now);
+        run.yielding = Some(how);
+        let written = Span((run.unwritten(costs.memory) / costs.write * 1e6) as u64);
+        let delay = match how {
+            Recall::Kill => costs.kill,
+            Recall::Split => costs.split + written,
+            Recall::Pause => costs.pause + written,
+        };
+        let key = run.key;
+        self.queue.push(now + delay, Happening::Yield { node: at as u32, key });
+    }
+
+    /// It has.
+    pub(super) fn yields(&mut self, at: usize, key: u64) {
+        let now = self.now;
+        let Some(run) = self.nodes[at].run(key) else { return };
+        run.settle(now);
+        let (id, how) = (run.id, run.yielding);
+        let stage = run.stage();
+        let status = match (how, &run.work) {
+            (Some(Recall::Split), Work::Map(map)) => {
+                let position = map.start + ((map.end - map.start) as f64 * map.done) as u64;
+                let bytes_out = ((position - map.start) as f64 * map.out) as u64;
+                AttemptStatus::Split(position, AttemptResult { bytes_out, ..AttemptResult::default() })
+            }
+            (Some(Recall::Pause), Work::Reduce(reduce)) => {
+                let left = reduce.rest.map_or(1.0, |rest| 1.0 - rest.done);
+                let bytes = (reduce.fetch.got * reduce.share * left) as u64;
+                let saved = Saved { fetch: reduce.fetch.clone(), rest: reduce.rest, bytes };
+                self.nodes[at].checkpoints.insert(id, saved);
+                AttemptStatus::Paused { stage, bytes, redo: None }
+            }
+            _ => AttemptStatus::Killed("as it was told".into()),
+        };
+        if matches!(status, AttemptStatus::Split(..)) {
+            self.nodes[at].outputs.insert(id);
+        }
+        self.end(at, key, status);
+    }
+}
+
+/// What a reduce would fetch in a second. One that waits for more maps wants no more than it can use until rates are
+/// found anew.
+fn demand(backlog: f64, knows_all: bool, setup: &crate::setup::Setup) -> f64 {
+    if backlog < 0.5 {
+        return 0.0;
+    }
+    let until_then = backlog / setup.costs.net_epoch.as_secs_f64();
+    if knows_all { setup.costs.fetch } else { until_then.min(setup.costs.fetch) }
+}

@@ -1,0 +1,28 @@
+//! The papers' experiments without the command line. `FERMATA_REPRO=DIR cargo test --release -p fermata-sim --test repro
+//! -- --ignored` writes a page and tables for each paper to that folder; `FERMATA_PAPERS=hsrtf,fcs` chooses.
+
+use fermata_sim::{profile, repro::Paper};
+use std::path::PathBuf;
+
+#[test]
+#[ignore = "minutes of work, for release builds"]
+fn every_paper() {
+    let Some(folder) = std::env::var_os("FERMATA_REPRO").map(PathBuf::from) else { return };
+    let chosen = std::env::var("FERMATA_PAPERS").unwrap_or_default();
+    let seeds = std::env::var("FERMATA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    for paper in Paper::ALL {
+        if !chosen.is_empty() && !chosen.split(',').any(|name| name == paper.name()) {
+            continue;
+        }
+        let reproduction = paper
+            .reproduce(&profile::built_in(), seeds)
+            .unwrap_or_else(|error| panic!("{}: {error}", paper.name()));
+        println!("{}", reproduction.text());
+        let write = |kind: &str, text: String| {
+            std::fs::write(folder.join(format!("{}.{kind}", paper.name())), text)
+                .expect("a folder to write to");
+        };
+        write("html", reproduction.html());
+        write("md", reproduction.markdown());
+    }
+}

@@ -1,0 +1,158 @@
+//! Lives of small worlds: times that can be worked out by hand, and the same seed giving the same facts.
+
+use fermata_sim as sim;
+use mrcore::{PerPhase, Span, ids::JobId, metrics::JobFigures};
+use sim::{
+    Outcome, Setup, Workload, World,
+    chance::Dice,
+    fault::{Fault, Harm},
+    profile::{self, Profile},
+    workload::{Outline, papers},
+};
+
+const MB: u64 = 1_000_000;
+
+/// 10 MB/s in maps, 20 MB/s in reduces, 100 MB/s in merges; half of the input comes out of maps.
+const PLAIN: Profile = Profile {
+    map_mbps: 10.0,
+    map_out: 0.5,
+    reduce_mbps: 20.0,
+    reduce_out: 1.0,
+    merge_mbps: 100.0,
+    start_s: 1.0,
+    spread: 0.0,
+};
+
+fn job(at_s: f64, maps: u32, reduces: u32) -> Outline<'static> {
+    let (name, user) = (format!("job-at-{at_s}"), "ann".to_owned());
+    Outline { at_s, group: name.clone(), name, user, maps, block: 100 * MB, reduces, profile: &PLAIN }
+}
+
+fn workload(jobs: Vec<Outline<'static>>) -> Workload {
+    let mut dice = Dice::new(1);
+    let jobs = jobs.into_iter().map(|job| job.plan(&mut dice)).collect();
+    Workload { name: "test".into(), jobs }
+}
+
+fn setup(nodes: u32) -> Setup {
+    let mut setup = Setup::even(nodes, PerPhase { map: 2, reduce: 1 }, "fifo");
+    setup.checked = true;
+    setup
+}
+
+fn play(setup: Setup, workload: Workload) -> Outcome {
+    let outcome = World::new(setup, workload).expect("a policy").run(Some(Span::secs(100_000)));
+    let outcome = outcome.unwrap_or_else(|broken| panic!("{broken}"));
+    assert_eq!(outcome.unfinished, 0, "every job ends");
+    outcome
+}
+
+fn figures(outcome: &Outcome, job: u32) -> &JobFigures {
+    outcome.metrics.job(JobId(job)).expect("it is known")
+}
+
+fn makespan_s(outcome: &Outcome, job: u32) -> f64 {
+    figures(outcome, job).makespan().expect("it has ended").as_secs_f64()
+}
+
+#[track_caller]
+fn near(value: f64, expected: f64, tolerance: f64) {
+    assert!((value - expected).abs() <= tolerance, "{value} is not {expected} within {tolerance}");
+}
+
+#[test]
+fn local_maps_take_what_their_bytes_take() {
+    // Two nodes with all the data, four slots, eight maps of 10 s and a start of 1 s: two waves.
+    let outcome = play(setup(2), workload(vec![job(5.0, 8, 0)]));
+    near(makespan_s(&outcome, 1), 22.1, 0.3);
+    assert_eq!(figures(&outcome, 1).near, [8, 0, 0]);
+}
+
+#[test]
+fn a_shuffle_overlaps_the_maps_and_the_rest_follows() {
+    // Eight maps give 400 MB; two reduces of 200 MB each: the last wave's part is fetched in about 3 s at 80 MB/s
+    // less what was fetched before, merged in 2 s and reduced in 10 s.
+    let outcome = play(setup(2), workload(vec![job(5.0, 8, 2)]));
+    near(makespan_s(&outcome, 1), 22.1 + 100.0 / 80.0 + 2.0 + 10.0, 1.0);
+    let mut late = workload(vec![job(5.0, 8, 2)]);
+    late.jobs[0].slow_start = 1.0;
+    let slower = play(setup(2), late);
+    near(makespan_s(&slower, 1) - makespan_s(&outcome, 1), 1.0 + 100.0 / 80.0, 0.6);
+}
+
+#[test]
+fn remote_maps_share_the_way_in() {
+    // All data on node 0, which has no slots; node 1 reads four streams of up to 10 MB/s through 20 MB/s.
+    let mut setup = setup(2);
+    setup.machines[0].slots = PerPhase { map: 0, reduce: 0 };
+    setup.machines[1].slots.map = 4;
+    setup.machines.iter_mut().for_each(|machine| machine.nic = 20e6);
+    setup.replication = 1;
+    let mut workload = workload(vec![job(5.0, 4, 0)]);
+    workload.jobs[0].hosts = vec![vec![0]; 4];
+    let outcome = play(setup, workload);
+    near(makespan_s(&outcome, 1), 21.1, 0.5);
+    assert_eq!(figures(&outcome, 1).near, [0, 4, 0], "the same rack");
+}
+
+#[test]
+fn a_slow_machine_is_slow_for_so_long() {
+    let mut setup = setup(1);
+    setup.faults = vec![Fault { at_s: 8.0, for_s: Some(10.0), what: Harm::Slow { node: 0, factor: 10.0 } }];
+    let outcome = play(setup, workload(vec![job(5.0, 1, 0)]));
+    // From 6.03 to 8 two seconds' work, one in the next ten, seven more after that.
+    near(makespan_s(&outcome, 1), 13.0 + 7.05, 0.3);
+}
+
+#[test]
+fn a_lost_node_is_noticed_and_its_maps_run_again() {
+    let mut setup = setup(3);
+    setup.faults = vec![Fault { at_s: 20.0, for_s: None, what: Harm::Node { node: 1 } }];
+    let outcome = play(setup, workload(vec![job(2.0, 12, 2)]));
+    assert!(outcome.metrics.recovery.tasks > 0);
+    let job = figures(&outcome, 1);
+    assert!(job.succeeded && job.lost > Span(0));
+}
+
+#[test]
+fn the_jobtracker_comes_back_to_where_it_was() {
+    let mut setup = setup(3);
+    setup.faults = vec![Fault { at_s: 12.0, for_s: Some(5.0), what: Harm::JobTracker }];
+    let outcome = play(setup, workload(vec![job(2.0, 12, 2), job(14.0, 3, 1)]));
+    assert_eq!(figures(&outcome, 1).lost, Span(0), "nothing is run twice");
+    assert!(figures(&outcome, 2).submitted.since(figures(&outcome, 1).submitted) >= Span::secs(15));
+}
+
+#[test]
+fn a_partition_is_survived_by_both_sides() {
+    let mut setup = setup(3);
+    setup.faults = vec![
+        Fault { at_s: 8.0, for_s: Some(30.0), what: Harm::Partition { node: 0 } },
+        Fault { at_s: 9.0, for_s: Some(6.0), what: Harm::Deaf { node: 1 } },
+        Fault { at_s: 60.0, for_s: Some(20.0), what: Harm::Rack { rack: 0 } },
+        Fault { at_s: 90.0, for_s: Some(4.0), what: Harm::Tracker { node: 2 } },
+    ];
+    let jobs = (0..6).map(|number| job(f64::from(number) * 15.0 + 2.0, 12, 2)).collect();
+    assert!(figures(&play(setup, workload(jobs)), 1).succeeded);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_facts() {
+    let run = |seed| {
+        let mut setup = Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo");
+        setup.seed = seed;
+        setup.faults = vec![Fault { at_s: 60.0, for_s: Some(60.0), what: Harm::Node { node: 3 } }];
+        let outcome = play(setup, papers::hsrtf(&profile::built_in(), seed));
+        (outcome.hash, outcome.facts, outcome.events)
+    };
+    let first = run(1);
+    assert_eq!(first, run(1));
+    assert_ne!(first.0, run(2).0);
+}
+
+#[test]
+fn an_idle_day_costs_nothing() {
+    let outcome = play(setup(4), workload(vec![job(1.0, 2, 1), job(86_400.0, 2, 1)]));
+    assert!(outcome.events < 5_000, "{} events", outcome.events);
+    near(makespan_s(&outcome, 1), makespan_s(&outcome, 2), 1.5);
+}
