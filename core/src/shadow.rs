@@ -90,7 +90,7 @@ pub struct Shadow {
     wishes: BTreeSet<TaskId>,
     /// Attempts that live, and whose slot the policy, or the shadow, wants back.
     policy_took: BTreeSet<AttemptId>,
-    shadow_took: BTreeSet<AttemptId>,
+    own_took: BTreeSet<AttemptId>,
     last_tick: Time,
 }
 
@@ -103,7 +103,7 @@ impl Shadow {
             differences: VecDeque::new(),
             wishes: BTreeSet::new(),
             policy_took: BTreeSet::new(),
-            shadow_took: BTreeSet::new(),
+            own_took: BTreeSet::new(),
             last_tick: Time(0),
         }
     }
@@ -135,7 +135,7 @@ impl Shadow {
             | Fact::AttemptPaused { attempt, .. }
             | Fact::MapSplit { attempt, .. } => {
                 self.policy_took.remove(attempt);
-                self.shadow_took.remove(attempt);
+                self.own_took.remove(attempt);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.wishes.retain(|task| task.job != *job);
@@ -215,14 +215,14 @@ impl Shadow {
         for (attempt, why) in policy.iter().filter_map(recall) {
             self.policy_took.insert(attempt);
             self.tally.policy_took += 1;
-            let agreed = self.shadow_took.contains(&attempt);
+            let agreed = self.own_took.contains(&attempt);
             self.tally.both_took += u64::from(agreed);
             if !agreed && !shadow.iter().filter_map(recall).any(|(other, _)| other == attempt) {
                 self.note(now, Difference::TakenBack { attempt, by_shadow: false, why: why.clone() });
             }
         }
         for (attempt, why) in shadow.iter().filter_map(recall) {
-            if !self.shadow_took.insert(attempt) {
+            if !self.own_took.insert(attempt) {
                 continue;
             }
             self.tally.shadow_took += 1;

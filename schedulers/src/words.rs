@@ -215,13 +215,9 @@ fn fill_part(text: &str, why: &Why, names: &Names<'_>) -> (String, bool) {
     while let Some((before, after)) = rest.split_once('{') {
         let (place, after) = after.split_once('}').unwrap_or((after, ""));
         said.push_str(before);
-        match value(place, why, names) {
-            Some(value) => said.push_str(&value),
-            None => {
-                is_whole = false;
-                said.push('?');
-            }
-        }
+        let value = value(place, why, names);
+        is_whole &= value.is_some();
+        said.push_str(value.as_deref().unwrap_or("?"));
         rest = after;
     }
     said.push_str(rest);

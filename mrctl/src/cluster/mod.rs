@@ -8,7 +8,7 @@ mod layout;
 mod process;
 mod state;
 
-pub(crate) use launch::{Launch, program, restart};
+pub(crate) use launch::{Launch, restart};
 pub(crate) use layout::{Layout, Overrides};
 #[cfg(test)]
 pub(crate) use process::Identity;

@@ -3,7 +3,7 @@
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
 use crate::{
-    job::scheduling::{Choice, Difference, Shadow},
+    job::scheduling::{Choice, Comparison, Difference},
     locate::Target,
     output,
 };
@@ -38,8 +38,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn lines(shadow: &Shadow, last: usize) -> Vec<String> {
-    let Shadow { scheduler, shadow: other, .. } = shadow;
+fn lines(shadow: &Comparison, last: usize) -> Vec<String> {
+    let Comparison { scheduler, shadow: other, .. } = shadow;
     let mut lines = vec![
         format!("{other} in the shadow of {scheduler}"),
         format!("  {} went to the job that {other} would have chosen", output::count(shadow.same, "slot")),

@@ -1,18 +1,13 @@
 //! `mrctl up`: a whole cluster as real processes on loopback, ready when it says so.
 
 use crate::{
-    cluster::{ClusterState, Kind, Launch, Layout, Overrides, lock, program},
+    cluster::{ClusterState, Launch, Layout, Overrides, lock},
     locate::{FOLDER, dir_flag},
-    output::{self, Usage},
+    output,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use daemon::Bytes;
-use std::{
-    collections::BTreeSet,
-    path::PathBuf,
-    process::{Command, ExitCode, Stdio},
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
 
 const WATCH: Duration = Duration::from_millis(500);
 

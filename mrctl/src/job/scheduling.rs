@@ -62,7 +62,7 @@ pub(crate) struct Parameter {
 
 /// How the policy in the shadow differs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Shadow {
+pub(crate) struct Comparison {
     pub(crate) scheduler: String,
     pub(crate) shadow: String,
     pub(crate) same: u64,

@@ -58,5 +58,6 @@ fn words(fact: &Fact) -> [u64; 3] {
         Fact::MapOutputMoved { attempt: id } => [20, attempt(*id), 0],
         Fact::TrackerBlacklisted { job, tracker } => [21, u64::from(job.0), u64::from(tracker.0)],
         Fact::NumbersSkipped { epoch, job } => [22, *epoch, u64::from(*job)],
+        Fact::StageLost { attempt: id, time, .. } => [23, attempt(*id), time.0],
     }
 }

@@ -2,7 +2,7 @@
 
 use super::JobTracker;
 use crate::job::scheduling::{
-    Choice, Difference, Happening, Pace, Parameter, Policy, Reason, Schedulers, Shadow, Why,
+    Choice, Comparison, Difference, Happening, Pace, Parameter, Policy, Reason, Schedulers, Why,
 };
 use anyhow::Result;
 use proto::mr as pb;
@@ -36,10 +36,10 @@ impl JobTracker {
     }
 
     /// How the policy in the shadow differs.
-    pub(crate) async fn shadow(&self) -> Result<Shadow> {
+    pub(crate) async fn shadow(&self) -> Result<Comparison> {
         let message = self.request(pb::ShadowRequest {});
         let reply = self.answer(self.client.clone().shadow(message).await)?;
-        Ok(Shadow {
+        Ok(Comparison {
             scheduler: reply.scheduler,
             shadow: reply.shadow,
             same: reply.same,
