@@ -132,20 +132,7 @@ impl Nursery {
                 Ok(moved) => moved,
                 Err(why) => return Ending::Failed(why),
             };
-        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
-        let outputs = if makes_output(attempt, &spec) { &work.outputs[..] } else { &[] };
-        let mut start = TaskStart {
-            work_dir: text(&work.own),
-            scratch_dirs: work.scratch.iter().map(text).collect(),
-            memory_bytes: self.memory_bytes,
-            map_output: outputs.first().map(text).unwrap_or_default(),
-            other_map_outputs: outputs.iter().skip(1).map(text).collect(),
-            spec: Some(spec),
-            ..TaskStart::default()
-        };
-        if attempt.phase == Phase::Reduce {
-            aside::prepare(&mut start, &work, from.as_ref(), &self.held);
-        }
+        let start = self.task_start(attempt, spec, from.as_ref(), &work);
         let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
         if let Some(why) = trouble {
             talk.break_off(why);
@@ -158,6 +145,25 @@ impl Nursery {
         }
         talk.run(&mut commands).await;
         self.conclude(attempt, talk, work).await
+    }
+
+    /// What its process is told first.
+    fn task_start(&self, attempt: Attempt, spec: TaskSpec, from: Option<&Origin>, work: &Work) -> TaskStart {
+        let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let outputs = if makes_output(attempt, &spec) { &work.outputs[..] } else { &[] };
+        let mut start = TaskStart {
+            work_dir: text(&work.own),
+            scratch_dirs: work.scratch.iter().map(text).collect(),
+            memory_bytes: self.memory_bytes,
+            map_output: outputs.first().map(text).unwrap_or_default(),
+            other_map_outputs: outputs.iter().skip(1).map(text).collect(),
+            spec: Some(spec),
+            ..TaskStart::default()
+        };
+        if attempt.phase == Phase::Reduce {
+            aside::prepare(&mut start, work, from, &self.held);
+        }
+        start
     }
 
     /// Makes the idle process's folder the attempt's.
