@@ -132,6 +132,23 @@ impl Nursery {
                 Ok(moved) => moved,
                 Err(why) => return Ending::Failed(why),
             };
+        let start = self.task_start(attempt, spec, from.as_ref(), &work);
+        let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
+        if let Some(why) = trouble {
+            talk.break_off(why);
+        }
+        for more in news {
+            talk.pass_on(more);
+        }
+        if let Some((how, why)) = asked {
+            talk.ask(how, why);
+        }
+        talk.run(&mut commands).await;
+        self.conclude(attempt, talk, work).await
+    }
+
+    /// What its process is told first.
+    fn task_start(&self, attempt: Attempt, spec: TaskSpec, from: Option<&Origin>, work: &Work) -> TaskStart {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let outputs = if makes_output(attempt, &spec) { &work.outputs[..] } else { &[] };
         let mut start = TaskStart {
@@ -145,20 +162,9 @@ impl Nursery {
             ..TaskStart::default()
         };
         if attempt.phase == Phase::Reduce {
-            aside::prepare(&mut start, &work, from.as_ref(), &self.held);
+            aside::prepare(&mut start, work, from, &self.held);
         }
-        let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
-        if let Some(why) = trouble {
-            talk.break_off(why);
-        }
-        for more in news {
-            talk.pass_on(more);
-        }
-        if let Some((how, why)) = asked {
-            talk.ask(how, why);
-        }
-        talk.run(&mut commands).await;
-        self.conclude(attempt, talk, work).await
+        start
     }
 
     /// Makes the idle process's folder the attempt's.
