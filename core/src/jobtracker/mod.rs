@@ -75,6 +75,7 @@ pub struct JobTracker {
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     reserved: Reservations,
+    rounds: u64,
     refusals: u64,
     recent: Recent,
     /// The policy's computation that is under way, and how many there have been.
@@ -101,6 +102,7 @@ impl JobTracker {
             news_for: BTreeSet::new(),
             next_offer: TrackerId(0),
             reserved: Reservations::default(),
+            rounds: 0,
             refusals: 0,
             recent: Recent::default(),
             computing: None,
