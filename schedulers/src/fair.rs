@@ -25,6 +25,7 @@ use mrcore::{
 };
 use pools::{Pool, Pools};
 use reclaim::Reclaim;
+use std::cmp::Reverse;
 
 /// The policy.
 #[derive(Debug)]
@@ -120,7 +121,8 @@ impl Scheduler for Fair {
             return should_move(keeps(pool_a), keeps(pool_b));
         }
         if pool_a.fifo {
-            return a < b;
+            let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
+            return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
         }
         let keeps = |job: JobId| {
             let held = plan.cluster().job(job).map_or(0, |job| plan.keeps(job, phase));

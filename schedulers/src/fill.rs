@@ -75,7 +75,7 @@ impl Patience {
         let limit = if anywhere { Locality::OffRack } else { self.limit(job.id, plan.now()) };
         let found = plan.next_map(job, tracker, limit);
         match found {
-            None if plan.has_pending(job, Phase::Map) => {
+            None if plan.has_pending(job, Phase::Map) && plan.may_use(job, tracker) => {
                 self.since.entry(job.id).or_insert(plan.now());
             }
             Some((_, Locality::NodeLocal)) => {

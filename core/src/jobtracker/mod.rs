@@ -30,7 +30,8 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::Phase,
     reserve::Reservations,
-    scheduler::{Cause, Scheduler},
+    scheduler::Scheduler,
+    shadow::Shadow,
     task::Recall,
     time::{Span, Time},
     why::Recent,
@@ -59,6 +60,7 @@ pub struct JobTracker {
     config: Config,
     cluster: Cluster,
     scheduler: Box<dyn Scheduler>,
+    shadow: Option<Shadow>,
     outboxes: BTreeMap<TrackerId, Outbox>,
     /// Trackers with orders that they have not been told.
     untold: BTreeSet<TrackerId>,
@@ -73,6 +75,7 @@ pub struct JobTracker {
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     reserved: Reservations,
+    rounds: u64,
     refusals: u64,
     recent: Recent,
     /// The policy's computation that is under way, and how many there have been.
@@ -90,6 +93,7 @@ impl JobTracker {
             config,
             cluster: Cluster::default(),
             scheduler,
+            shadow: None,
             outboxes: BTreeMap::new(),
             untold: BTreeSet::new(),
             fetch_failures: BTreeMap::new(),
@@ -98,6 +102,7 @@ impl JobTracker {
             news_for: BTreeSet::new(),
             next_offer: TrackerId(0),
             reserved: Reservations::default(),
+            rounds: 0,
             refusals: 0,
             recent: Recent::default(),
             computing: None,
@@ -108,10 +113,22 @@ impl JobTracker {
         }
     }
 
+    /// Asks a second policy too, without effect. To be said before anything else.
+    #[must_use]
+    pub fn with_shadow(mut self, scheduler: Box<dyn Scheduler>) -> Self {
+        self.shadow = Some(Shadow::new(scheduler));
+        self
+    }
+
+    /// The second policy, and how it compares.
+    pub fn shadow(&self) -> Option<&Shadow> {
+        self.shadow.as_ref()
+    }
+
     /// Takes one entry of the journal, before the `Start` event.
     pub fn replay(&mut self, entry: &Entry) -> Result<(), Misfit> {
         self.cluster.apply(entry.at, &entry.fact)?;
-        self.scheduler.observe(entry.at, &entry.fact, &self.cluster);
+        self.tell_policies(entry.at, &entry.fact);
         self.recent.note(entry, self.config.events_kept);
         Ok(())
     }
@@ -176,9 +193,7 @@ impl JobTracker {
             if std::mem::take(&mut self.work_arrived) {
                 self.offer_free_slots(now, out);
             }
-            if self.scheduler.wants_round() {
-                self.round(now, Cause::Tick, out);
-            }
+            self.wanted_round(now, out);
         }
         self.work_arrived = false;
         self.compute(out);
@@ -188,10 +203,17 @@ impl JobTracker {
         }
     }
 
+    fn tell_policies(&mut self, now: Time, fact: &Fact) {
+        self.scheduler.observe(now, fact, &self.cluster);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.observe(now, fact, &self.cluster);
+        }
+    }
+
     /// The one place where something becomes a fact.
     fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
         self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
-        self.scheduler.observe(now, &fact, &self.cluster);
+        self.tell_policies(now, &fact);
         self.reserved.observe(&fact);
         match &fact {
             Fact::JobSubmitted { .. }

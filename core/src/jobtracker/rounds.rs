@@ -9,6 +9,7 @@ use crate::{
     phase::Phase,
     plan::{Decision, Locality, Plan, Why},
     scheduler::{Cause, Round},
+    shadow::Shadow,
     time::Time,
 };
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ impl JobTracker {
 
     /// What the policy would do now. Nothing is carried out.
     pub fn consult(&mut self, now: Time, cause: Cause) -> Vec<Decision> {
+        self.rounds += 1;
         let mut plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         if let Cause::Offer(tracker) = cause {
             plan.keep_promises(tracker);
@@ -35,6 +37,11 @@ impl JobTracker {
         let (decisions, refusals) = plan.finish();
         self.refusals += refusals;
         decisions
+    }
+
+    /// How often the policy was asked.
+    pub fn rounds(&self) -> u64 {
+        self.rounds
     }
 
     /// Decisions of the policy that were refused: a sound policy has none.
@@ -56,7 +63,12 @@ impl JobTracker {
 
     /// Asks the scheduler, and carries out its plan.
     pub(super) fn round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
-        for decision in self.consult(now, cause) {
+        let decisions = self.consult(now, cause);
+        if let Some(shadow) = &mut self.shadow {
+            let seen = (&self.cluster, &self.config, &self.reserved);
+            shadow.compare(Round { now, cause }, seen, &decisions);
+        }
+        for decision in decisions {
             match decision {
                 Decision::Assign { task, on, speculative, why } => {
                     self.launch(now, task, on, speculative, why, out);
@@ -74,21 +86,43 @@ impl JobTracker {
     /// A round because time has passed, if the policy wants one by now. What was reserved for too long is free again.
     pub(super) fn policy_tick_round(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.work_arrived |= self.reserved.lapse(now);
-        let Some(every) = self.policy_tick() else { return };
-        if now.since(self.last_policy_tick) >= every {
+        let is_due = self.policy_tick().is_some_and(|every| now.since(self.last_policy_tick) >= every);
+        if is_due {
             self.last_policy_tick = now;
             self.round(now, Cause::Tick, out);
+        } else {
+            self.shadow_round(now, |shadow| shadow.is_due(now));
+        }
+    }
+
+    /// A round because the policy wants one at once.
+    pub(super) fn wanted_round(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.scheduler.wants_round() {
+            self.round(now, Cause::Tick, out);
+        } else {
+            self.shadow_round(now, |shadow| shadow.scheduler.wants_round());
+        }
+    }
+
+    /// A round that only the shadow wants.
+    fn shadow_round(&mut self, now: Time, wants: impl Fn(&Shadow) -> bool) {
+        if let Some(shadow) = self.shadow.as_mut().filter(|shadow| wants(shadow)) {
+            let seen = (&self.cluster, &self.config, &self.reserved);
+            shadow.compare(Round { now, cause: Cause::Tick }, seen, &[]);
         }
     }
 
     /// Sends a policy's long work on its way, one piece at a time.
     pub(super) fn compute(&mut self, out: &mut Vec<Effect>) {
-        if self.computing.is_none()
-            && let Some(problem) = self.scheduler.take_problem()
-        {
-            self.computations += 1;
-            self.computing = Some(self.computations);
-            out.push(Effect::Compute { number: self.computations, problem });
+        let shadow = self.shadow.as_mut().map(|shadow| (&mut shadow.scheduler, &mut shadow.computing));
+        for (policy, computing) in [(&mut self.scheduler, &mut self.computing)].into_iter().chain(shadow) {
+            if computing.is_none()
+                && let Some(problem) = policy.take_problem()
+            {
+                self.computations += 1;
+                *computing = Some(self.computations);
+                out.push(Effect::Compute { number: self.computations, problem });
+            }
         }
     }
 
@@ -97,6 +131,11 @@ impl JobTracker {
         if self.computing.take_if(|waited| *waited == number).is_some() {
             self.scheduler.solved(now, answer, &self.cluster);
             self.work_arrived = true;
+        }
+        if let Some(shadow) = &mut self.shadow
+            && shadow.computing.take_if(|waited| *waited == number).is_some()
+        {
+            shadow.scheduler.solved(now, answer, &self.cluster);
         }
     }
 

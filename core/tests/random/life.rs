@@ -2,10 +2,10 @@
 
 use crate::{
     dice::Dice,
-    world::{Body, World, config},
+    world::{Body, World},
 };
 use mrcore::{
-    Event, JobTracker, Phase, Span,
+    Event, Phase, Span,
     digest::digest,
     event::{AttemptReport, AttemptStatus, FetchFailure, Reply},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
@@ -191,7 +191,7 @@ impl World {
 
     /// The JobTracker dies and comes back.
     pub(crate) fn restart(&mut self) {
-        let mut mind = JobTracker::new(config(), (self.make)(self.seed));
+        let mut mind = (self.make)(self.seed);
         for entry in &self.journal {
             mind.replay(entry).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         }

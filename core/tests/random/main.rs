@@ -16,6 +16,7 @@ use play::play;
 use policy::Anyhow;
 use seen::Seen;
 use std::rc::Rc;
+use world::mind;
 
 #[test]
 fn random_lives_hold_the_invariants_and_come_to_rest() {
@@ -27,7 +28,7 @@ fn random_lives_hold_the_invariants_and_come_to_rest() {
     };
     let mut seen = Seen::default();
     for seed in seeds {
-        seen += play(seed, Rc::new(|seed| Box::new(Anyhow(Dice(seed)))));
+        seen += play(seed, Rc::new(|seed| mind(Box::new(Anyhow(Dice(seed))))));
     }
     println!("{seen:#?}");
     let rarest = [

@@ -65,8 +65,13 @@ pub(crate) fn config() -> Config {
     }
 }
 
-/// Makes the policy of a world from its seed.
-pub(crate) type Make = Rc<dyn Fn(u64) -> Box<dyn Scheduler>>;
+/// Makes the mind of a world from its seed.
+pub(crate) type Make = Rc<dyn Fn(u64) -> JobTracker>;
+
+/// A mind with this policy.
+pub(crate) fn mind(scheduler: Box<dyn Scheduler>) -> JobTracker {
+    JobTracker::new(config(), scheduler)
+}
 
 impl World {
     pub(crate) fn new(seed: u64, make: Make) -> Self {
@@ -81,7 +86,7 @@ impl World {
             seed,
             dice,
             now: Time(1_000_000),
-            mind: JobTracker::new(config(), make(seed)),
+            mind: make(seed),
             make,
             journal: Vec::new(),
             bodies,

@@ -1,6 +1,6 @@
 //! Queues in queues, what they hold, and who waits there: kept right fact by fact.
 
-use crate::params::Section;
+use crate::{line::Real, params::Section};
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan,
     ids::JobId,
@@ -59,7 +59,9 @@ impl Queue {
         let has = guaranteed.ceil().max(f64::from(self.held[phase]) + 1.0);
         let users = self.users.values().filter(|user| user.jobs > 0).count().max(1) as f64;
         let limit = (has / users).ceil().max((has * self.user_limit).ceil());
-        limit.min((guaranteed * self.user_factor).ceil().max(1.0))
+        // Of nothing guaranteed there is no multiple: such a queue only borrows.
+        let most = if guaranteed > 0.0 { (guaranteed * self.user_factor).ceil().max(1.0) } else { limit };
+        limit.min(most)
     }
 
     pub(super) fn user_held(&self, user: &str, phase: Phase) -> f64 {
@@ -199,10 +201,11 @@ impl Queues {
         let mut children = queue.children.clone();
         let served = |number: &usize| {
             let child = &self.tree[*number];
-            // One without a guarantee is served after all that have one and are within it.
-            crate::line::Real(f64::from(child.held[phase]) / child.guaranteed(phase, cluster).max(1e-6))
+            let (held, guaranteed) = (f64::from(child.held[phase]), child.guaranteed(phase, cluster));
+            // One without a guarantee is served after all that are within theirs.
+            Real(if guaranteed > 0.0 { held / guaranteed } else { 1.0 + held })
         };
-        children.sort_by_key(|number| (served(number), self.tree[*number].guaranteed <= 0.0, *number));
+        children.sort_by_key(|number| (served(number), *number));
         for child in children {
             self.descend(child, phase, cluster, leaves);
         }

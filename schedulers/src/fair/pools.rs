@@ -219,8 +219,9 @@ impl Pools {
 
     fn stand(&mut self, job: JobId, number: usize, phase: Phase, waits: Option<(u32, f64)>) {
         let pool = &mut self.all[number];
+        // First in, first out among those of the same priority, which the weight stands for.
         let in_turn =
-            |(held, weight): (u32, f64)| Real(if pool.fifo { 0.0 } else { f64::from(held) / weight });
+            |(held, weight): (u32, f64)| Real(if pool.fifo { -weight } else { f64::from(held) / weight });
         pool.turn[phase].set(job, waits.map(in_turn));
         let (held, min) = (pool.held[phase], pool.min[phase]);
         let turn = if held < min {

@@ -20,10 +20,11 @@ mod seen;
 mod world;
 
 use fermata_schedulers::{Params, make};
+use mrcore::{Scheduler, fact::Entry};
 use play::play;
 use seen::Seen;
 use std::rc::Rc;
-use world::{Make, World};
+use world::{Make, World, mind};
 
 /// Short times, so that everything happens in a short life; and no waiting for better places, which is a reason to leave
 /// slots free.
@@ -63,10 +64,20 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
     }
 }
 
-fn maker(spec: &str) -> Make {
+fn policy(spec: &str) -> Box<dyn Scheduler> {
     let params: Params = TUNED.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    make(spec, &params).unwrap()
+}
+
+fn maker(spec: &str) -> Make {
     let spec = spec.to_owned();
-    Rc::new(move |_| make(&spec, &params).unwrap())
+    Rc::new(move |_| mind(policy(&spec)))
+}
+
+fn journal(seed: u64, make: Make) -> Vec<Entry> {
+    let mut world = World::new(seed, make);
+    (0..400).for_each(|_| world.step());
+    world.journal
 }
 
 #[test]
@@ -89,12 +100,38 @@ fn no_decision_is_refused_no_slot_idles_and_every_job_ends() {
 fn equal_histories_give_equal_decisions() {
     for spec in specs() {
         for seed in seeds(4) {
-            let journal = || {
-                let mut world = World::new(seed, maker(&spec));
-                (0..400).for_each(|_| world.step());
-                world.journal
+            let (one, other) = (journal(seed, maker(&spec)), journal(seed, maker(&spec)));
+            assert_eq!(one, other, "{spec}: seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_shadow_has_no_effect_and_agrees_with_its_like() {
+    for spec in specs() {
+        for seed in seeds(3) {
+            let with_shadow = |shadow: &'static str| -> Make {
+                let spec = spec.clone();
+                Rc::new(move |_| {
+                    let shadow = if shadow.is_empty() { spec.as_str() } else { shadow };
+                    mind(policy(&spec)).with_shadow(policy(shadow))
+                })
             };
-            assert_eq!(journal(), journal(), "{spec}: seed {seed}");
+            let alone = journal(seed, maker(&spec));
+            assert_eq!(
+                alone,
+                journal(seed, with_shadow("fair")),
+                "{spec}: seed {seed}: the shadow has an effect"
+            );
+            let mut world = World::new(seed, with_shadow(""));
+            (0..400).for_each(|_| world.step());
+            let counts = world.mind.shadow().unwrap().counts();
+            assert_eq!(
+                counts.rounds,
+                counts.same,
+                "{spec}: seed {seed}: {:?}",
+                world.mind.shadow().unwrap().differences().next()
+            );
         }
     }
 }
