@@ -2,7 +2,8 @@
 //!
 //! Events go in with the time, effects come out. The daemon and the simulator run this same code. Read in this
 //! order: [`event`] (what goes in and out), [`fact`] (what is remembered), [`cluster`] (what policies see),
-//! [`plan`] and [`scheduler`] (how policies decide), [`JobTracker`] (how it all moves).
+//! [`plan`] and [`scheduler`] (how policies decide), [`JobTracker`] (how it all moves). Beside these: [`why`] (reasons),
+//! [`compute`] (long work of policies), [`shadow`] (a second policy without effect), [`scenario`] (plays as text).
 
 pub mod cluster;
 pub mod compute;

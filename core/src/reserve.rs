@@ -89,3 +89,43 @@ impl Reservations {
         self.by_task.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(index: u32) -> TaskId {
+        TaskId { job: JobId(1), phase: Phase::Map, index }
+    }
+
+    #[test]
+    fn a_promise_ends_with_its_task_its_tracker_its_job_or_its_time() {
+        let mut kept = Reservations::default();
+        for index in 0..4 {
+            kept.insert(task(index), TrackerId(index % 2), Time(10 + u64::from(index)), Why::rule("test"));
+        }
+        let fact = Fact::AttemptSucceeded {
+            attempt: task(0).attempt(0),
+            result: crate::task::AttemptResult::default(),
+        };
+        kept.observe(&fact);
+        assert_eq!(kept.place(task(0)), None);
+        kept.observe(&Fact::TrackerLost { tracker: TrackerId(1), why: String::new() });
+        let left: Vec<TaskId> = kept.of(JobId(1), Phase::Map).collect();
+        assert_eq!(left, [task(2)], "the others were on the tracker that is gone");
+        assert!(!kept.lapse(Time(11)) && kept.lapse(Time(12)));
+        assert!(kept.is_empty() && kept.on(TrackerId(0)).next().is_none());
+        kept.insert(task(5), TrackerId(0), Time(99), Why::rule("test"));
+        kept.observe(&Fact::JobCommitting { job: JobId(1) });
+        assert!(kept.is_empty());
+    }
+
+    #[test]
+    fn a_newer_promise_takes_the_place_of_an_older() {
+        let mut kept = Reservations::default();
+        kept.insert(task(0), TrackerId(0), Time(9), Why::rule("test"));
+        kept.insert(task(0), TrackerId(1), Time(9), Why::rule("test"));
+        assert_eq!(kept.place(task(0)), Some(TrackerId(1)));
+        assert!(kept.on(TrackerId(0)).next().is_none());
+    }
+}

@@ -125,6 +125,49 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        ids::{TaskId, TrackerId},
+        phase::Phase,
+        task::Recall,
+        time::Time,
+    };
+
+    fn task(index: u32) -> TaskId {
+        TaskId { job: JobId(1), phase: Phase::Map, index }
+    }
+
+    #[test]
+    fn launches_do_not_push_out_why_slots_were_taken_back() {
+        let mut recent = Recent::default();
+        let note = |recent: &mut Recent, at, fact| recent.note(&Entry { at: Time(at), fact }, 3);
+        let (attempt, why) = (task(0).attempt(0), "for another".to_owned());
+        note(
+            &mut recent,
+            1,
+            Fact::AttemptRecalled { attempt, how: Recall::Split, why, fault: false, hold: false },
+        );
+        for index in 0..100 {
+            let (attempt, tracker) = (task(index).attempt(0), TrackerId(0));
+            let fact = Fact::AttemptLaunched {
+                attempt,
+                tracker,
+                speculative: false,
+                from: None,
+                why: Why::default(),
+            };
+            note(&mut recent, 10 + u64::from(index), fact);
+        }
+        let times: Vec<u64> = recent.of(JobId(1)).iter().map(|entry| entry.at.0).collect();
+        assert_eq!(times, [1, 107, 108, 109]);
+        note(&mut recent, 200, Fact::JobForgotten { job: JobId(1) });
+        assert!(recent.of(JobId(1)).is_empty());
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let why = Why::rule("share").with("held", 2.0).with("share", 10.0 / 3.0).benefit(JobId(7));
+        assert_eq!(why.to_string(), "share held=2 share=3.333 for_job=7");
+    }
 
     #[test]
     fn what_is_shown_reads_back() {

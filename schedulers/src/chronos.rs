@@ -84,7 +84,6 @@ impl Chronos {
 
     /// Finds a slot for each recovery task, as far as the inner policy's ranking goes.
     fn recover(&mut self, plan: &mut Plan<'_>) {
-        self.is_news = false;
         let cluster = plan.cluster();
         let urgency = |task: &TaskId| (Reverse(cluster.job(task.job).map(|job| job.spec.priority)), *task);
         let mut tasks: Vec<TaskId> = self.lost.iter().copied().collect();
@@ -193,7 +192,8 @@ impl Scheduler for Chronos {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         // A slot that is offered is the inner policy's to give.
-        if round.cause == Cause::Tick && !self.lost.is_empty() {
+        if round.cause == Cause::Tick {
+            self.is_news = false;
             self.recover(plan);
         }
         self.inner.decide(round, plan);

@@ -67,12 +67,14 @@ pub struct Hsrtf {
 impl Hsrtf {
     /// With these parameters.
     pub fn new(mode: Mode, section: &mut Section<'_>) -> Self {
+        let about = "pr: times its remaining time that a job without a slot lets shorter ones go first";
+        let bears = section.number("bears", 10.0, 0.0..=1e6, about);
         let about = "how long a reduce waits for a tracker that has maps or input of its job";
         Self {
             mode,
             estimator: Estimator::new(section),
             way: section.way(),
-            bears: section.number("bears", 10.0, 0.0..=1e6, "pr: times its remaining time that a job without a slot lets shorter ones that came later go first"),
+            bears,
             colocate_wait: section.span("colocate_wait", Span::secs(3), about),
             waits: BTreeMap::new(),
             hosts: BTreeMap::new(),

@@ -76,6 +76,7 @@ pub struct JobTracker {
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     reserved: Reservations,
+    rounds: u64,
     refusals: u64,
     recent: Recent,
     speeds: Speeds,
@@ -103,6 +104,7 @@ impl JobTracker {
             news_for: BTreeSet::new(),
             next_offer: TrackerId(0),
             reserved: Reservations::default(),
+            rounds: 0,
             refusals: 0,
             recent: Recent::default(),
             speeds: Speeds::default(),

@@ -28,6 +28,7 @@ impl JobTracker {
 
     /// What the policy would do now. Nothing is carried out.
     pub fn consult(&mut self, now: Time, cause: Cause) -> Vec<Decision> {
+        self.rounds += 1;
         let mut plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         if let Cause::Offer(tracker) = cause {
             plan.keep_promises(tracker);
@@ -36,6 +37,11 @@ impl JobTracker {
         let (decisions, refusals) = plan.finish();
         self.refusals += refusals;
         decisions
+    }
+
+    /// How often the policy was asked.
+    pub fn rounds(&self) -> u64 {
+        self.rounds
     }
 
     /// Decisions of the policy that were refused: a sound policy has none.

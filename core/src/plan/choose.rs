@@ -95,12 +95,18 @@ impl Plan<'_> {
         if let Some(task) = self.first_of(job, Phase::Reduce, tracker, here) {
             return Some((task, Place::Here));
         }
+        if limit < Place::Fresh {
+            return None;
+        }
         let has_state = |index: u32| job.tasks.reduce[index as usize].checkpoint.is_some();
-        let fresh = pending.iter().filter(|index| limit >= Place::Fresh && !has_state(*index));
+        let fresh = pending.iter().filter(|index| !has_state(*index));
         if let Some(task) = self.first_of(job, Phase::Reduce, tracker, fresh) {
             return Some((task, Place::Fresh));
         }
-        let moved = pending.iter().filter(|index| limit >= Place::Elsewhere && has_state(*index));
+        if limit < Place::Elsewhere {
+            return None;
+        }
+        let moved = pending.iter().filter(|index| has_state(*index));
         self.first_of(job, Phase::Reduce, tracker, moved).map(|task| (task, Place::Elsewhere))
     }
 

@@ -4,7 +4,7 @@ use crate::{
     seen::Seen,
     world::{Body, Make, World},
 };
-use mrcore::{Phase, digest::digest};
+use mrcore::{Event, Phase, Span, digest::digest};
 
 /// Plays a life to its end.
 pub(crate) fn play(seed: u64, make: Make) -> Seen {
@@ -31,6 +31,14 @@ pub(crate) fn play(seed: u64, make: Make) -> Seen {
     }
     let nothing_left = |body: &Body| body.jobs.is_empty() && body.checkpoints.is_empty();
     assert!(world.bodies.iter().all(nothing_left), "seed {seed}: files are left");
+    // A policy with nothing to do is not asked all the time.
+    let before = world.mind.rounds();
+    for _ in 0..20 {
+        world.now = world.now + Span::millis(200);
+        world.send(Event::Tick);
+    }
+    let asked = world.mind.rounds() - before;
+    assert!(asked <= 5, "seed {seed}: asked {asked} times in 4 s of peace");
     world.restart();
     world.seen.jobs = world.submitted;
     world.seen
