@@ -272,12 +272,11 @@ fn fill_part(text: &str, why: &Why, names: &Names<'_>) -> (String, bool) {
     while let Some((before, after)) = rest.split_once('{') {
         let (place, after) = after.split_once('}').unwrap_or((after, ""));
         said.push_str(before);
-        match value(place, why, names) {
-            Some(value) => said.push_str(&value),
-            None => {
-                is_whole = false;
-                said.push('?');
-            }
+        if let Some(value) = value(place, why, names) {
+            said.push_str(&value);
+        } else {
+            is_whole = false;
+            said.push('?');
         }
         rest = after;
     }

@@ -9,14 +9,10 @@ use proto::mr as pb;
 use tonic::{Response, Status};
 
 impl JobTracker {
-    fn answer<T>(&self, reply: Result<Response<T>, Status>) -> Result<T> {
-        Ok(reply.map_err(refusal)?.into_inner())
-    }
-
     /// What a job or a task waits for.
     pub(crate) async fn why(&self, of: &str) -> Result<Why> {
         let message = self.request(pb::WhyRequest { of: of.into() });
-        let reply = self.answer(self.client.clone().why(message).await)?;
+        let reply = answer(self.client.clone().why(message).await)?;
         Ok(Why {
             of: reply.of,
             state: reply.state,
@@ -29,7 +25,7 @@ impl JobTracker {
     /// The policies.
     pub(crate) async fn schedulers(&self) -> Result<Schedulers> {
         let message = self.request(pb::SchedulersRequest {});
-        let reply = self.answer(self.client.clone().schedulers(message).await)?;
+        let reply = answer(self.client.clone().schedulers(message).await)?;
         let policies = reply.policies.into_iter().map(|own| policy(own, &reply.scheduler)).collect();
         let shadow = Some(reply.shadow).filter(|name| !name.is_empty());
         Ok(Schedulers { scheduler: Some(reply.scheduler), shadow, policies })
@@ -38,7 +34,7 @@ impl JobTracker {
     /// How the policy in the shadow differs.
     pub(crate) async fn shadow(&self) -> Result<Shadow> {
         let message = self.request(pb::ShadowRequest {});
-        let reply = self.answer(self.client.clone().shadow(message).await)?;
+        let reply = answer(self.client.clone().shadow(message).await)?;
         Ok(Shadow {
             scheduler: reply.scheduler,
             shadow: reply.shadow,
@@ -52,6 +48,10 @@ impl JobTracker {
             differences: reply.differences.into_iter().map(difference).collect(),
         })
     }
+}
+
+fn answer<T>(reply: Result<Response<T>, Status>) -> Result<T> {
+    Ok(reply.map_err(refusal)?.into_inner())
 }
 
 fn reason(reason: pb::Reason) -> Reason {
