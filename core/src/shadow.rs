@@ -89,8 +89,8 @@ pub struct Shadow {
     /// Tasks that wait, and that the shadow would have started.
     wishes: BTreeSet<TaskId>,
     /// Attempts that live, and whose slot the policy, or the shadow, wants back.
-    policy_took: BTreeSet<AttemptId>,
-    own_took: BTreeSet<AttemptId>,
+    taken: BTreeSet<AttemptId>,
+    wanted: BTreeSet<AttemptId>,
     last_tick: Time,
 }
 
@@ -102,8 +102,8 @@ impl Shadow {
             tally: Tally::default(),
             differences: VecDeque::new(),
             wishes: BTreeSet::new(),
-            policy_took: BTreeSet::new(),
-            own_took: BTreeSet::new(),
+            taken: BTreeSet::new(),
+            wanted: BTreeSet::new(),
             last_tick: Time(0),
         }
     }
@@ -134,8 +134,8 @@ impl Shadow {
             | Fact::AttemptKilled { attempt, .. }
             | Fact::AttemptPaused { attempt, .. }
             | Fact::MapSplit { attempt, .. } => {
-                self.policy_took.remove(attempt);
-                self.own_took.remove(attempt);
+                self.taken.remove(attempt);
+                self.wanted.remove(attempt);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.wishes.retain(|task| task.job != *job);
@@ -213,20 +213,20 @@ impl Shadow {
     fn compare_recalls(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
         // The policy's first: what both take back in one round is no difference.
         for (attempt, why) in policy.iter().filter_map(recall) {
-            self.policy_took.insert(attempt);
+            self.taken.insert(attempt);
             self.tally.policy_took += 1;
-            let agreed = self.own_took.contains(&attempt);
+            let agreed = self.wanted.contains(&attempt);
             self.tally.both_took += u64::from(agreed);
             if !agreed && !shadow.iter().filter_map(recall).any(|(other, _)| other == attempt) {
                 self.note(now, Difference::TakenBack { attempt, by_shadow: false, why: why.clone() });
             }
         }
         for (attempt, why) in shadow.iter().filter_map(recall) {
-            if !self.own_took.insert(attempt) {
+            if !self.wanted.insert(attempt) {
                 continue;
             }
             self.tally.shadow_took += 1;
-            if self.policy_took.contains(&attempt) {
+            if self.taken.contains(&attempt) {
                 self.tally.both_took += 1;
             } else {
                 self.note(now, Difference::TakenBack { attempt, by_shadow: true, why: why.clone() });

@@ -133,6 +133,62 @@ pub const SENTENCES: &[(&str, &str)] = &[
         "lost-with-a-tracker",
         "{tasks task was|tasks were} lost with a node, and slots near the input are taken back",
     ),
+    // fcs
+    (
+        "least-remaining-work",
+        "its job has {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left, least of all",
+    ),
+    (
+        "overdue",
+        "its job has waited beyond its slack and goes first, with {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left",
+    ),
+    (
+        "least-remaining-work-first",
+        "its reduces have {shuffle_left:s} of shuffling and {bytes_left:bytes} left; {jobs_ahead job goes|jobs go} first, with \
+         less left or overdue",
+    ),
+    (
+        "overdue-goes-first",
+        "the job has waited beyond its slack, and its reduces are next: {shuffle_left:s} of shuffling and {bytes_left:bytes} left; \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "less-remaining-work",
+        "its job has {victim_shuffle_left:s} of shuffling and {victim_bytes_left:bytes} left, and the slot goes to {for_job:job}, \
+         which has {shuffle_left:s} and {bytes_left:bytes}",
+    ),
+    (
+        "paused-reduces-wait-for-their-nodes",
+        "{tasks paused reduce waits|paused reduces wait} for the node with its state: {offers_passed} offers of others passed, \
+         it migrates after {at_most}",
+    ),
+    // coshh
+    (
+        "below-min-share",
+        "user {user} held {held} of a minimum of {min}[, and class {class} is suggested for the node]",
+    ),
+    (
+        "smallest-share",
+        "user {user} held {held} at weight {weight}, the least of all[, and class {class} is suggested for the node]",
+    ),
+    (
+        "any-class",
+        "no class that is suggested for the node has work; user {user} held {held} at weight {weight}",
+    ),
+    (
+        "users-share-of-map-slots",
+        "user {user} holds {held} map slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
+    ),
+    (
+        "users-share-of-reduce-slots",
+        "user {user} holds {held} reduce slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
+    ),
+    ("in-no-class-yet", "jobs of its kind are in no class yet"),
+    (
+        "class-is-suggested-for-nodes",
+        "[its class {class} is suggested for {nodes node|nodes}][!class it is suggested for no node]\
+         [; jobs could come {lambda} times as often][; predictions of its tasks are off by {prediction_error:%}]",
+    ),
 ];
 
 /// What comes after the comma of a rule.
@@ -141,6 +197,7 @@ pub const DETAILS: &[(&str, &str)] = &[
     ("rack-local", "its input is in that rack"),
     ("off-rack", "its input is elsewhere"),
     ("resumed", "it goes on where it was paused"),
+    ("migrated", "its state comes from another node"),
     ("near-maps", "its maps ran there"),
 ];
 

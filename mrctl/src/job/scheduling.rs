@@ -1,5 +1,7 @@
 //! What `mrctl` knows of scheduling; printed as it is with `--json`.
 
+#![allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
+
 use serde::Serialize;
 use std::collections::BTreeMap;
 
