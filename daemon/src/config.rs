@@ -4,7 +4,10 @@
 //! default. Flags of a daemon go over the file; `--print-config` prints what came out.
 
 pub use crate::scheduler::SchedulerConfig;
-use crate::{Bytes, Period, scheduler::found};
+use crate::{
+    Bytes, Period,
+    scheduler::{found, found_in},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
@@ -371,6 +374,14 @@ pub enum ConfigError {
         /// What is wrong, and with what.
         why: String,
     },
+}
+
+impl ConfigError {
+    /// The same with its line, if it is about a setting in this file.
+    #[must_use]
+    pub fn found_in(self, path: Option<&Path>) -> Self {
+        found_in(self, path)
+    }
 }
 
 impl Config {

@@ -3,7 +3,6 @@
 use crate::{
     config::{Config, ConfigError},
     logging::LogFormat,
-    scheduler::found_in,
 };
 use std::{io, path::PathBuf, process::ExitCode};
 
@@ -43,7 +42,7 @@ impl DaemonArgs {
         config.cluster.insecure |= self.insecure;
         flags(&mut config);
         config.check()?;
-        check(&config).map_err(|error| found_in(error, self.config.as_deref()))?;
+        check(&config).map_err(|error| error.found_in(self.config.as_deref()))?;
         if self.print_config {
             print!("{}", config.print());
             return Ok(None);

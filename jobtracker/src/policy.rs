@@ -2,7 +2,7 @@
 
 use daemon::config::{Config, ConfigError, SchedulerConfig};
 use mrcore::Scheduler;
-use schedulers::{BadParameter, MakeError, Params};
+use schedulers::{MakeError, Params};
 
 /// What the configuration asks for.
 pub(crate) struct Chosen {
@@ -22,7 +22,7 @@ pub(crate) fn choose(config: &SchedulerConfig) -> Result<Chosen, ConfigError> {
         schedulers::make(name, &params).map_err(|error| {
             let (key, value) = match &error {
                 MakeError::Unknown { name } => (key.to_owned(), Some(name.clone())),
-                MakeError::Parameter(bad) => (place(bad), None),
+                MakeError::Parameter(bad) => (bad.place().to_owned(), None),
             };
             ConfigError::Setting { key: format!("scheduler.{key}"), value, why: error.to_string() }
         })
@@ -31,14 +31,4 @@ pub(crate) fn choose(config: &SchedulerConfig) -> Result<Chosen, ConfigError> {
     let shadow = Some(config.shadow.trim()).filter(|name| !name.is_empty());
     let shadow = shadow.map(|name| make("shadow", name)).transpose()?;
     Ok(Chosen { policy, shadow, params })
-}
-
-/// The key that a parameter is refused at.
-fn place(bad: &BadParameter) -> String {
-    match bad {
-        BadParameter::Value { key, .. }
-        | BadParameter::Unknown { key, .. }
-        | BadParameter::Section { key, .. } => key.clone(),
-        BadParameter::Together { section, .. } => (*section).to_owned(),
-    }
 }

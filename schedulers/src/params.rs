@@ -41,6 +41,16 @@ pub enum BadParameter {
     Together { section: &'static str, why: String },
 }
 
+impl BadParameter {
+    /// The key, or the section, that it is about.
+    pub fn place(&self) -> &str {
+        match self {
+            Self::Value { key, .. } | Self::Unknown { key, .. } | Self::Section { key, .. } => key,
+            Self::Together { section, .. } => section,
+        }
+    }
+}
+
 /// One policy's parameters, as it reads them.
 #[derive(Debug)]
 pub struct Section<'a> {

@@ -6,8 +6,9 @@ use crate::output::Usage;
 use anyhow::{Context, Result};
 use daemon::{
     Bytes,
-    config::{Config, SchedulerConfig},
+    config::{Config, ConfigError, SchedulerConfig},
 };
+use schedulers::MakeError;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -83,11 +84,17 @@ fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
 }
 
 /// A policy that is not there, or cannot be tuned like this, must not reach the folder.
-fn check_scheduler(config: &SchedulerConfig) -> Result<()> {
+fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
     let params = config.parameters()?;
-    let shadow = Some(&config.shadow).filter(|name| !name.trim().is_empty());
-    for name in std::iter::once(&config.name).chain(shadow) {
-        schedulers::make(name, &params).map_err(|error| Usage(error.to_string()))?;
+    let shadow = Some(("shadow", &config.shadow)).filter(|(_, name)| !name.trim().is_empty());
+    for (key, name) in std::iter::once(("name", &config.name)).chain(shadow) {
+        schedulers::make(name, &params).map_err(|error| {
+            let (key, value) = match &error {
+                MakeError::Unknown { name } => (key, Some(name.clone())),
+                MakeError::Parameter(bad) => (bad.place(), None),
+            };
+            ConfigError::Setting { key: format!("scheduler.{key}"), value, why: error.to_string() }
+        })?;
     }
     Ok(())
 }
@@ -102,11 +109,15 @@ impl Layout {
             .with_context(|| format!("cannot tell where {} is", folder.display()))?;
         let own = folder.join("fermata.toml");
         let own = own.exists().then_some(own.as_path());
-        let config = Config::load(overrides.config.as_deref().or(own))?;
+        let file = overrides.config.as_deref().or(own);
+        let config = Config::load(file)?;
         let shape = fs::read_to_string(folder.join("layout.json"))
             .ok()
             .and_then(|text| serde_json::from_str(&text).ok());
-        Self::plan(folder, shape, config, overrides)
+        Self::plan(folder, shape, config, overrides).map_err(|error| match error.downcast::<ConfigError>() {
+            Ok(error) => error.found_in(file).into(),
+            Err(error) => error,
+        })
     }
 
     /// Makes the folder and its parts, and remembers the shape for the next start on it.

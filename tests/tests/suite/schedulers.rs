@@ -140,7 +140,7 @@ fn a_policy_that_is_not_there_is_refused_before_anything_is_made() {
     assert_eq!(code, Some(2), "{told}");
     assert!(told.contains("slip.toml:8: there is no scheduler parameter fair.nod_wait: fair has "), "{told}");
     let (code, told) = run("mrctl", &["up", "--config", "slip.toml", "--detach", "--dir", "up"]);
-    assert!(code == Some(2) && told.contains("there is no scheduler parameter fair.nod_wait"), "{told}");
+    assert!(code == Some(2) && told.contains("slip.toml:8: there is no scheduler parameter"), "{told}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
     let (code, _) = run("jobtracker", &["--config", "slip.toml", "--scheduler", "fifo", "--print-config"]);
     assert_eq!(code, Some(2), "parameters of policies that were not chosen are checked too");
