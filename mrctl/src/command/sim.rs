@@ -16,12 +16,14 @@ use std::{path::PathBuf, process::ExitCode, time::Instant};
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  \
-    mrctl sim --workload hsrtf --scheduler fifo,fair,hsrtf-pr --seeds 5 --report hsrtf.html\n  \
-    mrctl sim --workload trace.tsv --nodes 100 --scheduler 'fair,chronos(fair)' --faults faults.toml\n  \
+    mrctl sim --workload hsrtf --scheduler fifo,hsrtf-pr --seeds 5\n  \
+    mrctl sim --workload hsrtf --scheduler fair,fifo --report hsrtf.html\n  \
+    mrctl sim --workload trace.tsv --nodes 100 --scheduler 'chronos(fair)'\n  \
     mrctl sim --workload fcs-map-heavy --scheduler 'fcs,fcs[preempt=kill]'\n  \
     mrctl sim fuzz --seeds 500\n\n\
-    Workloads by name: hsrtf, chronos-wordcount, chronos-sort, fcs-map-heavy, fcs-reduce-heavy, coshh-facebook,\n\
-    coshh-yahoo, gridmix, bursty, mixed. Files: .tsv (SWIM), .json (Rumen), .jsonl or a folder (job history).")]
+    Workloads by name: hsrtf, chronos-wordcount, chronos-sort, fcs-map-heavy,\n\
+    fcs-reduce-heavy, coshh-facebook, coshh-yahoo, gridmix, bursty, mixed.\n\
+    Files: .tsv (SWIM), .json (Rumen), .jsonl or a folder (job history).")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<SimCommand>,

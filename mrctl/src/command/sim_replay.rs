@@ -16,7 +16,8 @@ use std::{path::PathBuf, process::ExitCode};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl replay .fermata/jobtracker/history --scheduler fair,fcs\n  \
-    mrctl replay history/ --ran fair --scheduler 'chronos(fair)' --nodes +4 --fail node3@120")]
+    mrctl replay history/ --ran fair --scheduler fcs --nodes +4\n  \
+    mrctl replay history/ --scheduler 'chronos(fair)' --fail node3@120")]
 pub(crate) struct Args {
     /// A history file, or a folder of them
     history: PathBuf,
