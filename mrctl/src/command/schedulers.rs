@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Describe the scheduling policies and their parameters
 ///
 /// With the values of the running cluster; without one, with the defaults. A policy is chosen by
-/// `mrctl up --scheduler NAME`, `jobtracker --scheduler NAME`, or name in the [scheduler] table of fermata.toml, and tuned by
+/// `mrctl up --scheduler NAME`, `jobtracker --scheduler NAME`, or name in the scheduler table of fermata.toml, and tuned by
 /// a table of its own there, such as [scheduler.fair].
 #[derive(Debug, clap::Args)]
 #[command(

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Show how the policy in the shadow decides
 ///
-/// A second policy, chosen by --shadow NAME of `mrctl up` and of the jobtracker or by shadow in the [scheduler] table of
+/// A second policy, chosen by --shadow NAME of `mrctl up` and of the jobtracker or by shadow in the scheduler table of
 /// fermata.toml, is told everything that happens and asked what it would do, without effect. Counts are since the
 /// JobTracker began.
 #[derive(Debug, clap::Args)]
