@@ -1,7 +1,7 @@
 //! Classes of jobs matched with nodes: heterogeneous work on heterogeneous machines.
 //!
 //! Rasooli and Down (COSHH). Jobs of one user, program, size and priority are a kind; kinds that take about as long
-//! on every node are a class ([`classes`]). A linear program says which classes each node is best used for. A free
+//! on every node are a class (`classes`). A linear program says which classes each node is best used for. A free
 //! slot goes, stage 1, to a suggested class's job of the user that is farthest below its minimum share, by weight;
 //! else, stage 2, to a suggested class's job of the user that holds least for its weight. Users' shares count what
 //! the round has given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or
