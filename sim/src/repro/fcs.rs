@@ -102,6 +102,15 @@ fn mix(
     experiment.run()
 }
 
+/// A line of a table: so many jobs under one policy, under the other, and the difference.
+fn versus(table: &mut Table, jobs: u32, comparison: &Comparison) {
+    if comparison.variants.len() == 2 {
+        let mean = |at| comparison.mean_over(at, None, makespan_s);
+        let less = percent(mean(0).less_than(mean(1)));
+        table.row(vec![jobs.to_string(), show(mean(0)), show(mean(1)), less]);
+    }
+}
+
 fn pause_or_kill(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "less"]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
@@ -110,15 +119,7 @@ fn pause_or_kill(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Res
         let comparison = mix(out, profiles, seeds, jobs, variants)?;
         let less = change(&comparison, None, "fcs", "fcs, kill");
         out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less);
-        if comparison.variants.len() == 2 {
-            let mean = |at| comparison.mean_over(at, None, makespan_s);
-            table.row(vec![
-                jobs.to_string(),
-                show(mean(0)),
-                show(mean(1)),
-                percent(mean(0).less_than(mean(1))),
-            ]);
-        }
+        versus(&mut table, jobs, &comparison);
     }
     out.part("Pausing against killing (figure 7)", table, String::new());
     Ok(())
@@ -153,15 +154,7 @@ fn scale(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), 
             let less = change(&comparison, None, "fcs", "fair");
             out.claim(format!("{jobs} jobs like GridMix's, against Fair"), Number::Change(paper), less);
         }
-        if comparison.variants.len() == 2 {
-            let mean = |at| comparison.mean_over(at, None, makespan_s);
-            table.row(vec![
-                jobs.to_string(),
-                show(mean(0)),
-                show(mean(1)),
-                percent(mean(0).less_than(mean(1))),
-            ]);
-        }
+        versus(&mut table, jobs, &comparison);
     }
     out.part("More and more jobs (figure 15)", table, String::new());
     Ok(())
