@@ -234,7 +234,7 @@ impl Default for JobTrackerConfig {
             blacklist_share: 0.25,
             straggler_after: Period::secs(15),
             jobs_kept: 1000,
-            tasks_kept: 1_000_000,
+            tasks_kept: 100_000,
             histories_kept: 10_000,
             snapshot_bytes: Bytes::mib(64),
         }

@@ -140,8 +140,8 @@ impl JobTracker for ClientService {
     }
 
     async fn tasks(&self, request: Request<pb::TasksRequest>) -> Answer<pb::TasksReply> {
-        let id = wire::job_id(&request.into_inner().job)?;
-        Ok(Response::new(pb::TasksReply { tasks: self.of_job(id, wire::task_statuses).await? }))
+        let (id, after) = wire::tasks(&request.into_inner())?;
+        Ok(Response::new(self.of_job(id, |cluster, job| wire::task_statuses(cluster, job, after)).await?))
     }
 
     async fn trackers(&self, _: Request<pb::TrackersRequest>) -> Answer<pb::TrackersReply> {

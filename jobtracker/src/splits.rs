@@ -1,15 +1,10 @@
 //! From the names of a job's input to the ranges that its maps read.
 //!
-//! A folder stands for the files in it, without those whose names begin with `_` or `.` (output that is not
-//! finished, hidden files); folders in it only if the job says `input.recursive = true`. A file that is named is
-//! taken whatever it is called. An empty file gives no split.
+//! What a name stands for is the client's to say ([`dfs::client::Client::find_inputs`]); folders in folders are read only if
+//! the job says `input.recursive = true`. An empty file gives no split.
 
 use crate::error::Refusal;
-use dfs::{
-    client::{Client, FileStatus, LocatedBlock},
-    error::Kind,
-    path::DfsPath,
-};
+use dfs::client::{Client, InputError, Inputs, LocatedBlock};
 use mrcore::job::Split;
 use std::collections::BTreeMap;
 
@@ -29,86 +24,24 @@ pub(crate) struct Cutting {
     pub(crate) splits_max: usize,
 }
 
-/// What the inputs' names stand for: as found (to compare the output with), and every file to read.
-#[derive(Debug, Default)]
-pub(crate) struct Input {
-    pub(crate) named: Vec<DfsPath>,
-    pub(crate) files: Vec<FileStatus>,
-}
-
-fn is_hidden(name: &str) -> bool {
-    name.starts_with(['_', '.'])
-}
-
 /// Finds every input file.
-pub(crate) async fn find(client: &Client, inputs: &[String], cutting: Cutting) -> Result<Input, Refusal> {
+pub(crate) async fn find(client: &Client, inputs: &[String], cutting: Cutting) -> Result<Inputs, Refusal> {
     if inputs.is_empty() {
         return Err(Refusal::invalid("job has no input: name at least one file, folder or pattern"));
     }
-    let mut input = Input::default();
-    for text in inputs {
-        for status in named(client, text).await? {
-            input.named.push(status.path.clone());
-            if status.is_dir {
-                in_folder(client, &status.path, cutting.recursive, &mut input.files).await?;
-            } else {
-                input.files.push(status);
-            }
-        }
-    }
-    if let Some(open) = input.files.iter().find(|file| file.open) {
+    let found = client.find_inputs(inputs, cutting.recursive).await.map_err(|error| match error {
+        InputError::Path(..) => Refusal::invalid(error.to_string()),
+        InputError::Missing(_) | InputError::NoMatch(_) => Refusal::not_found(error.to_string()),
+        InputError::Dfs(text, error) => Refusal::dfs(&format!("input {text}"), &error),
+    })?;
+    if let Some(open) = found.files.iter().find(|file| file.open) {
         return Err(Refusal::refused(format!("input {} is still being written: wait for it", open.path)));
-    }
-    Ok(input)
-}
-
-/// The file or folder of this name, or what matches it as a pattern.
-async fn named(client: &Client, text: &str) -> Result<Vec<FileStatus>, Refusal> {
-    let what = format!("input {text}");
-    let path = DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("input {text:?}: {error}")))?;
-    let missing = match client.stat(&path).await {
-        Ok(status) => return Ok(vec![status]),
-        Err(error) if error.is(Kind::NotFound) || error.is(Kind::NotDirectory) => error,
-        Err(error) => return Err(Refusal::dfs(&what, &error)),
-    };
-    if !text.contains(['*', '?', '[', '{']) {
-        tracing::debug!(%missing, "input");
-        return Err(Refusal::not_found(format!("input {text} does not exist in the file system")));
-    }
-    let wants_hidden = is_hidden(path.name());
-    let mut found = client.glob(text).await.map_err(|error| Refusal::dfs(&what, &error))?;
-    found.retain(|status| wants_hidden || !is_hidden(status.path.name()));
-    if found.is_empty() {
-        return Err(Refusal::not_found(format!("input pattern {text} matches nothing in the file system")));
     }
     Ok(found)
 }
 
-async fn in_folder(
-    client: &Client,
-    folder: &DfsPath,
-    recursive: bool,
-    files: &mut Vec<FileStatus>,
-) -> Result<(), Refusal> {
-    let mut folders = vec![folder.clone()];
-    while let Some(folder) = folders.pop() {
-        let entries = client.list(&folder).await;
-        let entries = entries.map_err(|error| Refusal::dfs(&format!("input {folder}"), &error))?;
-        let mut below = Vec::new();
-        for entry in entries.into_iter().filter(|entry| !is_hidden(entry.path.name())) {
-            if !entry.is_dir {
-                files.push(entry);
-            } else if recursive {
-                below.push(entry.path);
-            }
-        }
-        folders.extend(below.into_iter().rev());
-    }
-    Ok(())
-}
-
 /// Cuts every file into splits.
-pub(crate) async fn cut(client: &Client, input: &Input, cutting: Cutting) -> Result<Vec<Split>, Refusal> {
+pub(crate) async fn cut(client: &Client, input: &Inputs, cutting: Cutting) -> Result<Vec<Split>, Refusal> {
     let mut splits = Vec::new();
     for file in input.files.iter().filter(|file| file.length > 0) {
         let size = if cutting.size > 0 { cutting.size } else { file.block_size.max(1) };

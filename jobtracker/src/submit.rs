@@ -7,10 +7,14 @@ use crate::{
     error::Refusal,
     leftovers,
     spec::{self, Program},
-    splits::{self, Cutting, Input},
+    splits::{self, Cutting},
 };
 use daemon::config::JobTrackerConfig;
-use dfs::{client::Client, error::Kind, path::DfsPath};
+use dfs::{
+    client::{Client, Inputs},
+    error::Kind,
+    path::DfsPath,
+};
 use journal::{codec, log::RECORD_BYTES_MAX};
 use mrcore::{
     ids::{JobId, RequestId},
@@ -21,6 +25,8 @@ use std::{collections::BTreeMap, str::FromStr};
 /// Left free in a journal record beside the job's description.
 const RECORD_SLACK: usize = 64 << 10;
 const TOKEN_BYTES: usize = 16;
+/// What follows the output's own name in that of a piece, about.
+const NAME_BYTES: usize = 48;
 
 /// What a client asks for, with its fields read.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +77,24 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
             RECORD_BYTES_MAX - RECORD_SLACK
         )));
     }
+    check_commit(&spec)?;
     driver.submit(request, spec).await
+}
+
+/// Whether the commit will fit one record of the NameNode's log, with room for pieces that come of splits.
+fn check_commit(spec: &JobSpec) -> Result<(), Refusal> {
+    if spec.output.is_empty() {
+        return Ok(());
+    }
+    let parts = if spec.reduces > 0 { spec.reduces as usize } else { spec.splits.len() };
+    // The names of a piece and of the part that it becomes.
+    let bytes = parts * 2 * (spec.output.len() + NAME_BYTES);
+    if bytes <= RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4 {
+        return Ok(());
+    }
+    Err(Refusal::refused(format!(
+        "job with {parts} parts of output is more than can be committed in one step: use larger splits, or reduces"
+    )))
 }
 
 fn describe(
@@ -186,7 +209,7 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
 }
 
 /// The output must be a place where nothing is, outside the input, and below folders only.
-async fn check_output(client: &Client, text: &str, input: &Input) -> Result<String, Refusal> {
+async fn check_output(client: &Client, text: &str, input: &Inputs) -> Result<String, Refusal> {
     if text.is_empty() {
         return Ok(String::new());
     }

@@ -110,10 +110,11 @@ impl Target {
         }
     }
 
-    /// The address of the namenode that is meant.
-    pub(crate) fn namenode(&self) -> Result<String> {
+    /// The address of the namenode that is meant, and how to talk with it.
+    pub(crate) fn namenode(&self) -> Result<(String, ClientConfig)> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
-        Ok(self.find(&cwd)?.namenode)
+        let found = self.find(&cwd)?;
+        Ok((found.namenode, found.client))
     }
 
     /// Connects to the JobTracker of the cluster that is meant.

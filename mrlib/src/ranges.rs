@@ -21,10 +21,13 @@ const KEYS_PER_REDUCE: usize = 1000;
 const KEYS_MAX: usize = 200_000;
 
 /// What a job binary started with `--sample` reads on its stdin, as JSON.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SampleRequest {
     /// Where the NameNode is, `host:port`.
     pub namenode: String,
+    /// How to talk with it.
+    #[serde(default)]
+    pub client: ClientConfig,
     /// The input's files and their lengths.
     pub files: Vec<(String, u64)>,
     /// How many ranges.
@@ -35,11 +38,11 @@ pub struct SampleRequest {
 
 /// The contents of a file of split keys for this job. Empty input gives empty ranges.
 pub fn split_keys(job: &Job, request: &SampleRequest) -> Result<Vec<u8>, TaskError> {
-    let SampleRequest { namenode, files, reduces, conf } = request;
+    let SampleRequest { namenode, client, files, reduces, conf } = request;
     let conf: Conf = conf.clone().into_iter().collect();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(TaskError::io("start the client's threads"))?;
-    let client = runtime.block_on(Client::connect(ClientOptions::new(namenode, ClientConfig::default())))?;
+    let client = runtime.block_on(Client::connect(ClientOptions::new(namenode, client.clone())))?;
     let mut open = |path: &str| {
         let path = DfsPath::parse(path).map_err(|error| error.to_string())?;
         Ok(Box::new(DfsFile::open(client.clone(), runtime.handle().clone(), path)?) as _)

@@ -117,6 +117,8 @@ impl Nursery {
         };
         let files = match files {
             Ok(files) => files,
+            // It counts against nobody, and another attempt waits for the file system as this one did.
+            Err(error) if error.is_away() => return Ending::Killed(error.to_string()),
             Err(error) => return Ending::Failed(error.to_string()),
         };
         let fresh = match &files.executable {
@@ -159,6 +161,7 @@ impl Nursery {
             other_map_outputs: outputs.iter().skip(1).map(text).collect(),
             stay: may_stay(&spec),
             spec: Some(spec),
+            client: Some(self.fetcher.client_settings()),
             ..TaskStart::default()
         };
         if attempt.phase == Phase::Reduce {
@@ -209,7 +212,7 @@ impl Nursery {
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
                 Outcome::Broken(how) => (speechless(with_stderr(how, &work.own), &disks, &work), None),
                 Outcome::Ended(status) => (speechless(last_words(status, &work.own), &disks, &work), None),
-                Outcome::Stopped(why) => (Ending::Killed(why), None),
+                Outcome::Stopped(why) | Outcome::Away(why) => (Ending::Killed(why), None),
             };
             if attempt.phase == Phase::Reduce && !matches!(ending, Ending::Paused(_)) {
                 disks.drop_aside(attempt);

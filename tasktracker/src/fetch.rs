@@ -8,13 +8,13 @@ use crate::{
     disks::{DiskError, Disks, is_full},
     ids::Job,
 };
-use daemon::config::ClientConfig;
+use daemon::{Period, config::ClientConfig};
 use dfs::{
     client::{Client, ClientError, ClientOptions, GetOptions},
     path::{DfsPath, PathError},
 };
 use parking_lot::Mutex;
-use proto::mr::{Program, TaskSpec, program};
+use proto::mr::{ClientSettings, Program, TaskSpec, program};
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, Permissions},
@@ -105,17 +105,31 @@ impl Fetcher {
         cell.get_or_try_init(|| self.fetch(job, spec, program)).await.cloned()
     }
 
+    /// How tasks are to talk with the file system: as we do.
+    pub(crate) fn client_settings(&self) -> ClientSettings {
+        let ms = |period: Period| period.0.as_millis() as u64;
+        let ClientConfig { deadline, connect_timeout, parallel_blocks, short_circuit } = self.config;
+        ClientSettings {
+            deadline_ms: ms(deadline),
+            connect_timeout_ms: ms(connect_timeout),
+            parallel_blocks: parallel_blocks as u32,
+            short_circuit,
+        }
+    }
+
     /// The job's files are going to be deleted.
     pub(crate) fn forget(&self, job: Job) {
         self.jobs.lock().remove(&job);
     }
 
     async fn fetch(&self, job: Job, spec: &TaskSpec, program: &Program) -> Result<JobFiles, FetchError> {
-        let mut options = ClientOptions::new(spec.namenode.clone(), self.config.clone());
+        // A mapped block that cannot be read ends the process: here that would be all attempts.
+        let config = ClientConfig { short_circuit: false, ..self.config.clone() };
+        let mut options = ClientOptions::new(spec.namenode.clone(), config);
         if !spec.user.is_empty() {
             options.user.clone_from(&spec.user);
         }
-        let client = Client::connect(options).await.map_err(dfs_error(&spec.namenode))?;
+        let client = Client::connect_patiently(options).await.map_err(dfs_error(&spec.namenode))?;
         let client = &client;
         on_some_disk(&self.disks, job, |folder| fetch_to(client, program, folder)).await
     }
@@ -164,6 +178,11 @@ async fn fetch_to(client: &Client, program: &Program, folder: PathBuf) -> Result
 }
 
 impl FetchError {
+    /// Whether the file system does not answer.
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self, Self::Dfs { source, .. } if source.is_away())
+    }
+
     /// Whether it says that our disk is full.
     fn is_full(&self) -> bool {
         match self {

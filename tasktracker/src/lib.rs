@@ -300,7 +300,7 @@ fn assemble(
 async fn serve_logs(listener: TcpListener, disks: Arc<Disks>) {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<TrackerLogsServer<logs::Logs>>().await;
-    let server = tonic::transport::Server::builder()
+    let server = daemon::serve::builder()
         .add_service(health_service)
         .add_service(TrackerLogsServer::new(logs::Logs(disks)))
         .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true)));

@@ -40,6 +40,8 @@ pub(crate) enum Outcome {
     Spoilt(String),
     /// Its own words.
     Failed(String),
+    /// The file system did not answer it.
+    Away(String),
     /// We ended it, because it did not keep to the rules.
     Broken(String),
     /// It ended without a word.
@@ -203,6 +205,7 @@ impl Talk {
             Some(
                 from_task::Kind::Done(_)
                 | from_task::Kind::Failed(_)
+                | from_task::Kind::Away(_)
                 | from_task::Kind::Paused(_)
                 | from_task::Kind::Spoilt(_),
             ) if self.word.is_some() => {}
@@ -220,6 +223,9 @@ impl Talk {
             }
             Some(from_task::Kind::Failed(words)) => {
                 self.last_word(from_task::Kind::Failed(short_failure(words)));
+            }
+            Some(from_task::Kind::Away(words)) => {
+                self.last_word(from_task::Kind::Away(short_failure(words)));
             }
             Some(from_task::Kind::Hello(_)) => {
                 let well = matches!(self.word, Some(from_task::Kind::Done(_)));
@@ -299,6 +305,7 @@ impl Talk {
             (_, Some(why), _) => Outcome::Stopped(why),
             (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(words),
             (Some(from_task::Kind::Spoilt(words)), ..) => Outcome::Spoilt(words),
+            (Some(from_task::Kind::Away(words)), ..) => Outcome::Away(words),
             (_, _, Some(how)) => Outcome::Broken(how),
             _ => Outcome::Ended(self.status.unwrap_or_default()),
         };

@@ -5,13 +5,13 @@ use crate::{
     ids::{Attempt, Job},
 };
 use proto::mr::{
-    self, AttemptReport, FetchFailure, FromTracker, RegisterTracker, SplitEnd, ToTracker, attempt_report,
-    from_tracker, order, to_tracker,
+    self, AttemptReport, FetchFailure, FromTracker, Recall, RegisterTracker, SplitEnd, ToTracker,
+    attempt_report, from_tracker, order, to_tracker,
 };
 use std::time::Duration;
 
 /// The version of the talk with the JobTracker.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 
 /// What the JobTracker is told of this tracker.
 #[derive(Debug, Clone)]
@@ -122,7 +122,12 @@ fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
             };
             Order::Launch(of_attempt(&spec.attempt)?, Box::new(spec), from.map(origin).transpose()?)
         }
-        order::Kind::Stop(stop) => Order::Stop(of_attempt(&stop.attempt)?, stop.how(), stop.why),
+        order::Kind::Stop(stop) => match stop.how() {
+            Recall::Unspecified => {
+                return Err("a stop that does not say how, or as a newer JobTracker does".into());
+            }
+            how => Order::Stop(of_attempt(&stop.attempt)?, how, stop.why),
+        },
         order::Kind::MapEvents(mr::MapEvents { job, first, events, maps }) => {
             let job = job.parse().map_err(|error| format!("{error}"))?;
             Order::MapEvents(job, MapNews { first, events, maps })

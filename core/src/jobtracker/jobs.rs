@@ -9,6 +9,7 @@ use crate::{
     phase::Phase,
     task::Recall,
     time::Time,
+    tracker::TrackerState,
 };
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -138,7 +139,10 @@ impl JobTracker {
     fn trackers_used(&self, id: JobId) -> BTreeSet<TrackerId> {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
         let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
-        tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker).collect()
+        let used = tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker);
+        // One that is lost lists what it has when it comes back.
+        used.filter(|id| self.cluster.tracker(*id).is_some_and(|tracker| tracker.state != TrackerState::Lost))
+            .collect()
     }
 
     /// Tells a tracker to stop an attempt that was recalled. Its slot is free when the tracker says so.

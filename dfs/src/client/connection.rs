@@ -1,7 +1,7 @@
 //! Blocking connections to DataNodes: made with a time limit, kept for the next request, hung up from outside.
 //!
-//! The bulk path runs on blocking threads: a transfer owns its connection and does nothing but move bytes, and
-//! plain reads and writes of half a megabyte cost less than readiness events.
+//! Writers own their connection on a thread that does nothing but move bytes. Readers ask for a block in the same
+//! blocking way, and then receive it themselves.
 
 use crate::bulk::{self, FrameKind, PACKET_BYTES, encode_frame};
 use parking_lot::Mutex;

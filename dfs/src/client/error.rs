@@ -115,6 +115,17 @@ impl ClientError {
         }
     }
 
+    /// Whether the file system as a whole does not answer or is not ready: no fault of who asks, and it may pass.
+    pub fn is_away(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Deadline { kind, .. } => {
+                matches!(kind, None | Some(Kind::Safemode | Kind::Held | Kind::Unavailable))
+            }
+            _ => false,
+        }
+    }
+
     /// The same with `to` named where `hidden` was: people know nothing of the name a file has on its way.
     #[must_use]
     pub(super) fn naming(self, hidden: &DfsPath, to: &DfsPath) -> Self {

@@ -1,24 +1,34 @@
-//! Fetches parts of blocks on a thread of its own, a few packets ahead of the consumer.
+//! Fetches parts of blocks, in order and checked.
 //!
-//! Invariant: no byte leaves a run before its chunk's checksum has been checked. Whoever has time checks: a consumer
-//! that waits for the next packet does it itself, and the thread goes on receiving; for one that is behind, the
-//! thread does. The first failure ends the run, after everything good before it; what to do about it is the reader's
-//! business.
+//! Invariant: no byte leaves a run before its chunk's checksum has been checked. Over TCP the consumer receives for
+//! itself and checks each chunk as it comes, while it is in the cache: the socket's own buffers are what is fetched
+//! ahead, and a thread between the two would cost a quarter of the speed. Blocks on this machine, which may have to
+//! come from the disk first, are read and checked one packet ahead on a blocking thread. The first failure ends the run; what to do about
+//! it is the reader's business.
 
 use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
-use super::local::{self, LocalBlock};
-use super::{Client, ClientError, LocatedBlock, NodeAddress};
+use super::local::{self, LocalReplica, ReadError};
+use super::{Client, LocatedBlock, NodeAddress};
 use crate::bulk::{FrameError, FrameKind, PACKET_BYTES, read_frame};
 use crate::checksum::{self, CHUNK_BYTES, ChecksumError};
 use bytes::{Bytes, BytesMut};
 use proto::dfs as pb;
-use std::io::Read;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::collections::VecDeque;
+use std::io;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::{JoinHandle, block_in_place, spawn_blocking};
 
-/// Packets fetched ahead.
-const AHEAD: usize = 4;
+/// How long a consumer waits on its own thread. Long beside the gaps of a busy local link, short beside anything else.
+const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+const BROKEN: &str = "the thread that read it broke down";
 
 /// Bytes in one request: keeps the checksums of its answer within a frame, and is a whole number of packets.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
@@ -40,106 +50,320 @@ pub(super) struct Failure {
     pub(super) damaged: bool,
 }
 
-impl Failure {
-    fn of(part: &Part, bad: &Bad) -> Box<Self> {
-        let (reason, damaged) = bad.judge();
-        Box::new(Self { block: part.block.clone(), node: part.node.clone(), reason, damaged })
-    }
-}
-
 /// Bytes and their place in the file. They may begin before and end after what was asked, at chunk boundaries.
 pub(super) type Item = Result<(u64, Bytes), Box<Failure>>;
 
-/// Bytes of a part, and its checksums from there on if they are not checked yet.
-struct Packet {
-    part: Arc<Part>,
-    /// In the block.
-    offset: u64,
-    bytes: Bytes,
-    unchecked: Option<Vec<u32>>,
-}
-
-impl Packet {
-    fn check(self) -> Item {
-        if let Some(sums) = &self.unchecked
-            && let Err(error) = checksum::verify(&self.bytes, self.offset, sums)
-        {
-            return Err(Failure::of(&self.part, &Bad::Sum(error)));
-        }
-        Ok((self.part.block.offset + self.offset, self.bytes))
-    }
-}
-
-/// A thread at work. Dropped, it is hung up.
+/// Parts being fetched. Dropped, it is hung up.
 pub(super) struct Run {
-    items: mpsc::Receiver<Result<Packet, Box<Failure>>>,
-    hangup: Hangup,
-    idle: Arc<Idle>,
+    /// What is still to be asked for.
+    requests: VecDeque<Request>,
+    /// What comes in now: the first of `requests`.
+    source: Option<Source>,
+    way: Way,
+    buffers: Arc<Buffers>,
     failed: bool,
 }
 
 impl Run {
-    /// What comes next, checked. Nothing after the last part, or after a failure.
+    /// What comes next, checked. Nothing after the last part, or after a failure. May be dropped in the middle and
+    /// called again: nothing is lost.
     pub(super) async fn next(&mut self) -> Option<Item> {
-        if self.failed {
-            return None;
+        loop {
+            let request = self.requests.front().filter(|_| !self.failed)?;
+            let source = match &mut self.source {
+                Some(source) => source,
+                none => match self.way.open(request, &self.buffers).await {
+                    Ok(source) => none.insert(source),
+                    Err(bad) => return Some(self.fail(&bad)),
+                },
+            };
+            let next = match source {
+                Source::File(file) => file.next().await,
+                Source::Stream(stream) => stream.next(self.way.timeouts.silence).await,
+            };
+            match next {
+                Ok(Some((offset, bytes))) => return Some(Ok((request.part.block.offset + offset, bytes))),
+                Ok(None) => self.finish(),
+                Err(bad) => return Some(self.fail(&bad)),
+            }
         }
-        let item = self.items.recv().await?.and_then(Packet::check);
-        if let Err(failure) = &item {
-            self.failed = true;
-            self.hangup.hang_up();
-            // A connection that brought bad bytes may be out of step.
-            self.idle.forget(&failure.node.data_addr);
-        }
-        Some(item)
     }
-}
 
-#[cfg(test)]
-impl Run {
-    /// How much lies ready.
-    pub(super) fn ready(&self) -> usize {
-        self.items.len()
+    /// The first request has been answered in full: its connection can serve another.
+    fn finish(&mut self) {
+        let request = self.requests.pop_front();
+        if let (Some(Source::Stream(stream)), Some(request)) = (self.source.take(), request) {
+            self.way.hangup.release();
+            if stream.socket.set_nonblocking(false).is_ok() {
+                self.way.idle.give(&request.part.node.data_addr, stream.socket);
+            }
+        }
+    }
+
+    fn fail(&mut self, bad: &Bad) -> Item {
+        self.failed = true;
+        self.source = None;
+        self.way.hangup.hang_up();
+        let part = &self.requests[0].part;
+        // A connection that brought bad bytes may be out of step.
+        self.way.idle.forget(&part.node.data_addr);
+        let (reason, damaged) = bad.judge();
+        Err(Box::new(Failure { block: part.block.clone(), node: part.node.clone(), reason, damaged }))
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.hangup.hang_up();
+        self.way.hangup.hang_up();
     }
 }
 
-/// Starts fetching `parts`, in order.
-pub(super) fn start(client: &Client, parts: Vec<Part>) -> Result<Run, ClientError> {
-    let (items, receiver) = mpsc::channel(AHEAD);
-    let hangup = Hangup::default();
-    let fetcher = Fetcher {
-        items,
-        hangup: hangup.clone(),
+/// Will fetch `parts`, in order.
+pub(super) fn start(client: &Client, parts: Vec<Part>) -> Run {
+    let way = Way {
+        hangup: Hangup::default(),
         timeouts: client.read_timeouts(),
         short_circuit: client.inner.options.config.short_circuit,
         idle: client.inner.idle.clone(),
-        buffers: client.inner.buffers.clone(),
     };
-    client.inner.threads.start("dfs-read", move || fetcher.run(parts))?;
-    Ok(Run { items: receiver, hangup, idle: client.inner.idle.clone(), failed: false })
+    let requests = parts.into_iter().map(Arc::new).flat_map(Request::all_of).collect();
+    Run { requests, source: None, way, buffers: client.inner.buffers.clone(), failed: false }
 }
 
-struct Fetcher {
-    items: mpsc::Sender<Result<Packet, Box<Failure>>>,
+/// Bytes of a part that are asked for at once.
+#[derive(Clone)]
+struct Request {
+    part: Arc<Part>,
+    range: Range<u64>,
+}
+
+impl Request {
+    fn all_of(part: Arc<Part>) -> impl Iterator<Item = Self> {
+        let starts = (part.from / REQUEST_BYTES_MAX..part.to.div_ceil(REQUEST_BYTES_MAX))
+            .map(|n| n * REQUEST_BYTES_MAX);
+        starts.map(move |start| {
+            let range = part.from.max(start)..part.to.min(start + REQUEST_BYTES_MAX);
+            Self { part: part.clone(), range }
+        })
+    }
+
+    /// The chunks that hold the range.
+    fn chunks(&self) -> Range<u64> {
+        let chunk = CHUNK_BYTES as u64;
+        let end = self.range.end.checked_next_multiple_of(chunk).unwrap_or(u64::MAX);
+        self.range.start / chunk * chunk..end.min(self.part.block.length)
+    }
+}
+
+/// How to get at a block's bytes.
+#[derive(Clone)]
+struct Way {
     hangup: Hangup,
     timeouts: Timeouts,
     short_circuit: bool,
     idle: Arc<Idle>,
+}
+
+impl Way {
+    async fn open(&self, request: &Request, buffers: &Arc<Buffers>) -> Result<Source, Bad> {
+        let (way, wanted) = (self.clone(), request.clone());
+        let opened = spawn_blocking(move || way.open_blocking(&wanted)).await;
+        let broken = |_| Err(Bad::Reply(BROKEN.into()));
+        Ok(match opened.unwrap_or_else(broken)? {
+            Opened::Local(replica) => Source::File(FileSource {
+                replica: Arc::new(replica),
+                left: request.chunks(),
+                ahead: None,
+                buffers: buffers.clone(),
+            }),
+            Opened::Asked(socket, sums) => Source::Stream(StreamSource {
+                socket,
+                left: request.chunks(),
+                sums,
+                filling: None,
+                buffers: buffers.clone(),
+            }),
+        })
+    }
+
+    fn open_blocking(&self, request: &Request) -> Result<Opened, Bad> {
+        let part = &request.part;
+        let local = if self.short_circuit { local::open_if_local(&part.block, &part.node) } else { None };
+        if let Some(local) = local {
+            return Ok(Opened::Local(local));
+        }
+        let (socket, sums) = self.ask(part, request.chunks())?;
+        Ok(Opened::Asked(socket, sums.into()))
+    }
+
+    /// Sends the request, over a kept connection if there is a good one; the stream stands at the data.
+    fn ask(&self, part: &Part, range: Range<u64>) -> Result<(TcpStream, Vec<u32>), Bad> {
+        let addr = &part.node.data_addr;
+        if let Some(stream) = self.idle.take(addr, self.timeouts, &self.hangup) {
+            match ask_over(stream, part, range.clone()) {
+                // It was closed while nobody looked.
+                Err(Bad::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
+                other => return other,
+            }
+        }
+        ask_over(connect(addr, self.timeouts, &self.hangup)?, part, range)
+    }
+}
+
+enum Opened {
+    Local(LocalReplica),
+    /// Stands at the data; with the checksums.
+    Asked(TcpStream, VecDeque<u32>),
+}
+
+/// Where the bytes of one request come from.
+enum Source {
+    File(FileSource),
+    Stream(StreamSource),
+}
+
+/// What comes next of a source and its place in the block; nothing at the end.
+type Next = Result<Option<(u64, Bytes)>, Bad>;
+
+/// A block on this machine.
+struct FileSource {
+    replica: Arc<LocalReplica>,
+    /// What is to come, in whole chunks.
+    left: Range<u64>,
+    /// The next packet.
+    ahead: Option<JoinHandle<Result<Pooled, ReadError>>>,
     buffers: Arc<Buffers>,
+}
+
+impl FileSource {
+    fn read_ahead(&mut self) -> &mut JoinHandle<Result<Pooled, ReadError>> {
+        let (replica, start, length) = (self.replica.clone(), self.left.start, packet_length(&self.left));
+        let buffers = &self.buffers;
+        self.ahead.get_or_insert_with(|| {
+            let mut packet = Pooled { buffer: buffers.take_full(), length, home: buffers.clone() };
+            spawn_blocking(move || replica.read(start, &mut packet.buffer[..length]).map(|()| packet))
+        })
+    }
+
+    async fn next(&mut self) -> Next {
+        if self.left.is_empty() {
+            return Ok(None);
+        }
+        let read = self.read_ahead().await;
+        self.ahead = None;
+        let packet = read.map_err(|_| Bad::Reply(BROKEN.into()))?.map_err(Bad::Local)?;
+        let start = self.left.start;
+        self.left.start += packet.length as u64;
+        if !self.left.is_empty() {
+            self.read_ahead();
+        }
+        Ok(Some((start, Bytes::from_owner(packet))))
+    }
+}
+
+/// Of the first packet of a range.
+fn packet_length(range: &Range<u64>) -> usize {
+    (range.end - range.start).min(PACKET_BYTES as u64) as usize
+}
+
+/// A connection that stands at the data of an answer.
+struct StreamSource {
+    socket: TcpStream,
+    /// What is to come, from the packet that is being filled on.
+    left: Range<u64>,
+    /// Of the chunks not checked yet.
+    sums: VecDeque<u32>,
+    filling: Option<Filling>,
+    buffers: Arc<Buffers>,
+}
+
+/// A packet of which a part is there.
+struct Filling {
+    packet: Pooled,
+    filled: usize,
+    checked: usize,
+}
+
+impl StreamSource {
+    async fn next(&mut self, silence: Duration) -> Next {
+        if self.left.is_empty() {
+            return Ok(None);
+        }
+        // A consumer that never waits for anything else would keep others from running.
+        tokio::task::consume_budget().await;
+        while !self.fill()? {
+            if !self.more_comes_soon() {
+                let more = tokio::time::timeout(silence, self.more_comes()).await;
+                more.unwrap_or(Err(io::ErrorKind::TimedOut.into()))?;
+            }
+        }
+        let packet = self.filling.take().expect("just filled").packet;
+        let start = self.left.start;
+        self.left.start += packet.length as u64;
+        Ok(Some((start, Bytes::from_owner(packet))))
+    }
+
+    /// The runtime watches the connection only while nothing comes: it would wake a thread of its own at each arrival.
+    async fn more_comes(&self) -> io::Result<()> {
+        self.socket.set_nonblocking(true)?;
+        tokio::net::TcpStream::from_std(self.socket.try_clone()?)?.readable().await
+    }
+
+    /// Waits a moment for more, on this thread: on a fast link it is there sooner than the runtime could notice it and
+    /// wake us. Only where others can go on meanwhile.
+    fn more_comes_soon(&self) -> bool {
+        let others_go_on = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+        others_go_on
+            && block_in_place(|| {
+                let mut socket = [PollFd::new(&self.socket, PollFlags::IN)];
+                poll(&mut socket, Some(&MOMENT)).is_ok_and(|ready| ready > 0)
+            })
+    }
+
+    /// Takes what has come; whether that makes a whole packet, all of it checked.
+    fn fill(&mut self) -> Result<bool, Bad> {
+        let length = packet_length(&self.left);
+        let filling = self.filling.get_or_insert_with(|| {
+            let packet = Pooled { buffer: self.buffers.take_full(), length, home: self.buffers.clone() };
+            Filling { packet, filled: 0, checked: 0 }
+        });
+        while filling.filled < length {
+            let room = &mut filling.packet.buffer[filling.filled..length];
+            match recv(&self.socket, room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok((read, _)) => filling.filled += read,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+            filling.check(&mut self.sums, self.left.start).map_err(Bad::Sum)?;
+        }
+        Ok(true)
+    }
+}
+
+impl Filling {
+    /// Checks the chunks that are there. The packet begins at `start` of its block.
+    fn check(&mut self, sums: &mut VecDeque<u32>, start: u64) -> Result<(), ChecksumError> {
+        while self.checked < self.filled {
+            let end = (self.checked + CHUNK_BYTES).min(self.packet.length);
+            if end > self.filled {
+                break;
+            }
+            let sum = sums.pop_front();
+            let chunk = &self.packet.buffer[self.checked..end];
+            checksum::verify(chunk, start + self.checked as u64, sum.as_slice())?;
+            self.checked = end;
+        }
+        Ok(())
+    }
 }
 
 enum Bad {
     Frame(FrameError),
     Sum(ChecksumError),
+    Local(ReadError),
     Reply(String),
-    /// The consumer is gone.
-    Unwanted,
 }
 
 impl<E: Into<FrameError>> From<E> for Bad {
@@ -158,106 +382,17 @@ impl Bad {
             }
             Self::Frame(other) => (other.to_string(), false),
             Self::Sum(error) => (error.to_string(), true),
+            Self::Local(error) => (error.to_string(), true),
             Self::Reply(reason) => (reason.clone(), false),
-            Self::Unwanted => (String::new(), false),
         }
     }
 }
 
-impl Fetcher {
-    fn run(&self, parts: Vec<Part>) {
-        for part in parts.into_iter().map(Arc::new) {
-            let local = if self.short_circuit { local::open_if_local(&part.block, &part.node) } else { None };
-            let fetched = match local {
-                Some(local) => self.read_map(&part, local),
-                None => self.read_node(&part),
-            };
-            let Err(bad) = fetched else { continue };
-            if self.hangup.is_gone() || matches!(bad, Bad::Unwanted) {
-                return;
-            }
-            // A consumer that is gone does not want to know.
-            let _ = self.items.blocking_send(Err(Failure::of(&part, &bad)));
-            return;
-        }
-    }
-
-    fn hand_out(&self, packet: Packet) -> Result<(), Bad> {
-        self.items.blocking_send(Ok(packet)).map_err(|_| Bad::Unwanted)
-    }
-
-    /// Nothing lies ready: whoever asks next will wait.
-    fn consumer_waits(&self) -> bool {
-        self.items.capacity() == self.items.max_capacity()
-    }
-
-    fn read_map(&self, part: &Arc<Part>, local: LocalBlock) -> Result<(), Bad> {
-        let local = Arc::new(local);
-        let whole = Bytes::from_owner(Mapped(local.clone()));
-        let mut at = part.from;
-        while at < part.to {
-            let end = (at + 1).next_multiple_of(PACKET_BYTES as u64).min(part.to);
-            local.verify(at..end).map_err(Bad::Sum)?;
-            let bytes = whole.slice(at as usize..end as usize);
-            self.hand_out(Packet { part: part.clone(), offset: at, bytes, unchecked: None })?;
-            at = end;
-        }
-        Ok(())
-    }
-
-    fn read_node(&self, part: &Arc<Part>) -> Result<(), Bad> {
-        let chunk = CHUNK_BYTES as u64;
-        let from = part.from / chunk * chunk;
-        let to = part.to.checked_next_multiple_of(chunk).unwrap_or(u64::MAX).min(part.block.length);
-        let mut at = from;
-        while at < to {
-            let end = to.min(at.saturating_add(REQUEST_BYTES_MAX));
-            self.read_range(part, at, end)?;
-            at = end;
-        }
-        Ok(())
-    }
-
-    /// One request: bytes `from..to`, at chunk boundaries or the end of the block.
-    fn read_range(&self, part: &Arc<Part>, from: u64, to: u64) -> Result<(), Bad> {
-        let (mut stream, sums) = self.ask(part, from, to)?;
-        let mut sums = sums.chunks(PACKET_BYTES / CHUNK_BYTES);
-        let mut at = from;
-        while at < to {
-            let length = (to - at).min(PACKET_BYTES as u64) as usize;
-            let mut buffer = self.buffers.take_full();
-            stream.read_exact(&mut buffer[..length])?;
-            let sums = sums.next().unwrap_or(&[]);
-            let unchecked = if self.consumer_waits() {
-                Some(sums.to_vec())
-            } else {
-                checksum::verify(&buffer[..length], at, sums).map_err(Bad::Sum)?;
-                None
-            };
-            let bytes = Bytes::from_owner(Pooled { buffer, length, home: self.buffers.clone() });
-            self.hand_out(Packet { part: part.clone(), offset: at, bytes, unchecked })?;
-            at += length as u64;
-        }
-        self.hangup.release();
-        self.idle.give(&part.node.data_addr, stream);
-        Ok(())
-    }
-
-    /// Sends the request, over a kept connection if there is a good one; the stream stands at the data.
-    fn ask(&self, part: &Part, from: u64, to: u64) -> Result<(TcpStream, Vec<u32>), Bad> {
-        let addr = &part.node.data_addr;
-        if let Some(stream) = self.idle.take(addr, self.timeouts, &self.hangup) {
-            match ask_over(stream, part, from, to) {
-                // It was closed while nobody looked.
-                Err(Bad::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
-                other => return other,
-            }
-        }
-        ask_over(connect(addr, self.timeouts, &self.hangup)?, part, from, to)
-    }
-}
-
-fn ask_over(mut stream: TcpStream, part: &Part, from: u64, to: u64) -> Result<(TcpStream, Vec<u32>), Bad> {
+fn ask_over(
+    mut stream: TcpStream,
+    part: &Part,
+    Range { start: from, end: to }: Range<u64>,
+) -> Result<(TcpStream, Vec<u32>), Bad> {
     let read = pb::ReadBlock {
         block_id: part.block.block.0,
         offset: from,
@@ -298,13 +433,5 @@ impl AsRef<[u8]> for Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         self.home.give(std::mem::take(&mut self.buffer));
-    }
-}
-
-struct Mapped(Arc<LocalBlock>);
-
-impl AsRef<[u8]> for Mapped {
-    fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
     }
 }

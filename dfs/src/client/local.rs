@@ -1,8 +1,9 @@
 //! Short circuit: a DataNode on this machine hands over the descriptors of a block's two files, and the block
-//! is mapped instead of sent.
+//! is read from there, or mapped, instead of sent.
 //!
-//! Finalised block files never change, so a mapping stays good even after the DataNode deletes the file. The
-//! length is checked against the file before it is mapped.
+//! Finalised block files never change, so a descriptor stays good even after the DataNode deletes the file. The
+//! length is checked against the file first. A place of a mapping that the disk cannot give ends the process that
+//! looks at it; a read only fails. So only task processes map, which hurts no more than one attempt.
 
 use super::connection::{reason, send_frame};
 use super::{Client, LocatedBlock, NodeAddress, Result};
@@ -26,6 +27,37 @@ use std::time::Duration;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// A checksum file is four bytes for each 64 KiB; no block is larger than this allows.
 const SUMS_BYTES_MAX: u64 = 64 << 20;
+
+/// The files of a block on this machine.
+pub(super) struct LocalReplica {
+    data: File,
+    length: u64,
+    sums: Vec<u32>,
+}
+
+impl LocalReplica {
+    /// Fills `buffer` from `offset`, a chunk's boundary, and checks it: as much as it holds, or up to the block's end.
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> std::result::Result<(), ReadError> {
+        self.data.read_exact_at(buffer, offset).map_err(ReadError::Unread)?;
+        let first = offset as usize / CHUNK_BYTES;
+        let sums = &self.sums[first..first + buffer.len().div_ceil(CHUNK_BYTES)];
+        checksum::verify(buffer, offset, sums).map_err(ReadError::Damaged)
+    }
+
+    fn map(self) -> io::Result<LocalBlock> {
+        let map = if self.length == 0 { None } else { Some(map_file(&self.data)?) };
+        Ok(LocalBlock { map, sums: self.sums })
+    }
+}
+
+/// Why a replica on this machine does not give its bytes. Either way it is bad.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error("cannot be read: {0}")]
+    Unread(io::Error),
+    #[error(transparent)]
+    Damaged(ChecksumError),
+}
 
 /// A block on this machine, mapped.
 pub struct LocalBlock {
@@ -57,13 +89,13 @@ impl Client {
             return Ok(None);
         }
         let block = block.clone();
-        let open = move || block.nodes.iter().find_map(|node| open_if_local(&block, node));
+        let open = move || block.nodes.iter().find_map(|node| open_if_local(&block, node)?.map().ok());
         Ok(tokio::task::spawn_blocking(open).await.ok().flatten())
     }
 }
 
-/// Maps `node`'s replica if it is on this machine. Whatever goes wrong, TCP remains.
-pub(super) fn open_if_local(block: &LocatedBlock, node: &NodeAddress) -> Option<LocalBlock> {
+/// Opens `node`'s replica if it is on this machine. Whatever goes wrong, TCP remains.
+pub(super) fn open_if_local(block: &LocatedBlock, node: &NodeAddress) -> Option<LocalReplica> {
     let socket = node.local_socket.as_deref().filter(|path| path.exists())?;
     match open(socket, block, node) {
         Ok(local) => Some(local),
@@ -79,7 +111,7 @@ fn open(
     socket: &Path,
     block: &LocatedBlock,
     node: &NodeAddress,
-) -> std::result::Result<LocalBlock, FrameError> {
+) -> std::result::Result<LocalReplica, FrameError> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
@@ -93,10 +125,10 @@ fn open(
     let Ok([data, sums]) = <[OwnedFd; 2]>::try_from(receiver.descriptors) else {
         return Err(FrameError::Malformed("it did not come with two descriptors"));
     };
-    map(data.into(), sums.into(), block).map_err(FrameError::Io)
+    compare(data.into(), sums.into(), block).map_err(FrameError::Io)
 }
 
-fn map(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalBlock> {
+fn compare(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalReplica> {
     // By place: the descriptor may share its position with others that the node handed out.
     let mut raw = vec![0; sums.metadata()?.len().min(SUMS_BYTES_MAX) as usize];
     sums.read_exact_at(&mut raw, 0)?;
@@ -107,8 +139,7 @@ fn map(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalBlock> {
             return Err(io::Error::other(ChecksumError::Length { wanted: block.length, found }));
         }
     }
-    let map = if found == 0 { None } else { Some(map_file(&data)?) };
-    Ok(LocalBlock { map, sums: sums.sums })
+    Ok(LocalReplica { data, length: found, sums: sums.sums })
 }
 
 #[allow(unsafe_code, reason = "a mapping cannot be made without")]

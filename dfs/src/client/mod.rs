@@ -11,6 +11,7 @@ mod error;
 mod fetch;
 mod get;
 mod glob;
+mod inputs;
 mod lease;
 mod local;
 mod model;
@@ -29,6 +30,7 @@ mod writer;
 mod tests;
 
 pub use error::ClientError;
+pub use inputs::{InputError, Inputs};
 pub use local::LocalBlock;
 pub use model::*;
 pub use reader::{FileReader, Lost};
@@ -39,7 +41,7 @@ use crate::path::DfsPath;
 use connection::{Buffers, Idle, Timeouts};
 use parking_lot::Mutex;
 use std::sync::{Arc, atomic::AtomicBool};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 
@@ -138,6 +140,21 @@ impl Client {
             gave_up: AtomicBool::new(false),
         };
         Ok(Client { inner: Arc::new(inner) })
+    }
+
+    /// Connects like [`Client::connect`], again and again until the `deadline`: for those who can wait for a NameNode
+    /// that is just being started again.
+    pub async fn connect_patiently(options: ClientOptions) -> Result<Client> {
+        let end = Instant::now() + options.config.deadline.0;
+        let mut backoff = call::Backoff::new();
+        loop {
+            match Self::connect(options.clone()).await {
+                Err(error @ ClientError::Unreachable { .. }) if backoff.sleep_until(end).await => {
+                    tracing::debug!(%error, "connecting again");
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Creates a file to write.

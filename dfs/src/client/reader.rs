@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How much of a file is located at a time.
 const LOCATE_BYTES: u64 = 1 << 30;
-/// Blocks that one thread fetches in a row.
+/// Blocks that are fetched in a row.
 const RUN_BLOCKS_MAX: usize = 16;
 /// A report of damage is worth this wait, not more.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
@@ -167,7 +167,7 @@ impl Cursor {
             let run = match &mut self.run {
                 Some(run) => run,
                 none => match file.plan(self.at, self.end).await {
-                    Ok(parts) => none.insert(fetch::start(&file.client, parts)?),
+                    Ok(parts) => none.insert(fetch::start(&file.client, parts)),
                     Err(ClientError::Read { block, tried, .. }) if file.skip_lost => {
                         self.hole_end = file.give_up(self.at, self.end, block, tried);
                         continue;
@@ -177,7 +177,7 @@ impl Cursor {
             };
             match run.next().await {
                 // Packets come in order and without a gap.
-                Some(Ok((offset, _))) if offset > self.at => return Err(file.lost_thread(self.at)),
+                Some(Ok((offset, _))) if offset > self.at => return Err(file.broken_off(self.at)),
                 Some(Ok((offset, bytes))) => {
                     let skip = self.at.saturating_sub(offset) as usize;
                     let left = (self.end - self.at).min(usize::MAX as u64) as usize;
@@ -192,7 +192,7 @@ impl Cursor {
                     self.run = None;
                     file.failed(*failure).await;
                 }
-                None if fruitless => return Err(file.lost_thread(self.at)),
+                None if fruitless => return Err(file.broken_off(self.at)),
                 None => {
                     self.run = None;
                     fruitless = true;
@@ -375,9 +375,9 @@ impl ReadFile {
         }
     }
 
-    fn lost_thread(&self, at: u64) -> ClientError {
+    fn broken_off(&self, at: u64) -> ClientError {
         let block = self.index_of(at).map_or(BlockId(0), |index| self.blocks[index].block);
-        let tried = "the reading thread ended without a word".into();
+        let tried = "the reading ended without a word".into();
         ClientError::Read { path: self.path.clone(), offset: at, block, tried }
     }
 }

@@ -262,7 +262,8 @@ impl Volume {
                 _ => {}
             }
         }
-        Ok(())
+        // Before anybody is told: after a crash it must not be found in its old place and taken for sound.
+        self.disk.sync_folder(&self.paths.shard(block))
     }
 
     /// Deletes a block, wherever it lies in this folder. Data first: checksums alone are no replica.

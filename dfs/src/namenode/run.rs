@@ -13,7 +13,7 @@ use daemon::{
     listen::ListenError,
     lock::{FolderLock, LockError},
 };
-use journal::{LogFailed, Recovery, Snapshots};
+use journal::{LogFailed, Recovery, Snapshots, log::RECORD_BYTES_MAX};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
 use std::{io, sync::Arc, time::Instant};
 
@@ -60,12 +60,11 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let incoming = daemon::serve::incoming(listener)?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<NameNodeServer<ClientService>>().await;
+    let service = ClientService { driver: driver.clone(), lease_ms: settings.lease.0.as_millis() as u64 };
+    // What the log can hold may be asked for: the commit of a job of many parts is one request.
     let server = daemon::serve::builder()
         .add_service(health_service)
-        .add_service(NameNodeServer::new(ClientService {
-            driver: driver.clone(),
-            lease_ms: settings.lease.0.as_millis() as u64,
-        }))
+        .add_service(NameNodeServer::new(service).max_decoding_message_size(RECORD_BYTES_MAX))
         .add_service(BlockReportsServer::new(DataNodeService {
             driver: driver.clone(),
             heartbeat_ms: settings.heartbeat.0.as_millis() as u64,

@@ -417,6 +417,8 @@ impl Driver {
     /// Rings when a job changes.
     pub(crate) fn bell(&self, job: JobId) -> watch::Receiver<()> {
         let mut inner = self.inner.lock();
+        // Jobs that are over ring no more: whoever comes clears away what nobody listens to.
+        inner.bells.retain(|_, bell| bell.receiver_count() > 0);
         inner.bells.entry(job).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 }

@@ -91,9 +91,11 @@ impl Histories {
         book.add(line)?;
         match fact {
             Fact::AttemptLaunched { .. } => book.live += 1,
-            Fact::AttemptSucceeded { .. } | Fact::AttemptFailed { .. } | Fact::AttemptKilled { .. } => {
-                book.live = book.live.saturating_sub(1);
-            }
+            Fact::AttemptSucceeded { .. }
+            | Fact::AttemptFailed { .. }
+            | Fact::AttemptKilled { .. }
+            | Fact::AttemptPaused { .. }
+            | Fact::MapSplit { .. } => book.live = book.live.saturating_sub(1),
             Fact::JobEnded { .. } => book.ended = true,
             _ => {}
         }
@@ -212,5 +214,56 @@ impl Book {
         self.forget_ahead(path)?;
         self.file.flush()?;
         self.file.get_ref().sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mrcore::{
+        Time,
+        ids::{AttemptId, RequestId, TrackerId},
+        job::{JobOutcome, JobSpec, Priority},
+        plan::Why,
+        task::{AttemptResult, Stage},
+    };
+    use std::{collections::BTreeMap, sync::Arc};
+
+    #[test]
+    fn a_history_is_closed_when_every_attempt_is_gone_whichever_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut histories = Histories::open(folder.path(), "c", 10).unwrap();
+        let mut take = |fact| histories.take(&Entry { at: Time(0), fact });
+        let id = |text: &str| text.parse::<AttemptId>().unwrap();
+        let job = id("job_1.m0.0").job();
+        let spec = JobSpec {
+            name: "j".into(),
+            user: "u".into(),
+            queue: String::new(),
+            priority: Priority::default(),
+            program: String::new(),
+            splits: Vec::new(),
+            reduces: 1,
+            output: String::new(),
+            slow_start: 0.0,
+            speculation: false,
+            attempts_max: 1,
+            conf: BTreeMap::new(),
+        };
+        take(Fact::JobSubmitted { job, request: RequestId(1), spec: Arc::new(spec) });
+        let names = ["job_1.m0.0", "job_1.m1.0", "job_1.r0.0", "job_1.r0.1", "job_1.r0.2"];
+        for attempt in names.map(id) {
+            let (tracker, why) = (TrackerId(1), Why::default());
+            take(Fact::AttemptLaunched { attempt, tracker, speculative: false, from: None, why });
+        }
+        let [split, done, paused, failed, killed] = names.map(id);
+        take(Fact::MapSplit { attempt: split, position: 7, result: AttemptResult::default() });
+        take(Fact::AttemptSucceeded { attempt: done, result: AttemptResult::default() });
+        take(Fact::AttemptPaused { attempt: paused, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
+        take(Fact::AttemptFailed { attempt: failed, error: "e".into() });
+        take(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
+        take(Fact::AttemptKilled { attempt: killed, why: "k".into(), bytes_in: 0 });
+        assert!(histories.books.is_empty());
+        assert_eq!(fs::read_to_string(path_of(folder.path(), job)).unwrap().lines().count(), 12);
     }
 }

@@ -87,8 +87,15 @@ async fn requests_that_make_no_sense() {
     assert_eq!(refusal(client.job(missing.clone()).await).0, Code::NotFound);
     assert_eq!(refusal(client.history(missing.clone()).await).0, Code::NotFound);
     assert_eq!(refusal(client.watch(missing).await).0, Code::NotFound);
-    let tasks = pb::TasksRequest { job: "job_7".into() };
+    let tasks = pb::TasksRequest { job: "job_7".into(), after: String::new() };
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::NotFound);
+    let tasks = pb::TasksRequest { job: "job_7".into(), after: "no task".into() };
+    assert_eq!(refusal(client.tasks(tasks).await).0, Code::InvalidArgument);
+    // How is missing, or of a newer client: never taken for the one that throws work away.
+    for how in [0, 77] {
+        let preempt = pb::PreemptRequest { request_id: vec![1; 16], attempt: "job_7.m0.0".into(), how };
+        assert_eq!(refusal(client.preempt(preempt).await).0, Code::InvalidArgument, "{how}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +111,13 @@ async fn how_input_is_found_and_cut() {
         request.inputs = inputs.iter().map(|input| (*input).to_owned()).collect();
         request.conf = conf.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let job = client.submit(request).await.unwrap().into_inner().job;
-        let tasks = client.tasks(pb::TasksRequest { job }).await.unwrap().into_inner().tasks;
+        let (mut tasks, mut after) = (Vec::new(), Some(String::new()));
+        while let Some(from) = after.take() {
+            let page = pb::TasksRequest { job: job.clone(), after: from };
+            let page = client.tasks(page).await.unwrap().into_inner();
+            tasks.extend(page.tasks);
+            after = tasks.last().filter(|_| page.more).map(|last| last.task.clone());
+        }
         let maps = tasks.into_iter().filter(|task| !task.source.is_empty());
         maps.map(|task| format!("{} {} {}", task.source, task.start, task.end)).collect::<Vec<_>>()
     };
@@ -115,6 +128,9 @@ async fn how_input_is_found_and_cut() {
     assert_eq!(splits(&["/in/*.gz", "/in/.hidden/d"], &[]).await, ["/in/b.gz 0 204800", "/in/.hidden/d 0 2"]);
     let small = splits(&["/in/a"], &[("split.size", "32KiB")]).await;
     assert_eq!(small, ["/in/a 0 32768", "/in/a 32768 65536", "/in/a 65536 71680"]);
+    // More than one message holds.
+    let paged = splits(&["/in/a"], &[("split.size", "32")]).await;
+    assert_eq!((paged.len(), paged[2239].as_str()), (2240, "/in/a 71648 71680"));
     let whole = splits(&["/in/a"], &[("split.size", "32KiB"), ("input.format", "whole")]).await;
     assert_eq!(whole, ["/in/a 0 71680"]);
 }

@@ -45,7 +45,12 @@ async fn a_job_goes_on_over_a_restart() {
         ..Default::default()
     };
     // The reduce was launched before or after the restart; its number says which.
-    let tasks = cluster.client().await.tasks(pb::TasksRequest { job: "job_1".into() }).await.unwrap();
+    let tasks = cluster
+        .client()
+        .await
+        .tasks(pb::TasksRequest { job: "job_1".into(), after: String::new() })
+        .await
+        .unwrap();
     let attempts = tasks.into_inner().tasks.pop().unwrap().attempts;
     let attempt = attempts.last().unwrap().attempt.clone();
     let reduce =

@@ -57,6 +57,13 @@ pub(crate) fn job_id(text: &str) -> Result<JobId, Refusal> {
     text.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))
 }
 
+/// A job whose tasks are asked for, and the one after which to begin.
+pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, Option<TaskId>), Refusal> {
+    let after = Some(&request.after).filter(|after| !after.is_empty());
+    let after = after.map(|after| after.parse::<TaskId>()).transpose();
+    Ok((job_id(&request.job)?, after.map_err(|error| Refusal::invalid(error.to_string()))?))
+}
+
 /// A job or a task; an attempt stands for its task.
 pub(crate) fn whom(text: &str) -> Result<Whom, Refusal> {
     if let Ok(attempt) = text.parse::<AttemptId>() {
@@ -82,6 +89,9 @@ pub(crate) fn preempt(
     let by = user(request.metadata())?;
     let message = request.into_inner();
     let how = match message.how() {
+        pb::Recall::Unspecified => {
+            return Err(Refusal::invalid("how to take the slot back is missing or of a newer mrctl"));
+        }
         pb::Recall::Kill => Recall::Kill,
         pb::Recall::Split => Recall::Split,
         pb::Recall::Pause => Recall::Pause,
@@ -305,7 +315,7 @@ mod tests {
         let register = pb::RegisterTracker { version: "9.9".into(), protocol: 7, ..Default::default() };
         let message = pb::FromTracker { kind: Some(pb::from_tracker::Kind::Register(register)) };
         let why = tracker_word(message, None).err().unwrap();
-        assert!(why.contains("9.9 speaks protocol 7") && why.contains("speaks 2"), "{why}");
+        assert!(why.contains("9.9 speaks protocol 7") && why.contains(&format!("speaks {TRACKER_PROTOCOL}")), "{why}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod orders;
 mod status;
 mod why;
 
-pub(crate) use inbound::{TrackerWord, job_id, kill, preempt, resume, submission, tracker_word, whom};
+pub(crate) use inbound::{TrackerWord, job_id, kill, preempt, resume, submission, tasks, tracker_word, whom};
 pub(crate) use orders::{orders, refused, register_again, registered};
 pub(crate) use proto::mr::{FromTracker, ToTracker};
 pub(crate) use status::{job_status, task_statuses, tracker_infos};

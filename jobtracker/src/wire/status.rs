@@ -3,6 +3,7 @@
 use crate::spec::{self, Program};
 use mrcore::{
     Cluster, JobTracker, Phase, Span, Time,
+    ids::TaskId,
     job::{Job, JobOutcome, JobState, Preemption},
     plan::Locality,
     speed::Pace,
@@ -10,6 +11,9 @@ use mrcore::{
     tracker::TrackerState,
 };
 use proto::mr as pb;
+
+/// A task takes a few hundred bytes; a client takes messages of 4 MiB.
+const TASKS_IN_A_PAGE: usize = 1000;
 
 pub(super) fn ms(at: Time) -> u64 {
     at.0 / 1000
@@ -123,10 +127,18 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
     }
 }
 
-/// A job's tasks, maps first.
-pub(crate) fn task_statuses(cluster: &Cluster, job: &Job) -> Vec<pb::TaskStatus> {
-    let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
-    tasks.map(|task| task_status(cluster, job, task)).collect()
+/// A page of a job's tasks, maps first, from the one after `after` on: whoever waits to change something waits for a
+/// page, not for a hundred thousand tasks.
+pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, after: Option<TaskId>) -> pb::TasksReply {
+    let tasks = Phase::BOTH.into_iter().flat_map(|phase| {
+        let begun = after.filter(|after| after.phase >= phase);
+        let passed =
+            begun.map_or(0, |after| if after.phase > phase { usize::MAX } else { after.index as usize + 1 });
+        job.tasks[phase].get(passed..).unwrap_or_default()
+    });
+    let tasks = tasks.take(TASKS_IN_A_PAGE).map(|task| task_status(cluster, job, task));
+    let tasks: Vec<_> = tasks.collect();
+    pb::TasksReply { more: tasks.len() == TASKS_IN_A_PAGE, tasks }
 }
 
 pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {

@@ -4,8 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use proto::dfs::{
     AddBlockRequest, BlockLength, CloseRequest, CreateRequest, DataNodeAddress, FullReportRequest,
-    HeartbeatRequest, RegisterRequest, Replica, StatRequest, block_reports_client::BlockReportsClient,
-    name_node_client::NameNodeClient,
+    HeartbeatRequest, OnAbandon, RegisterRequest, Replica, StatRequest,
+    block_reports_client::BlockReportsClient, name_node_client::NameNodeClient,
 };
 use tokio::sync::Mutex;
 use tonic::transport::{Channel, Endpoint};
@@ -59,6 +59,7 @@ impl Caller {
             holder: self.holder.clone(),
             make_parents: true,
             block_size: BLOCK_BYTES,
+            on_abandon: OnAbandon::Delete.into(),
             ..CreateRequest::default()
         };
         let reply = self.rpc.create(request).await.with_context(|| format!("create {path}"))?;

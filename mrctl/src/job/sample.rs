@@ -21,16 +21,13 @@ pub(super) async fn splits(
     submission: &Submission,
     program: &str,
 ) -> Result<Vec<u8>> {
-    let mut files = Vec::new();
-    for input in &submission.inputs {
-        for found in client.glob(input).await? {
-            let inside = client.walk(&found.path).await?;
-            let read = inside.iter().filter(|file| !file.path.name().starts_with(['_', '.']));
-            files.extend(read.map(|file| (file.path.to_string(), file.length)));
-        }
-    }
+    // What the JobTracker makes of the word is the same, or it refuses the job.
+    let recursive = submission.conf.get("input.recursive").is_some_and(|value| value == "true");
+    let found = client.find_inputs(&submission.inputs, recursive).await?;
+    let files = found.files.into_iter().map(|file| (file.path.to_string(), file.length)).collect();
+    let (namenode, settings) = target.namenode()?;
     let (reduces, conf) = (submission.reduces, submission.conf.clone());
-    let request = SampleRequest { namenode: target.namenode()?, files, reduces, conf };
+    let request = SampleRequest { namenode, client: settings, files, reduces, conf };
     let program = program.to_owned();
     let sampling = tokio::task::spawn_blocking(move || match registry::find(&program) {
         Some(_) => {

@@ -219,10 +219,18 @@ impl JobTracker {
     }
 
     pub(crate) async fn tasks(&self, id: &str) -> Result<Vec<Task>> {
-        let message = pb::TasksRequest { job: id.into() };
-        let reply =
-            self.client.clone().tasks(self.request(message)).await.map_err(|status| self.refusal(&status))?;
-        let mut tasks = reply.into_inner().tasks.into_iter().map(task).collect::<Vec<_>>();
+        let mut tasks: Vec<Task> = Vec::new();
+        loop {
+            let after = tasks.last().map_or_else(String::new, |last| last.task.clone());
+            let message = self.request(pb::TasksRequest { job: id.into(), after });
+            let reply = self.client.clone().tasks(message).await.map_err(|status| self.refusal(&status))?;
+            let pb::TasksReply { tasks: page, more } = reply.into_inner();
+            let end = page.is_empty() || !more;
+            tasks.extend(page.into_iter().map(task));
+            if end {
+                break;
+            }
+        }
         preempted::find_tails(&mut tasks);
         Ok(tasks)
     }

@@ -8,15 +8,16 @@ use crate::{
     job::OutputFormat,
     output::{PieceWriter, RecordWriter, Target},
 };
-use daemon::config::ClientConfig;
+use daemon::{Period, config::ClientConfig};
 use dfs::{
     client::{Client, ClientOptions},
     path::DfsPath,
 };
-use proto::mr::{TaskSpec, TaskStart};
+use proto::mr::{ClientSettings, TaskSpec, TaskStart};
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -25,12 +26,28 @@ const RUNTIME_THREADS: usize = 1;
 
 /// The way to the file system, of all attempts of this process: they are of one job. Made when first used: a task
 /// that needs no file never asks.
-#[derive(Default)]
 pub(super) struct Dfs {
+    config: ClientConfig,
     made: OnceLock<(Client, Runtime)>,
 }
 
 impl Dfs {
+    /// With the tracker's settings.
+    pub(super) fn new(settings: Option<&ClientSettings>) -> Self {
+        let mut config = ClientConfig::default();
+        if let Some(&ClientSettings { deadline_ms, connect_timeout_ms, parallel_blocks, short_circuit }) =
+            settings
+        {
+            config = ClientConfig {
+                deadline: Period(Duration::from_millis(deadline_ms)),
+                connect_timeout: Period(Duration::from_millis(connect_timeout_ms)),
+                parallel_blocks: parallel_blocks as usize,
+                short_circuit,
+            };
+        }
+        Self { config, made: OnceLock::new() }
+    }
+
     fn reach(&self, spec: &TaskSpec) -> Result<(Client, Handle), TaskError> {
         if self.made.get().is_none() {
             let runtime = Builder::new_multi_thread()
@@ -38,11 +55,11 @@ impl Dfs {
                 .enable_all()
                 .build()
                 .map_err(TaskError::io("start the client's threads"))?;
-            let mut options = ClientOptions::new(&spec.namenode, ClientConfig::default());
+            let mut options = ClientOptions::new(&spec.namenode, self.config.clone());
             if !spec.user.is_empty() {
                 options.user.clone_from(&spec.user);
             }
-            let client = runtime.block_on(Client::connect(options))?;
+            let client = runtime.block_on(Client::connect_patiently(options))?;
             // One attempt at a time asks.
             self.made.set((client, runtime)).ok();
         }

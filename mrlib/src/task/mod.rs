@@ -49,7 +49,7 @@ use umbilical::{Heard, Umbilical};
 /// The path of the tracker's Unix socket. Set: this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
 /// Of the umbilical.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Progress is sent at most this often.
 const TELL_PERIOD: Duration = Duration::from_millis(200);
@@ -95,7 +95,7 @@ fn attend(socket: &Path, make: &Arc<MakeJob>) -> Result<(), TaskError> {
     let Some(first) = read_frame::<ToTask>(&mut stream).map_err(broken())? else { return Ok(()) };
     let Some(to_task::Kind::Start(start)) = first.kind else { return Ok(()) };
     // Never dropped: the client's threads are not waited for.
-    let dfs = ManuallyDrop::new(Arc::new(Dfs::default()));
+    let dfs = ManuallyDrop::new(Arc::new(Dfs::new(start.client.as_ref())));
     let (mut next, mut cpu_before) = (Some(start), 0);
     let mut first = true;
     while let Some(start) = next {
@@ -314,6 +314,9 @@ fn last_word(
             from_task::Kind::Paused(PausedState { stage, bytes: paused.bytes, note, lost_ms: paused.lost_ms })
         }
         Err(TaskError::Spoilt(why)) => from_task::Kind::Spoilt(limits::short_failure(why)),
+        Err(TaskError::Dfs(error)) if error.is_away() => {
+            from_task::Kind::Away(limits::short_failure(error.to_string()))
+        }
         Err(error) => from_task::Kind::Failed(limits::short_failure(error.to_string())),
     }
 }

@@ -136,6 +136,8 @@ impl Umbilical {
                 }
                 Some(to_task::Kind::Stop(stop)) => {
                     match stop.how() {
+                        // Of a newer tracker, which will end this process if it must.
+                        Recall::Unspecified => continue,
                         Recall::Kill => self.stop.set(stop.why),
                         Recall::Split => self.stop.ask(Wish::Split),
                         Recall::Pause => self.stop.ask(Wish::Pause),

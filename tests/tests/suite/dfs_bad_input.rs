@@ -147,9 +147,20 @@ async fn malformed_requests_are_refused_by_kind() {
         path: "/f".into(),
         holder: "h".into(),
         mode: 0o77777,
+        on_abandon: pb::OnAbandon::Close.into(),
         ..Default::default()
     };
-    assert_eq!(client.create(create).await.unwrap_err().code(), Code::InvalidArgument);
+    let status = client.create(create.clone()).await.unwrap_err();
+    assert!(status.code() == Code::InvalidArgument && status.message().contains("77777"), "{status}");
+    // A missing choice, and one of a newer client.
+    for on_abandon in [0, 77] {
+        let create = pb::CreateRequest { mode: 0o644, on_abandon, ..create.clone() };
+        let status = client.create(create).await.unwrap_err();
+        assert!(
+            status.code() == Code::InvalidArgument && status.message().contains("on_abandon"),
+            "{status}"
+        );
+    }
 
     let close = pb::CloseRequest { request_id: id, file_id: 999, holder: "h".into(), ..Default::default() };
     let status = client.close(close).await.unwrap_err();

@@ -132,6 +132,26 @@ fn the_namenode_is_killed_and_comes_back() {
 }
 
 #[test]
+fn a_namenode_that_stays_away_is_nobodys_fault() {
+    let settings = format!("{QUICK}[client]\ndeadline = \"1s\"\n");
+    let cluster = Cluster::up(Up { nodes: 2, block_size: "16KiB", settings: &settings, ..Up::default() });
+    fs::write(cluster.path("in"), "line\n".repeat(100_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    let args = ["streaming", "--mapper", "sh -c 'sleep 0.2; cat'", "--input", "/in", "--output", "/out"];
+    let id = cluster.detach(&args);
+    let maps = |name: &str| cluster.json(&["job", &id])["maps"][name].as_u64();
+    eventually("a map is done", PATIENCE, || (maps("done")? >= 1).then_some(()));
+    cluster.mrctl(&["chaos", "kill", "namenode"]);
+    // More than the attempts that a task has: each waited for as long as it may, and none of them failed.
+    eventually("attempts have given up", PATIENCE, || (maps("killed_attempts")? >= 12).then_some(()));
+    cluster.mrctl(&["chaos", "restart", "namenode"]);
+    let over = cluster.mrctl(&["job", &id, "--follow"]);
+    assert!(over.contains("succeeded"), "{over}");
+    assert_eq!(maps("failed_attempts"), Some(0));
+    cluster.wait_clean();
+}
+
+#[test]
 fn a_tracker_is_frozen_past_its_expiry_and_goes_on() {
     disturbed(|cluster| {
         cluster.mrctl(&["chaos", "stop", "node4", "--daemon", "tasktracker"]);

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::bulk::{FrameKind, PACKET_BYTES, encode_frame, read_frame};
-use crate::checksum::{Checksums, sums_of};
+use crate::checksum::{CHUNK_BYTES, Checksums, sums_of};
 use crate::ids::BlockId;
 use std::io::Write as _;
 use std::os::fd::AsFd;
+use std::task::Poll;
 
 async fn put(client: &Client, to: &str, data: &[u8], replication: u32, block_size: usize) {
     let options = PutOptions {
@@ -195,16 +196,16 @@ async fn a_local_block_is_mapped_and_verified() {
     let run = |socket| {
         let block = with(socket);
         let part = fetch::Part { node: block.nodes[0].clone(), from: 7, to: block.length, block };
-        fetch::start(&client, vec![part]).unwrap()
+        fetch::start(&client, vec![part])
     };
     let reads = cluster.node(1).state.lock().reads;
     let mut fetched = Vec::new();
     let mut good = run("good.sock");
     while let Some(Ok((offset, bytes))) = good.next().await {
-        assert_eq!(offset as usize, 7 + fetched.len());
+        assert_eq!(offset as usize, fetched.len());
         fetched.extend_from_slice(&bytes);
     }
-    assert!(fetched == content[7..]);
+    assert!(fetched == content);
     assert_eq!(cluster.node(1).state.lock().reads, reads, "nothing went over TCP");
     let mut file = std::fs::OpenOptions::new().write(true).open(at("data")).unwrap();
     file.write_all(&[content[0] ^ 1]).unwrap();
@@ -215,26 +216,64 @@ async fn a_local_block_is_mapped_and_verified() {
 }
 
 #[tokio::test]
-async fn bytes_that_lie_ready_are_checked_like_those_that_are_waited_for() {
-    for waits in [false, true] {
-        let cluster = Cluster::start(1).await;
-        let client = cluster.client().await;
-        put(&client, "/f", &bytes(4 * PACKET_BYTES), 1, 4 * PACKET_BYTES).await;
-        cluster.node(1).misbehave(Misdeed::FlipByte(2 * PACKET_BYTES as u64 + 5));
-        let (_, blocks) = client.locate(&path("/f"), 0, u64::MAX).await.unwrap();
+async fn a_wrong_byte_ends_the_run_after_everything_good_before_it() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let content = bytes(4 * PACKET_BYTES + 77);
+    put(&client, "/f", &content, 1, 8 * PACKET_BYTES).await;
+    let (_, blocks) = client.locate(&path("/f"), 0, u64::MAX).await.unwrap();
+    let run = |from, to| {
         let block = blocks[0].clone();
-        let part = fetch::Part { node: block.nodes[0].clone(), from: 0, to: block.length, block };
-        let mut run = fetch::start(&client, vec![part]).unwrap();
-        // The thread checks what it finds the consumer behind with: the third packet, and its failure is ready.
-        while !waits && run.ready() < 3 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        fetch::start(&client, vec![fetch::Part { node: block.nodes[0].clone(), from, to, block }])
+    };
+    // Whole chunks come, whatever was asked for, and the last one is short.
+    let (chunk, end) = (CHUNK_BYTES as u64, content.len() as u64);
+    for (from, to) in [(0, end), (1, 2), (chunk, 2 * chunk), (chunk - 1, chunk + 1), (end - 1, end)] {
+        let (mut run, mut at) = (run(from, to), from / chunk * chunk);
+        while let Some(item) = run.next().await {
+            let Ok((offset, bytes)) = item else { panic!("{from}..{to} failed at {at}") };
+            assert_eq!(offset, at);
+            assert!(bytes == content[at as usize..at as usize + bytes.len()]);
+            at += bytes.len() as u64;
         }
-        for packet in 0..2 {
-            assert!(matches!(run.next().await, Some(Ok((at, _))) if at == packet * PACKET_BYTES as u64));
-        }
-        assert!(matches!(run.next().await, Some(Err(failure)) if failure.damaged));
-        assert!(run.next().await.is_none(), "nothing comes after a failure");
+        assert_eq!(at, to.next_multiple_of(chunk).min(end), "{from}..{to}");
     }
+    cluster.node(1).misbehave(Misdeed::FlipByte(2 * PACKET_BYTES as u64 + 5));
+    let mut run = run(0, end);
+    for packet in 0..2 {
+        assert!(matches!(run.next().await, Some(Ok((at, _))) if at == packet * PACKET_BYTES as u64));
+    }
+    assert!(matches!(run.next().await, Some(Err(failure)) if failure.damaged));
+    assert!(run.next().await.is_none(), "nothing comes after a failure");
+}
+
+#[tokio::test]
+async fn a_read_given_up_in_the_middle_is_taken_up_again_without_a_gap() {
+    let cluster = Cluster::start(1).await;
+    let client = cluster.client().await;
+    let content = bytes(20 * PACKET_BYTES);
+    put(&client, "/f", &content, 1, 4 * PACKET_BYTES).await;
+    let mut reader = client.open(&path("/f")).await.unwrap();
+    let (mut read, mut given_up) = (Vec::new(), 0);
+    while read.len() < content.len() {
+        // Polled once, then dropped.
+        let polled = {
+            let mut next = std::pin::pin!(reader.next());
+            std::future::poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await
+        };
+        match polled {
+            Poll::Ready(next) => read.extend_from_slice(&next.unwrap().expect("not at the end")),
+            Poll::Pending => {
+                given_up += 1;
+                if given_up % 2 == 0 {
+                    read.extend_from_slice(&reader.next().await.unwrap().expect("not at the end"));
+                }
+            }
+        }
+    }
+    assert!(given_up > 0);
+    assert!(read == content);
+    assert!(reader.next().await.unwrap().is_none());
 }
 
 #[tokio::test]

@@ -113,6 +113,9 @@ mutations! {
         path: path(&m.path)?,
         holder: holder(&m.holder)?,
         on_abandon: match m.on_abandon() {
+            pb::OnAbandon::Unspecified => {
+                return Err(invalid("on_abandon is missing or of a newer client: close or delete"));
+            }
             pb::OnAbandon::Close => OnAbandon::Close,
             pb::OnAbandon::Delete => OnAbandon::Delete,
         },
