@@ -315,7 +315,10 @@ mod tests {
         let register = pb::RegisterTracker { version: "9.9".into(), protocol: 7, ..Default::default() };
         let message = pb::FromTracker { kind: Some(pb::from_tracker::Kind::Register(register)) };
         let why = tracker_word(message, None).err().unwrap();
-        assert!(why.contains("9.9 speaks protocol 7") && why.contains(&format!("speaks {TRACKER_PROTOCOL}")), "{why}");
+        assert!(
+            why.contains("9.9 speaks protocol 7") && why.contains(&format!("speaks {TRACKER_PROTOCOL}")),
+            "{why}"
+        );
     }
 
     #[test]

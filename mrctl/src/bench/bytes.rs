@@ -22,6 +22,9 @@ use std::{
 
 /// Rounds of each figure.
 pub(crate) const ROUNDS: usize = 5;
+/// A read takes a quarter of a second, in which two busy threads may or may not get a core each: more rounds, and the
+/// median says something.
+const READ_ROUNDS: usize = 15;
 const BUFFER: usize = 1 << 20;
 
 /// Rounds of one figure and its baseline.
@@ -150,7 +153,7 @@ async fn measure_tcp(launch: &Launch, source: &Path, path: &DfsPath, size: u64) 
     config.short_circuit = false;
     let client = Client::connect(ClientOptions::new(&launch.state.namenode, config)).await?;
     let mut rounds = Rounds::default();
-    for _ in 0..ROUNDS {
+    for _ in 0..READ_ROUNDS {
         let plain = socket::transfer(source)?;
         let cpu = CpuMeter::new(launch);
         let since = Instant::now();

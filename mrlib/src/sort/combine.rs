@@ -35,6 +35,12 @@ impl Combiner {
         Self { adds: reducer.adds(), reducer, context, records_in: 0, records_out: 0, kept: Kept::default() }
     }
 
+    /// Whether it only adds numbers of eight bytes.
+    #[inline]
+    pub(crate) fn adds(&self) -> bool {
+        self.adds
+    }
+
     #[inline]
     pub(crate) fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
         if self.adds

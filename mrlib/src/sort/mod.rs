@@ -8,6 +8,7 @@
 
 mod combine;
 mod plain;
+mod slots;
 mod table;
 
 #[cfg(test)]
@@ -198,6 +199,8 @@ impl MapBuffer {
         if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner)
             && !table.is_empty()
         {
+            let partitions = self.spec.partitions;
+            table.settle(combiner, |key| self.partitioning.choose(key, &[], partitions))?;
             return table.write(writer, combiner, &self.pulse);
         }
         self.plain.write(writer, self.combiner.as_mut(), &self.pulse)
@@ -274,7 +277,7 @@ impl MapBuffer {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         let partitions = self.spec.partitions;
         if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner) {
-            let choose = || self.partitioning.choose(key, value, partitions);
+            let choose = |key: &[u8]| self.partitioning.choose(key, value, partitions);
             if table.put(key, value, combiner, choose)? {
                 return Ok(());
             }

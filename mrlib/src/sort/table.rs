@@ -6,7 +6,11 @@
 //!
 //! Only for keys that are sorted by their bytes: equal in the table is then equal in the order.
 
-use super::{STEP_RECORDS, combine::Combiner};
+use super::{
+    STEP_RECORDS,
+    combine::Combiner,
+    slots::{Slot, Slots},
+};
 use crate::{
     api::{KeyOrder, Pair, Values},
     engine::Pulse,
@@ -14,21 +18,6 @@ use crate::{
     merge::{SortOrder, prefix},
     segment::SegmentWriter,
 };
-use hashbrown::HashTable;
-
-/// A key and its values.
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    /// The key's first eight bytes.
-    prefix: u64,
-    /// The value if it is short; else where the list of values begins and ends, two u32.
-    payload: [u8; 8],
-    key_at: u32,
-    key_length: u32,
-    partition: u32,
-    /// Of the value in `payload`; or `LIST`, or `NONE`.
-    value_length: u32,
-}
 
 /// `value_length` of a slot whose values are a list.
 const LIST: u32 = u32::MAX;
@@ -39,43 +28,45 @@ const END: u32 = u32::MAX;
 /// Before a value in a list: where the next is, and its own length.
 const NODE_BYTES: usize = 8;
 
-impl Slot {
-    fn list(&self) -> Option<(u32, u32)> {
-        let both = u64::from_le_bytes(self.payload);
-        let (first, last) = (both as u32, (both >> 32) as u32);
-        (self.value_length == LIST).then_some((first, last))
-    }
+/// What a record of a short key and a number takes in the arena at the most.
+const SHORT_BYTES: usize = 8 + 8 + 2 * NODE_BYTES + 8;
 
-    fn set_list(&mut self, first: u32, last: u32) {
-        self.payload = (u64::from(first) | u64::from(last) << 32).to_le_bytes();
-        self.value_length = LIST;
-    }
+/// Where the list of a slot's values begins and ends, if they are one.
+fn list_of(slot: &Slot) -> Option<(u32, u32)> {
+    let both = u64::from_le_bytes(slot.payload);
+    let (first, last) = (both as u32, (both >> 32) as u32);
+    (slot.value_length == LIST).then_some((first, last))
+}
 
-    #[inline]
-    fn key<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
-        &arena[self.key_at as usize..][..self.key_length as usize]
-    }
+fn set_list(slot: &mut Slot, first: u32, last: u32) {
+    slot.payload = (u64::from(first) | u64::from(last) << 32).to_le_bytes();
+    slot.value_length = LIST;
+}
 
-    /// Adds a value, in the slot if it is the first and short.
-    fn add(&mut self, arena: &mut Vec<u8>, value: &[u8]) {
-        if self.value_length == NONE {
-            if value.len() <= 8 {
-                self.payload[..value.len()].copy_from_slice(value);
-                self.value_length = value.len() as u32;
-            } else {
-                let node = put_node(arena, value);
-                self.set_list(node, node);
-            }
-            return;
+#[inline]
+fn key_of<'a>(slot: &Slot, arena: &'a [u8]) -> &'a [u8] {
+    &arena[slot.key_at as usize..][..slot.key_length as usize]
+}
+
+/// Adds a value, in the slot if it is the first and short.
+fn add(slot: &mut Slot, arena: &mut Vec<u8>, value: &[u8]) {
+    if slot.value_length == NONE {
+        if value.len() <= 8 {
+            slot.payload[..value.len()].copy_from_slice(value);
+            slot.value_length = value.len() as u32;
+        } else {
+            let node = put_node(arena, value);
+            set_list(slot, node, node);
         }
-        let (first, last) = self.list().unwrap_or_else(|| {
-            let node = put_node(arena, &self.payload[..self.value_length as usize]);
-            (node, node)
-        });
-        let node = put_node(arena, value);
-        arena[last as usize..][..4].copy_from_slice(&node.to_le_bytes());
-        self.set_list(first, node);
+        return;
     }
+    let (first, last) = list_of(slot).unwrap_or_else(|| {
+        let node = put_node(arena, &slot.payload[..slot.value_length as usize]);
+        (node, node)
+    });
+    let node = put_node(arena, value);
+    arena[last as usize..][..4].copy_from_slice(&node.to_le_bytes());
+    set_list(slot, first, node);
 }
 
 fn put_node(arena: &mut Vec<u8>, value: &[u8]) -> u32 {
@@ -116,13 +107,29 @@ impl Values for List<'_> {
     }
 }
 
+/// Records that wait for their slots to be brought near.
+const AHEAD: usize = 8;
+
+/// A record of a short key whose value is a number to be added.
+#[derive(Debug, Clone, Copy, Default)]
+struct Waiting {
+    hash: u64,
+    prefix: u64,
+    length: usize,
+    value: [u8; 8],
+}
+
 /// The table.
 pub(crate) struct Table {
-    slots: HashTable<Slot>,
+    slots: Slots,
+    /// A ring. There is room in the table for all of them.
+    waiting: [Waiting; AHEAD],
+    /// How many there are, and where the next comes.
+    ahead: usize,
+    turn: usize,
     arena: Vec<u8>,
     /// Bytes in lists: what compaction may free.
     listed: usize,
-    slots_max: usize,
     arena_max: usize,
     order: SortOrder,
     /// Whether a key always has the same partition.
@@ -137,20 +144,27 @@ impl Table {
         if matches!(order.keys, KeyOrder::By(_)) {
             return None;
         }
-        // Twice: once more while it grows or is sorted. The arena too, when it is compacted. hashbrown keeps a
-        // byte for each slot and fills tables, whose sizes are powers of two, to seven eighths.
-        let buckets = (bytes_max / 32 * 9 / (size_of::<Slot>() + 1)).max(8);
-        let slots_max = (1 << buckets.ilog2()) / 8 * 7;
-        let (slots, arena) = (HashTable::new(), Vec::new());
-        let arena_max = bytes_max / 32 * 7;
-        Some(Self { slots, arena, listed: 0, slots_max, arena_max, order, by_key, records: 0 })
+        // Twice: once more while it grows or is sorted. The arena too, when it is compacted.
+        let slots_max = (bytes_max / 32 * 9 / size_of::<Slot>()).max(1);
+        Some(Self {
+            slots: Slots::new(1 << slots_max.ilog2()),
+            waiting: [Waiting::default(); AHEAD],
+            ahead: 0,
+            turn: 0,
+            arena: Vec::new(),
+            listed: 0,
+            arena_max: bytes_max / 32 * 7,
+            order,
+            by_key,
+            records: 0,
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.records == 0
     }
 
-    /// How many keys there are.
+    /// How many keys there are, once all has been written.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -160,44 +174,122 @@ impl Table {
         key.len() + value.len() + 2 * NODE_BYTES + 8 <= self.arena_max
     }
 
-    /// Adds a record, whose partition `choose` tells; false if it does not fit.
+    /// Adds a record, whose partition `choose` tells for its key; false if it does not fit.
     #[inline]
     pub(crate) fn put(
         &mut self,
         key: &[u8],
         value: &[u8],
         combiner: &mut Combiner,
-        choose: impl Fn() -> Result<u32, TaskError>,
+        choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
     ) -> Result<bool, TaskError> {
-        let (start, known) = (prefix(key), if self.by_key { None } else { Some(choose()?) });
-        let hash = hash(start, key, known);
+        let need = key.len() + value.len() + AHEAD * SHORT_BYTES;
+        let tight = self.slots.room() <= AHEAD || self.arena.len() + need > self.arena_max;
+        let start = prefix(key);
+        // In any order the sum is the same.
+        if key.len() <= 8
+            && self.by_key
+            && !tight
+            && combiner.adds()
+            && let Ok(value) = value.try_into()
+        {
+            let record = Waiting { hash: hash(start, key, None), prefix: start, length: key.len(), value };
+            self.put_ahead(record, combiner, choose)?;
+            self.records += 1;
+            return Ok(true);
+        }
+        if tight {
+            self.settle(combiner, &choose)?;
+        }
+        let known = if self.by_key { None } else { Some(choose(key)?) };
+        let taken = self.put_now(hash(start, key, known), start, known, key, value, combiner, choose)?;
+        self.records += u64::from(taken);
+        Ok(taken)
+    }
+
+    /// Asks for the slot of this record, and adds the one that was asked for the longest ago.
+    #[inline]
+    fn put_ahead(
+        &mut self,
+        record: Waiting,
+        combiner: &mut Combiner,
+        choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
+    ) -> Result<(), TaskError> {
+        self.slots.prefetch(record.hash);
+        let oldest = std::mem::replace(&mut self.waiting[self.turn], record);
+        self.turn = (self.turn + 1) % AHEAD;
+        if self.ahead == AHEAD {
+            return self.add_waiting(&oldest, combiner, choose);
+        }
+        self.ahead += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn add_waiting(
+        &mut self,
+        record: &Waiting,
+        combiner: &mut Combiner,
+        choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
+    ) -> Result<(), TaskError> {
+        let Waiting { hash, prefix: start, length, value } = record;
+        let key = &start.to_be_bytes()[..*length];
+        let taken = self.put_now(*hash, *start, None, key, value, combiner, choose)?;
+        debug_assert!(taken, "there was room when it came");
+        Ok(())
+    }
+
+    /// Adds all that wait.
+    pub(crate) fn settle(
+        &mut self,
+        combiner: &mut Combiner,
+        choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
+    ) -> Result<(), TaskError> {
+        while self.ahead > 0 {
+            let oldest = self.waiting[(self.turn + AHEAD - self.ahead) % AHEAD];
+            self.add_waiting(&oldest, combiner, &choose)?;
+            self.ahead -= 1;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "what is known of a record before its slot is")]
+    fn put_now(
+        &mut self,
+        hash: u64,
+        start: u64,
+        known: Option<u32>,
+        key: &[u8],
+        value: &[u8],
+        combiner: &mut Combiner,
+        choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
+    ) -> Result<bool, TaskError> {
         let arena = &self.arena;
         let same = |slot: &Slot| {
             slot.prefix == start
                 && slot.key_length as usize == key.len()
                 && known.is_none_or(|partition| partition == slot.partition)
-                && (key.len() <= 8 || slot.key(arena) == key)
+                && (key.len() <= 8 || key_of(slot, arena) == key)
         };
-        let found = self.slots.find_mut(hash, same);
-        if let Some(slot) = found {
+        if let Some(slot) = self.slots.find(hash, same) {
             let inline = slot.value_length as usize;
             if inline > 8 || !combiner.fold(&mut slot.payload[..inline], value) {
                 let need = value.len() + 2 * NODE_BYTES + 8;
                 if self.arena.len() + need > self.arena_max {
                     return Ok(false);
                 }
-                slot.add(&mut self.arena, value);
+                add(slot, &mut self.arena, value);
                 self.listed += need;
             }
         } else {
             let need = key.len() + value.len() + NODE_BYTES;
-            if self.arena.len() + need > self.arena_max || self.slots.len() >= self.slots_max {
+            if self.arena.len() + need > self.arena_max || self.slots.room() == 0 {
                 return Ok(false);
             }
-            let partition = known.map_or_else(choose, Ok)?;
+            let partition = known.map_or_else(|| choose(key), Ok)?;
             self.insert(hash, start, partition, key, value);
         }
-        self.records += 1;
         Ok(true)
     }
 
@@ -211,38 +303,40 @@ impl Table {
             value_length: NONE,
         };
         self.arena.extend_from_slice(key);
-        slot.add(&mut self.arena, value);
+        add(&mut slot, &mut self.arena, value);
         let (arena, by_key) = (&self.arena, self.by_key);
-        let again = |slot: &Slot| hash(slot.prefix, slot.key(arena), (!by_key).then_some(slot.partition));
-        self.slots.insert_unique(hash_of_key, slot, again);
+        let again = |slot: &Slot| hash(slot.prefix, key_of(slot, arena), (!by_key).then_some(slot.partition));
+        self.slots.insert(hash_of_key, slot, again);
     }
 
     /// Combines lists, to make room in the arena; false if that leaves it more than half full.
     pub(crate) fn compact(&mut self, combiner: &mut Combiner) -> Result<bool, TaskError> {
         // Without lists nothing is to be gained, and a full table stays full.
-        if self.listed < self.arena.len() / 2 || self.slots.len() >= self.slots_max {
+        if self.listed < self.arena.len() / 2 || self.slots.room() == 0 {
             return Ok(false);
         }
         let old = std::mem::take(&mut self.arena);
         let new = &mut self.arena;
-        for slot in &mut self.slots {
-            let key = slot.key(&old);
+        for slot in self.slots.iter_mut() {
+            let key = key_of(slot, &old);
             slot.key_at = new.len() as u32;
             new.extend_from_slice(key);
-            let Some((first, last)) = slot.list() else { continue };
+            let Some((first, last)) = list_of(slot) else { continue };
             slot.value_length = NONE;
             let mut list = List { arena: &old, key, next: first };
             if first == last {
-                list.take().into_iter().for_each(|value| slot.add(new, value));
+                list.take().into_iter().for_each(|value| add(slot, new, value));
                 continue;
             }
             combiner.run(key, &mut list, self.order, &mut |_, value| {
-                slot.add(new, value);
+                add(slot, new, value);
                 Ok(())
             })?;
         }
         // A combiner may well drop a key.
-        self.slots.retain(|slot| slot.value_length != NONE);
+        let (arena, by_key) = (&self.arena, self.by_key);
+        let again = |slot: &Slot| hash(slot.prefix, key_of(slot, arena), (!by_key).then_some(slot.partition));
+        self.slots.retain(|slot| slot.value_length != NONE, again);
         self.listed = 0;
         Ok(self.arena.len() <= self.arena_max / 2)
     }
@@ -263,14 +357,14 @@ impl Table {
             u128::from(slot.partition) << 64 | u128::from(prefix)
         };
         sorted.sort_unstable_by(|a, b| {
-            rank(a).cmp(&rank(b)).then_with(|| order.keys.compare(a.key(arena), b.key(arena)))
+            rank(a).cmp(&rank(b)).then_with(|| order.keys.compare(key_of(a, arena), key_of(b, arena)))
         });
         for (at, slot) in sorted.iter().enumerate() {
             if at % STEP_RECORDS as usize == 0 {
                 pulse.beat();
             }
-            let key = slot.key(arena);
-            let Some((first, last)) = slot.list() else {
+            let key = key_of(slot, arena);
+            let Some((first, last)) = list_of(slot) else {
                 writer.append(slot.partition, key, &slot.payload[..slot.value_length as usize])?;
                 continue;
             };
@@ -287,6 +381,7 @@ impl Table {
 
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
+        (self.ahead, self.turn) = (0, 0);
         self.arena.clear();
         self.listed = 0;
         self.records = 0;

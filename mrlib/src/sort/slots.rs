@@ -1,0 +1,163 @@
+//! The slots of the hash table: an open table, probed in line, whose slots are half a cache line each.
+//!
+//! Nearly every access to a table that is larger than the cache is a wait for memory. So a slot can be asked for
+//! before it is needed ([`Slots::prefetch`]), which is why the table is our own.
+
+/// A key and its values.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
+pub(super) struct Slot {
+    /// The key's first eight bytes.
+    pub(super) prefix: u64,
+    /// The value if it is short; else where the list of values begins and ends, two u32.
+    pub(super) payload: [u8; 8],
+    pub(super) key_at: u32,
+    pub(super) key_length: u32,
+    pub(super) partition: u32,
+    /// Of the value in `payload`, or what stands in its place.
+    pub(super) value_length: u32,
+}
+
+/// No key is so long.
+const NOBODY: u32 = u32::MAX;
+const EMPTY: Slot =
+    Slot { prefix: 0, payload: [0; 8], key_at: 0, key_length: NOBODY, partition: 0, value_length: 0 };
+const FIRST: usize = 16;
+
+/// All of them.
+pub(super) struct Slots {
+    /// None, or a power of two.
+    all: Vec<Slot>,
+    used: usize,
+    most: usize,
+}
+
+impl Slots {
+    /// At most so many, a power of two.
+    pub(super) fn new(most: usize) -> Self {
+        Self { all: Vec::new(), used: 0, most: most.max(FIRST) }
+    }
+
+    /// How many are in use.
+    pub(super) fn len(&self) -> usize {
+        self.used
+    }
+
+    /// How many more may come in.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        (self.most / 4 * 3).saturating_sub(self.used)
+    }
+
+    /// Has the place of a hash brought near.
+    #[inline]
+    #[allow(unsafe_code, reason = "there is no other way to ask for memory without waiting for it")]
+    pub(super) fn prefetch(&self, hash: u64) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(slot) = self.all.get(hash as usize & self.all.len().wrapping_sub(1)) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint; it reads nothing, and the address is that of a slot.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(slot).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = hash;
+    }
+
+    /// The slot of a key.
+    #[inline]
+    pub(super) fn find(&mut self, hash: u64, same: impl Fn(&Slot) -> bool) -> Option<&mut Slot> {
+        let mask = self.all.len().checked_sub(1)?;
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = &self.all[at];
+            if same(slot) {
+                return Some(&mut self.all[at]);
+            }
+            if slot.key_length == NOBODY {
+                return None;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Adds the slot of a key that is not there; there must be room.
+    pub(super) fn insert(&mut self, hash: u64, slot: Slot, hash_of: impl Fn(&Slot) -> u64) {
+        if self.used >= self.all.len() / 2 && self.all.len() < self.most {
+            let larger = (2 * self.all.len()).max(FIRST);
+            let old = std::mem::replace(&mut self.all, vec![EMPTY; larger]);
+            for slot in old.into_iter().filter(|slot| slot.key_length != NOBODY) {
+                self.place(hash_of(&slot), slot);
+            }
+        }
+        self.place(hash, slot);
+        self.used += 1;
+    }
+
+    fn place(&mut self, hash: u64, slot: Slot) {
+        let mask = self.all.len() - 1;
+        let mut at = hash as usize & mask;
+        while self.all[at].key_length != NOBODY {
+            at = (at + 1) & mask;
+        }
+        self.all[at] = slot;
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.all.iter().filter(|slot| slot.key_length != NOBODY)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+        self.all.iter_mut().filter(|slot| slot.key_length != NOBODY)
+    }
+
+    /// Takes out all but these.
+    pub(super) fn retain(&mut self, keep: impl Fn(&Slot) -> bool, hash_of: impl Fn(&Slot) -> u64) {
+        if self.iter().all(&keep) {
+            return;
+        }
+        let kept: Vec<Slot> = self.iter().filter(|slot| keep(slot)).copied().collect();
+        self.clear();
+        self.used = kept.len();
+        for slot in kept {
+            self.place(hash_of(&slot), slot);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.all.fill(EMPTY);
+        self.used = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(key: u64) -> Slot {
+        Slot { prefix: key, key_length: 8, ..EMPTY }
+    }
+
+    #[test]
+    fn what_was_put_in_is_found_whatever_collides() {
+        // Hashes of few different values, so that most keys stand in each other's way.
+        let hash = |key: u64| key % 7;
+        let hash_of = |slot: &Slot| hash(slot.prefix);
+        let mut slots = Slots::new(64);
+        let mut keys = 0;
+        while slots.room() > 0 {
+            slots.insert(hash(keys), slot(keys), hash_of);
+            keys += 1;
+        }
+        assert_eq!((keys, slots.len()), (48, 48));
+        let mut found =
+            |key: u64| slots.find(hash(key), |slot| slot.prefix == key && slot.key_length == 8).is_some();
+        assert!((0..48).all(&mut found) && !(48..60).any(&mut found));
+        slots.retain(|slot| slot.prefix % 3 == 0, hash_of);
+        let mut found =
+            |key: u64| slots.find(hash(key), |slot| slot.prefix == key && slot.key_length == 8).is_some();
+        assert!((0..48).all(|key| found(key) == (key % 3 == 0)));
+        assert_eq!((slots.len(), slots.room(), slots.iter().count()), (16, 32, 16));
+        slots.clear();
+        assert_eq!((slots.len(), slots.iter().count()), (0, 0));
+    }
+}
