@@ -22,7 +22,7 @@ pub fn digest(cluster: &Cluster) -> String {
     for tracker in cluster.trackers() {
         let _ = writeln!(
             out,
-            "{} {} {:?} {} {} {} {} {:?} {:?} {:?} {:?}",
+            "{} {} {:?} {} {} {} {} {:?} {:?} {:?} {:?} {:?}",
             tracker.id,
             tracker.name,
             tracker.incarnation,
@@ -33,7 +33,8 @@ pub fn digest(cluster: &Cluster) -> String {
             tracker.slots,
             tracker.state,
             tracker.running,
-            tracker.checkpoints
+            tracker.checkpoints,
+            tracker.drain
         );
     }
     for job in cluster.jobs() {
@@ -70,12 +71,12 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
         "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {held} {shuns:?}"
     );
     for attempt in &task.attempts {
-        let Attempt { id, tracker, state, launched, ended, speculative, result, why, error, .. } = attempt;
+        let Attempt { id, tracker, keeper, origin, state, launched, ended, speculative, result, why, error, .. } = attempt;
         let known = attempt.recalled.is_some() || !state.is_trying();
         let state = if known { format!("{state:?}") } else { "trying".to_owned() };
         let _ = writeln!(
             out,
-            "   {id} {tracker} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?}"
+            "   {id} {tracker} {keeper} {origin:?} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?}"
         );
     }
 }

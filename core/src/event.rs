@@ -27,6 +27,8 @@ pub enum Event {
     Preemption { request: RequestId, attempt: AttemptId, how: Recall, by: String },
     /// Somebody wants a paused task to go on, on that tracker if they name one.
     Resumption { request: RequestId, task: TaskId, on: Option<TrackerId>, by: String },
+    /// Somebody wants a tracker emptied within this time; with None, used again.
+    Drain { request: RequestId, tracker: TrackerId, within: Option<Span>, by: String },
     /// A tracker introduces itself.
     Registration { request: RequestId, tracker: Registration },
     /// A tracker's regular word.
@@ -92,7 +94,8 @@ pub struct AttemptReport {
     pub status: AttemptStatus,
 }
 
-/// The states that a tracker knows. All but `Running` mean that the process is gone and the slot is free.
+/// The states that a tracker knows. All but `Running` mean that the process is gone and the slot is free; the last two are
+/// of attempts that never ran there.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptStatus {
     /// It runs and is this far.
@@ -116,6 +119,10 @@ pub enum AttemptStatus {
     Failed(String),
     /// It was stopped.
     Killed(String),
+    /// This tracker has a copy, of so many bytes, of the output or the state that the attempt left on another.
+    Taken(u64),
+    /// It has none, and why.
+    NotTaken(String),
 }
 
 /// A reduce could not fetch a map's output.
@@ -153,6 +160,13 @@ pub enum Order {
         maps: u32,
         /// The news.
         events: Vec<MapEvent>,
+    },
+    /// Copy what this attempt left on another tracker (a map's output, a paused reduce's state), and say when it is here.
+    Take {
+        /// Which.
+        attempt: AttemptId,
+        /// Where it lies.
+        from: TrackerId,
     },
     /// Delete whatever is left of a job.
     Clean(JobId),

@@ -93,6 +93,14 @@ pub enum Fact {
     NumbersSkipped { epoch: u64, job: u32 },
     /// A reduce that was paused does its last stage again, and was so long at it in vain.
     StageLost { attempt: AttemptId, why: String, time: Span },
+    /// A tracker is to be emptied and gets nothing new; what cannot be taken from it without loss may go on until then.
+    TrackerDraining { tracker: TrackerId, by: String, until: Time },
+    /// It is used again.
+    TrackerReturned { tracker: TrackerId, by: String },
+    /// Another tracker has a copy of a map's output: it is fetched from there.
+    MapOutputTaken { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
+    /// Another tracker has a copy of what a paused reduce put aside: it is taken up from there.
+    CheckpointTaken { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
 }
 
 impl Fact {
@@ -114,13 +122,17 @@ impl Fact {
             | Fact::AttemptFailed { attempt, .. }
             | Fact::AttemptKilled { attempt, .. }
             | Fact::MapOutputLost { attempt, .. }
-            | Fact::MapOutputMoved { attempt } => Some(attempt.job()),
+            | Fact::MapOutputMoved { attempt }
+            | Fact::MapOutputTaken { attempt, .. }
+            | Fact::CheckpointTaken { attempt, .. } => Some(attempt.job()),
             Fact::TaskReleased { task } => Some(task.job),
             Fact::JobTrackerStarted { .. }
             | Fact::TrackerJoined { .. }
             | Fact::TrackerSuspected { .. }
             | Fact::TrackerRecovered { .. }
             | Fact::TrackerLost { .. }
+            | Fact::TrackerDraining { .. }
+            | Fact::TrackerReturned { .. }
             | Fact::NumbersSkipped { .. } => None,
         }
     }

@@ -166,6 +166,9 @@ pub struct Job {
     pub map_events: Vec<MapEvent>,
     /// Tasks that run much longer than others of their kind, as last looked. Not durable.
     pub stragglers: PerPhase<BTreeSet<u32>>,
+    /// Trackers that may have something of it besides those that ran its attempts. Not durable: they say so themselves
+    /// when they register.
+    pub helpers: BTreeSet<TrackerId>,
 }
 
 impl Job {

@@ -32,7 +32,7 @@ pub use cluster::Cluster;
 pub use config::Config;
 pub use event::{Effect, Event};
 pub use fact::Fact;
-pub use jobtracker::JobTracker;
+pub use jobtracker::{DrainStatus, JobTracker};
 pub use phase::{PerPhase, Phase};
 pub use plan::{Plan, Refused};
 pub use scheduler::Scheduler;

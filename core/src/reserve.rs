@@ -54,7 +54,9 @@ impl Reservations {
             Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {
                 self.remove(attempt.task);
             }
-            Fact::TrackerSuspected { tracker, .. } | Fact::TrackerLost { tracker, .. } => {
+            Fact::TrackerSuspected { tracker, .. }
+            | Fact::TrackerLost { tracker, .. }
+            | Fact::TrackerDraining { tracker, .. } => {
                 self.remove_where(|_, on, _| on == *tracker);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {

@@ -159,6 +159,10 @@ pub struct Attempt {
     pub end: u64,
     /// The paused attempt whose state it took up.
     pub from: Option<AttemptId>,
+    /// Where that lay.
+    pub origin: Option<TrackerId>,
+    /// Where a map's output lies, once it is done: where it ran, or where it was taken from there.
+    pub keeper: TrackerId,
     /// Where it stands.
     pub state: AttemptState,
     /// When it was decided.

@@ -3,7 +3,7 @@
 use crate::{
     ids::{AttemptId, HostId, Incarnation, RackId, TrackerId},
     phase::{PerPhase, Phase},
-    time::Time,
+    time::{Span, Time},
 };
 use std::collections::BTreeSet;
 
@@ -18,6 +18,37 @@ pub enum TrackerState {
     Awaited,
     /// Given up: what it ran runs elsewhere.
     Lost,
+}
+
+/// A tracker that is being emptied, or is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    /// Who wants it.
+    pub by: String,
+    /// Since when.
+    pub since: Time,
+    /// Then, what still runs is killed.
+    pub until: Time,
+    /// So far.
+    pub cost: DrainCost,
+}
+
+/// What a drain has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct DrainCost {
+    pub splits: u32,
+    pub pauses: u32,
+    pub kills: u32,
+    pub time_lost: Span,
+    /// Map outputs that others have now.
+    pub outputs: u32,
+    pub output_bytes: u64,
+    /// States of paused reduces that others have now.
+    pub checkpoints: u32,
+    pub checkpoint_bytes: u64,
+    /// Outputs and states that could not be moved: what made them runs again.
+    pub redone: u32,
 }
 
 /// A tracker.
@@ -52,12 +83,19 @@ pub struct Tracker {
     pub strangers: PerPhase<BTreeSet<AttemptId>>,
     /// When it was last heard of.
     pub last_heard: Time,
+    /// Whether it is being emptied.
+    pub drain: Option<Drain>,
 }
 
 impl Tracker {
-    /// Slots that nothing holds; none if it cannot be relied on.
+    /// Whether it may be given work: it can be relied on, and is not being emptied.
+    pub fn takes_work(&self) -> bool {
+        self.state == TrackerState::Live && self.drain.is_none()
+    }
+
+    /// Slots that nothing holds; none if it takes no work.
     pub fn free(&self, phase: Phase) -> u32 {
-        if self.state != TrackerState::Live {
+        if !self.takes_work() {
             return 0;
         }
         let taken = self.running[phase].len() + self.strangers[phase].len();

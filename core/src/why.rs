@@ -96,7 +96,10 @@ impl Recent {
                 self.jobs.remove(&job);
                 return;
             }
-            Fact::JobSubmitted { .. } | Fact::AttemptSucceeded { .. } | Fact::MapOutputMoved { .. } => return,
+            Fact::JobSubmitted { .. }
+            | Fact::AttemptSucceeded { .. }
+            | Fact::MapOutputMoved { .. }
+            | Fact::MapOutputTaken { .. } => return,
             Fact::MapSplit { attempt, position, .. } => {
                 Fact::MapSplit { attempt: *attempt, position: *position, result: AttemptResult::default() }
             }

@@ -1,6 +1,6 @@
 //! What of the journal is still needed: a snapshot is a shorter list of facts that gives the same cluster.
 //!
-//! Kept are all facts of jobs that are remembered, the newest start, the newest skip of numbers, and of each tracker its newest registration
+//! Kept are all facts of jobs that are remembered, drains of trackers, the newest start, the newest skip of numbers, and of each tracker its newest registration
 //! and what became of it since. Registrations are also put in front, because attempts name their trackers.
 //! Nothing is invented and nothing changes its order otherwise, so a policy that watches facts sees a true history.
 

@@ -117,6 +117,18 @@ impl JobTracker for ClientService {
         Ok(Response::new(pb::ResumeReply {}))
     }
 
+    async fn drain(&self, request: Request<pb::DrainTrackerRequest>) -> Answer<pb::DrainTrackerReply> {
+        let wire::DrainWish { request, node, within, looks, by } = wire::drain(request)?;
+        let found = self.driver.look(|cluster| cluster.tracker_named(&node).map(|tracker| tracker.id)).await?;
+        let id = found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {node}")))?;
+        if !looks {
+            self.driver.drain(request, id, within, by).await?;
+        }
+        let status = |mind: &mrcore::JobTracker| Some(wire::drain_status(mind, mind.cluster().tracker(id)?));
+        let status = self.driver.look_in(status).await?;
+        Ok(Response::new(status.unwrap_or_default()))
+    }
+
     async fn jobs(&self, request: Request<pb::JobsRequest>) -> Answer<pb::JobsReply> {
         let all = request.into_inner().all;
         let jobs = self.driver.look(|cluster| {

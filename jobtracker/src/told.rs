@@ -85,6 +85,13 @@ impl Teller<'_> {
                     format!("what {attempt} had put aside is of no use, so its task begins anew: {why}");
                 ("checkpoint-lost", attempt.to_string(), words)
             }
+            Fact::CheckpointTaken { attempt, tracker, bytes } => {
+                let words = format!(
+                    "{} has taken the {bytes} bytes that {attempt} had put aside on a node that is emptied",
+                    self.tracker(*tracker)
+                );
+                ("checkpoint-taken", attempt.to_string(), words)
+            }
             Fact::TaskReleased { task } => ("task-released", task.to_string(), format!("{task} may go on")),
             Fact::AttemptFailed { attempt, error } => {
                 ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", first_line(error)))
@@ -129,6 +136,7 @@ pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
         | Fact::MapSplit { attempt, .. }
         | Fact::AttemptPaused { attempt, .. }
         | Fact::CheckpointLost { attempt, .. }
+        | Fact::CheckpointTaken { attempt, .. }
         | Fact::AttemptSucceeded { attempt, .. }
         | Fact::AttemptFailed { attempt, .. }
         | Fact::AttemptKilled { attempt, .. }

@@ -62,6 +62,8 @@ pub const SENTENCES: &[(&str, &str)] = &[
          {free slot is|slots are} free: the policy keeps them; this job holds {running}",
     ),
     ("straggler", "a second try beside one that is slow"),
+    ("straggler-split", "it is slow, and a slot is free elsewhere for what it has not read"),
+    ("straggler-rest", "what a slow map had not read"),
     // fifo
     ("first-in-line", "its job is the first in line that can use the slot"),
     (

@@ -52,6 +52,8 @@ pub(crate) struct Nursery {
     pub(crate) log_max: u64,
     /// Memory that a task plans for.
     pub(crate) memory_bytes: u64,
+    /// Copies from other trackers are made one at a time.
+    pub(crate) copying: tokio::sync::Semaphore,
     /// Where what happens is told.
     pub(crate) events: mpsc::Sender<Event>,
 }
@@ -212,7 +214,7 @@ impl Nursery {
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
                 Outcome::Broken(how) => (speechless(with_stderr(how, &work.own), &disks, &work), None),
                 Outcome::Ended(status) => (speechless(last_words(status, &work.own), &disks, &work), None),
-                Outcome::Stopped(why) | Outcome::Away(why) => (Ending::Killed(why), None),
+                Outcome::Stopped(why) | Outcome::Away(why) | Outcome::Unbegun(why) => (Ending::Killed(why), None),
             };
             if attempt.phase == Phase::Reduce && !matches!(ending, Ending::Paused(_)) {
                 disks.drop_aside(attempt);

@@ -16,6 +16,7 @@
 //! alone for a while. Deliberately absent: fsync, but for the incarnation and what tasks put aside. What else a power cut
 //! takes is made again by running the map again.
 
+mod places;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;

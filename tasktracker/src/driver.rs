@@ -62,9 +62,16 @@ impl Driver {
     }
 
     fn of_child(&mut self, event: Event) -> Event {
-        if let Event::Ended(attempt, ending) = &event {
-            self.children.remove(attempt);
-            tracing::debug!(%attempt, ?ending, "ended");
+        match &event {
+            Event::Ended(attempt, ending) => {
+                self.children.remove(attempt);
+                tracing::debug!(%attempt, ?ending, "ended");
+            }
+            Event::Took(attempt, result) => {
+                self.children.remove(attempt);
+                tracing::info!(%attempt, ?result, "copied what it left on another tracker");
+            }
+            _ => {}
         }
         event
     }
@@ -115,6 +122,10 @@ impl Driver {
                 self.command(reduce, Command::News(news));
             }
             Action::Drop(attempt) => self.drop_checkpoint(attempt),
+            Action::Take(attempt, source) => {
+                let copying = self.nursery.take(attempt, source);
+                self.children.insert(attempt, copying);
+            }
             Action::Clean(job) => self.clean(job),
             Action::Register { attempts, outputs, checkpoints, jobs } => {
                 self.send(wire::register(&self.who, attempts, &outputs, &checkpoints, &jobs));

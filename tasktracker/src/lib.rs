@@ -35,6 +35,7 @@ mod pool;
 mod process;
 mod shuffle;
 mod system;
+mod taking;
 mod talk;
 mod umbilical;
 mod warden;
@@ -274,6 +275,7 @@ fn assemble(
         retention: logs::Retention::new(config.tasktracker.logs_kept, disks),
         log_max: config.tasktracker.task_log_max.0,
         memory_bytes: config.tasktracker.task_memory.0,
+        copying: tokio::sync::Semaphore::new(1),
         events,
     };
     let (alarm, alarms) = mpsc::unbounded_channel();

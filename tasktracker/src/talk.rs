@@ -38,6 +38,8 @@ pub(crate) enum Outcome {
     Paused(PausedState),
     /// It could not take up what another attempt put aside.
     Spoilt(String),
+    /// It was told to pause before it had begun.
+    Unbegun(String),
     /// Its own words.
     Failed(String),
     /// The file system did not answer it.
@@ -207,6 +209,7 @@ impl Talk {
                 | from_task::Kind::Failed(_)
                 | from_task::Kind::Away(_)
                 | from_task::Kind::Paused(_)
+                | from_task::Kind::Unbegun(_)
                 | from_task::Kind::Spoilt(_),
             ) if self.word.is_some() => {}
             Some(from_task::Kind::Done(result)) => match check(&result) {
@@ -220,6 +223,9 @@ impl Talk {
             }
             Some(from_task::Kind::Spoilt(words)) => {
                 self.last_word(from_task::Kind::Spoilt(short_failure(words)));
+            }
+            Some(from_task::Kind::Unbegun(words)) => {
+                self.last_word(from_task::Kind::Unbegun(short_failure(words)));
             }
             Some(from_task::Kind::Failed(words)) => {
                 self.last_word(from_task::Kind::Failed(short_failure(words)));
@@ -303,6 +309,7 @@ impl Talk {
             (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
             (Some(from_task::Kind::Paused(state)), ..) => Outcome::Paused(state),
             (_, Some(why), _) => Outcome::Stopped(why),
+            (Some(from_task::Kind::Unbegun(words)), ..) => Outcome::Unbegun(words),
             (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(words),
             (Some(from_task::Kind::Spoilt(words)), ..) => Outcome::Spoilt(words),
             (Some(from_task::Kind::Away(words)), ..) => Outcome::Away(words),

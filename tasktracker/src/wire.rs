@@ -1,7 +1,7 @@
 //! From the wire's types to ours and back.
 
 use crate::{
-    agent::{Ending, Event, Heartbeat, MapNews, Order, Origin, Report, Slots, Status},
+    agent::{Ending, Event, Heartbeat, MapNews, Order, Origin, Report, Slots, Source, Status},
     ids::{Attempt, Job},
 };
 use proto::mr::{
@@ -84,6 +84,8 @@ fn report(report: Report) -> AttemptReport {
         Status::Ended(Ending::Spoilt(why)) => attempt_report::Status::Spoilt(why),
         Status::Ended(Ending::Failed(error)) => attempt_report::Status::Failed(error),
         Status::Ended(Ending::Killed(why)) => attempt_report::Status::Killed(why),
+        Status::Taken(Ok(bytes)) => attempt_report::Status::Taken(bytes),
+        Status::Taken(Err(why)) => attempt_report::Status::NotTaken(why),
     };
     AttemptReport { attempt: report.attempt.to_string(), status: Some(status) }
 }
@@ -133,6 +135,9 @@ fn understood(kind: Option<order::Kind>) -> Result<Order, String> {
             Order::MapEvents(job, MapNews { first, events, maps })
         }
         order::Kind::Drop(attempt) => Order::Drop(of_attempt(&attempt)?),
+        order::Kind::Take(mr::Take { attempt, addr, shuffle_token: token, partitions }) => {
+            Order::Take(of_attempt(&attempt)?, Source { addr, token, partitions })
+        }
         order::Kind::Clean(job) => Order::Clean(job.parse().map_err(|error| format!("{error}"))?),
     })
 }

@@ -10,7 +10,7 @@ use crate::{
     job::{Job, JobOutcome, JobSpec, JobState, MapEvent, Preemption},
     phase::{PerPhase, Phase},
     task::{Attempt, AttemptResult, AttemptState, Checkpoint, Progress, Stage, Task},
-    time::{Span, Time},
+    time::Time,
     tracker::{Tracker, TrackerState},
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -72,6 +72,14 @@ impl Cluster {
             }
             Fact::MapOutputLost { attempt, unfetched, .. } => self.map_output_lost(*attempt, *unfetched),
             Fact::MapOutputMoved { attempt } => self.map_output_moved(*attempt),
+            Fact::MapOutputTaken { attempt, tracker, bytes } => {
+                self.map_output_taken(*attempt, *tracker, *bytes)
+            }
+            Fact::CheckpointTaken { attempt, tracker, bytes } => {
+                self.checkpoint_taken(*attempt, *tracker, *bytes)
+            }
+            Fact::TrackerDraining { tracker, by, until } => self.tracker_draining(at, *tracker, by, *until),
+            Fact::TrackerReturned { tracker, .. } => self.tracker_returned(*tracker),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
                 Ok(())
@@ -140,9 +148,9 @@ impl Cluster {
                 there.remove(id);
             }
         }
-        let (running, outputs, checkpoints) = before.map_or_else(
-            || (PerPhase::default(), BTreeSet::new(), BTreeSet::new()),
-            |before| (before.running, before.outputs, before.checkpoints),
+        let (running, outputs, checkpoints, drain) = before.map_or_else(
+            || (PerPhase::default(), BTreeSet::new(), BTreeSet::new(), None),
+            |before| (before.running, before.outputs, before.checkpoints, before.drain),
         );
         let tracker = Tracker {
             id: *id,
@@ -159,6 +167,7 @@ impl Cluster {
             checkpoints,
             strangers: PerPhase::default(),
             last_heard: at,
+            drain,
         };
         self.trackers.insert(*id, tracker);
         self.by_name.insert(name.clone(), *id);
@@ -222,6 +231,7 @@ impl Cluster {
             blacklist: BTreeSet::new(),
             map_events: Vec::new(),
             stragglers: PerPhase::default(),
+            helpers: BTreeSet::new(),
         };
         for phase in Phase::BOTH {
             for task in &job.tasks[phase] {
@@ -260,7 +270,7 @@ impl Cluster {
             .map
             .iter()
             .filter_map(Task::winner)
-            .map(|attempt| (attempt.tracker, attempt.id))
+            .map(|attempt| (attempt.keeper, attempt.id))
             .collect();
         let checkpoints: Vec<Checkpoint> =
             job.tasks.reduce.iter().filter_map(|task| task.checkpoint).collect();
@@ -307,6 +317,8 @@ impl Cluster {
             tracker: on,
             end: task.end,
             from,
+            origin: aside.map(|checkpoint| checkpoint.tracker),
+            keeper: on,
             state: AttemptState::Launching,
             launched: at,
             advanced: at,
@@ -423,48 +435,6 @@ impl Cluster {
         let on = task.attempts[id.number as usize].tracker;
         task.shuns.insert(on);
         *self.job_mut(id.job())?.failures.entry(on).or_default() += 1;
-        Ok(())
-    }
-
-    fn map_output_lost(&mut self, id: AttemptId, unfetched: bool) -> Result<(), Misfit> {
-        let task = self.task_mut(id.task)?;
-        if id.phase() != Phase::Map || task.done_by != Some(id.number) {
-            return misfit(format!("{id} has no output"));
-        }
-        task.done_by = None;
-        let attempt = &mut task.attempts[id.number as usize];
-        let result = attempt.result.take().unwrap_or_default();
-        let on = attempt.tracker;
-        let took = attempt.ended.map_or(Span(0), |ended| ended.since(attempt.launched));
-        if unfetched {
-            task.unfetched += 1;
-            task.shuns.insert(on);
-        }
-        let job = self.job_mut(id.job())?;
-        if unfetched {
-            *job.failures.entry(on).or_default() += 1;
-        }
-        job.succeeded.map -= 1;
-        job.took.map.0 -= took.0;
-        for (name, value) in &result.counters {
-            if let Some(sum) = job.counters.get_mut(name) {
-                *sum = sum.wrapping_sub(*value);
-            }
-        }
-        job.maps_done = None;
-        job.map_events.push(MapEvent::Withdrawn(id));
-        if let Some(tracker) = self.trackers.get_mut(&on) {
-            tracker.outputs.remove(&id);
-        }
-        self.settle(id.task)
-    }
-
-    fn map_output_moved(&mut self, id: AttemptId) -> Result<(), Misfit> {
-        let winner = self.task(id.task).and_then(Task::winner).filter(|winner| winner.id == id);
-        let Some(on) = winner.map(|winner| winner.tracker) else {
-            return misfit(format!("{id} has no output"));
-        };
-        self.job_mut(id.job())?.map_events.push(MapEvent::Available(id, on));
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! fact (progress, when a tracker was last heard of) is set directly and lost with the process.
 
 mod apply;
+mod outputs;
 mod pending;
 mod preempt;
 
@@ -64,6 +65,8 @@ pub struct Cluster {
     pub(crate) free: PerPhase<BTreeSet<TrackerId>>,
     /// Slots of all trackers that are not lost.
     pub(crate) slots: PerPhase<u32>,
+    /// Trackers that are being emptied.
+    pub(crate) draining: BTreeSet<TrackerId>,
     pub(crate) next_job: u32,
     pub(crate) epoch: u64,
 }

@@ -99,7 +99,7 @@ impl Cluster {
         let Some(attempt) = task.attempts.get(id.number as usize).filter(fits) else {
             return misfit(format!("{id} has another range than its task, or has ended"));
         };
-        let (launched, recalled) = (attempt.launched, attempt.recalled);
+        let (launched, recalled, on) = (attempt.launched, attempt.recalled, attempt.tracker);
         task.end = position;
         let job = self.job_mut(id.job())?;
         let tail = TaskId { index: job.tasks.map.len() as u32, ..id.task };
@@ -109,6 +109,7 @@ impl Cluster {
         stats.bytes_conserved += position - start;
         add(&mut stats.time_conserved, at.since(launched));
         add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
+        self.count_drain(on, |cost| cost.splits += 1);
         self.settle(tail)?;
         self.attempt_succeeded(at, id, result)
     }
@@ -140,6 +141,7 @@ impl Cluster {
         stats.bytes_conserved += bytes_in.saturating_sub(known);
         add(&mut stats.time_conserved, at.since(launched));
         add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
+        self.count_drain(tracker, |cost| cost.pauses += 1);
         Ok(())
     }
 
@@ -157,6 +159,7 @@ impl Cluster {
             return misfit(format!("{id} has no state put aside"));
         };
         self.job_mut(id.job())?.preemption.checkpoints_lost += 1;
+        self.count_drain(checkpoint.tracker, |cost| cost.redone += 1);
         self.forget_checkpoint(checkpoint);
         Ok(())
     }
@@ -173,7 +176,7 @@ impl Cluster {
         if !matches!(attempt.recalled, Some((Recall::Kill, _))) {
             return Ok(());
         }
-        let (time, from) = (at.since(attempt.launched), attempt.from);
+        let (time, from, on) = (at.since(attempt.launched), attempt.from, attempt.tracker);
         // What it took up is there for the next.
         let aside = self.task(id.task).and_then(|task| task.checkpoint);
         let known = aside.filter(|aside| Some(aside.attempt) == from).map_or(0, |aside| aside.bytes_in);
@@ -181,6 +184,10 @@ impl Cluster {
         stats.kills += 1;
         stats.bytes_lost += bytes_in.saturating_sub(known);
         add(&mut stats.time_lost, time);
+        self.count_drain(on, |cost| {
+            cost.kills += 1;
+            add(&mut cost.time_lost, time);
+        });
         Ok(())
     }
 }

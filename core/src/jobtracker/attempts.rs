@@ -29,6 +29,11 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         let AttemptReport { attempt: id, status } = report;
+        let status = match status {
+            AttemptStatus::Taken(bytes) => return self.taken(now, from, id, Ok(bytes), out),
+            AttemptStatus::NotTaken(why) => return self.taken(now, from, id, Err(why), out),
+            status => status,
+        };
         let known = self.cluster.attempt(id).filter(|attempt| attempt.tracker == from);
         if known.is_none_or(|attempt| !attempt.state.holds_slot()) {
             let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
@@ -52,6 +57,8 @@ impl JobTracker {
                     None => self.killed(now, id, &why, out),
                 }
             }
+            // Of those that run nowhere here.
+            AttemptStatus::Taken(_) | AttemptStatus::NotTaken(_) => {}
         }
     }
 
@@ -233,7 +240,7 @@ impl JobTracker {
             && reducer.tracker == from
             && reducer.state.is_trying();
         let winner = job.task(map.task)?.winner()?;
-        (fits && winner.id == map).then_some(winner.tracker)
+        (fits && winner.id == map).then_some(winner.keeper)
     }
 
     /// The map runs again, elsewhere if that is possible. One that never can be fetched ends its job.

@@ -139,7 +139,8 @@ impl JobTracker {
     fn trackers_used(&self, id: JobId) -> BTreeSet<TrackerId> {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
         let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
-        let used = tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker);
+        let ran = tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker);
+        let used = ran.chain(job.helpers.iter().copied());
         // One that is lost lists what it has when it comes back.
         used.filter(|id| self.cluster.tracker(*id).is_some_and(|tracker| tracker.state != TrackerState::Lost))
             .collect()

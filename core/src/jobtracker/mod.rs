@@ -10,17 +10,23 @@
 //! | `trackers.rs` | registration, heartbeats, suspicion, loss |
 //! | `attempts.rs` | what trackers report of attempts; fetch failures; blacklists |
 //! | `preempt.rs` | slots taken back, and paused work taken up again |
+//! | `drain.rs` | trackers emptied |
 //! | `rounds.rs` | offers to the scheduler, and carrying out its plan |
 //! | `reasons.rs` | why a job waits |
+//! | `stragglers.rs` | slow tasks, found and split |
 //! | `timers.rs` | what time brings |
 
 mod attempts;
+mod drain;
 mod jobs;
 mod preempt;
 mod reasons;
 mod rounds;
+mod stragglers;
 mod timers;
 mod trackers;
+
+pub use drain::DrainStatus;
 
 use crate::{
     cluster::{Cluster, Misfit},
@@ -73,6 +79,8 @@ pub struct JobTracker {
     work_arrived: bool,
     /// Jobs whose reducers have news.
     news_for: BTreeSet<JobId>,
+    /// What is being copied from trackers that are emptied.
+    moves: drain::Moves,
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     reserved: Reservations,
@@ -102,6 +110,7 @@ impl JobTracker {
             sole_witness: BTreeMap::new(),
             work_arrived: false,
             news_for: BTreeSet::new(),
+            moves: drain::Moves::default(),
             next_offer: TrackerId(0),
             reserved: Reservations::default(),
             rounds: 0,
@@ -149,6 +158,9 @@ impl JobTracker {
                 self.preempt(now, request, attempt, how, &by, out);
             }
             Event::Resumption { request, task, on, by } => self.resume(now, request, task, on, &by, out),
+            Event::Drain { request, tracker, within, by } => {
+                self.drain(now, request, tracker, within, by, out);
+            }
             Event::Registration { request, tracker } => self.register(now, request, tracker, out),
             Event::Heartbeat(heartbeat) => self.heartbeat(now, heartbeat, out),
             Event::Disconnection { tracker, incarnation } => {
@@ -214,6 +226,11 @@ impl JobTracker {
             }
             self.wanted_round(now, out);
         }
+        // After the policy, which may have taken what would else be moved.
+        self.empty_drained(now, out);
+        if std::mem::take(&mut self.work_arrived) {
+            self.offer_free_slots(now, out);
+        }
         self.work_arrived = false;
         self.compute(out);
         self.spread_news();
@@ -243,9 +260,11 @@ impl JobTracker {
             | Fact::AttemptKilled { .. } => {
                 self.work_arrived = true;
             }
-            Fact::MapOutputMoved { attempt } => {
+            Fact::MapOutputMoved { attempt } | Fact::MapOutputTaken { attempt, .. } => {
                 self.news_for.insert(attempt.job());
             }
+            // It has free slots again.
+            Fact::TrackerReturned { .. } => self.work_arrived = true,
             Fact::MapOutputLost { attempt, .. } | Fact::MapSplit { attempt, .. } => {
                 self.work_arrived = true;
                 self.news_for.insert(attempt.job());
@@ -260,6 +279,7 @@ impl JobTracker {
             }
             _ => {}
         }
+        self.moves.observe(&fact);
         let entry = Entry { at: now, fact };
         self.recent.note(&entry, self.config.events_kept);
         self.speeds.note(&entry, &self.cluster);

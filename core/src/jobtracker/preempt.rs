@@ -88,11 +88,20 @@ impl JobTracker {
         }
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::trying);
         let twins: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
+        let (was_slow, on) = (self.was_slow(id), self.cluster.attempt(id).map(|attempt| attempt.tracker));
         self.record(now, Fact::MapSplit { attempt: id, position, result }, out);
+        if let Some((on, rest)) = on.filter(|_| was_slow).zip(self.rest_of(id)) {
+            self.place_rest(now, rest, on);
+        }
         for twin in twins {
             self.order_stop(twin, "its range was divided");
         }
         self.advance(now, id.job(), out);
+    }
+
+    /// The task that the split of an attempt just made.
+    fn rest_of(&self, id: AttemptId) -> Option<TaskId> {
+        self.cluster.job(id.job())?.tasks.map.last().map(|task| task.id)
     }
 
     /// A reduce has put its state aside.
@@ -128,9 +137,11 @@ impl JobTracker {
 
     /// The state that an attempt took up is not used again.
     pub(super) fn distrust_checkpoint(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
-        let from = self.cluster.attempt(id).and_then(|attempt| attempt.from);
+        let took = self.cluster.attempt(id).map_or((None, None), |attempt| (attempt.from, attempt.origin));
         let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
-        if let Some(checkpoint) = aside.filter(|checkpoint| Some(checkpoint.attempt) == from) {
+        // A copy that was made elsewhere since is another matter.
+        let its = |checkpoint: &Checkpoint| (Some(checkpoint.attempt), Some(checkpoint.tracker)) == took;
+        if let Some(checkpoint) = aside.filter(its) {
             let attempt = checkpoint.attempt;
             self.record(now, Fact::CheckpointLost { attempt, why: why.into() }, out);
             self.drop_checkpoint(Some(checkpoint));

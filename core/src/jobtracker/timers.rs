@@ -1,4 +1,4 @@
-//! What time brings: silence turns into suspicion and loss, stuck attempts are ended, stragglers are found.
+//! What time brings: silence turns into suspicion and loss, stuck attempts are ended, stragglers are looked for.
 //!
 //! Everything is looked at once a second. That is cheap (a few comparisons a tracker and attempt), and needs no
 //! queue of alarms to keep right.
@@ -7,7 +7,7 @@ use super::JobTracker;
 use crate::{
     config::Config,
     event::Effect,
-    ids::{AttemptId, JobId, TrackerId},
+    ids::{AttemptId, TrackerId},
     phase::Phase,
     task::{Attempt, AttemptState, Stage},
     time::{Span, Time},
@@ -21,6 +21,8 @@ impl JobTracker {
         self.check_trackers(now, out);
         self.check_attempts(now, out);
         self.find_stragglers(now);
+        self.split_stragglers(now, out);
+        self.look_at_drains();
         self.policy_tick_round(now, out);
     }
 
@@ -42,6 +44,18 @@ impl JobTracker {
                     attempt.heard = (attempt.heard + away).min(now);
                     attempt.advanced = (attempt.advanced + away).min(now);
                 }
+            }
+        }
+    }
+
+    /// A tracker that was silent may not have been told yet what it was ordered meanwhile: its attempts get the full
+    /// time to be mentioned.
+    pub(super) fn forgive_silence(&mut self, now: Time, id: TrackerId) {
+        let Some(tracker) = self.cluster.tracker(id) else { return };
+        let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
+        for attempt in running.collect::<Vec<_>>() {
+            if let Some(attempt) = self.cluster.attempt_mut(attempt) {
+                attempt.heard = now;
             }
         }
     }
@@ -79,7 +93,7 @@ impl JobTracker {
             }
             let Config { launch_timeout, task_timeout, .. } = self.config;
             match attempt.state {
-                AttemptState::Launching if now.since(attempt.launched) >= launch_timeout => {
+                AttemptState::Launching if now.since(attempt.heard) >= launch_timeout => {
                     late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
                 }
                 AttemptState::Running | AttemptState::Splitting | AttemptState::Pausing
@@ -104,43 +118,5 @@ impl JobTracker {
     fn waits_for_maps(&self, attempt: &Attempt) -> bool {
         attempt.progress.stage == Stage::Shuffle
             && self.cluster.job(attempt.id.job()).is_some_and(|job| !job.is_done(Phase::Map))
-    }
-
-    /// A straggler has run much longer than the mean of its kind took, and is not nearly done.
-    fn find_stragglers(&mut self, now: Time) {
-        let jobs: Vec<JobId> =
-            self.cluster.active_jobs().filter(|job| job.spec.speculation).map(|job| job.id).collect();
-        for id in jobs {
-            for phase in Phase::BOTH {
-                let found = self.stragglers(now, id, phase);
-                if let Some(job) = self.cluster.jobs.get_mut(&id) {
-                    self.work_arrived |= !found.is_empty() && job.pending[phase].is_empty();
-                    job.stragglers[phase] = found;
-                }
-            }
-        }
-    }
-
-    fn stragglers(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
-        let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
-        let Some(mean) = job.mean_time(phase).map(Span::as_secs_f64) else { return BTreeSet::new() };
-        let is_slow = |attempt: &Attempt| {
-            let run = now.since(attempt.launched);
-            let run_s = run.as_secs_f64();
-            let left_s =
-                run_s * f64::from(1.0 - attempt.progress.done) / f64::from(attempt.progress.done.max(0.001));
-            attempt.state == AttemptState::Running
-                && run >= self.config.straggler_after
-                && run_s > self.config.straggler_factor * mean
-                && left_s > mean / 2.0
-        };
-        let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
-        let alone =
-            |attempt: &&Attempt| job.task(attempt.id.task).is_some_and(|task| task.trying().count() == 1);
-        running
-            .filter(|attempt| is_slow(attempt))
-            .filter(alone)
-            .map(|attempt| attempt.id.task.index)
-            .collect()
     }
 }

@@ -58,6 +58,7 @@ impl JobTracker {
         );
         // Orders of an earlier registration are void: what they asked for shows, or does not, in what it reports.
         self.outboxes.insert(id, super::Outbox::default());
+        self.moves.forget(id);
         let outputs: BTreeSet<AttemptId> = new.outputs.into_iter().collect();
         self.give_up_outputs(now, id, &outputs, "its tracker no longer has it", out);
         if let Some(tracker) = self.cluster.trackers.get_mut(&id) {
@@ -100,8 +101,9 @@ impl JobTracker {
     /// What a tracker has of jobs that are over or unknown can go.
     fn clean_strangers(&mut self, tracker: TrackerId, jobs: BTreeSet<JobId>) {
         for job in jobs {
-            if self.cluster.job(job).is_none_or(Job::is_over) {
-                self.order(tracker, Order::Clean(job));
+            match self.cluster.jobs.get_mut(&job).filter(|job| !job.is_over()) {
+                Some(job) => drop(job.helpers.insert(tracker)),
+                None => self.order(tracker, Order::Clean(job)),
             }
         }
     }
@@ -119,6 +121,7 @@ impl JobTracker {
         }
         if state == Some(TrackerState::Suspect) {
             self.record(now, Fact::TrackerRecovered { tracker: id }, out);
+            self.forgive_silence(now, id);
         }
         let outbox = self.outboxes.entry(id).or_default();
         while outbox.waiting.front().is_some_and(|(number, _)| *number <= acked) {
@@ -164,6 +167,7 @@ impl JobTracker {
     pub(super) fn lose(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
         self.record(now, Fact::TrackerLost { tracker: id, why: why.into() }, out);
         self.outboxes.remove(&id);
+        self.moves.forget(id);
         self.give_up_attempts(now, id, &BTreeSet::new(), "its tracker was lost", out);
         self.give_up_checkpoints(now, id, &BTreeSet::new(), "its tracker was lost", out);
         self.give_up_outputs(now, id, &BTreeSet::new(), "its tracker was lost", out);
@@ -212,7 +216,7 @@ impl JobTracker {
         let Some(job) = self.cluster.job(job).filter(|job| job.needs_map_output()) else { return };
         let winners = job.tasks.map.iter().filter_map(crate::task::Task::winner);
         let lost = winners.filter(|attempt| {
-            let tracker = self.cluster.tracker(attempt.tracker);
+            let tracker = self.cluster.tracker(attempt.keeper);
             let has = |tracker: &Tracker| {
                 tracker.state != TrackerState::Lost && tracker.outputs.contains(&attempt.id)
             };

@@ -5,7 +5,7 @@ use crate::{
     ids::{AttemptId, TaskId, TrackerId},
     job::Job,
     phase::Phase,
-    tracker::{Tracker, TrackerState},
+    tracker::Tracker,
 };
 
 impl Plan<'_> {
@@ -129,8 +129,8 @@ impl Plan<'_> {
         self.cluster.free_trackers(phase).iter().copied().filter(move |id| self.free(*id, phase) > 0)
     }
 
-    /// Whether a tracker can be relied on.
+    /// Whether a tracker can be relied on, and takes work.
     pub fn is_live(&self, tracker: TrackerId) -> bool {
-        self.cluster.tracker(tracker).is_some_and(|tracker| tracker.state == TrackerState::Live)
+        self.cluster.tracker(tracker).is_some_and(Tracker::takes_work)
     }
 }

@@ -83,6 +83,8 @@ pub enum Refused {
     Shunned { task: TaskId, tracker: TrackerId },
     #[error("tracker {0} runs an attempt of this task already")]
     SameTracker(TrackerId),
+    #[error("tracker {0} is being emptied")]
+    Draining(TrackerId),
     #[error("a slot of tracker {on} is reserved for task {task}")]
     Reserved { task: TaskId, on: TrackerId },
     #[error(transparent)]
@@ -259,7 +261,7 @@ impl<'a> Plan<'a> {
         if !job.blacklist.contains(&tracker) {
             return true;
         }
-        let live = self.cluster.trackers().filter(|tracker| tracker.state == TrackerState::Live);
+        let live = self.cluster.trackers().filter(|tracker| tracker.takes_work());
         let (mut all, mut turned_away) = (0_usize, 0_usize);
         for tracker in live {
             all += 1;
@@ -275,7 +277,7 @@ impl<'a> Plan<'a> {
             task.shuns.contains(&tracker) || task.live().any(|attempt| attempt.tracker == tracker)
         };
         let could = |tracker: &Tracker| {
-            tracker.state == TrackerState::Live
+            tracker.takes_work()
                 && tracker.slots[task.id.phase] > 0
                 && !shuns(tracker.id)
                 && self.may_use(job, tracker.id)
@@ -366,6 +368,9 @@ impl<'a> Plan<'a> {
             return Err(Refused::NotPending(id));
         };
         let task = job.task(id).ok_or(Refused::NotPending(id))?;
+        if self.cluster.draining.contains(&on) {
+            return Err(Refused::Draining(on));
+        }
         if !self.may_use(job, on) {
             return Err(Refused::Blacklisted { job: id.job, tracker: on });
         }
@@ -395,7 +400,7 @@ impl<'a> Plan<'a> {
     fn is_straggler(&self, job: &Job, task: &Task) -> bool {
         let phase = task.id.phase;
         job.stragglers[phase].contains(&task.id.index)
-            && task.trying().all(|attempt| attempt.state == AttemptState::Running)
+            && task.trying().all(|at| matches!(at.state, AttemptState::Running | AttemptState::Splitting))
             && self.duplicates(job, phase) < self.duplicates_max(job, phase)
     }
 

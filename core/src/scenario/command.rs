@@ -115,6 +115,12 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
     for text in words.list("spoilt") {
         reports.push(ended(text, AttemptStatus::Spoilt("its state is damaged".into()))?);
     }
+    for text in words.list("taken") {
+        reports.push(ended(text, AttemptStatus::Taken(1000))?);
+    }
+    for text in words.list("not-taken") {
+        reports.push(ended(text, AttemptStatus::NotTaken("it is not there".into()))?);
+    }
     for text in words.list("killed") {
         reports.push(ended(text, AttemptStatus::Killed("as told".into()))?);
     }
@@ -175,6 +181,16 @@ impl Player<'_> {
                 let task = whole.parse().map_err(|_| format!("{text} is not a task, such as j1.r0"))?;
                 let request = self.request();
                 Ok(self.send(Event::Resumption { request, task, on, by: "somebody".into() }))
+            }
+            "drain" | "undrain" => {
+                let begins = words.plain.first() == Some(&"drain");
+                let within = begins.then(|| span(words.get("within").unwrap_or("120s"))).transpose()?;
+                let (request, (tracker, _)) = (self.request(), self.named(words.whom()?)?);
+                Ok(self.send(Event::Drain { request, tracker, within, by: "somebody".into() }))
+            }
+            "drained" => {
+                self.answers = vec![self.drained(self.named(words.whom()?)?.0)];
+                Ok(Vec::new())
             }
             "tick" => Ok(self.send(Event::Tick)),
             "kill" => {

@@ -66,6 +66,31 @@ impl Player<'_> {
         lines
     }
 
+    /// How far a drain is.
+    pub(super) fn drained(&self, id: TrackerId) -> String {
+        let status = self.tracker.drain_status(id);
+        let state = match (&status.drain, status.is_empty()) {
+            (None, _) => "in use",
+            (Some(_), false) => "draining",
+            (Some(_), true) => "drained",
+        };
+        let cost = status.drain.as_ref().map(|(_, _, cost)| *cost).unwrap_or_default();
+        format!(
+            "{} is {state}: maps={} reduces={} outputs={} states={}; splits={} pauses={} kills={} moved={}+{} redone={}",
+            self.name(id),
+            status.running.map,
+            status.running.reduce,
+            status.outputs.0,
+            status.checkpoints.0,
+            cost.splits,
+            cost.pauses,
+            cost.kills,
+            cost.outputs,
+            cost.checkpoints,
+            cost.redone
+        )
+    }
+
     fn name(&self, id: TrackerId) -> String {
         self.tracker.cluster().tracker(id).map_or_else(|| id.to_string(), |tracker| tracker.name.clone())
     }
@@ -108,6 +133,11 @@ impl Player<'_> {
             Fact::AttemptKilled { attempt, why, .. } => format!("killed {} ({why})", short(attempt)),
             Fact::MapOutputLost { attempt, why, .. } => short(format!("output-lost {attempt} ({why})")),
             Fact::MapOutputMoved { attempt } => format!("moved {}", short(attempt)),
+            Fact::MapOutputTaken { attempt, tracker, .. } | Fact::CheckpointTaken { attempt, tracker, .. } => {
+                format!("taken {} by {}", short(attempt), self.name(*tracker))
+            }
+            Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.name(*tracker)),
+            Fact::TrackerReturned { tracker, .. } => format!("returned {}", self.name(*tracker)),
             Fact::TrackerBlacklisted { job, tracker } => {
                 format!("blacklisted {} for {}", self.name(*tracker), short(job))
             }
@@ -133,6 +163,9 @@ impl Player<'_> {
                 Some(format!("{how} {} on {}", short(attempt), self.name(tracker)))
             }
             Order::Drop(attempt) => Some(format!("drop {} on {}", short(attempt), self.name(tracker))),
+            Order::Take { attempt, from } => {
+                Some(format!("take {} from {} on {}", short(attempt), self.name(*from), self.name(tracker)))
+            }
             Order::Clean(job) => Some(format!("clean {} on {}", short(job), self.name(tracker))),
         }
     }

@@ -17,6 +17,7 @@ use std::{collections::BTreeMap, sync::Arc};
 impl World {
     /// Its attempts come further or end.
     pub(crate) fn work(&mut self, at: usize) {
+        self.copy(at);
         let ids: Vec<AttemptId> = self.bodies[at].running.keys().copied().collect();
         for attempt in ids {
             let fate = self.dice.below(if self.faults { 100 } else { 20 });
@@ -52,6 +53,47 @@ impl World {
             body.running.remove(&attempt);
             body.dying.remove(&attempt);
             body.ended.push(AttemptReport { attempt, status });
+        }
+    }
+
+    /// What it was to take from others is here, if it is still there, or is not.
+    fn copy(&mut self, at: usize) {
+        for attempt in std::mem::take(&mut self.bodies[at].taking) {
+            let fails = self.faults && self.dice.one_in(6);
+            let has = |body: &Body| body.outputs.contains(&attempt) || body.checkpoints.contains(&attempt);
+            let status = if !fails && self.bodies.iter().any(has) {
+                let body = &mut self.bodies[at];
+                match attempt.phase() {
+                    Phase::Map => body.outputs.insert(attempt),
+                    Phase::Reduce => body.checkpoints.insert(attempt),
+                };
+                AttemptStatus::Taken(1)
+            } else {
+                AttemptStatus::NotTaken("it is not there".into())
+            };
+            self.bodies[at].ended.push(AttemptReport { attempt, status });
+        }
+    }
+
+    /// Somebody has a tracker emptied, or used again.
+    fn drain(&mut self, at: usize) {
+        let Some(tracker) = self.bodies[at].number else { return };
+        self.requests += 1;
+        let (request, by) = (RequestId(self.requests), "u".to_owned());
+        let is_draining = self.mind.cluster().tracker(tracker).is_some_and(|tracker| tracker.drain.is_some());
+        let within = (!is_draining).then(|| Span::secs(self.dice.below(40)));
+        self.send(Event::Drain { request, tracker, within, by });
+    }
+
+    /// Nothing is on a tracker that is drained, and all are used again.
+    pub(crate) fn return_drained(&mut self) {
+        let trackers: Vec<_> = self.mind.cluster().trackers().map(|tracker| tracker.id).collect();
+        for tracker in trackers {
+            let status = self.mind.drain_status(tracker);
+            assert!(status.is_empty(), "seed {}: {tracker} is not empty: {status:?}", self.seed);
+            self.requests += 1;
+            let request = RequestId(self.requests);
+            self.send(Event::Drain { request, tracker, within: None, by: "u".into() });
         }
     }
 
@@ -133,8 +175,9 @@ impl World {
     /// Something goes wrong.
     pub(crate) fn fault(&mut self) {
         let at = self.dice.below(self.bodies.len() as u64) as usize;
-        match self.dice.below(9) {
+        match self.dice.below(10) {
             6..8 => self.meddle(at),
+            8 => self.drain(at),
             0 => self.restart(),
             1 => {
                 let jobs: Vec<JobId> = self.mind.cluster().jobs().map(|job| job.id).collect();
@@ -152,6 +195,7 @@ impl World {
                 body.running.clear();
                 body.dying.clear();
                 body.ended.clear();
+                body.taking.clear();
                 if self.dice.one_in(2) {
                     self.bodies[at].outputs.clear();
                 }

@@ -51,6 +51,9 @@ fn random_lives_hold_the_invariants_and_come_to_rest() {
         seen.released,
         seen.checkpoints_lost,
         seen.dropped,
+        seen.drains,
+        seen.outputs_taken,
+        seen.checkpoints_taken,
     ];
     assert!(one.is_some() || rarest.iter().all(|count| *count > 10), "something hardly happened: {seen:?}");
 }

@@ -20,6 +20,7 @@ pub(crate) fn play(seed: u64, make: Make) -> Seen {
         steps += 1;
         assert!(steps < 20_000, "seed {seed}: not at rest\n{}", digest(world.mind.cluster()));
     }
+    world.return_drained();
     // Every slot is free again, and nothing is kept of a job that is over once its tracker has spoken.
     for at in 0..world.bodies.len() {
         world.register(at);

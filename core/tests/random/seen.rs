@@ -26,6 +26,9 @@ pub(crate) struct Seen {
     pub(crate) released: u32,
     pub(crate) checkpoints_lost: u32,
     pub(crate) dropped: u32,
+    pub(crate) drains: u32,
+    pub(crate) outputs_taken: u32,
+    pub(crate) checkpoints_taken: u32,
     /// Decisions that the plan refused.
     pub(crate) refusals: u32,
     /// Heartbeats after which a slot was free that a waiting task could have used.
@@ -55,6 +58,9 @@ impl std::ops::AddAssign for Seen {
         self.released += other.released;
         self.checkpoints_lost += other.checkpoints_lost;
         self.dropped += other.dropped;
+        self.drains += other.drains;
+        self.outputs_taken += other.outputs_taken;
+        self.checkpoints_taken += other.checkpoints_taken;
         self.refusals += other.refusals;
         self.idle.map += other.idle.map;
         self.idle.reduce += other.idle.reduce;

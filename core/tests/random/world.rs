@@ -34,6 +34,8 @@ pub(crate) struct Body {
     pub(crate) outputs: BTreeSet<AttemptId>,
     /// Jobs that it has a folder of.
     pub(crate) jobs: BTreeSet<JobId>,
+    /// What it is to copy from others.
+    pub(crate) taking: BTreeSet<AttemptId>,
     /// Its process is gone or cut off until then.
     pub(crate) away_until: Time,
 }
@@ -153,6 +155,9 @@ impl World {
             Fact::AttemptLaunched { from: Some(_), .. } => self.seen.resumes += 1,
             Fact::TaskReleased { .. } => self.seen.released += 1,
             Fact::CheckpointLost { .. } => self.seen.checkpoints_lost += 1,
+            Fact::TrackerDraining { .. } => self.seen.drains += 1,
+            Fact::MapOutputTaken { .. } => self.seen.outputs_taken += 1,
+            Fact::CheckpointTaken { .. } => self.seen.checkpoints_taken += 1,
             _ => {}
         }
     }
@@ -188,7 +193,8 @@ impl World {
                 Order::Drop(attempt) => {
                     let job = self.mind.cluster().job(attempt.job()).filter(|job| job.is_running());
                     let aside = job.and_then(|job| job.task(attempt.task)?.checkpoint);
-                    let wanted = aside.is_some_and(|aside| aside.attempt == attempt);
+                    let wanted =
+                        aside.is_some_and(|aside| (aside.attempt, aside.tracker) == (attempt, tracker));
                     assert!(
                         !wanted,
                         "seed {}: {attempt} is dropped although it is to be taken up",
@@ -199,9 +205,14 @@ impl World {
                 Order::Clean(job) => {
                     self.seen.cleaned += u32::from(body.jobs.remove(&job));
                     body.outputs.retain(|attempt| attempt.job() != job);
+                    body.taking.retain(|attempt| attempt.job() != job);
                     let its = body.running.keys().filter(|attempt| attempt.job() == job);
                     body.dying.extend(its.map(|attempt| (*attempt, Recall::Kill)));
                     body.checkpoints.retain(|attempt| attempt.job() != job);
+                }
+                Order::Take { attempt, .. } => {
+                    body.taking.insert(attempt);
+                    body.jobs.insert(attempt.job());
                 }
                 Order::MapEvents { .. } => {}
             }

@@ -63,10 +63,19 @@ impl Client {
         wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// Starts, or with `cancel` stops, emptying a node; repeat to see how far it is.
+    /// Starts, or with `cancel` stops, emptying a node.
     pub async fn drain(&self, node: &str, cancel: bool) -> Result<DrainStatus> {
+        self.call_drain(node, cancel, false).await
+    }
+
+    /// How far that is. Changes nothing: somebody else may have stopped it.
+    pub async fn drain_status(&self, node: &str) -> Result<DrainStatus> {
+        self.call_drain(node, false, true).await
+    }
+
+    async fn call_drain(&self, node: &str, cancel: bool, look: bool) -> Result<DrainStatus> {
         let what = What("drain", node);
-        let request = pb::DrainRequest { request_id: request_id(), node: node.to_owned(), cancel };
+        let request = pb::DrainRequest { request_id: request_id(), node: node.to_owned(), cancel, look };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.drain(r).await }).await?;
         wire::drain_status(reply).map_err(|reason| what.bad_reply(reason))
     }

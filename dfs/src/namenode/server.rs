@@ -204,6 +204,9 @@ impl NameNode for ClientService {
 
     async fn drain(&self, request: Request<pb::DrainRequest>) -> Answer<pb::DrainReply> {
         let node = request.get_ref().node.clone();
+        if request.get_ref().look {
+            return self.query(|state| Ok(wire::drain_status(state.drain_status(&node)))).await;
+        }
         self.submit(request, |state, _| Ok(wire::drain_status(state.drain_status(&node)))).await
     }
 }

@@ -3,7 +3,7 @@
 use super::Driver;
 use crate::error::Refusal;
 use mrcore::{
-    Event,
+    Event, Span,
     event::Reply,
     ids::{AttemptId, JobId, RequestId, TaskId, TrackerId},
     job::{Job, JobSpec},
@@ -76,6 +76,17 @@ impl Driver {
             }
         };
         self.taken(Event::Resumption { request, task, on, by }).await
+    }
+
+    /// Has a tracker emptied within a time, or used again with None.
+    pub(crate) async fn drain(
+        &self,
+        request: RequestId,
+        tracker: TrackerId,
+        within: Option<Span>,
+        by: String,
+    ) -> Result<(), Refusal> {
+        self.taken(Event::Drain { request, tracker, within, by }).await
     }
 
     async fn taken(&self, event: Event) -> Result<(), Refusal> {

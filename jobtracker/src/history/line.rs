@@ -145,6 +145,16 @@ enum LineFact<'a> {
         why: &'a str,
         unfetched: bool,
     },
+    MapOutputTaken {
+        attempt: String,
+        tracker: &'a str,
+        bytes: u64,
+    },
+    CheckpointTaken {
+        attempt: String,
+        tracker: &'a str,
+        bytes: u64,
+    },
     TrackerBlacklisted {
         tracker: &'a str,
     },
@@ -232,6 +242,14 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         Fact::MapOutputLost { attempt, why, unfetched } => {
             LineFact::MapOutputLost { attempt: attempt.to_string(), why, unfetched: *unfetched }
         }
+        Fact::MapOutputTaken { attempt, tracker, bytes } => {
+            let (attempt, tracker) = (attempt.to_string(), named(tracker).0);
+            LineFact::MapOutputTaken { attempt, tracker, bytes: *bytes }
+        }
+        Fact::CheckpointTaken { attempt, tracker, bytes } => {
+            let (attempt, tracker) = (attempt.to_string(), named(tracker).0);
+            LineFact::CheckpointTaken { attempt, tracker, bytes: *bytes }
+        }
         Fact::TrackerBlacklisted { tracker, .. } => {
             LineFact::TrackerBlacklisted { tracker: named(tracker).0 }
         }
@@ -242,6 +260,8 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         | Fact::TrackerRecovered { .. }
         | Fact::TrackerLost { .. }
         | Fact::MapOutputMoved { .. }
+        | Fact::TrackerDraining { .. }
+        | Fact::TrackerReturned { .. }
         | Fact::JobForgotten { .. } => return None,
     };
     Some(json(&Line { at_us, fact }))

@@ -110,6 +110,25 @@ pub(crate) fn resume(
     Ok((request_id(&id)?, task, Some(on).filter(|on| !on.is_empty()), by))
 }
 
+/// What is wished of a tracker.
+pub(crate) struct DrainWish {
+    pub(crate) request: RequestId,
+    pub(crate) node: String,
+    /// None if it is to be used again.
+    pub(crate) within: Option<Span>,
+    /// Nothing is to change.
+    pub(crate) looks: bool,
+    pub(crate) by: String,
+}
+
+/// What to empty, or to use again.
+pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<DrainWish, Refusal> {
+    let by = user(request.metadata())?;
+    let pb::DrainTrackerRequest { request_id: id, node, cancel, within_ms, look } = request.into_inner();
+    let (node, within) = (short("node", node)?, (!cancel).then(|| Span::millis(within_ms)));
+    Ok(DrainWish { request: request_id(&id)?, node, within, looks: look, by })
+}
+
 /// What to run.
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
     let user = user(request.metadata())?;
@@ -250,6 +269,8 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
         Some(Status::Spoilt(why)) => AttemptStatus::Spoilt(tail(why)),
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
         Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
+        Some(Status::Taken(bytes)) => AttemptStatus::Taken(bytes),
+        Some(Status::NotTaken(why)) => AttemptStatus::NotTaken(tail(why)),
         None => return Err(format!("report of {id} without a status")),
     };
     Ok(AttemptReport { attempt: id, status })

@@ -6,8 +6,10 @@ mod orders;
 mod status;
 mod why;
 
-pub(crate) use inbound::{TrackerWord, job_id, kill, preempt, resume, submission, tasks, tracker_word, whom};
+pub(crate) use inbound::{
+    DrainWish, TrackerWord, drain, job_id, kill, preempt, resume, submission, tasks, tracker_word, whom,
+};
 pub(crate) use orders::{orders, refused, register_again, registered};
 pub(crate) use proto::mr::{FromTracker, ToTracker};
-pub(crate) use status::{job_status, task_statuses, tracker_infos};
+pub(crate) use status::{drain_status, job_status, task_statuses, tracker_infos};
 pub(crate) use why::{Whom, schedulers, shadow, why};

@@ -78,7 +78,9 @@ fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order
     Some(match order {
         Order::Launch(attempt) => {
             let from = cluster.attempt(*attempt)?.from;
-            let on = from.and_then(|from| cluster.tracker(cluster.attempt(from)?.tracker));
+            // Where it lies now: it may have been moved since.
+            let aside = cluster.task(attempt.task)?.checkpoint.filter(|aside| Some(aside.attempt) == from);
+            let on = aside.and_then(|aside| cluster.tracker(aside.tracker));
             pb::order::Kind::Launch(pb::Launch {
                 task: Some(task_spec(cluster, namenode, *attempt)?),
                 from: from.map_or_else(String::new, |from| from.to_string()),
@@ -101,6 +103,15 @@ fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order
             events: events.iter().map(|event| map_event(cluster, *event)).collect(),
             maps: *maps,
         }),
+        Order::Take { attempt, from } => {
+            let spec = &cluster.job(attempt.job())?.spec;
+            pb::order::Kind::Take(pb::Take {
+                attempt: attempt.to_string(),
+                addr: cluster.tracker(*from)?.shuffle_addr.clone(),
+                shuffle_token: spec::token(spec),
+                partitions: spec.reduces,
+            })
+        }
         Order::Clean(job) => pb::order::Kind::Clean(job.to_string()),
     })
 }

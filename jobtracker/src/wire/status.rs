@@ -8,7 +8,7 @@ use mrcore::{
     plan::Locality,
     speed::Pace,
     task::{Attempt, AttemptState, Stage, Task},
-    tracker::TrackerState,
+    tracker::{Tracker, TrackerState},
 };
 use proto::mr as pb;
 
@@ -211,6 +211,45 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
     }
 }
 
+fn tracker_state(mind: &JobTracker, tracker: &Tracker) -> &'static str {
+    match tracker.state {
+        TrackerState::Live if tracker.drain.is_none() => "live",
+        TrackerState::Live if mind.drain_status(tracker.id).is_empty() => "drained",
+        TrackerState::Live => "draining",
+        TrackerState::Suspect => "suspect",
+        TrackerState::Awaited => "awaited",
+        TrackerState::Lost => "lost",
+    }
+}
+
+/// How far a drain is.
+pub(crate) fn drain_status(mind: &JobTracker, tracker: &Tracker) -> pb::DrainTrackerReply {
+    let status = mind.drain_status(tracker.id);
+    let (by, _, cost) = status.drain.unwrap_or_default();
+    pb::DrainTrackerReply {
+        state: tracker_state(mind, tracker).into(),
+        maps_running: status.running.map,
+        reduces_running: status.running.reduce,
+        outputs: status.outputs.0,
+        output_bytes: status.outputs.1,
+        checkpoints: status.checkpoints.0,
+        checkpoint_bytes: status.checkpoints.1,
+        others: status.others,
+        by,
+        cost: Some(pb::DrainCost {
+            splits: cost.splits,
+            pauses: cost.pauses,
+            kills: cost.kills,
+            ms_lost: cost.time_lost.0 / 1000,
+            outputs: cost.outputs,
+            output_bytes: cost.output_bytes,
+            checkpoints: cost.checkpoints,
+            checkpoint_bytes: cost.checkpoint_bytes,
+            redone: cost.redone,
+        }),
+    }
+}
+
 /// Every tracker.
 pub(crate) fn tracker_infos(mind: &JobTracker, now: Time) -> Vec<pb::TrackerInfo> {
     let cluster = mind.cluster();
@@ -219,17 +258,11 @@ pub(crate) fn tracker_infos(mind: &JobTracker, now: Time) -> Vec<pb::TrackerInfo
         bytes_per_second: pace.rate().unwrap_or(0.0),
         speed: pace.speed().unwrap_or(0.0),
     };
-    let info = |tracker: &mrcore::tracker::Tracker| pb::TrackerInfo {
+    let info = |tracker: &Tracker| pb::TrackerInfo {
         name: tracker.name.clone(),
         host: cluster.host_name(tracker.host).to_owned(),
         rack: cluster.rack_name(tracker.rack).to_owned(),
-        state: match tracker.state {
-            TrackerState::Live => "live",
-            TrackerState::Suspect => "suspect",
-            TrackerState::Awaited => "awaited",
-            TrackerState::Lost => "lost",
-        }
-        .into(),
+        state: tracker_state(mind, tracker).into(),
         map_slots: tracker.slots.map,
         reduce_slots: tracker.slots.reduce,
         maps_running: tracker.running.map.len() as u32,

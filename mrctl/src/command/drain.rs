@@ -1,12 +1,16 @@
-//! `mrctl drain`: empties a datanode. The namenode does the work and remembers it; this watches.
+//! `mrctl drain`: empties a node, its datanode and its tasktracker. The namenode and the jobtracker do the work and
+//! remember it; this watches, and asks for nothing again: whoever cancels is not overruled.
+
+mod words;
 
 use crate::{
+    job::{model::DrainState, wire::JobTracker},
     locate::Target,
     output::{self, Meter},
 };
-use anyhow::Result;
+use anyhow::{Result, bail};
 use daemon::Period;
-use dfs::client::{Client, DrainBlock, DrainStatus, NodeState};
+use dfs::client::{Client, DrainStatus, NodeState};
 use serde::Serialize;
 use std::{
     process::ExitCode,
@@ -16,21 +20,27 @@ use std::{
 const POLL: Duration = Duration::from_millis(250);
 /// A shortage of nodes that lasts for this long is no passing one.
 const STUCK_FOR: Duration = Duration::from_secs(10);
+/// What still runs at the deadline is killed, which takes a moment.
+const KILLED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Empty a datanode so that it can be stopped
+/// Empty a node so that it can be stopped
 ///
-/// Its blocks are copied to other nodes first: it is drained when each has all its replicas on nodes that stay.
-/// Until the deadline this shows how many are left; after it, or where too few nodes stay for ten seconds, it says which blocks
-/// lack replicas and why, the drain goes on by itself, and the exit code is 1.
+/// Its blocks are copied to other nodes: it is drained when each has all its replicas on nodes that stay. Its maps end
+/// where they stand and its reduces pause, to go on elsewhere; what jobs still need of the map output and the paused
+/// states on its disks is copied to other trackers. Nothing is lost by that; what can neither end nor pause (a map of a
+/// whole file) may go on until the deadline, and is then killed.
+///
+/// Until the deadline this shows what is left; after it, or where too few nodes stay for ten seconds, it says what is in
+/// the way, the drain goes on by itself, and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl drain node2                  wait until node2 can be stopped\n  \
     mrctl drain node2 --deadline 10m\n  \
     mrctl drain node2 --cancel         use it again")]
 pub(crate) struct Args {
-    /// Name of the datanode, as `mrctl nodes` shows it
+    /// Name of the node, as `mrctl nodes` shows it
     node: String,
-    /// How long to wait
+    /// How long to wait, and how long what cannot be conserved may run
     #[arg(long, value_name = "TIME", default_value = "120s")]
     deadline: Period,
     /// Use the node again, whether drained or only on the way
@@ -41,68 +51,144 @@ pub(crate) struct Args {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
+/// How far both halves of a node are; a half that it has not is none.
+#[derive(Debug, Clone, Serialize)]
 struct Drained<'a> {
     node: &'a str,
     #[serde(flatten)]
-    status: &'a DrainStatus,
-    took_ms: u64,
+    datanode: Option<DrainStatus>,
+    tracker: Option<DrainState>,
+}
+
+impl Drained<'_> {
+    fn datanode_is(&self, states: &[NodeState]) -> bool {
+        self.datanode.as_ref().is_none_or(|status| states.contains(&status.state))
+    }
+
+    fn tracker_is(&self, states: &[&str]) -> bool {
+        self.tracker.as_ref().is_none_or(|status| states.contains(&status.state.as_str()))
+    }
+
+    /// Whether it can be stopped.
+    fn is_done(&self) -> bool {
+        self.datanode_is(&[NodeState::Drained]) && self.tracker_is(&["drained", "lost"])
+    }
+
+    /// Whether there is nothing to wait for: a dead node holds nothing that could be copied.
+    fn is_over(&self) -> bool {
+        self.datanode_is(&[NodeState::Drained, NodeState::Dead]) && self.tracker_is(&["drained", "lost"])
+    }
+
+    /// Whether somebody else has it used again.
+    fn is_cancelled(&self) -> bool {
+        let datanode = self.datanode.as_ref().is_some_and(|status| status.state == NodeState::Live);
+        datanode || self.tracker.as_ref().is_some_and(|status| status.state == "live")
+    }
+
+    /// What is left, as one number.
+    fn left(&self) -> u64 {
+        let tracker = self.tracker.as_ref().map_or(0, |status| {
+            status.maps_running + status.reduces_running + status.outputs + status.checkpoints
+        });
+        self.datanode.as_ref().map_or(0, |status| status.blocks_left) + u64::from(tracker)
+    }
+
+    fn runs_something(&self) -> bool {
+        self.tracker.as_ref().is_some_and(|status| status.maps_running + status.reduces_running > 0)
+    }
+}
+
+/// The halves of a node that are there.
+struct Node<'a> {
+    name: &'a str,
+    files: Option<Client>,
+    jobs: Option<JobTracker>,
+}
+
+impl<'a> Node<'a> {
+    async fn find(name: &'a str, target: &Target) -> Result<Self> {
+        let files = target.connect().await?;
+        let has_files = files.report().await?.nodes.iter().any(|node| node.address.node == name);
+        let (mut jobs, mut has_jobs) = (None, false);
+        if target.has_jobtracker()? {
+            let tracker = target.jobtracker().await?;
+            has_jobs = tracker.trackers().await?.iter().any(|tracker| tracker.name == name);
+            jobs = Some(tracker);
+        }
+        if !has_files && !has_jobs {
+            bail!("no node is called {name:?}: `mrctl nodes` shows their names");
+        }
+        Ok(Self { name, files: Some(files).filter(|_| has_files), jobs: jobs.filter(|_| has_jobs) })
+    }
+
+    async fn look(&self) -> Result<Drained<'a>> {
+        let mut found = Drained { node: self.name, datanode: None, tracker: None };
+        if let Some(files) = &self.files {
+            found.datanode = Some(files.drain_status(self.name).await?);
+        }
+        if let Some(jobs) = &self.jobs {
+            found.tracker = Some(jobs.drain_status(self.name).await?);
+        }
+        Ok(found)
+    }
+
+    /// A drain that one half refuses leaves no mark on the other.
+    async fn begin(&self, before: &Drained<'_>, within: Duration) -> Result<()> {
+        if let Some(files) = &self.files {
+            files.drain(self.name, false).await?;
+        }
+        let Some(jobs) = &self.jobs else { return Ok(()) };
+        let refused = jobs.drain(self.name, within).await.err();
+        let was_in_use = before.datanode.as_ref().is_some_and(|status| status.state == NodeState::Live);
+        if let (Some(_), Some(files)) = (&refused, self.files.as_ref().filter(|_| was_in_use)) {
+            files.drain(self.name, true).await?;
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    async fn cancel(&self) -> Result<()> {
+        if let Some(files) = &self.files {
+            files.drain(self.name, true).await?;
+        }
+        if let Some(jobs) = &self.jobs {
+            jobs.undrain(self.name).await?;
+        }
+        Ok(())
+    }
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
-    let client = target.connect().await?;
     let begun = Instant::now();
-    let status = if args.cancel {
-        client.drain(&args.node, true).await?
+    let node = Node::find(&args.node, target).await?;
+    let before = node.look().await?;
+    if args.cancel {
+        node.cancel().await?;
     } else {
-        watch(&client, &args, begun).await?
-    };
-    let node = &args.node;
-    let done = args.cancel || status.state == NodeState::Drained;
-    if args.json {
-        output::json(&Drained { node, status: &status, took_ms: begun.elapsed().as_millis() as u64 })?;
-    } else if args.cancel {
-        output::line(format!("{node} is in use again"))?;
-    } else if done {
-        let took = output::millis(begun.elapsed());
-        output::line(format!("{node} is drained after {took}: it can be stopped"))?;
+        if let Some(tracker) = before.tracker.as_ref().filter(|_| !args.json) {
+            output::line(format!("{} {}", args.node, words::before(tracker)))?;
+        }
+        node.begin(&before, args.deadline.0).await?;
     }
-    if done {
+    let after = if args.cancel { node.look().await? } else { watch(&node, &args, begun).await? };
+    if args.json {
+        let told = serde_json::json!({ "took_ms": begun.elapsed().as_millis() as u64, "before": before.tracker });
+        output::json(&words::Told { status: &after, more: told })?;
+    } else if args.cancel {
+        output::line(format!("{} is in use again", args.node))?;
+    } else {
+        if let Some(tracker) = &after.tracker {
+            output::line(words::cost(&tracker.cost))?;
+        }
+        if after.is_done() {
+            let took = output::millis(begun.elapsed());
+            output::line(format!("{} is drained after {took}: it can be stopped", args.node))?;
+        }
+    }
+    if args.cancel || after.is_done() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("mrctl: {}", not_drained(node, &status, &args.deadline));
+    eprintln!("mrctl: {}", words::not_drained(&after, &args.deadline));
     Ok(ExitCode::FAILURE)
-}
-
-/// Why a node is not drained, which blocks are in the way, and what to do.
-fn not_drained(node: &str, status: &DrainStatus, deadline: &Period) -> String {
-    let blocks = output::count(status.blocks_left, "block");
-    let nodes = output::count(status.staying.into(), "datanode");
-    let examples: Vec<String> = status.examples.iter().map(example).collect();
-    let more = if status.blocks_left > examples.len() as u64 { "; ..." } else { "" };
-    let examples =
-        if examples.is_empty() { String::new() } else { format!(" ({}{more})", examples.join("; ")) };
-    if status.state == NodeState::Dead {
-        return format!("{node} is dead: what only it had is missing; start it again, or --cancel");
-    }
-    if status.stuck {
-        return format!(
-            "{node} is not drained, for too few nodes stay: {nodes} cannot hold all replicas of {blocks}{examples}; \
-             start more, lower the number with `mrctl fs setrep`, or --cancel"
-        );
-    }
-    format!(
-        "{node} is not drained after {deadline}: {blocks} left{examples}; the drain goes on, run the same again \
-         to watch it, or --cancel"
-    )
-}
-
-fn example(block: &DrainBlock) -> String {
-    let DrainBlock { block, path, wanted, have, why } = block;
-    if *wanted == 0 {
-        return format!("{block} of {path}: {why}");
-    }
-    format!("{block} of {path} has {have} of {wanted} elsewhere: {why}")
 }
 
 /// Since when every look has found too few nodes: one that starts again is back soon.
@@ -122,24 +208,27 @@ impl Stuck {
     }
 }
 
-async fn watch(client: &Client, args: &Args, begun: Instant) -> Result<DrainStatus> {
-    let mut status = client.drain(&args.node, false).await?;
-    let meter = Meter::counter(status.blocks_left, args.json);
-    let mut left = status.blocks_left;
+async fn watch<'a>(node: &Node<'a>, args: &Args, begun: Instant) -> Result<Drained<'a>> {
+    let mut status = node.look().await?;
+    let mut left = status.left();
+    let meter = Meter::counter(left, args.json);
     let mut stuck = Stuck::default();
-    let mut over = |status: &DrainStatus| {
-        // A dead node holds nothing that could be copied.
-        let ended = matches!(status.state, NodeState::Drained | NodeState::Dead);
-        stuck.for_good(status.stuck, Instant::now()) || ended
+    let mut over = |status: &Drained<'_>| {
+        let short = status.datanode.as_ref().is_some_and(|status| status.stuck);
+        stuck.for_good(short, Instant::now()) || status.is_over() || status.is_cancelled()
     };
-    while !over(&status) && begun.elapsed() < args.deadline.0 {
+    let in_time = |status: &Drained<'_>| {
+        let late = begun.elapsed().saturating_sub(args.deadline.0);
+        late.is_zero() || (status.runs_something() && late < KILLED_WITHIN)
+    };
+    while !over(&status) && in_time(&status) {
         tokio::time::sleep(POLL.min(args.deadline.0)).await;
-        status = client.drain(&args.node, false).await?;
-        if status.blocks_left != left {
-            left = status.blocks_left;
+        status = node.look().await?;
+        if status.left() != left {
+            left = status.left();
             meter.left(left);
             if !args.json && meter.is_hidden() {
-                output::line(format!("{} left", output::count(left, "block")))?;
+                output::line(words::left(&status))?;
             }
         }
     }
@@ -149,7 +238,6 @@ async fn watch(client: &Client, args: &Args, begun: Instant) -> Result<DrainStat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dfs::ids::BlockId;
 
     #[test]
     fn a_passing_shortage_does_not_end_the_wait() {
@@ -163,30 +251,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_named() {
-        let block = DrainBlock {
-            block: BlockId(7),
-            path: "/a".into(),
-            wanted: 2,
-            have: 1,
-            why: "datanodes that stay: 1".into(),
+    fn both_halves_count() {
+        let datanode = |state| {
+            Some(DrainStatus { state, blocks_left: 0, stuck: false, staying: 2, examples: Vec::new() })
         };
-        let mut status = DrainStatus {
-            state: NodeState::Draining,
-            blocks_left: 3,
-            stuck: true,
-            staying: 1,
-            examples: vec![block],
-        };
-        let text = not_drained("n1", &status, &Period::secs(5));
-        assert!(
-            text.contains("too few nodes stay: 1 datanode cannot hold all replicas of 3 blocks"),
-            "{text}"
-        );
-        assert!(text.contains("of /a has 1 of 2 elsewhere") && text.contains("; ..."), "{text}");
-        status.stuck = false;
-        assert!(
-            not_drained("n1", &status, &Period::secs(5)).starts_with("n1 is not drained after 5s: 3 blocks")
-        );
+        let tracker = |state: &str| Some(DrainState { state: state.into(), ..DrainState::default() });
+        let of = |datanode, tracker| Drained { node: "n1", datanode, tracker };
+        assert!(of(datanode(NodeState::Drained), tracker("drained")).is_done());
+        assert!(of(None, tracker("drained")).is_done() && of(datanode(NodeState::Drained), None).is_done());
+        assert!(!of(datanode(NodeState::Drained), tracker("draining")).is_over());
+        assert!(of(datanode(NodeState::Dead), None).is_over() && !of(datanode(NodeState::Dead), None).is_done());
+        assert!(of(datanode(NodeState::Draining), tracker("live")).is_cancelled());
+        assert!(!of(datanode(NodeState::Draining), tracker("suspect")).is_cancelled());
     }
 }

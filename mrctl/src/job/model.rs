@@ -127,3 +127,34 @@ pub(crate) struct Tracker {
     pub(crate) map_pace: Pace,
     pub(crate) reduce_pace: Pace,
 }
+
+/// How far the drain of a tracker is; of one in use, what it would have to do.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct DrainState {
+    pub(crate) state: String,
+    pub(crate) maps_running: u32,
+    pub(crate) reduces_running: u32,
+    /// Map outputs that jobs need and only it has.
+    pub(crate) outputs: u32,
+    pub(crate) output_bytes: u64,
+    /// States of paused reduces that only it has.
+    pub(crate) checkpoints: u32,
+    pub(crate) checkpoint_bytes: u64,
+    /// Other trackers that take work.
+    pub(crate) others: u32,
+    pub(crate) cost: DrainCost,
+}
+
+/// What a drain has done.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct DrainCost {
+    pub(crate) splits: u32,
+    pub(crate) pauses: u32,
+    pub(crate) kills: u32,
+    pub(crate) ms_lost: u64,
+    pub(crate) outputs: u32,
+    pub(crate) output_bytes: u64,
+    pub(crate) checkpoints: u32,
+    pub(crate) checkpoint_bytes: u64,
+    pub(crate) redone: u32,
+}

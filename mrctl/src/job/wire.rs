@@ -1,5 +1,6 @@
 //! The JobTracker over gRPC: nothing but this module knows wire types of jobs.
 
+mod drain;
 mod scheduling;
 
 use super::{

@@ -14,6 +14,9 @@ use crate::{
 };
 use std::{io, path::PathBuf};
 
+/// From the word that it is to end until its output was there, over all splits.
+const SPLIT_COUNTER: &str = "SPLIT_MILLISECONDS";
+
 /// A map to run.
 #[derive(Debug, Clone)]
 pub struct MapTask {
@@ -85,6 +88,9 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
         ("SKIPPED_RECORDS", skipped),
     ] {
         context.count(name, value);
+    }
+    if let Some(asked) = io.stop().asked().filter(|_| position < range.end) {
+        context.count(SPLIT_COUNTER, asked.elapsed().as_millis() as u64);
     }
     context.check()?;
     outcome.position = position;

@@ -6,6 +6,7 @@
 //! JobTracker lets the reduce wait; a full disk here is this task's own error.
 
 mod book;
+mod copy;
 mod feed;
 mod fetcher;
 pub(crate) mod ship;
@@ -15,7 +16,9 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use copy::copy_output;
 pub use feed::MapFeed;
+pub use ship::Ship;
 
 use crate::{
     engine::{Scratch, StopFlag, Wish},

@@ -3,8 +3,9 @@
 
 use super::wire::{self, Answer};
 use crate::{
-    engine::{Pulse, StopFlag},
+    engine::{Pulse, StopFlag, Wish},
     error::TaskError,
+    segment::Extent,
 };
 use std::{
     io::{self, Read as _, Write as _},
@@ -58,7 +59,7 @@ impl<'a> Ship<'a> {
     /// A part as a whole, of at most `most` bytes.
     pub(crate) fn whole(&mut self, part: u32, most: u64) -> Result<Vec<u8>, TaskError> {
         let mut bytes = Vec::new();
-        self.try_for(part, &|stored, _| stored <= most, &mut |at, chunk| {
+        self.try_for(part, &|coming| coming.stored <= most, &mut |at, chunk| {
             // Begun again, it comes from its start.
             bytes.truncate(at as usize);
             bytes.extend_from_slice(chunk);
@@ -75,25 +76,31 @@ impl<'a> Ship<'a> {
         crc: u32,
         put: &mut Put<'_>,
     ) -> Result<(), TaskError> {
-        self.try_for(part, &|coming, sum| (coming, sum) == (stored, crc), put)
+        self.try_for(part, &|coming| (coming.stored, coming.crc) == (stored, crc), put)?;
+        Ok(())
+    }
+
+    /// A part, whatever it is, given to `put` in the same way; what it is.
+    pub(super) fn any(&mut self, part: u32, put: &mut Put<'_>) -> Result<Extent, TaskError> {
+        self.try_for(part, &|_| true, put)
     }
 
     fn try_for(
         &mut self,
         part: u32,
-        fits: &dyn Fn(u64, u32) -> bool,
+        fits: &dyn Fn(&Extent) -> bool,
         put: &mut Put<'_>,
-    ) -> Result<(), TaskError> {
+    ) -> Result<Extent, TaskError> {
         let mut last = String::new();
         for turn in 0..TRIES {
             if turn > 0 {
                 self.connection = None;
-                self.stop.rest(PAUSE * (1 << (turn - 1)), false);
+                self.stop.rest(PAUSE * (1 << (turn - 1)), true);
                 self.pulse.beat();
             }
-            self.stop.check()?;
+            self.look()?;
             match self.once(part, fits, put) {
-                Ok(()) => return Ok(()),
+                Ok(coming) => return Ok(coming),
                 Err(Trouble::Own(error)) => return Err(error),
                 Err(Trouble::Final(why)) => return Err(self.spoilt(&why)),
                 Err(Trouble::Passing(why)) => last = why,
@@ -102,11 +109,21 @@ impl<'a> Ship<'a> {
         Err(self.spoilt(&last))
     }
 
+    /// Whoever is to pause need not wait for what lies safe where it is.
+    fn look(&self) -> Result<(), TaskError> {
+        if self.stop.wish()? == Wish::Pause { Err(TaskError::Unbegun) } else { Ok(()) }
+    }
+
     fn spoilt(&self, why: &str) -> TaskError {
         TaskError::Spoilt(format!("{} of {}: {why}", self.attempt, self.addr))
     }
 
-    fn once(&mut self, part: u32, fits: &dyn Fn(u64, u32) -> bool, put: &mut Put<'_>) -> Result<(), Trouble> {
+    fn once(
+        &mut self,
+        part: u32,
+        fits: &dyn Fn(&Extent) -> bool,
+        put: &mut Put<'_>,
+    ) -> Result<Extent, Trouble> {
         let passing = |error: io::Error| Trouble::Passing(error.to_string());
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
@@ -120,7 +137,7 @@ impl<'a> Ship<'a> {
             Answer::No(wire::BUSY, why) => return Err(Trouble::Passing(why)),
             Answer::No(_, why) => return Err(Trouble::Final(why)),
         };
-        if !fits(coming.stored, coming.crc) {
+        if !fits(&coming) {
             return Err(Trouble::Final("another part than the one asked for".into()));
         }
         let mut buffer = vec![0; CHUNK_BYTES.min(coming.stored as usize)];
@@ -133,13 +150,13 @@ impl<'a> Ship<'a> {
             at += length as u64;
             self.bytes += length as u64;
             self.pulse.beat();
-            self.stop.check().map_err(Trouble::Own)?;
+            self.look().map_err(Trouble::Own)?;
         }
         if crc != coming.crc {
             return Err(Trouble::Passing("the checksum does not match".into()));
         }
         self.connection = Some(connection);
-        Ok(())
+        Ok(coming)
     }
 }
 

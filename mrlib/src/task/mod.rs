@@ -313,6 +313,7 @@ fn last_word(
             let (stage, note) = (paused.stage.name().into(), paused.note);
             from_task::Kind::Paused(PausedState { stage, bytes: paused.bytes, note, lost_ms: paused.lost_ms })
         }
+        Err(error @ TaskError::Unbegun) => from_task::Kind::Unbegun(error.to_string()),
         Err(TaskError::Spoilt(why)) => from_task::Kind::Spoilt(limits::short_failure(why)),
         Err(TaskError::Dfs(error)) if error.is_away() => {
             from_task::Kind::Away(limits::short_failure(error.to_string()))

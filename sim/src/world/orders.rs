@@ -52,6 +52,8 @@ impl World {
             }
             Order::MapEvents { job, first, maps, events } => self.learn(at, job, first, maps, &events),
             Order::Clean(job) => self.clean(at, job),
+            // Nobody is emptied here.
+            Order::Take { .. } => {}
         }
     }
 

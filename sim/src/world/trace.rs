@@ -59,5 +59,9 @@ fn words(fact: &Fact) -> [u64; 3] {
         Fact::TrackerBlacklisted { job, tracker } => [21, u64::from(job.0), u64::from(tracker.0)],
         Fact::NumbersSkipped { epoch, job } => [22, *epoch, u64::from(*job)],
         Fact::StageLost { attempt: id, time, .. } => [23, attempt(*id), time.0],
+        Fact::TrackerDraining { tracker, until, .. } => [24, u64::from(tracker.0), until.0],
+        Fact::TrackerReturned { tracker, .. } => [25, u64::from(tracker.0), 0],
+        Fact::MapOutputTaken { attempt: id, tracker, .. } => [26, attempt(*id), u64::from(tracker.0)],
+        Fact::CheckpointTaken { attempt: id, tracker, .. } => [27, attempt(*id), u64::from(tracker.0)],
     }
 }

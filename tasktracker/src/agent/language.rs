@@ -40,6 +40,8 @@ pub enum Event {
     },
     /// Its process is gone, and so is its folder.
     Ended(Attempt, Ending),
+    /// What an attempt left on another tracker is here too, so many bytes; or it is not, and why.
+    Took(Attempt, Result<u64, String>),
     /// The files of a job have been deleted, or not all of them could be.
     Cleaned(Job, bool),
     /// Time has passed.
@@ -57,6 +59,8 @@ pub enum Order {
     MapEvents(Job, MapNews),
     /// Delete what this attempt put aside: nobody will take it up any more.
     Drop(Attempt),
+    /// Copy what this attempt left on another tracker.
+    Take(Attempt, Source),
     /// Delete whatever is left of a job.
     Clean(Job),
     /// Not understood; taken, so that it is not sent for ever.
@@ -103,6 +107,17 @@ pub struct Origin {
     pub addr: String,
 }
 
+/// Where something lies that is to be copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The shuffle address of the tracker that has it.
+    pub addr: String,
+    /// What opens it, there and here.
+    pub token: Vec<u8>,
+    /// Of its job.
+    pub partitions: u32,
+}
+
 /// Something to be done, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
@@ -116,6 +131,8 @@ pub enum Action {
     News(Attempt, MapNews),
     /// Delete what an attempt put aside.
     Drop(Attempt),
+    /// Copy what an attempt left on another tracker, and say when it is here.
+    Take(Attempt, Source),
     /// Delete a job's files, and say when they are gone; nothing of it runs any more.
     Clean(Job),
     /// Say who we are and what we have.
@@ -164,6 +181,8 @@ pub enum Status {
     Running(Progress),
     /// It is over.
     Ended(Ending),
+    /// It never ran here: what it left elsewhere is here too, so many bytes, or is not, and why.
+    Taken(Result<u64, String>),
 }
 
 /// How many attempts run at a time.

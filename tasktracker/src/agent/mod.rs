@@ -5,7 +5,8 @@
 //! - how an attempt ended is told until the heartbeat (or registration) that carried it has been answered;
 //! - one heartbeat is on its way at a time, and is sent again, the same, until it is answered;
 //! - no more attempts run than there are slots;
-//! - a job's files are deleted only after its last process here has gone; until they are, the job is registered;
+//! - a job's files are deleted only after its last process here has gone, and nothing of it is being copied; until they
+//!   are, the job is registered;
 //! - no message is longer than the JobTracker reads.
 //!
 //! While the JobTracker is away everything goes on, up to a bound: a tracker cut off for longer stops its tasks,
@@ -13,6 +14,7 @@
 //! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything (`child`).
 
 mod language;
+mod taking;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -77,6 +79,8 @@ pub struct Agent {
     outputs: BTreeSet<Attempt>,
     /// Whose state is put aside here.
     checkpoints: BTreeSet<Attempt>,
+    /// What is being copied from other trackers.
+    taking: BTreeSet<Attempt>,
     /// Every job that there may be something of, on disk or in memory.
     jobs: BTreeSet<Job>,
     map_lists: BTreeMap<Job, MapList>,
@@ -114,6 +118,7 @@ impl Agent {
             jobs: outputs.iter().map(|attempt| attempt.job).chain(jobs).collect(),
             outputs,
             checkpoints,
+            taking: BTreeSet::new(),
             map_lists: BTreeMap::new(),
             cleaning: BTreeMap::new(),
             untold: Untold::default(),
@@ -166,6 +171,7 @@ impl Agent {
                 self.hurry(now);
             }
             Event::Ended(attempt, ending) => self.ended(now, attempt, ending, out),
+            Event::Took(attempt, result) => self.took(now, attempt, result, out),
             Event::Cleaned(job, whole) => self.cleaned(job, whole),
             Event::Tick => {}
         }
@@ -252,6 +258,7 @@ impl Agent {
                     self.checkpoints.remove(&attempt);
                     out.push(Action::Drop(attempt));
                 }
+                Order::Take(attempt, source) => self.take(now, attempt, source, out),
                 Order::Clean(job) => self.clean(job, out),
                 Order::Unknown => {}
             }
@@ -351,12 +358,13 @@ impl Agent {
                 out.push(Action::Kill(*attempt, why));
             }
         }
+        self.stop_taking(job, out);
         self.cleaning.entry(job).or_insert(Cleaning::Waiting);
         self.finish_cleaning(job, out);
     }
 
     fn finish_cleaning(&mut self, job: Job, out: &mut Vec<Action>) {
-        let idle = !self.running.keys().any(|attempt| attempt.job == job);
+        let idle = !self.running.keys().chain(&self.taking).any(|attempt| attempt.job == job);
         if let Some(step @ Cleaning::Waiting) = self.cleaning.get_mut(&job)
             && idle
         {

@@ -78,6 +78,7 @@ impl Report {
         REPORT_OVERHEAD
             + match &self.status {
                 Status::Running(progress) => progress.encoded_len(),
+                Status::Taken(result) => result.as_ref().err().map_or(0, String::len),
                 Status::Ended(Ending::Succeeded { result, .. }) => result.encoded_len(),
                 Status::Ended(Ending::Paused(state)) => state.encoded_len(),
                 Status::Ended(Ending::Failed(words) | Ending::Killed(words) | Ending::Spoilt(words)) => {

@@ -98,6 +98,8 @@ fn word(status: &Status) -> &'static str {
         Status::Ended(Ending::Spoilt(_)) => "spoilt",
         Status::Ended(Ending::Failed(_)) => "failed",
         Status::Ended(Ending::Killed(_)) => "killed",
+        Status::Taken(Ok(_)) => "taken",
+        Status::Taken(Err(_)) => "not taken",
     }
 }
 

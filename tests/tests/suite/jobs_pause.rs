@@ -34,7 +34,7 @@ fn newest(task: &Value) -> Value {
 }
 
 /// Waits until the newest attempt of a task runs and has come to this stage; which it is.
-fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
+pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
     eventually(&format!("{name} in {stage}"), PATIENCE, || {
         let attempt = newest(&task(cluster, name));
         let there = attempt["state"] == "running" && attempt["stage"] == stage;
@@ -52,7 +52,7 @@ fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
     })
 }
 
-fn end(cluster: &Cluster, job: &str) -> Value {
+pub(crate) fn end(cluster: &Cluster, job: &str) -> Value {
     cluster.try_mrctl(&["job", job, "--follow"]);
     let job = cluster.json(&["job", job]);
     assert_eq!(job["state"], "succeeded", "{job}");

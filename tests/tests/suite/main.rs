@@ -9,6 +9,7 @@ mod dfs_operating;
 mod dfs_recovery;
 mod dfs_survival;
 mod jobs;
+mod jobs_drain;
 mod jobs_faults;
 mod jobs_harm;
 mod jobs_inputs;

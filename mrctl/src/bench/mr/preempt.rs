@@ -14,6 +14,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use daemon::Bytes;
+use mrlib::engine::{StopFlag, Wish};
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -31,6 +32,8 @@ const FETCHED_WITHIN: Duration = Duration::from_millis(700);
 const COPIES: u64 = 8;
 const TASK_SECONDS: u64 = 6;
 const ROW_BYTES: u64 = 100;
+/// Looks at a flag that are timed together.
+const LOOKS: usize = 10_000_000;
 
 /// Slots taken back: how soon they are free, what it costs, and what a kill would have cost
 ///
@@ -185,8 +188,18 @@ impl Bench<'_> {
             let name = format!("slot free after {what}, 99 of 100 within");
             figures.push(Figure { limit: limit(late), ..Figure::told(name, within(times, 99), "ms") });
         }
-        let resumes = f64::from(job.preemption.resumes.max(1));
-        let resuming = job.counters.get("RESUME_MILLISECONDS").copied().unwrap_or(0) as f64 / resumes;
+        // What tasks themselves take of it: the rest is on the way, and in journals.
+        let mean = |counter: &str, times: u32| {
+            job.counters.get(counter).copied().unwrap_or(0) as f64 / f64::from(times.max(1))
+        };
+        let (splits, pauses) = (job.preemption.splits, job.preemption.pauses);
+        for (name, took) in [
+            ("of a split, the task's own part: its output sorted and written, mean", mean("SPLIT_MILLISECONDS", splits)),
+            ("of a pause, up to the writing of its state, mean", mean("PAUSE_MILLISECONDS", pauses)),
+        ] {
+            figures.push(Figure::told(name, took, "ms"));
+        }
+        let resuming = mean("RESUME_MILLISECONDS", job.preemption.resumes);
         let limit = Some(Limit::AtMost(100.0));
         figures.push(Figure { limit, ..Figure::told("resume: state taken up, mean", resuming, "ms") });
         Ok(figures)
@@ -251,7 +264,19 @@ fn costs(calm: &Job, gentle: &Job, killed: &Job) -> Vec<Figure> {
     let lost = |job: &Job| job.preemption.ms_lost as f64 / 1000.0;
     // What one preemption costs more than none, as a part of the whole.
     let each = 100.0 * (cpu(gentle) / cpu(calm).max(0.001) - 1.0) / taken(gentle);
+    // Of a job left in peace, the looks whether a slot is wanted: one a record, and one a key.
+    let counted = ["MAP_INPUT_RECORDS", "REDUCE_INPUT_RECORDS", "REDUCE_INPUT_GROUPS"];
+    let looks: u64 = counted.iter().filter_map(|name| calm.counters.get(*name)).sum();
+    let looking = 100.0 * looks as f64 * look_seconds() / cpu(calm).max(0.001);
     vec![
+        Figure {
+            limit: Some(Limit::AtMost(1.0)),
+            ..Figure::told(
+                format!("of a job left in peace, {looks} looks whether a slot is wanted, as measured in a loop"),
+                looking,
+                "% of its processor time",
+            )
+        },
         Figure {
             baseline: Some(cpu(calm)),
             baseline_name: Some("left in peace"),
@@ -275,6 +300,18 @@ fn costs(calm: &Job, gentle: &Job, killed: &Job) -> Vec<Figure> {
         Figure::told("time of the job, split and paused", gentle.seconds(), "s"),
         Figure::told(format!("time of the job, killed {} times", taken(killed)), killed.seconds(), "s"),
     ]
+}
+
+/// Seconds that a look at a task's stop flag takes, the best of some tries.
+fn look_seconds() -> f64 {
+    let stop = StopFlag::default();
+    let once = || {
+        let begun = Instant::now();
+        let quiet = (0..LOOKS).filter(|_| std::hint::black_box(&stop).wish().is_ok_and(|wish| wish == Wish::GoOn));
+        std::hint::black_box(quiet.count());
+        begun.elapsed().as_secs_f64() / LOOKS as f64
+    };
+    (0..5).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
 
 /// What so many of a hundred stay within.

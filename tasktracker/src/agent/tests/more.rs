@@ -202,3 +202,32 @@ fn a_state_put_aside_is_registered_until_it_is_dropped() {
     assert_eq!(dropped, [Action::Drop(attempt("job_1.r0.0"))]);
     assert_eq!(aside(&mut world), []);
 }
+
+#[test]
+fn what_is_copied_from_elsewhere_is_kept_and_told_until_it_is_answered() {
+    let mut world = World::online();
+    let (output, state) = (attempt("job_1.m0.0"), attempt("job_1.r0.0"));
+    let source = Source { addr: "other:1".into(), token: b"secret".to_vec(), partitions: 2 };
+    let orders = vec![(1, Order::Take(output, source.clone())), (2, Order::Take(state, source.clone()))];
+    let copies = [Action::Take(output, source.clone()), Action::Take(state, source.clone())];
+    assert_eq!(world.orders(0, orders), copies);
+    assert_eq!(world.orders(0, vec![(3, Order::Take(output, source.clone()))]), [], "it is at it");
+    world.on(Event::Took(output, Ok(7)));
+    world.on(Event::Took(state, Err("gone".into())));
+    let first = world.beat_after(GAP);
+    assert_eq!(told(&first), ["job_1.m0.0 taken", "job_1.r0.0 not taken"]);
+    // Not answered: told again with the next registration, which has what is here.
+    world.on(Event::Disconnected);
+    let again = world.on(Event::Connected);
+    let [Action::Register { attempts, outputs, checkpoints, jobs }] = &again[..] else { panic!("{again:?}") };
+    assert_eq!(attempts.len(), 2);
+    assert_eq!((&outputs[..], &checkpoints[..], &jobs[..]), (&[output][..], &[][..], &[Job(1)][..]));
+    world.register();
+    // A job's files are not deleted under the hands of a copy.
+    world.orders(0, vec![(1, Order::Take(state, source.clone()))]);
+    let over = world.orders(0, vec![(2, Order::Clean(Job(1)))]);
+    assert_eq!(over, [Action::Kill(state, "its job is over".into())]);
+    assert_eq!(world.on(Event::Took(state, Ok(9))), [Action::Clean(Job(1))]);
+    world.orders(0, vec![(3, Order::Take(output, source))]);
+    assert_eq!(told(&world.beat_after(GAP)), ["job_1.r0.0 taken", "job_1.m0.0 not taken"]);
+}

@@ -1,0 +1,138 @@
+//! Map output: lost, served at another address, taken by another tracker; and trackers that are emptied.
+
+use super::{
+    Cluster,
+    apply::{Misfit, misfit},
+};
+use crate::{
+    ids::{AttemptId, TrackerId},
+    job::MapEvent,
+    phase::Phase,
+    task::Task,
+    time::{Span, Time},
+    tracker::{Drain, DrainCost},
+};
+
+impl Cluster {
+    pub(super) fn map_output_lost(&mut self, id: AttemptId, unfetched: bool) -> Result<(), Misfit> {
+        let task = self.task_mut(id.task)?;
+        if id.phase() != Phase::Map || task.done_by != Some(id.number) {
+            return misfit(format!("{id} has no output"));
+        }
+        task.done_by = None;
+        let attempt = &mut task.attempts[id.number as usize];
+        let result = attempt.result.take().unwrap_or_default();
+        let on = attempt.keeper;
+        let took = attempt.ended.map_or(Span(0), |ended| ended.since(attempt.launched));
+        if unfetched {
+            task.unfetched += 1;
+            task.shuns.insert(on);
+        }
+        let job = self.job_mut(id.job())?;
+        if unfetched {
+            *job.failures.entry(on).or_default() += 1;
+        }
+        job.succeeded.map -= 1;
+        job.took.map.0 -= took.0;
+        for (name, value) in &result.counters {
+            if let Some(sum) = job.counters.get_mut(name) {
+                *sum = sum.wrapping_sub(*value);
+            }
+        }
+        job.maps_done = None;
+        job.map_events.push(MapEvent::Withdrawn(id));
+        if let Some(tracker) = self.trackers.get_mut(&on) {
+            tracker.outputs.remove(&id);
+        }
+        self.count_drain(on, |cost| cost.redone += 1);
+        self.settle(id.task)
+    }
+
+    pub(super) fn map_output_moved(&mut self, id: AttemptId) -> Result<(), Misfit> {
+        let winner = self.task(id.task).and_then(Task::winner).filter(|winner| winner.id == id);
+        let Some(on) = winner.map(|winner| winner.keeper) else {
+            return misfit(format!("{id} has no output"));
+        };
+        self.job_mut(id.job())?.map_events.push(MapEvent::Available(id, on));
+        Ok(())
+    }
+
+    pub(super) fn map_output_taken(
+        &mut self,
+        id: AttemptId,
+        by: TrackerId,
+        bytes: u64,
+    ) -> Result<(), Misfit> {
+        let task = self.task_mut(id.task)?;
+        if id.phase() != Phase::Map || task.done_by != Some(id.number) {
+            return misfit(format!("{id} has no output"));
+        }
+        let from = std::mem::replace(&mut task.attempts[id.number as usize].keeper, by);
+        self.job_mut(id.job())?.map_events.push(MapEvent::Available(id, by));
+        if let Some(tracker) = self.trackers.get_mut(&from) {
+            tracker.outputs.remove(&id);
+        }
+        self.keeping(by)?.outputs.insert(id);
+        self.count_drain(from, |cost| {
+            cost.outputs += 1;
+            cost.output_bytes += bytes;
+        });
+        Ok(())
+    }
+
+    pub(super) fn checkpoint_taken(
+        &mut self,
+        id: AttemptId,
+        by: TrackerId,
+        bytes: u64,
+    ) -> Result<(), Misfit> {
+        let aside = self.task_mut(id.task)?.checkpoint.as_mut();
+        let Some(aside) = aside.filter(|aside| aside.attempt == id) else {
+            return misfit(format!("{id} has no state put aside"));
+        };
+        let from = std::mem::replace(&mut aside.tracker, by);
+        if let Some(tracker) = self.trackers.get_mut(&from) {
+            tracker.checkpoints.remove(&id);
+        }
+        self.keeping(by)?.checkpoints.insert(id);
+        self.count_drain(from, |cost| {
+            cost.checkpoints += 1;
+            cost.checkpoint_bytes += bytes;
+        });
+        Ok(())
+    }
+
+    fn keeping(&mut self, id: TrackerId) -> Result<&mut crate::tracker::Tracker, Misfit> {
+        self.trackers.get_mut(&id).ok_or_else(|| Misfit(format!("{id} is not known")))
+    }
+
+    /// Asked for again, it has another end and goes on.
+    pub(super) fn tracker_draining(
+        &mut self,
+        at: Time,
+        id: TrackerId,
+        by: &str,
+        until: Time,
+    ) -> Result<(), Misfit> {
+        let tracker = self.keeping(id)?;
+        let new = Drain { by: by.to_owned(), since: at, until, cost: DrainCost::default() };
+        tracker.drain.get_or_insert(new).until = until;
+        self.draining.insert(id);
+        self.refresh_free(id);
+        Ok(())
+    }
+
+    pub(super) fn tracker_returned(&mut self, id: TrackerId) -> Result<(), Misfit> {
+        self.keeping(id)?.drain = None;
+        self.draining.remove(&id);
+        self.refresh_free(id);
+        Ok(())
+    }
+
+    /// Adds to what a tracker's drain has cost, if there is one.
+    pub(super) fn count_drain(&mut self, id: TrackerId, add: impl FnOnce(&mut DrainCost)) {
+        if let Some(drain) = self.trackers.get_mut(&id).and_then(|tracker| tracker.drain.as_mut()) {
+            add(&mut drain.cost);
+        }
+    }
+}

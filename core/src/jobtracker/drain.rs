@@ -1,0 +1,275 @@
+//! Trackers are emptied: nothing new goes there, what they run ends where it stands and goes on elsewhere, and what jobs
+//! still need of what they keep is copied by other trackers.
+//!
+//! A copy is of the same attempt: reducers are told another address, and a paused reduce goes on from another place.
+//! What cannot be copied, tried several times, is given up: the map runs again, the reduce begins anew. Copies under
+//! way are not durable; after a restart they are asked for again, and one that is there already is told at once.
+
+use super::JobTracker;
+use crate::{
+    event::{Effect, Order, Reply},
+    fact::Fact,
+    ids::{AttemptId, JobId, RequestId, TrackerId},
+    job::Job,
+    phase::{PerPhase, Phase},
+    task::Recall,
+    time::{Span, Time},
+    tracker::{Drain, DrainCost, Tracker, TrackerState},
+};
+use std::collections::BTreeMap;
+
+/// Copies on their way to one tracker; it makes one at a time.
+const MOVES_EACH: usize = 4;
+/// How often something is tried to be copied before it is given up.
+const TRIES: u32 = 3;
+
+/// Copies under way.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    to: BTreeMap<AttemptId, TrackerId>,
+    failed: BTreeMap<AttemptId, u32>,
+    /// Something has happened since it was last looked what there is to move.
+    due: bool,
+}
+
+impl Moves {
+    /// Whatever a tracker was told to copy it will not.
+    pub(super) fn forget(&mut self, to: TrackerId) {
+        self.to.retain(|_, on| *on != to);
+    }
+
+    /// Whether a fact makes it worth a look.
+    pub(super) fn observe(&mut self, fact: &Fact) {
+        self.due |= matches!(
+            fact,
+            Fact::TrackerDraining { .. }
+                | Fact::TrackerJoined { .. }
+                | Fact::AttemptLaunched { .. }
+                | Fact::AttemptSucceeded { .. }
+                | Fact::MapSplit { .. }
+                | Fact::AttemptPaused { .. }
+        );
+    }
+}
+
+/// How far a drain is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DrainStatus {
+    /// None if the tracker is in use.
+    pub drain: Option<(String, Time, DrainCost)>,
+    /// Attempts that hold its slots.
+    pub running: PerPhase<u32>,
+    /// Map outputs that some job needs and nobody else has, and their bytes.
+    pub outputs: (u32, u64),
+    /// States of paused reduces that nobody else has, and their bytes.
+    pub checkpoints: (u32, u64),
+    /// Other trackers that take work.
+    pub others: u32,
+}
+
+impl DrainStatus {
+    /// Whether nothing on the tracker is of use to anybody.
+    pub fn is_empty(&self) -> bool {
+        let running = self.running.map + self.running.reduce;
+        running + self.outputs.0 + self.checkpoints.0 == 0
+    }
+}
+
+impl JobTracker {
+    /// Somebody wants a tracker emptied, or used again.
+    pub(super) fn drain(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        id: TrackerId,
+        within: Option<Span>,
+        by: String,
+        out: &mut Vec<Effect>,
+    ) {
+        let reply = match (self.refuse_drain(id, within.is_some()), within) {
+            (Some(why), _) => Reply::Refused(why),
+            (None, Some(within)) => {
+                self.record(now, Fact::TrackerDraining { tracker: id, by, until: now + within }, out);
+                Reply::Taken
+            }
+            (None, None) => {
+                if self.cluster.draining.contains(&id) {
+                    self.record(now, Fact::TrackerReturned { tracker: id, by }, out);
+                }
+                Reply::Taken
+            }
+        };
+        Self::reply(request, reply, out);
+    }
+
+    fn refuse_drain(&self, id: TrackerId, begins: bool) -> Option<String> {
+        let Some(tracker) = self.cluster.tracker(id) else { return Some(format!("there is no tracker {id}")) };
+        let name = &tracker.name;
+        if begins && tracker.state == TrackerState::Lost {
+            return Some(format!("{name} is lost: what it ran runs elsewhere; start it again first"));
+        }
+        let others = self.cluster.trackers().any(|other| other.id != id && other.takes_work());
+        (begins && !others).then(|| {
+            format!(
+                "{name} cannot be drained, no other tracker takes work: start more, or end another drain with \
+                 `mrctl drain NODE --cancel`"
+            )
+        })
+    }
+
+    /// How far a drain is; of a tracker in use, what one would have to do.
+    pub fn drain_status(&self, id: TrackerId) -> DrainStatus {
+        let Some(tracker) = self.cluster.tracker(id) else { return DrainStatus::default() };
+        let running = |phase: Phase| (tracker.running[phase].len() + tracker.strangers[phase].len()) as u32;
+        let bytes_out = |attempt: &AttemptId| {
+            self.cluster.attempt(*attempt).and_then(|attempt| attempt.result.as_ref()).map_or(0, |r| r.bytes_out)
+        };
+        let aside = |attempt: &AttemptId| {
+            self.cluster.task(attempt.task).and_then(|task| task.checkpoint).map_or(0, |aside| aside.bytes)
+        };
+        let outputs = self.needed_outputs(tracker);
+        let told = |drain: &Drain| (drain.by.clone(), drain.since, drain.cost);
+        DrainStatus {
+            drain: tracker.drain.as_ref().map(told),
+            running: PerPhase { map: running(Phase::Map), reduce: running(Phase::Reduce) },
+            outputs: (outputs.len() as u32, outputs.iter().map(bytes_out).sum()),
+            checkpoints: (tracker.checkpoints.len() as u32, tracker.checkpoints.iter().map(aside).sum()),
+            others: self.cluster.trackers().filter(|other| other.id != id && other.takes_work()).count() as u32,
+        }
+    }
+
+    /// Map outputs of a tracker that reduces still need.
+    fn needed_outputs(&self, tracker: &Tracker) -> Vec<AttemptId> {
+        let mut needed: BTreeMap<JobId, bool> = BTreeMap::new();
+        let mut is_needed = |id: JobId| {
+            *needed.entry(id).or_insert_with(|| self.cluster.job(id).is_some_and(Job::needs_map_output))
+        };
+        tracker.outputs.iter().copied().filter(|attempt| is_needed(attempt.job())).collect()
+    }
+
+    /// Takes from trackers that are to be emptied what they run, and has copied what they keep.
+    pub(super) fn empty_drained(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if !std::mem::take(&mut self.moves.due) || self.cluster.draining.is_empty() {
+            return;
+        }
+        for id in self.cluster.draining.clone() {
+            let Some(tracker) = self.cluster.tracker(id) else { continue };
+            if tracker.state == TrackerState::Lost {
+                continue;
+            }
+            let late = tracker.drain.as_ref().is_some_and(|drain| now >= drain.until);
+            let kept: Vec<AttemptId> =
+                tracker.checkpoints.iter().copied().chain(self.needed_outputs(tracker)).collect();
+            self.take_back_slots(now, id, late, out);
+            for attempt in kept {
+                self.move_away(now, id, attempt, out);
+            }
+        }
+    }
+
+    /// Time has passed: what is left is looked at again.
+    pub(super) fn look_at_drains(&mut self) {
+        self.moves.due = true;
+        if self.cluster.draining.is_empty() {
+            // The next drain tries anew.
+            self.moves.failed.clear();
+        }
+    }
+
+    /// Everything ends where it stands. What cannot may go on while there is time.
+    fn take_back_slots(&mut self, now: Time, id: TrackerId, late: bool, out: &mut Vec<Effect>) {
+        let Some(tracker) = self.cluster.tracker(id) else { return };
+        let by = tracker.drain.as_ref().map_or("", |drain| &drain.by);
+        let why = format!("{} is drained for {by}", tracker.name);
+        let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
+        for attempt in running.collect::<Vec<_>>() {
+            let gentle = match attempt.phase() {
+                Phase::Map => Recall::Split,
+                Phase::Reduce => Recall::Pause,
+            };
+            let how = if late { Recall::Kill } else { gentle };
+            if self.cluster.may_recall(attempt, how).is_ok() {
+                self.recall(now, attempt, how, &why, false, out);
+            }
+        }
+    }
+
+    /// Has something copied by another tracker, or gives it up.
+    fn move_away(&mut self, now: Time, from: TrackerId, attempt: AttemptId, out: &mut Vec<Effect>) {
+        if self.moves.to.contains_key(&attempt) {
+            return;
+        }
+        if self.moves.failed.get(&attempt).is_some_and(|failed| *failed >= TRIES) {
+            self.moves.failed.remove(&attempt);
+            let why = format!("it could not be moved from a tracker that is emptied, tried {TRIES} times");
+            let fact = match attempt.phase() {
+                Phase::Map => Fact::MapOutputLost { attempt, why, unfetched: false },
+                Phase::Reduce => Fact::CheckpointLost { attempt, why },
+            };
+            self.record(now, fact, out);
+            self.work_arrived = true;
+            return self.require_outputs(now, attempt.job(), out);
+        }
+        let Some(to) = self.taker(attempt.phase()) else { return };
+        self.moves.to.insert(attempt, to);
+        if let Some(job) = self.cluster.jobs.get_mut(&attempt.job()) {
+            job.helpers.insert(to);
+        }
+        self.order(to, Order::Take { attempt, from });
+    }
+
+    /// The tracker that has least to copy, and then keeps least.
+    fn taker(&self, phase: Phase) -> Option<TrackerId> {
+        let busy = |id: TrackerId| self.moves.to.values().filter(|to| **to == id).count();
+        let keeps = |tracker: &Tracker| match phase {
+            Phase::Map => tracker.outputs.len(),
+            Phase::Reduce => tracker.checkpoints.len(),
+        };
+        let takers = self.cluster.trackers().filter(|tracker| tracker.takes_work());
+        let takers = takers.map(|tracker| (busy(tracker.id), keeps(tracker), tracker.id));
+        takers.filter(|(busy, ..)| *busy < MOVES_EACH).min().map(|(.., id)| id)
+    }
+
+    /// A tracker has copied something, or could not.
+    pub(super) fn taken(
+        &mut self,
+        now: Time,
+        by: TrackerId,
+        id: AttemptId,
+        result: Result<u64, String>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.moves.to.remove(&id);
+        self.moves.due = true;
+        let Ok(bytes) = result else {
+            *self.moves.failed.entry(id).or_default() += 1;
+            return;
+        };
+        self.moves.failed.remove(&id);
+        let leaves = |from: TrackerId| from != by && self.cluster.draining.contains(&from);
+        let task = self.cluster.job(id.job()).filter(|job| job.is_running()).and_then(|job| job.task(id.task));
+        match id.phase() {
+            Phase::Map => {
+                let winner = task.and_then(|task| task.winner()).filter(|winner| winner.id == id);
+                if winner.is_some_and(|winner| leaves(winner.keeper)) {
+                    self.record(now, Fact::MapOutputTaken { attempt: id, tracker: by, bytes }, out);
+                }
+            }
+            Phase::Reduce => {
+                let aside = task.and_then(|task| task.checkpoint).filter(|aside| aside.attempt == id);
+                let is_used = task.is_some_and(|task| task.trying().any(|attempt| attempt.from == Some(id)));
+                match aside.map(|aside| aside.tracker) {
+                    Some(from) if leaves(from) => {
+                        self.record(now, Fact::CheckpointTaken { attempt: id, tracker: by, bytes }, out);
+                        // Whoever is taking it up there is not disturbed; it goes with its job.
+                        if !is_used {
+                            self.order(from, Order::Drop(id));
+                        }
+                    }
+                    Some(from) if from == by => {}
+                    _ => self.order(by, Order::Drop(id)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Drains of trackers, over the same connection.
+
+use super::JobTracker;
+use crate::job::model::{DrainCost, DrainState};
+use anyhow::Result;
+use proto::mr as pb;
+use std::time::Duration;
+
+impl JobTracker {
+    /// Has a tracker emptied within this time.
+    pub(crate) async fn drain(&self, node: &str, within: Duration) -> Result<DrainState> {
+        let within_ms = within.as_millis() as u64;
+        self.call_drain(pb::DrainTrackerRequest { node: node.into(), within_ms, ..Default::default() }).await
+    }
+
+    /// Has it used again.
+    pub(crate) async fn undrain(&self, node: &str) -> Result<DrainState> {
+        self.call_drain(pb::DrainTrackerRequest { node: node.into(), cancel: true, ..Default::default() }).await
+    }
+
+    /// How far that is.
+    pub(crate) async fn drain_status(&self, node: &str) -> Result<DrainState> {
+        self.call_drain(pb::DrainTrackerRequest { node: node.into(), look: true, ..Default::default() }).await
+    }
+
+    async fn call_drain(&self, mut message: pb::DrainTrackerRequest) -> Result<DrainState> {
+        message.request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
+        let reply = self.client.clone().drain(self.request(message)).await;
+        let reply = reply.map_err(|status| self.refusal(&status))?.into_inner();
+        let cost = reply.cost.unwrap_or_default();
+        Ok(DrainState {
+            state: reply.state,
+            maps_running: reply.maps_running,
+            reduces_running: reply.reduces_running,
+            outputs: reply.outputs,
+            output_bytes: reply.output_bytes,
+            checkpoints: reply.checkpoints,
+            checkpoint_bytes: reply.checkpoint_bytes,
+            others: reply.others,
+            cost: DrainCost {
+                splits: cost.splits,
+                pauses: cost.pauses,
+                kills: cost.kills,
+                ms_lost: cost.ms_lost,
+                outputs: cost.outputs,
+                output_bytes: cost.output_bytes,
+                checkpoints: cost.checkpoints,
+                checkpoint_bytes: cost.checkpoint_bytes,
+                redone: cost.redone,
+            },
+        })
+    }
+}

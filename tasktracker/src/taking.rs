@@ -1,0 +1,98 @@
+//! Copies what an attempt left on a tracker that is emptied: a map's output, or what a paused reduce put aside.
+//!
+//! It comes by the shuffle protocol, verified, and lies here as if it had been made here: found again after a restart,
+//! served, and deleted with its job. A copy is whole or not there.
+
+use crate::{
+    agent::{Event, Source},
+    child::{Command, Nursery},
+    disks::Disks,
+    held::Held,
+    ids::{Attempt, Phase},
+};
+use mrlib::{
+    TaskError,
+    checkpoint::{self, Origin},
+    engine::{Pulse, Scratch, StopFlag},
+    fetch::{Ship, copy_output},
+    segment::Index,
+    task::limits::short_failure,
+};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+impl Nursery {
+    /// Begins a copy; the sender stops it.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        attempt: Attempt,
+        source: Source,
+    ) -> mpsc::UnboundedSender<Command> {
+        let (commands, mut receiver) = mpsc::unbounded_channel();
+        let nursery = self.clone();
+        tokio::spawn(async move {
+            let stop = StopFlag::default();
+            let copying = nursery.copy(attempt, source, stop.clone());
+            tokio::pin!(copying);
+            let result = loop {
+                tokio::select! {
+                    result = &mut copying => break result,
+                    Some(command) = receiver.recv() => {
+                        if let Command::Kill(why) = command {
+                            stop.set(why);
+                        }
+                    }
+                }
+            };
+            nursery.events.send(Event::Took(attempt, result.map_err(short_failure))).await.ok();
+        });
+        commands
+    }
+
+    async fn copy(&self, attempt: Attempt, source: Source, stop: StopFlag) -> Result<u64, String> {
+        let bug = |error: &dyn std::error::Error| format!("a bug of the tracker: {error}");
+        let _turn = self.copying.acquire().await.map_err(|error| bug(&error))?;
+        let (disks, held) = (self.disks.clone(), self.held.clone());
+        let copying = tokio::task::spawn_blocking(move || bring(attempt, &source, stop, &disks, &held));
+        copying.await.unwrap_or_else(|error| Err(bug(&error)))
+    }
+}
+
+/// Copies it, if it is not here already; its bytes.
+fn bring(
+    attempt: Attempt,
+    source: &Source,
+    stop: StopFlag,
+    disks: &Disks,
+    held: &Held,
+) -> Result<u64, String> {
+    let words = |error: TaskError| error.to_string();
+    stop.check().map_err(words)?;
+    if let Some(path) = held.output(attempt) {
+        return Index::read(&path).map(|index| index.stored()).map_err(words);
+    }
+    if let Some(dirs) = held.checkpoint(attempt) {
+        return checkpoint::read(&dirs).map(|state| checkpoint::bytes(&state)).map_err(words);
+    }
+    held.learn_token(attempt.job, &source.token, disks);
+    let places = disks.make_places(attempt).map_err(|error| error.to_string())?;
+    let name = attempt.to_string();
+    let mut ship = Ship::new(&source.addr, &source.token, &name, stop, Pulse::default());
+    let brought = match attempt.phase {
+        Phase::Map => copy_output(&mut ship, source.partitions, &places.outputs).map(|(path, index)| {
+            let bytes = index.stored();
+            held.add(attempt, path, index);
+            bytes
+        }),
+        Phase::Reduce => {
+            let scratch = Scratch::new(places.scratch.clone());
+            let origin = Origin { attempt: name.clone(), dirs: Vec::new(), addr: source.addr.clone() };
+            let state = checkpoint::take_up(&origin, attempt.index, &scratch, &mut ship);
+            let kept =
+                state.and_then(|state| checkpoint::keep(&places.asides, &name, attempt.index, &state));
+            kept.inspect(|_| held.add_checkpoint(attempt, places.asides.clone()))
+        }
+    };
+    disks.end_places(&places);
+    brought.map_err(words)
+}
