@@ -71,7 +71,20 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
         "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {held} {shuns:?}"
     );
     for attempt in &task.attempts {
-        let Attempt { id, tracker, keeper, origin, state, launched, ended, speculative, result, why, error, .. } = attempt;
+        let Attempt {
+            id,
+            tracker,
+            keeper,
+            origin,
+            state,
+            launched,
+            ended,
+            speculative,
+            result,
+            why,
+            error,
+            ..
+        } = attempt;
         let known = attempt.recalled.is_some() || !state.is_trying();
         let state = if known { format!("{state:?}") } else { "trying".to_owned() };
         let _ = writeln!(

@@ -101,6 +101,8 @@ pub enum Fact {
     MapOutputTaken { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
     /// Another tracker has a copy of what a paused reduce put aside: it is taken up from there.
     CheckpointTaken { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
+    /// A reduce that was told to pause has no room for its state, and goes on.
+    PauseRefused { attempt: AttemptId },
 }
 
 impl Fact {
@@ -124,7 +126,8 @@ impl Fact {
             | Fact::MapOutputLost { attempt, .. }
             | Fact::MapOutputMoved { attempt }
             | Fact::MapOutputTaken { attempt, .. }
-            | Fact::CheckpointTaken { attempt, .. } => Some(attempt.job()),
+            | Fact::CheckpointTaken { attempt, .. }
+            | Fact::PauseRefused { attempt } => Some(attempt.job()),
             Fact::TaskReleased { task } => Some(task.job),
             Fact::JobTrackerStarted { .. }
             | Fact::TrackerJoined { .. }

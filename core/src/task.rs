@@ -146,6 +146,8 @@ pub struct Progress {
     pub bytes_out: u64,
     /// Counts up while its work goes on, also where nothing else shows it: waiting for maps, sorting, merging.
     pub beat: u64,
+    /// How often it was told to pause and could not, for want of room: it went on.
+    pub refusals: u32,
 }
 
 /// One try at a task.

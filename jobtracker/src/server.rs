@@ -119,7 +119,8 @@ impl JobTracker for ClientService {
 
     async fn drain(&self, request: Request<pb::DrainTrackerRequest>) -> Answer<pb::DrainTrackerReply> {
         let wire::DrainWish { request, node, within, looks, by } = wire::drain(request)?;
-        let found = self.driver.look(|cluster| cluster.tracker_named(&node).map(|tracker| tracker.id)).await?;
+        let found =
+            self.driver.look(|cluster| cluster.tracker_named(&node).map(|tracker| tracker.id)).await?;
         let id = found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {node}")))?;
         if !looks {
             self.driver.drain(request, id, within, by).await?;

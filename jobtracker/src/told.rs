@@ -92,6 +92,12 @@ impl Teller<'_> {
                 );
                 ("checkpoint-taken", attempt.to_string(), words)
             }
+            Fact::PauseRefused { attempt } => {
+                let words = format!(
+                    "{attempt} has no room to put its state aside, and goes on; `mrctl logs` tells more"
+                );
+                ("pause-refused", attempt.to_string(), words)
+            }
             Fact::TaskReleased { task } => ("task-released", task.to_string(), format!("{task} may go on")),
             Fact::AttemptFailed { attempt, error } => {
                 ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", first_line(error)))
@@ -137,6 +143,7 @@ pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
         | Fact::AttemptPaused { attempt, .. }
         | Fact::CheckpointLost { attempt, .. }
         | Fact::CheckpointTaken { attempt, .. }
+        | Fact::PauseRefused { attempt }
         | Fact::AttemptSucceeded { attempt, .. }
         | Fact::AttemptFailed { attempt, .. }
         | Fact::AttemptKilled { attempt, .. }

@@ -23,11 +23,7 @@ use tokio::sync::mpsc;
 
 impl Nursery {
     /// Begins a copy; the sender stops it.
-    pub(crate) fn take(
-        self: &Arc<Self>,
-        attempt: Attempt,
-        source: Source,
-    ) -> mpsc::UnboundedSender<Command> {
+    pub(crate) fn take(self: &Arc<Self>, attempt: Attempt, source: Source) -> mpsc::UnboundedSender<Command> {
         let (commands, mut receiver) = mpsc::unbounded_channel();
         let nursery = self.clone();
         tokio::spawn(async move {
@@ -88,8 +84,7 @@ fn bring(
             let scratch = Scratch::new(places.scratch.clone());
             let origin = Origin { attempt: name.clone(), dirs: Vec::new(), addr: source.addr.clone() };
             let state = checkpoint::take_up(&origin, attempt.index, &scratch, &mut ship);
-            let kept =
-                state.and_then(|state| checkpoint::keep(&places.asides, &name, attempt.index, &state));
+            let kept = state.and_then(|state| checkpoint::keep(&places.asides, &name, attempt.index, &state));
             kept.inspect(|_| held.add_checkpoint(attempt, places.asides.clone()))
         }
     };

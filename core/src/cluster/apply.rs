@@ -80,6 +80,7 @@ impl Cluster {
             }
             Fact::TrackerDraining { tracker, by, until } => self.tracker_draining(at, *tracker, by, *until),
             Fact::TrackerReturned { tracker, .. } => self.tracker_returned(*tracker),
+            Fact::PauseRefused { attempt } => self.pause_refused(*attempt),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
                 Ok(())

@@ -82,6 +82,17 @@ impl Cluster {
         self.settle(id.task)
     }
 
+    /// It goes on as if nobody had asked.
+    pub(super) fn pause_refused(&mut self, id: AttemptId) -> Result<(), Misfit> {
+        let pausing = |attempt: &&mut Attempt| attempt.state == AttemptState::Pausing;
+        let Some(attempt) = self.attempt_mut(id).filter(pausing) else {
+            return misfit(format!("{id} is not to be paused"));
+        };
+        (attempt.state, attempt.recalled) = (AttemptState::Running, None);
+        self.task_mut(id.task)?.held = false;
+        self.settle(id.task)
+    }
+
     /// The attempt's task ends where it stood; a new one has the rest.
     pub(super) fn map_split(
         &mut self,

@@ -45,7 +45,7 @@ impl JobTracker {
             return self.stranger(from, id, Self::is_final(&status));
         }
         match status {
-            AttemptStatus::Running(progress) => self.progressed(now, id, progress),
+            AttemptStatus::Running(progress) => self.progressed(now, id, progress, out),
             AttemptStatus::Succeeded(result) => self.succeeded(now, id, result, out),
             AttemptStatus::Split(position, result) => self.split(now, id, position, result, out),
             AttemptStatus::Paused { stage, bytes, redo } => self.paused(now, id, (stage, bytes), redo, out),
@@ -94,15 +94,19 @@ impl JobTracker {
         !task.is_done() && attempt.is_some_and(|attempt| attempt.end == task.end)
     }
 
-    fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress) {
+    fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress, out: &mut Vec<Effect>) {
         let Some(attempt) = self.cluster.attempt_mut(id) else { return };
         attempt.heard = now;
+        let refused = progress.refusals > attempt.progress.refusals;
         if attempt.state == AttemptState::Launching {
             attempt.state = AttemptState::Running;
         }
         if attempt.progress != progress {
             attempt.progress = progress;
             attempt.advanced = now;
+        }
+        if refused && attempt.state == AttemptState::Pausing {
+            self.record(now, Fact::PauseRefused { attempt: id }, out);
         }
     }
 

@@ -103,7 +103,9 @@ impl JobTracker {
     }
 
     fn refuse_drain(&self, id: TrackerId, begins: bool) -> Option<String> {
-        let Some(tracker) = self.cluster.tracker(id) else { return Some(format!("there is no tracker {id}")) };
+        let Some(tracker) = self.cluster.tracker(id) else {
+            return Some(format!("there is no tracker {id}"));
+        };
         let name = &tracker.name;
         if begins && tracker.state == TrackerState::Lost {
             return Some(format!("{name} is lost: what it ran runs elsewhere; start it again first"));
@@ -122,7 +124,10 @@ impl JobTracker {
         let Some(tracker) = self.cluster.tracker(id) else { return DrainStatus::default() };
         let running = |phase: Phase| (tracker.running[phase].len() + tracker.strangers[phase].len()) as u32;
         let bytes_out = |attempt: &AttemptId| {
-            self.cluster.attempt(*attempt).and_then(|attempt| attempt.result.as_ref()).map_or(0, |r| r.bytes_out)
+            self.cluster
+                .attempt(*attempt)
+                .and_then(|attempt| attempt.result.as_ref())
+                .map_or(0, |r| r.bytes_out)
         };
         let aside = |attempt: &AttemptId| {
             self.cluster.task(attempt.task).and_then(|task| task.checkpoint).map_or(0, |aside| aside.bytes)
@@ -134,7 +139,8 @@ impl JobTracker {
             running: PerPhase { map: running(Phase::Map), reduce: running(Phase::Reduce) },
             outputs: (outputs.len() as u32, outputs.iter().map(bytes_out).sum()),
             checkpoints: (tracker.checkpoints.len() as u32, tracker.checkpoints.iter().map(aside).sum()),
-            others: self.cluster.trackers().filter(|other| other.id != id && other.takes_work()).count() as u32,
+            others: self.cluster.trackers().filter(|other| other.id != id && other.takes_work()).count()
+                as u32,
         }
     }
 
@@ -247,7 +253,8 @@ impl JobTracker {
         };
         self.moves.failed.remove(&id);
         let leaves = |from: TrackerId| from != by && self.cluster.draining.contains(&from);
-        let task = self.cluster.job(id.job()).filter(|job| job.is_running()).and_then(|job| job.task(id.task));
+        let task =
+            self.cluster.job(id.job()).filter(|job| job.is_running()).and_then(|job| job.task(id.task));
         match id.phase() {
             Phase::Map => {
                 let winner = task.and_then(|task| task.winner()).filter(|winner| winner.id == id);

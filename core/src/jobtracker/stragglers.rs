@@ -35,7 +35,8 @@ impl JobTracker {
     fn stragglers(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
         // One that was to be split and is not, after so long, does not hear.
-        let deaf = |at: &Attempt| at.recalled.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after);
+        let deaf =
+            |at: &Attempt| at.recalled.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after);
         let goes_on = |attempt: &&Attempt| match attempt.state {
             AttemptState::Running => true,
             AttemptState::Splitting => deaf(attempt),

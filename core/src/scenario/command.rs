@@ -83,7 +83,9 @@ fn running(text: &str) -> Result<AttemptReport, String> {
     let attempt = attempt(parts.next().unwrap_or_default())?;
     let done = parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: what progress?"))?;
     let stage = stage(parts.next().unwrap_or("map"))?;
-    let progress = Progress { done, stage, ..Progress::default() };
+    let refusals =
+        parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: how many refusals?"))?;
+    let progress = Progress { done, stage, refusals, ..Progress::default() };
     Ok(AttemptReport { attempt, status: AttemptStatus::Running(progress) })
 }
 

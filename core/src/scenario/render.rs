@@ -133,9 +133,11 @@ impl Player<'_> {
             Fact::AttemptKilled { attempt, why, .. } => format!("killed {} ({why})", short(attempt)),
             Fact::MapOutputLost { attempt, why, .. } => short(format!("output-lost {attempt} ({why})")),
             Fact::MapOutputMoved { attempt } => format!("moved {}", short(attempt)),
-            Fact::MapOutputTaken { attempt, tracker, .. } | Fact::CheckpointTaken { attempt, tracker, .. } => {
+            Fact::MapOutputTaken { attempt, tracker, .. }
+            | Fact::CheckpointTaken { attempt, tracker, .. } => {
                 format!("taken {} by {}", short(attempt), self.name(*tracker))
             }
+            Fact::PauseRefused { attempt } => format!("pause-refused {}", short(attempt)),
             Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.name(*tracker)),
             Fact::TrackerReturned { tracker, .. } => format!("returned {}", self.name(*tracker)),
             Fact::TrackerBlacklisted { job, tracker } => {

@@ -118,6 +118,9 @@ enum LineFact<'a> {
         why: &'a str,
         time_us: u64,
     },
+    PauseRefused {
+        attempt: String,
+    },
     TaskReleased {
         task: String,
     },
@@ -228,6 +231,7 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         Fact::StageLost { attempt, why, time } => {
             LineFact::StageLost { attempt: attempt.to_string(), why, time_us: time.0 }
         }
+        Fact::PauseRefused { attempt } => LineFact::PauseRefused { attempt: attempt.to_string() },
         Fact::TaskReleased { task } => LineFact::TaskReleased { task: task.to_string() },
         Fact::CheckpointLost { attempt, why } => {
             LineFact::CheckpointLost { attempt: attempt.to_string(), why }

@@ -290,7 +290,8 @@ fn progress(phase: Phase, message: &pb::Progress) -> Progress {
     let stage = stage(phase, &message.stage);
     // A progress that is no number is no progress.
     let done = if message.done.is_finite() { message.done.clamp(0.0, 1.0) as f32 } else { 0.0 };
-    Progress { done, stage, bytes_in: message.bytes_in, bytes_out: message.bytes_out, beat: message.beat }
+    let pb::Progress { bytes_in, bytes_out, beat, refusals, .. } = *message;
+    Progress { done, stage, bytes_in, bytes_out, beat, refusals }
 }
 
 fn result(message: pb::TaskResult) -> Result<AttemptResult, String> {

@@ -171,7 +171,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let after = if args.cancel { node.look().await? } else { watch(&node, &args, begun).await? };
     if args.json {
-        let told = serde_json::json!({ "took_ms": begun.elapsed().as_millis() as u64, "before": before.tracker });
+        let told =
+            serde_json::json!({ "took_ms": begun.elapsed().as_millis() as u64, "before": before.tracker });
         output::json(&words::Told { status: &after, more: told })?;
     } else if args.cancel {
         output::line(format!("{} is in use again", args.node))?;
@@ -260,7 +261,9 @@ mod tests {
         assert!(of(datanode(NodeState::Drained), tracker("drained")).is_done());
         assert!(of(None, tracker("drained")).is_done() && of(datanode(NodeState::Drained), None).is_done());
         assert!(!of(datanode(NodeState::Drained), tracker("draining")).is_over());
-        assert!(of(datanode(NodeState::Dead), None).is_over() && !of(datanode(NodeState::Dead), None).is_done());
+        assert!(
+            of(datanode(NodeState::Dead), None).is_over() && !of(datanode(NodeState::Dead), None).is_done()
+        );
         assert!(of(datanode(NodeState::Draining), tracker("live")).is_cancelled());
         assert!(!of(datanode(NodeState::Draining), tracker("suspect")).is_cancelled());
     }

@@ -1,7 +1,8 @@
 //! Puts a state aside.
 //!
 //! What lies on a disk gets another name there, which costs nothing; what is in memory is written. Everything is on the
-//! disks for good before `state` appears, and `state` before this returns.
+//! disks for good before `state` gets its name, and its name before this returns. Somebody waits for the slot: what can
+//! be synced at the same time is.
 
 use super::{Held, MEMORY_FILE, STATE_FILE, State, encode, kept};
 use crate::{
@@ -15,31 +16,48 @@ use std::{
     io::{self, Write},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
 /// Copied at a time, where a file cannot have another name.
 const CHUNK_BYTES: usize = 1 << 20;
+/// Files synced at a time: file systems take them together.
+const SYNCERS: usize = 8;
 
 fn failed(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
     TaskError::io(format!("{verb} {}", path.display()))
 }
 
 /// Puts `state` aside as the checkpoint of `attempt`, in these folders, which are best one a disk and need not exist;
-/// how long it is. If it cannot be, nothing is left of it.
+/// how long it is. If it cannot be, nothing is left of it. A full disk is done without, if there is another.
 pub fn keep(dirs: &[PathBuf], attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
-    let kept = Folder::make(dirs).and_then(|folder| folder.keep(attempt, partition, state));
-    if kept.is_err() {
+    let mut last = TaskError::Program("there is no folder to put its state aside in".into());
+    for first in 0..dirs.len() {
+        let kept = Folder::make(&dirs[first..]).and_then(|folder| folder.keep(attempt, partition, state));
+        match kept {
+            Ok(bytes) => return Ok(bytes),
+            Err(error) => last = error,
+        }
         for dir in dirs {
             // Without `state` it is none, and the tracker clears it away in the end.
             let _ = fs::remove_dir_all(dir);
         }
+        if !disk_failed(&last) {
+            break;
+        }
     }
-    kept
+    Err(last)
 }
 
 struct Folder {
     /// Those that could be made.
     dirs: Vec<PathBuf>,
+    /// Files that are not yet on their disks for good.
+    unsynced: Vec<PathBuf>,
 }
 
 impl Folder {
@@ -52,10 +70,10 @@ impl Folder {
                 Err(error) => trouble = Err(error),
             }
         }
-        if made.is_empty() { trouble } else { Ok(Self { dirs: made }) }
+        if made.is_empty() { trouble } else { Ok(Self { dirs: made, unsynced: Vec::new() }) }
     }
 
-    fn keep(&self, attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
+    fn keep(mut self, attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
         let State { stage, runs, counters, pieces, reducer, open } = state;
         let (memory_bytes, memory_crc) = self.keep_memory(runs)?;
         let mut in_memory = 0;
@@ -83,15 +101,17 @@ impl Folder {
             open_made: open.map_or(0, |open| open.made as u32),
             open_rest: open.map_or(0, |open| open.rest as u32),
         };
-        // Names of files first: `state` tells of them.
-        self.sync()?;
-        self.write(STATE_FILE, &mut |file| file.write_all(&encode(&checkpoint)))?;
-        self.sync()?;
+        let unnamed = format!("{STATE_FILE}.tmp");
+        let unnamed = self.write(&unnamed, &mut |file| file.write_all(&encode(&checkpoint)))?;
+        sync(&self.unsynced)?;
+        // It tells of the others, and they are there.
+        fs::rename(&unnamed, unnamed.with_file_name(STATE_FILE)).map_err(failed("rename", &unnamed))?;
+        sync(&self.dirs)?;
         Ok(super::bytes(&checkpoint))
     }
 
     /// All runs that are in memory, one behind the other in one file.
-    fn keep_memory(&self, runs: &[Held]) -> Result<(u64, u32), TaskError> {
+    fn keep_memory(&mut self, runs: &[Held]) -> Result<(u64, u32), TaskError> {
         let bytes = || {
             parts(runs).filter_map(|(_, part)| match &part.stored {
                 Stored::Memory(bytes) => Some(bytes),
@@ -109,20 +129,24 @@ impl Folder {
         Ok((length, crc))
     }
 
-    /// A whole file, or none: on the first disk that has room.
-    fn write(&self, name: &str, fill: &mut dyn FnMut(&mut File) -> io::Result<()>) -> Result<(), TaskError> {
+    /// A whole file, on the first disk that has room; to be synced with the others.
+    fn write(
+        &mut self,
+        name: &str,
+        fill: &mut dyn FnMut(&mut File) -> io::Result<()>,
+    ) -> Result<PathBuf, TaskError> {
         let mut last = None;
         for dir in &self.dirs {
-            let (aside, path) = (dir.join(format!("{name}.tmp")), dir.join(name));
-            let mut write = || {
-                let mut file = File::create(&aside).map_err(failed("create", &aside))?;
-                fill(&mut file).and_then(|()| file.sync_all()).map_err(failed("write", &aside))?;
-                fs::rename(&aside, &path).map_err(failed("rename", &aside))
-            };
-            match write() {
-                Ok(()) => return Ok(()),
+            let path = dir.join(name);
+            let written =
+                File::create(&path).and_then(|mut file| fill(&mut file)).map_err(failed("write", &path));
+            match written {
+                Ok(()) => {
+                    self.unsynced.push(path.clone());
+                    return Ok(path);
+                }
                 Err(error) if disk_failed(&error) => {
-                    let _ = fs::remove_file(&aside);
+                    let _ = fs::remove_file(&path);
                     last = Some(error);
                 }
                 Err(error) => return Err(error),
@@ -131,7 +155,7 @@ impl Folder {
         Err(last.expect("there is a folder, and it failed"))
     }
 
-    fn keep_file(&self, name: &str, part: &Run, held: &Held) -> Result<mr::KeptRun, TaskError> {
+    fn keep_file(&mut self, name: &str, part: &Run, held: &Held) -> Result<mr::KeptRun, TaskError> {
         let extent = part.extent;
         let path = match &part.stored {
             Stored::File(path) => path.as_path(),
@@ -145,7 +169,7 @@ impl Folder {
             let link = dir.join(name);
             // Only on its own disk.
             if fs::hard_link(path, &link).is_ok() {
-                File::open(&link).and_then(|file| file.sync_data()).map_err(failed("sync", &link))?;
+                self.unsynced.push(link);
                 return Ok(kept(name.into(), extent.offset, part, held));
             }
         }
@@ -154,13 +178,28 @@ impl Folder {
         self.write(name, &mut |file| copy(&from, file, extent.offset, start..extent.stored))?;
         Ok(kept(name.into(), 0, part, held))
     }
+}
 
-    fn sync(&self) -> Result<(), TaskError> {
-        for dir in &self.dirs {
-            File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed("sync", dir))?;
+/// Syncs files or folders, some at a time; the first trouble.
+fn sync(paths: &[PathBuf]) -> Result<(), TaskError> {
+    let (next, trouble) = (AtomicUsize::new(0), Mutex::new(None));
+    let work = || {
+        while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) =
+                File::open(path).and_then(|file| file.sync_all()).map_err(failed("sync", path))
+            {
+                trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
         }
-        Ok(())
-    }
+    };
+    thread::scope(|scope| {
+        for _ in 1..paths.len().min(SYNCERS) {
+            // Where there is no thread to be had, the others do it.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    trouble.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 /// Every part of every run, with what it is part of.

@@ -151,3 +151,25 @@ fn a_checkpoint_that_makes_no_sense_is_refused() {
     newer[length..].copy_from_slice(&crc.to_le_bytes());
     assert!(decode(&newer, path).unwrap_err().to_string().contains("another version"));
 }
+
+#[test]
+fn a_full_disk_is_done_without_and_named_when_there_is_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = state(dir.path());
+    let dirs = [dir.path().join("full"), dir.path().join("roomy")];
+    let fill = |name: &str| {
+        fs::create_dir_all(&dirs[0]).unwrap();
+        std::os::unix::fs::symlink("/dev/full", dirs[0].join(name)).unwrap();
+    };
+    for name in ["memory", "state.tmp"] {
+        fill(name);
+        keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
+        let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
+        assert_eq!(contents(&again).unwrap(), contents(&state).unwrap(), "{name}");
+        dirs.iter().for_each(|dir| fs::remove_dir_all(dir).unwrap());
+        fill(name);
+        let error = keep(&dirs[..1], "job_1.r2.0", 2, &state).unwrap_err();
+        assert!(crate::engine::disk_failed(&error) && error.to_string().contains("full"), "{error}");
+        assert!(!dirs[0].exists(), "nothing is left of it");
+    }
+}

@@ -9,7 +9,7 @@ use crate::error::TaskError;
 use std::{
     sync::{
         Arc, Condvar, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -31,11 +31,13 @@ pub struct StopFlag(Arc<Stop>);
 
 #[derive(Debug, Default)]
 struct Stop {
-    /// A [`Wish`] as a number, or `KILL`; only ever grows.
+    /// A [`Wish`] as a number, or `KILL`; only grows, but for a wish that is refused.
     state: AtomicU8,
+    /// Wishes refused.
+    refusals: AtomicU32,
     why: OnceLock<String>,
-    /// When a wish first came.
-    asked: OnceLock<Instant>,
+    /// When a wish first came, since the last that was refused.
+    asked: Mutex<Option<Instant>>,
     /// Of whoever rests; the state is not behind it.
     rest: Mutex<()>,
     bell: Condvar,
@@ -52,13 +54,26 @@ impl StopFlag {
 
     /// Makes a wish known.
     pub fn ask(&self, wish: Wish) {
-        let _ = self.0.asked.set(Instant::now());
+        self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
         self.raise(wish as u8);
     }
 
     /// When a wish was first made known.
     pub fn asked(&self) -> Option<Instant> {
-        self.0.asked.get().copied()
+        *self.0.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is wished cannot be granted: the task goes on as if nobody had asked. A kill stands.
+    pub fn refuse(&self) {
+        *self.0.asked.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.0.refusals.fetch_add(1, Ordering::Relaxed);
+        let quiet = |state: u8| (state != KILL).then_some(Wish::GoOn as u8);
+        let _ = self.0.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, quiet);
+    }
+
+    /// How often that was.
+    pub fn refusals(&self) -> u32 {
+        self.0.refusals.load(Ordering::Relaxed)
     }
 
     fn raise(&self, state: u8) {
@@ -126,6 +141,18 @@ mod tests {
         stop.ask(Wish::Split);
         assert_eq!(stop.wish().expect_err("killed").to_string(), "stopped: first");
         assert!(stop.check().is_err() && stop.is_set());
+        stop.refuse();
+        assert!(stop.check().is_err(), "a kill cannot be refused");
+    }
+
+    #[test]
+    fn a_wish_that_is_refused_can_be_made_again() {
+        let stop = StopFlag::default();
+        stop.ask(Wish::Pause);
+        stop.refuse();
+        assert_eq!((stop.wish().expect("alive"), stop.refusals(), stop.asked()), (Wish::GoOn, 1, None));
+        stop.ask(Wish::Pause);
+        assert!(stop.wish().expect("alive") == Wish::Pause && stop.asked().is_some());
     }
 
     #[test]

@@ -103,6 +103,7 @@ impl Umbilical {
             latest.changed = false;
             latest.sent = Instant::now();
             latest.progress.beat = self.pulse.count();
+            latest.progress.refusals = self.stop.refusals();
             latest.progress.clone()
         };
         self.send(from_task::Kind::Progress(progress))

@@ -146,7 +146,7 @@ impl Run {
             Work::Map(map) => {
                 let bytes_in = ((map.end - map.start) as f64 * map.done) as u64;
                 let bytes_out = (bytes_in as f64 * map.out) as u64;
-                Progress { done: map.done as f32, stage: Stage::Map, bytes_in, bytes_out, beat }
+                Progress { done: map.done as f32, stage: Stage::Map, bytes_in, bytes_out, beat, refusals: 0 }
             }
             Work::Reduce(reduce) => {
                 let bytes_in = (reduce.fetch.got * reduce.share) as u64;
@@ -162,7 +162,7 @@ impl Run {
                         (third / 3.0, stage)
                     }
                 };
-                Progress { done: done.min(1.0) as f32, stage, bytes_in, bytes_out: 0, beat }
+                Progress { done: done.min(1.0) as f32, stage, bytes_in, bytes_out: 0, beat, refusals: 0 }
             }
             Work::Doomed(_) => Progress { beat, ..Progress::default() },
         }

@@ -63,5 +63,6 @@ fn words(fact: &Fact) -> [u64; 3] {
         Fact::TrackerReturned { tracker, .. } => [25, u64::from(tracker.0), 0],
         Fact::MapOutputTaken { attempt: id, tracker, .. } => [26, attempt(*id), u64::from(tracker.0)],
         Fact::CheckpointTaken { attempt: id, tracker, .. } => [27, attempt(*id), u64::from(tracker.0)],
+        Fact::PauseRefused { attempt: id } => [28, attempt(*id), 0],
     }
 }

@@ -78,7 +78,8 @@ fn a_node_is_drained_and_taken_away_while_its_reduce_is_at_work() {
     // Every reduce slot is taken: what is paused must be kept by somebody who cannot run it yet.
     let words = ["wordcount", "--reduces", "4", "--input", "/text"];
     let plain = cluster.succeed(&[&words[..], &["--output", "/plain"]].concat());
-    let job = cluster.detach(&[&words[..], &["--conf", "pace.reduce=15KiB", "--output", "/drained"]].concat());
+    let job =
+        cluster.detach(&[&words[..], &["--conf", "pace.reduce=15KiB", "--output", "/drained"]].concat());
     running(&cluster, &format!("{job}.r0"), "reduce");
     let tasks = cluster.json(&["tasks", &job]);
     let reduce = tasks.as_array().unwrap().iter().find(|task| task["task"] == format!("{job}.r0").as_str());
@@ -94,7 +95,8 @@ fn a_node_is_drained_and_taken_away_while_its_reduce_is_at_work() {
 #[test]
 fn a_drain_that_somebody_cancels_stays_cancelled_and_one_that_is_late_kills() {
     let cluster = cluster();
-    let sleep = ["streaming", "--mapper", "sleep 60", "--reduces", "0", "--input", "/text", "--output", "/slow"];
+    let sleep =
+        ["streaming", "--mapper", "sleep 60", "--reduces", "0", "--input", "/text", "--output", "/slow"];
     let job = cluster.detach(&sleep);
     running(&cluster, &format!("{job}.m0"), "map");
     let tasks = cluster.json(&["tasks", &job]);
@@ -110,7 +112,11 @@ fn a_drain_that_somebody_cancels_stays_cancelled_and_one_that_is_late_kills() {
     assert_eq!(tracker(&cluster, &node)["state"], "live");
     let ran = cluster.try_mrctl(&["drain", &node, "--deadline", "2s"]);
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    assert!(ran.stdout.contains("killed after") && ran.stdout.contains("it can be stopped"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("killed after") && ran.stdout.contains("it can be stopped"),
+        "{}",
+        ran.stdout
+    );
     assert_eq!(tracker(&cluster, &node)["state"], "drained");
     cluster.mrctl(&["kill", &job]);
     cluster.mrctl(&["drain", &node, "--cancel"]);

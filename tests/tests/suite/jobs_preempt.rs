@@ -69,3 +69,45 @@ fn maps_that_are_split_again_and_again_bring_the_same_output() {
     assert!(refused.contains("job_1.m0.0 holds no slot"), "{refused}");
     cluster.wait_clean();
 }
+
+/// One map reads its lines much slower than the others. Its unread rest is taken from it and read elsewhere.
+#[test]
+fn a_slow_map_is_split_and_not_run_twice() {
+    let settings = "[jobtracker]\nheartbeat = \"200ms\"\nstraggler_after = \"4s\"\n";
+    let cluster = Cluster::up(Up { block_size: "256KiB", settings, ..Up::default() });
+    fs::write(cluster.path("text"), lines(30_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let slow = "#!/usr/bin/env python3\nimport os, sys, time\nslow = os.environ['task_id'].endswith('.m0')\n\
+                for line in sys.stdin:\n    if slow:\n        time.sleep(0.001)\n    sys.stdout.write(line)\n";
+    fs::write(cluster.path("slow.py"), slow).unwrap();
+    let args = [
+        "streaming",
+        "--mapper",
+        "python3 slow.py",
+        "--file",
+        "slow.py",
+        "--reducer",
+        "cat",
+        "--reduces",
+        "2",
+    ];
+    let more = ["--conf", "speculation=true", "--input", "/text", "--output", "/split"];
+    let job = cluster.succeed(&[&args[..], &more].concat());
+    let tasks = cluster.json(&["tasks", job["job"].as_str().unwrap()]);
+    let first = &tasks[0]["attempts"].as_array().unwrap()[..];
+    assert_eq!((first.len(), &first[0]["recalled"]), (1, &"split".into()), "{}", tasks[0]);
+    let attempts = tasks.as_array().unwrap().iter().flat_map(|task| task["attempts"].as_array().unwrap());
+    assert!(attempts.clone().all(|attempt| attempt["speculative"] == false), "{tasks}");
+    let rest = tasks.as_array().unwrap().iter().find(|task| task["tail_of"] == tasks[0]["task"]);
+    let rest = &rest.unwrap_or_else(|| panic!("no rest of it: {tasks}"))["attempts"][0];
+    assert_ne!(rest["tracker"], first[0]["tracker"], "where it was slow");
+    assert_eq!(job["counters"]["MAP_INPUT_RECORDS"], 30_000);
+    let mut read: Vec<String> =
+        String::from_utf8(cluster.output("/split")).unwrap().lines().map(Into::into).collect();
+    let mut written: Vec<String> = lines(30_000).lines().map(Into::into).collect();
+    read.iter_mut().for_each(|line| line.truncate(line.trim_end().len()));
+    written.iter_mut().for_each(|line| line.truncate(line.trim_end().len()));
+    read.sort();
+    written.sort();
+    assert!(read == written, "other lines than went in");
+}

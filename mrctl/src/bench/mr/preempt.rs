@@ -1,8 +1,9 @@
 //! `mrctl bench preempt`: how soon a slot is free, what it costs to take it back, and what a kill would have thrown away.
 //!
-//! One job is run four times with the same paces: left in peace, with its maps split and its reduces paused again and
-//! again, with kills instead, and paused once in shuffle when nearly everything has been fetched. Latencies are the
-//! JobTracker's: from the word to the free slot.
+//! One job is run five times with the same paces: left in peace, with its maps split and its reduces paused one after
+//! another, the same with all at once, with kills instead, and paused once in shuffle when nearly everything has been
+//! fetched. Latencies are the JobTracker's: from the word to the free slot. All nodes share this machine's cores, so that
+//! those asked at once wait for each other too: limits are for one at a time.
 
 use super::{
     super::{figure::Figure, need_room, note_build},
@@ -59,8 +60,10 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weather {
     Calm,
-    /// Splits and pauses.
+    /// Splits and pauses, one at a time.
     Gentle,
+    /// The same, everything at once.
+    Gusts,
     Kills,
 }
 
@@ -83,7 +86,11 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     say("split and paused, again and again");
     let (gentle, same) = bench.run(Weather::Gentle).await?;
     ensure!(sum == same, "{} put out other bytes than the job left in peace", gentle.job);
-    let mut figures = bench.latencies(&gentle).await?;
+    let mut figures = bench.latencies(&gentle, true).await?;
+    say("the same, all at once");
+    let (gusts, same) = bench.run(Weather::Gusts).await?;
+    ensure!(sum == same, "{} put out other bytes than the job left in peace", gusts.job);
+    figures.extend(bench.latencies(&gusts, false).await?);
     say("the same with kills");
     let (killed, same) = bench.run(Weather::Kills).await?;
     ensure!(sum == same, "{} put out other bytes than the job left in peace", killed.job);
@@ -141,7 +148,14 @@ impl Bench<'_> {
     /// Whatever is asked may come too late, which is refused in words.
     async fn disturb(&self, id: &str, weather: Weather, taken: &mut [usize; 2]) -> Result<()> {
         let tracker = &self.cluster.tracker;
-        for task in tracker.tasks(id).await? {
+        let tasks = tracker.tasks(id).await?;
+        let gives_back = |state: &str| ["splitting", "pausing", "stopping"].contains(&state);
+        let mut attempts = tasks.iter().flat_map(|task| &task.attempts);
+        let mut busy = attempts.any(|attempt| gives_back(&attempt.state));
+        for task in tasks {
+            if busy && weather == Weather::Gentle {
+                return Ok(());
+            }
             if task.held {
                 tracker.resume(&task.task, None).await.ok();
             }
@@ -163,12 +177,14 @@ impl Bench<'_> {
                 && tracker.preempt(&attempt.attempt, how).await.is_ok()
             {
                 *count += 1;
+                busy = true;
             }
         }
         Ok(())
     }
 
-    async fn latencies(&self, job: &Job) -> Result<Vec<Figure>> {
+    /// How soon slots were free. `alone`: they were taken back one at a time, and the limits are for that.
+    async fn latencies(&self, job: &Job, alone: bool) -> Result<Vec<Figure>> {
         let tasks = self.cluster.tracker.tasks(&job.job).await?;
         let of = |how: &str, stage: &str| -> Vec<f64> {
             let attempts = tasks.iter().flat_map(|task| &task.attempts);
@@ -182,11 +198,15 @@ impl Bench<'_> {
         for (how, stage, middle, late) in kinds {
             let times = of(how, stage);
             let what = if stage.is_empty() { how.to_owned() } else { format!("{how} in {stage}") };
-            let limit = |most: f64| (most > 0.0).then_some(Limit::AtMost(most));
+            let what = if alone { what } else { format!("{what}, all asked at once") };
+            let limit = |most: f64| (alone && most > 0.0).then_some(Limit::AtMost(most));
             let name = format!("slot free after {what}, median of {}", times.len());
             figures.push(Figure { limit: limit(middle), ..Figure::told(name, median(times.clone()), "ms") });
             let name = format!("slot free after {what}, 99 of 100 within");
             figures.push(Figure { limit: limit(late), ..Figure::told(name, within(times, 99), "ms") });
+        }
+        if !alone {
+            return Ok(figures);
         }
         // What tasks themselves take of it: the rest is on the way, and in journals.
         let mean = |counter: &str, times: u32| {
@@ -194,7 +214,10 @@ impl Bench<'_> {
         };
         let (splits, pauses) = (job.preemption.splits, job.preemption.pauses);
         for (name, took) in [
-            ("of a split, the task's own part: its output sorted and written, mean", mean("SPLIT_MILLISECONDS", splits)),
+            (
+                "of a split, the task's own part: its output sorted and written, mean",
+                mean("SPLIT_MILLISECONDS", splits),
+            ),
             ("of a pause, up to the writing of its state, mean", mean("PAUSE_MILLISECONDS", pauses)),
         ] {
             figures.push(Figure::told(name, took, "ms"));
@@ -272,7 +295,9 @@ fn costs(calm: &Job, gentle: &Job, killed: &Job) -> Vec<Figure> {
         Figure {
             limit: Some(Limit::AtMost(1.0)),
             ..Figure::told(
-                format!("of a job left in peace, {looks} looks whether a slot is wanted, as measured in a loop"),
+                format!(
+                    "of a job left in peace, {looks} looks whether a slot is wanted, as measured in a loop"
+                ),
                 looking,
                 "% of its processor time",
             )
@@ -307,7 +332,8 @@ fn look_seconds() -> f64 {
     let stop = StopFlag::default();
     let once = || {
         let begun = Instant::now();
-        let quiet = (0..LOOKS).filter(|_| std::hint::black_box(&stop).wish().is_ok_and(|wish| wish == Wish::GoOn));
+        let quiet =
+            (0..LOOKS).filter(|_| std::hint::black_box(&stop).wish().is_ok_and(|wish| wish == Wish::GoOn));
         std::hint::black_box(quiet.count());
         begun.elapsed().as_secs_f64() / LOOKS as f64
     };

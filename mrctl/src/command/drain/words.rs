@@ -24,8 +24,15 @@ fn count(number: u32, thing: &str) -> String {
 
 /// What there is to do.
 pub(super) fn before(tracker: &DrainState) -> String {
-    let DrainState { maps_running, reduces_running, outputs, output_bytes, checkpoints, checkpoint_bytes, .. } =
-        tracker;
+    let DrainState {
+        maps_running,
+        reduces_running,
+        outputs,
+        output_bytes,
+        checkpoints,
+        checkpoint_bytes,
+        ..
+    } = tracker;
     format!(
         "runs {} and {}, and keeps {} ({}) and {} ({}) that jobs need",
         count(*maps_running, "map"),
@@ -73,7 +80,9 @@ pub(super) fn left(status: &Drained<'_>) -> String {
             (tracker.outputs, "map output"),
             (tracker.checkpoints, "paused state"),
         ];
-        parts.extend(things.iter().filter(|(number, _)| *number > 0).map(|(number, what)| count(*number, what)));
+        parts.extend(
+            things.iter().filter(|(number, _)| *number > 0).map(|(number, what)| count(*number, what)),
+        );
     }
     format!("{} left", parts.join(", "))
 }
@@ -90,7 +99,8 @@ pub(super) fn not_drained(status: &Drained<'_>, deadline: &Period) -> String {
         return why;
     }
     let examples = status.datanode.as_ref().map_or_else(String::new, examples);
-    let alone = status.tracker.as_ref().is_some_and(|tracker| tracker.others == 0 && tracker.state != "drained");
+    let alone =
+        status.tracker.as_ref().is_some_and(|tracker| tracker.others == 0 && tracker.state != "drained");
     let alone = if alone { "; no other tracker takes work: start more" } else { "" };
     format!(
         "{node} is not drained after {deadline}: {}{examples}{alone}; the drain goes on, run the same again to watch it, \
@@ -158,7 +168,9 @@ mod tests {
         );
         assert!(text.contains("of /a has 1 of 2 elsewhere") && text.contains("; ..."), "{text}");
         status.datanode.as_mut().unwrap().stuck = false;
-        assert!(not_drained(&status, &Period::secs(5)).starts_with("n1 is not drained after 5s: 3 blocks left"));
+        assert!(
+            not_drained(&status, &Period::secs(5)).starts_with("n1 is not drained after 5s: 3 blocks left")
+        );
         let tracker = DrainState { state: "draining".into(), outputs: 2, ..DrainState::default() };
         status = Drained { node: "n1", datanode: None, tracker: Some(tracker) };
         let text = not_drained(&status, &Period::secs(5));

@@ -15,7 +15,8 @@ impl JobTracker {
 
     /// Has it used again.
     pub(crate) async fn undrain(&self, node: &str) -> Result<DrainState> {
-        self.call_drain(pb::DrainTrackerRequest { node: node.into(), cancel: true, ..Default::default() }).await
+        self.call_drain(pb::DrainTrackerRequest { node: node.into(), cancel: true, ..Default::default() })
+            .await
     }
 
     /// How far that is.

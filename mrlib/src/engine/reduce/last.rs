@@ -2,7 +2,7 @@
 
 use super::{
     super::{TaskIo, TaskOutcome},
-    Paused, ReduceEnd, ReduceTask, SHUFFLE_COUNTER, put_aside,
+    ReduceTask, SHUFFLE_COUNTER, Stop,
     watch::{Output, Watch, Way},
 };
 use crate::{
@@ -35,7 +35,7 @@ pub(super) fn reduce(
     pace: Option<u64>,
     state: State,
     io: &mut dyn TaskIo,
-) -> Result<ReduceEnd, TaskError> {
+) -> Result<Stop, TaskError> {
     let begun = Instant::now();
     let runs: Vec<Run> = state.runs.iter().map(|held| held.run.clone()).collect();
     let order = SortOrder { keys: job.order, values: job.sort_values };
@@ -53,13 +53,13 @@ pub(super) fn reduce(
         work.reducer.reduce(key, &mut watched, &mut work.out, &mut work.context)?;
         // One that is at its end is sooner done than put aside.
         if watch.boundary(&work.out, &mut work.context)? && work.groups.settle()? {
-            return work.put_aside(task, state, begun, watch.io).map(ReduceEnd::Paused);
+            return work.leave(state, begun);
         }
     }
     work.reducer.finish(&mut work.out, &mut work.context)?;
     let (counters, pieces) = work.end()?;
     let bytes_out = counters.get(OUTPUT_COUNTER).copied().unwrap_or(0);
-    Ok(ReduceEnd::Done(TaskOutcome { counters, pieces, bytes_out, position: 0 }))
+    Ok(Stop::Done(TaskOutcome { counters, pieces, bytes_out, position: 0 }))
 }
 
 impl Work {
@@ -104,27 +104,22 @@ impl Work {
     }
 
     /// Between two key groups. A reducer that cannot give out what it keeps does this stage again, as it was begun.
-    fn put_aside(
-        mut self,
-        task: &ReduceTask,
-        begun_with: State,
-        begun: Instant,
-        io: &mut dyn TaskIo,
-    ) -> Result<Paused, TaskError> {
+    fn leave(mut self, begun_with: State, begun: Instant) -> Result<Stop, TaskError> {
         let reducer = match self.reducer.carries() {
             Carries::Nothing => Vec::new(),
             Carries::State => self.reducer.save(&mut self.out, &mut self.context)?,
             Carries::Unsaved(why) => {
-                let (note, lost_ms) =
-                    (format!("its last stage begins anew: {why}"), begun.elapsed().as_millis());
-                let paused = put_aside(task, begun_with, io)?;
-                return Ok(Paused { note, lost_ms: lost_ms as u64, ..paused });
+                let lost_ms = begun.elapsed().as_millis() as u64;
+                return Ok(Stop::Left(
+                    begun_with,
+                    Some((format!("its last stage begins anew: {why}"), lost_ms)),
+                ));
             }
         };
         // Runs at their end are not needed any more.
         let rest = self.groups.cursor().left().into_iter().flatten();
         let runs = rest.map(|run| Held { run, map: None }).collect();
         let (counters, pieces) = self.end()?;
-        put_aside(task, State { stage: Stage::Reduce, runs, counters, pieces, reducer, open: None }, io)
+        Ok(Stop::Left(State { stage: Stage::Reduce, runs, counters, pieces, reducer, open: None }, None))
     }
 }

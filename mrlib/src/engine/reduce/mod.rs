@@ -4,7 +4,7 @@
 //! the same map outputs give the same output bytes. A reduce that is to be put aside leaves off where its stage can: a
 //! shuffle with the outputs that are here, a merge with what it has made and the rest of what it was making it of, the
 //! last stage between two key groups. What it leaves is a [`State`], and a reduce that takes it up gives the same bytes
-//! and counts every record once.
+//! and counts every record once. Where there is no room for it on any disk, the reduce takes it up itself and goes on.
 
 mod last;
 mod watch;
@@ -12,7 +12,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-use super::{Meter, Progress, Pulse, Settings, TaskIo, TaskOutcome, Wish};
+use super::{Meter, Progress, Pulse, Settings, TaskIo, TaskOutcome, Wish, disk_failed};
 use crate::{
     checkpoint::{self, Held, Origin, Stage, State},
     conf::Conf,
@@ -98,15 +98,51 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
     let settings = Settings::new(job, &task.conf)?;
     let memory = settings.sort_memory.unwrap_or_else(|| io.memory_bytes());
     let mut state = take_up(task, io)?;
+    loop {
+        let (left, note) = match go_on(job, task, (&settings, memory), state, io)? {
+            Stop::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
+            Stop::Left(left, note) => (left, note),
+        };
+        match put_aside(task, &left, io) {
+            Ok(bytes) => {
+                let (note, lost_ms) = note.unwrap_or_default();
+                return Ok(ReduceEnd::Paused(Paused { stage: left.stage, bytes, note, lost_ms }));
+            }
+            Err(error) if disk_failed(&error) => {
+                eprintln!("told to pause, and goes on: there is no room for its state: {error}");
+                io.stop().refuse();
+                state = left;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Where a reduce has come to.
+enum Stop {
+    /// The end.
+    Done(TaskOutcome),
+    /// It is to be put aside; perhaps it is known why some of what it did is to be done again, and how many
+    /// milliseconds it was at that.
+    Left(State, Option<(String, u64)>),
+}
+
+/// Runs on from a state, to the end or until it is to be put aside.
+fn go_on(
+    job: &Job,
+    task: &ReduceTask,
+    (settings, memory): (&Settings, u64),
+    mut state: State,
+    io: &mut dyn TaskIo,
+) -> Result<Stop, TaskError> {
     if state.stage == Stage::Shuffle {
-        let Shuffled { outputs, all } =
-            shuffle(task, &settings, share(memory, SHUFFLE_PART), &mut state, io)?;
+        let Shuffled { outputs, all } = shuffle(task, settings, share(memory, SHUFFLE_PART), &mut state, io)?;
         let held = outputs
             .into_iter()
             .map(|Fetched { attempt, root, start, run }| Held { run, map: Some((attempt, root, start)) });
         if !all {
             state.runs = held.collect();
-            return put_aside(task, state, io).map(ReduceEnd::Paused);
+            return Ok(Stop::Left(state, None));
         }
         // From now on only their order counts.
         let merged = held.filter(|held| held.run.extent.records > 0).map(|held| Held { map: None, ..held });
@@ -114,15 +150,15 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
     }
     if state.stage == Stage::Merge {
         let runs = std::mem::take(&mut state.runs).into_iter().map(|held| held.run).collect();
-        let Fewer { runs, open, enough } = merge(job, task, &settings, (runs, state.open), memory, io)?;
+        let Fewer { runs, open, enough } = merge(job, task, settings, (runs, state.open), memory, io)?;
         state.runs = runs.into_iter().map(|run| Held { run, map: None }).collect();
         state.open = open;
         if !enough {
-            return put_aside(task, state, io).map(ReduceEnd::Paused);
+            return Ok(Stop::Left(state, None));
         }
     }
     if is_wanted(task, io)? {
-        return put_aside(task, state, io).map(ReduceEnd::Paused);
+        return Ok(Stop::Left(state, None));
     }
     last::reduce(job, task, settings.pace_reduce, state, io)
 }
@@ -149,15 +185,16 @@ fn take_up(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<State, TaskError> {
     Ok(state)
 }
 
-/// Puts a state aside as this attempt's.
-fn put_aside(task: &ReduceTask, mut state: State, io: &mut dyn TaskIo) -> Result<Paused, TaskError> {
+/// Puts a state aside as this attempt's; how long it is.
+fn put_aside(task: &ReduceTask, left: &State, io: &mut dyn TaskIo) -> Result<u64, TaskError> {
     let attempt = task.conf.get(task::TASK_ATTEMPT).unwrap_or_default();
+    // Counters are this attempt's, whether it comes to that or not; runs are shared.
+    let mut state = left.clone();
     *state.counters.entry(CPU_COUNTER.into()).or_default() += io.cpu_milliseconds();
     let asked = io.stop().asked().map_or(0, |asked| asked.elapsed().as_millis() as u64);
     *state.counters.entry(PAUSE_COUNTER.into()).or_default() += asked;
     io.pulse().beat();
-    let bytes = checkpoint::keep(&task.aside, attempt, task.partition, &state)?;
-    Ok(Paused { stage: state.stage, bytes, note: String::new(), lost_ms: 0 })
+    checkpoint::keep(&task.aside, attempt, task.partition, &state)
 }
 
 struct Listener<'a> {

@@ -1,6 +1,7 @@
 //! Reduces that are put aside at every point, and go on here or elsewhere, from sound states and from damaged ones: the
 //! bytes and the counters are always those of a reduce that was left in peace.
 
+mod room;
 mod server;
 
 use super::*;
@@ -130,6 +131,8 @@ struct Node {
     memory: u64,
     written: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     attempt: u32,
+    /// Of each attempt, one.
+    scratches: RefCell<BTreeMap<u32, Scratch>>,
     /// Asks for a pause once so many maps are here.
     fetched: Option<u32>,
     maps: u32,
@@ -182,9 +185,12 @@ impl TaskIo for Node {
     }
 
     fn scratch(&self) -> Scratch {
-        let dir = self.dir.path().join(format!("scratch-{}", self.attempt));
-        fs::create_dir_all(&dir).unwrap();
-        Scratch::new(vec![dir])
+        let make = || {
+            let dir = self.dir.path().join(format!("scratch-{}", self.attempt));
+            fs::create_dir_all(&dir).unwrap();
+            Scratch::new(vec![dir])
+        };
+        self.scratches.borrow_mut().entry(self.attempt).or_insert_with(make).clone()
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -200,7 +206,7 @@ impl TaskIo for Node {
         _: OutputFormat,
         behind: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError> {
-        let name = format!("r0.{}", self.attempt);
+        let name = format!("r0.{}.{}", self.attempt, behind.len());
         Ok(Box::new(Sink { name, bytes: Vec::new(), pieces: behind, written: self.written.clone() }))
     }
 }
@@ -259,6 +265,7 @@ impl Case {
             memory,
             written: Arc::default(),
             attempt: 0,
+            scratches: RefCell::default(),
             fetched: None,
             maps: maps.len() as u32,
         };
@@ -307,7 +314,7 @@ impl Case {
         let (mut from, mut turns, mut pauses) = (None, turns.iter(), [0, 0]);
         loop {
             let turn = turns.next();
-            match self.attempt(from.take(), turn.map(|turn| turn.when)) {
+            match self.attempt(from.clone(), turn.map(|turn| turn.when)) {
                 Ok(ReduceEnd::Done(outcome)) => {
                     let written = self.node.written.lock().unwrap();
                     let output: Vec<u8> =
@@ -319,7 +326,12 @@ impl Case {
                     pauses[0] += 1;
                     from = Some(self.origin(turn.expect("asked to")));
                 }
-                Err(TaskError::Spoilt(_)) => pauses[1] += 1,
+                Err(TaskError::Spoilt(_)) => {
+                    pauses[1] += 1;
+                    from = None;
+                }
+                // What it was to take up is as it was.
+                Err(TaskError::Unbegun) => assert!(from.is_some()),
                 Err(error) => panic!("{error}"),
             }
             self.node.attempt += 1;
