@@ -11,7 +11,7 @@ use proto::mr::{
 use std::time::Duration;
 
 /// The version of the talk with the JobTracker.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 
 /// What the JobTracker is told of this tracker.
 #[derive(Debug, Clone)]

@@ -166,30 +166,7 @@ impl Player<'_> {
                 self.shows_news = words.whom()? == "news";
                 Ok(Vec::new())
             }
-            "preempt" => {
-                let (request, attempt) = (self.request(), attempt(words.whom()?)?);
-                let how = match words.get("how") {
-                    Some("split") => Recall::Split,
-                    Some("pause") => Recall::Pause,
-                    Some("kill") => Recall::Kill,
-                    other => return Err(format!("how={other:?}: split, pause or kill")),
-                };
-                Ok(self.send(Event::Preemption { request, attempt, how, by: "somebody".into() }))
-            }
-            "resume" => {
-                let on = words.get("on").map(|name| self.named(name)).transpose()?.map(|(id, _)| id);
-                let text = words.whom()?;
-                let whole = format!("job_{}", text.trim_start_matches('j'));
-                let task = whole.parse().map_err(|_| format!("{text} is not a task, such as j1.r0"))?;
-                let request = self.request();
-                Ok(self.send(Event::Resumption { request, task, on, by: "somebody".into() }))
-            }
-            "drain" | "undrain" => {
-                let begins = words.plain.first() == Some(&"drain");
-                let within = begins.then(|| span(words.get("within").unwrap_or("120s"))).transpose()?;
-                let (request, (tracker, _)) = (self.request(), self.named(words.whom()?)?);
-                Ok(self.send(Event::Drain { request, tracker, within, by: "somebody".into() }))
-            }
+            "preempt" | "resume" | "drain" | "undrain" => self.wish(&words),
             "drained" => {
                 self.answers = vec![self.drained(self.named(words.whom()?)?.0)];
                 Ok(Vec::new())
@@ -205,6 +182,35 @@ impl Player<'_> {
             }
             "restart" => self.restart(),
             other => Err(format!("{other:?} is not a command")),
+        }
+    }
+
+    /// What somebody wants of an attempt, a task or a tracker.
+    fn wish(&mut self, words: &Words<'_>) -> Result<Vec<Effect>, String> {
+        let (request, by) = (self.request(), "somebody".to_owned());
+        let whom = words.whom()?;
+        match words.plain[0] {
+            "preempt" => {
+                let how = match words.get("how") {
+                    Some("split") => Recall::Split,
+                    Some("pause") => Recall::Pause,
+                    Some("kill") => Recall::Kill,
+                    other => return Err(format!("how={other:?}: split, pause or kill")),
+                };
+                Ok(self.send(Event::Preemption { request, attempt: attempt(whom)?, how, by }))
+            }
+            "resume" => {
+                let on = words.get("on").map(|name| self.named(name)).transpose()?.map(|(id, _)| id);
+                let whole = format!("job_{}", whom.trim_start_matches('j'));
+                let task = whole.parse().map_err(|_| format!("{whom} is not a task, such as j1.r0"))?;
+                Ok(self.send(Event::Resumption { request, task, on, by }))
+            }
+            kind => {
+                let within = words.get("within").unwrap_or("120s");
+                let within = (kind == "drain").then(|| span(within)).transpose()?;
+                let (tracker, _) = self.named(whom)?;
+                Ok(self.send(Event::Drain { request, tracker, within, by }))
+            }
         }
     }
 

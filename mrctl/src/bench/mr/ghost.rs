@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 /// The registration protocol this speaks.
-const PROTOCOL: u32 = 3;
+const PROTOCOL: u32 = 4;
 
 pub(super) struct Tracker {
     words: mpsc::Sender<pb::FromTracker>,
