@@ -214,7 +214,9 @@ impl Nursery {
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
                 Outcome::Broken(how) => (speechless(with_stderr(how, &work.own), &disks, &work), None),
                 Outcome::Ended(status) => (speechless(last_words(status, &work.own), &disks, &work), None),
-                Outcome::Stopped(why) | Outcome::Away(why) | Outcome::Unbegun(why) => (Ending::Killed(why), None),
+                Outcome::Stopped(why) | Outcome::Away(why) | Outcome::Unbegun(why) => {
+                    (Ending::Killed(why), None)
+                }
             };
             if attempt.phase == Phase::Reduce && !matches!(ending, Ending::Paused(_)) {
                 disks.drop_aside(attempt);

@@ -88,6 +88,6 @@ fn bring(
             kept.inspect(|_| held.add_checkpoint(attempt, places.asides.clone()))
         }
     };
-    disks.end_places(&places);
+    places.end();
     brought.map_err(words)
 }

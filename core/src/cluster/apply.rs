@@ -309,6 +309,8 @@ impl Cluster {
         if aside.is_some() != from.is_some() {
             return misfit(format!("{id} takes up a state that is not there"));
         }
+        // Not where its state lies: that may have been moved since.
+        let paused_on = from.and_then(|from| task.attempts.get(from.number as usize)).map(|at| at.tracker);
         let stage = match id.phase() {
             Phase::Map => Stage::Map,
             Phase::Reduce => aside.map_or(Stage::Shuffle, |checkpoint| checkpoint.stage),
@@ -336,9 +338,9 @@ impl Cluster {
         let job = self.job_mut(id.job())?;
         job.running[id.phase()].insert(id);
         job.first_launch.get_or_insert(at);
-        if let Some(checkpoint) = aside {
+        if aside.is_some() {
             job.preemption.resumes += 1;
-            job.preemption.migrations += u32::from(checkpoint.tracker != on);
+            job.preemption.migrations += u32::from(paused_on != Some(on));
         }
         if let Some(tracker) = self.trackers.get_mut(&on) {
             tracker.running[id.phase()].insert(id);

@@ -166,7 +166,9 @@ fn a_full_disk_is_done_without_and_named_when_there_is_no_other() {
         keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
         let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
         assert_eq!(contents(&again).unwrap(), contents(&state).unwrap(), "{name}");
-        dirs.iter().for_each(|dir| fs::remove_dir_all(dir).unwrap());
+        for dir in &dirs {
+            fs::remove_dir_all(dir).unwrap();
+        }
         fill(name);
         let error = keep(&dirs[..1], "job_1.r2.0", 2, &state).unwrap_err();
         assert!(crate::engine::disk_failed(&error) && error.to_string().contains("full"), "{error}");

@@ -36,10 +36,12 @@ impl Disks {
         }
         Ok(places)
     }
+}
 
+impl Places {
     /// The copy is in place, or given up.
-    pub(crate) fn end_places(&self, places: &Places) {
-        for path in &places.scratch {
+    pub(crate) fn end(&self) {
+        for path in &self.scratch {
             warn(path, "remove", remove_tree(path));
         }
     }
