@@ -221,6 +221,8 @@ mod tests {
                 tracker: mrcore::ids::TrackerId(0),
                 end: 0,
                 from: from.map(|number| id.attempt(number)),
+                origin: None,
+                keeper: mrcore::ids::TrackerId(0),
                 state: if ended.is_some() { AttemptState::Paused } else { AttemptState::Running },
                 launched: Time(launched * 1_000_000),
                 advanced: Time(0),
