@@ -1,5 +1,7 @@
 //! Compiles the .proto files with protox, so that no protoc needs to be installed.
 
+use prost::Message;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const FILES: [&str; 4] = [
         "fermata/dfs/v1/namenode.proto",
@@ -11,6 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("cargo::rerun-if-changed={file}");
     }
     let descriptors = protox::compile(FILES, ["."])?;
+    let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

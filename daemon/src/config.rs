@@ -3,10 +3,13 @@
 //! A key that is not known here is refused with its line, so that a misspelt setting never passes for a
 //! default. Flags of a daemon go over the file; `--print-config` prints what came out.
 
-pub use crate::scheduler::SchedulerConfig;
 use crate::{
     Bytes, Period,
     scheduler::{found, found_in},
+};
+pub use crate::{
+    scheduler::SchedulerConfig,
+    security::{Choice, SecurityConfig},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -32,6 +35,8 @@ pub struct Config {
     pub scheduler: SchedulerConfig,
     /// Each TaskTracker.
     pub tasktracker: TaskTrackerConfig,
+    /// Who may do what.
+    pub security: SecurityConfig,
 }
 
 /// `[cluster]`
@@ -42,7 +47,7 @@ pub struct ClusterConfig {
     pub namenode: String,
     /// Where TaskTrackers and clients find the JobTracker, `host:port`.
     pub jobtracker: String,
-    /// Listen on addresses other than loopback although nothing authenticates the callers yet.
+    /// Listen on addresses other than loopback although nothing says who the callers are (`[security]` does).
     pub insecure: bool,
 }
 
@@ -163,6 +168,12 @@ pub struct JobTrackerConfig {
     pub reduces_max: u32,
     /// Most maps a job may have.
     pub maps_max: u32,
+    /// Jobs that are not over, of all users; more are told to come later.
+    pub jobs_max: usize,
+    /// The same of one user.
+    pub user_jobs_max: usize,
+    /// Tasks in the jobs of one user that are not over.
+    pub user_tasks_max: u64,
     /// Failures of one job on one tracker before the job leaves it alone.
     pub blacklist_after: u32,
     /// Part of the trackers that one job may leave alone.
@@ -206,6 +217,16 @@ pub struct TaskTrackerConfig {
     pub task_files_max: u64,
     /// A task that prints more than this to stdout or stderr is ended; 0 for no limit.
     pub task_log_max: Bytes,
+    /// The account that tasks run as, if the tracker runs as root.
+    pub task_user: String,
+    /// Let tasks run as root, if the tracker does and there is no `task_user`.
+    pub tasks_as_root: bool,
+    /// Whether tasks are kept to their own folders and to limits of the system: `auto` if callers must prove who they are.
+    pub confine: Choice,
+    /// Folders that confined tasks may read beside those of the system.
+    pub task_reads: Vec<PathBuf>,
+    /// Processes and threads that a confined task may have.
+    pub task_processes_max: u64,
     /// Logs of attempts kept.
     pub logs_kept: usize,
     /// Tasks are stopped when the JobTracker has not been heard of for this long.
@@ -230,6 +251,9 @@ impl Default for JobTrackerConfig {
             split_size: Bytes(0),
             reduces_max: 10_000,
             maps_max: 1_000_000,
+            jobs_max: 10_000,
+            user_jobs_max: 1000,
+            user_tasks_max: 1_000_000,
             blacklist_after: 3,
             blacklist_share: 0.25,
             straggler_after: Period::secs(15),
@@ -255,6 +279,11 @@ impl Default for TaskTrackerConfig {
             task_memory_max: Bytes(0),
             task_files_max: 4096,
             task_log_max: Bytes::mib(64),
+            task_user: String::new(),
+            tasks_as_root: false,
+            confine: Choice::Auto,
+            task_reads: Vec::new(),
+            task_processes_max: 1024,
             logs_kept: 1000,
             cut_off_after: Period::secs(600),
             reserve: Bytes::mib(64),
@@ -394,12 +423,13 @@ impl Config {
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| {
+        let mut config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
             let line = text[..at].matches('\n').count() + 1;
             ConfigError::Parse { path: path.into(), line, message: error.message().replace('\n', "; ") }
         })?;
         config.scheduler.parameters().map_err(|error| found(error, path, text))?;
+        config.security.anchor(path);
         Ok(config)
     }
 

@@ -3,6 +3,7 @@
 //!
 //! Deliberately absent: anything that knows what a daemon does.
 
+pub mod account;
 pub mod config;
 pub mod lifecycle;
 pub mod listen;
@@ -10,6 +11,8 @@ pub mod lock;
 pub mod logging;
 mod quantity;
 mod scheduler;
+mod security;
 pub mod serve;
 
 pub use quantity::{Bytes, Period, QuantityError};
+pub use security::SecurityArgs;

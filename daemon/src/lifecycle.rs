@@ -1,6 +1,7 @@
 //! A daemon's beginning and end: the flags all daemons share, the ready file, and the signal to stop.
 
 use crate::{
+    SecurityArgs,
     config::{Config, ConfigError},
     logging::LogFormat,
 };
@@ -21,9 +22,12 @@ pub struct DaemonArgs {
     /// Written, with the address served on, once the daemon serves
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
-    /// Allow listening on addresses that other machines can reach, without authentication
+    /// Allow listening on addresses that other machines can reach, without asking who calls
     #[arg(long)]
     pub insecure: bool,
+    /// What callers must show.
+    #[command(flatten)]
+    pub security: SecurityArgs,
 }
 
 impl DaemonArgs {
@@ -40,6 +44,7 @@ impl DaemonArgs {
     ) -> Result<Option<Config>, ConfigError> {
         let mut config = Config::load(self.config.as_deref())?;
         config.cluster.insecure |= self.insecure;
+        self.security.over(&mut config.security);
         flags(&mut config);
         config.check()?;
         check(&config).map_err(|error| error.found_in(self.config.as_deref()))?;

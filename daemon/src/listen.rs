@@ -1,6 +1,7 @@
-//! Where a daemon may listen. Loopback needs nothing; any other address is refused unless the operator says
-//! in as many words that nothing protects it, for there is no authentication yet.
+//! Where a daemon may listen. Loopback needs nothing; any other address is refused unless callers must prove who they
+//! are, or the operator says in as many words that nothing protects it.
 
+use crate::config::Config;
 use std::{
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
@@ -19,8 +20,9 @@ pub enum ListenError {
     Malformed(String),
     /// It is reachable from other machines.
     #[error(
-        "refusing to listen on {0}: it can be reached from other machines and callers are not authenticated; \
-         listen on 127.0.0.1, or pass --insecure on a network that you trust"
+        "refusing to listen on {0}: it can be reached from other machines and nothing says who calls; listen on \
+         127.0.0.1, set security.dir (`mrctl cluster init` makes it) or security.secret, or pass --insecure on a \
+         network that you trust"
     )]
     Open(SocketAddr),
     /// The system would not.
@@ -38,15 +40,15 @@ pub(crate) fn is_host_port(addr: &str) -> bool {
     addr.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-/// Binds `addr`, if it may be served on.
-pub fn bind(addr: &str, insecure: bool) -> Result<TcpListener, ListenError> {
+/// Binds `addr`, if this daemon may serve on it.
+pub fn bind(addr: &str, config: &Config) -> Result<TcpListener, ListenError> {
     let bind = |source| ListenError::Bind { addr: addr.into(), source };
     if !is_host_port(addr) {
         return Err(ListenError::Malformed(addr.into()));
     }
     let resolved: Vec<SocketAddr> = addr.to_socket_addrs().map_err(bind)?.collect();
     if let Some(open) = resolved.iter().find(|addr| !addr.ip().is_loopback())
-        && !insecure
+        && !(config.cluster.insecure || config.security.is_closed())
     {
         return Err(ListenError::Open(*open));
     }
@@ -79,24 +81,32 @@ mod tests {
             std::thread::sleep(Duration::from_millis(200));
             drop(taken);
         });
-        let bound = bind(&addr, false).unwrap();
+        let config = Config::default();
+        let bound = bind(&addr, &config).unwrap();
         held.join().unwrap();
-        let error = bind(&addr, false).unwrap_err();
+        let error = bind(&addr, &config).unwrap_err();
         assert!(matches!(error, ListenError::Bind { .. }) && error.to_string().contains(&addr), "{error}");
         drop(bound);
     }
 
     #[test]
-    fn loopback_only_unless_told() {
-        bind("127.0.0.1:0", false).unwrap();
-        assert!(matches!(bind("0.0.0.0:0", false), Err(ListenError::Open(_))));
-        bind("0.0.0.0:0", true).unwrap();
+    fn loopback_only_unless_told_or_closed() {
+        let mut config = Config::default();
+        bind("127.0.0.1:0", &config).unwrap();
+        let error = bind("0.0.0.0:0", &config).unwrap_err();
+        assert!(matches!(error, ListenError::Open(_)), "{error}");
+        assert!(error.to_string().contains("security.dir") && !error.to_string().contains('\n'), "{error}");
+        config.cluster.insecure = true;
+        bind("0.0.0.0:0", &config).unwrap();
+        config.cluster.insecure = false;
+        config.security.secret = "secret".into();
+        bind("0.0.0.0:0", &config).unwrap();
     }
 
     #[test]
     fn malformed_addresses_are_named() {
         for addr in ["", "localhost", "127.0.0.1:70000", "127.0.0.1:http", ":80"] {
-            assert!(matches!(bind(addr, false), Err(ListenError::Malformed(_))), "{addr}");
+            assert!(matches!(bind(addr, &Config::default()), Err(ListenError::Malformed(_))), "{addr}");
         }
     }
 }

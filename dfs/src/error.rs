@@ -41,6 +41,8 @@ pub enum Kind {
     Fenced,
     /// An operation that cannot be done on this object in this state.
     Refused,
+    /// The caller may not.
+    Denied,
     /// The server's disk failed or it is stopping; ask again.
     Unavailable,
 }
@@ -55,7 +57,7 @@ pub struct Error {
     pub message: String,
 }
 
-const KINDS: [(Kind, &str, Code); 16] = [
+const KINDS: [(Kind, &str, Code); 17] = [
     (Kind::Invalid, "invalid", Code::InvalidArgument),
     (Kind::NotFound, "not-found", Code::NotFound),
     (Kind::Exists, "exists", Code::AlreadyExists),
@@ -71,6 +73,7 @@ const KINDS: [(Kind, &str, Code); 16] = [
     (Kind::Held, "held", Code::Unavailable),
     (Kind::Fenced, "fenced", Code::FailedPrecondition),
     (Kind::Refused, "refused", Code::FailedPrecondition),
+    (Kind::Denied, "denied", Code::PermissionDenied),
     (Kind::Unavailable, "unavailable", Code::Unavailable),
 ];
 

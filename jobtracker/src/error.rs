@@ -32,6 +32,16 @@ impl Refusal {
         Self { code: Code::FailedPrecondition, message: message.into() }
     }
 
+    /// The caller may not.
+    pub(crate) fn denied(message: impl Into<String>) -> Self {
+        Self { code: Code::PermissionDenied, message: message.into() }
+    }
+
+    /// There is too much already: later.
+    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+        Self { code: Code::ResourceExhausted, message: message.into() }
+    }
+
     /// Not now; ask again.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: Code::Unavailable, message: message.into() }
@@ -43,6 +53,7 @@ impl Refusal {
         match error.kind() {
             Some(Kind::NotFound) => Self::not_found(message),
             Some(Kind::Invalid) => Self::invalid(message),
+            Some(Kind::Denied) => Self::denied(message),
             Some(_) => Self::refused(message),
             None => Self::unavailable(message),
         }

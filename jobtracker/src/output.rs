@@ -56,6 +56,11 @@ impl Files {
         &self.options.namenode
     }
 
+    /// What a task of the job shows to the file system; empty where nobody asks.
+    pub(crate) fn task_token(&self, job: &Job) -> String {
+        self.options.credentials.task_token(&job.spec.user, &job.id.to_string())
+    }
+
     /// A client. A connection that was made mends itself.
     pub(crate) async fn client(&self) -> Result<Client, ClientError> {
         let mut client = self.client.lock().await;
@@ -132,26 +137,27 @@ pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
     let scope = driver.files().scope.clone();
     let plan = driver.peek(|cluster| {
         let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
-        Some(plan(job, scope, cluster.epoch()))
+        Some((job.spec.user.clone(), plan(job, scope, cluster.epoch())))
     });
     let result = match plan {
         // Another answer came first.
         None => return,
-        Some(Ok(None)) => Ok(()),
-        Some(Ok(Some(commit))) => match carry_out(&driver, commit).await {
+        Some((_, Ok(None))) => Ok(()),
+        Some((user, Ok(Some(commit)))) => match carry_out(&driver, &user, commit).await {
             Err(error) if error.is(Kind::Fenced) => return driver.give_up(fenced_out(&error)),
             result => result.map_err(|error| error.to_string()),
         },
-        Some(Err(error)) => Err(error.to_string()),
+        Some((_, Err(error))) => Err(error.to_string()),
     };
     driver.tell(Event::CommitResult { job: id, result });
 }
 
-async fn carry_out(driver: &Driver, commit: Commit) -> Result<(), ClientError> {
+async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<(), ClientError> {
     let mut pause = Pause::new();
     loop {
         let result = match driver.files().client().await {
-            Ok(client) => client.commit(commit.clone()).await,
+            // What the job's user could not have done, its job cannot.
+            Ok(client) => client.acting_for(user).commit(commit.clone()).await,
             Err(error) => Err(error),
         };
         match result {

@@ -21,6 +21,7 @@ use dfs::client::ClientOptions;
 use journal::{Log, LogFailed, Recovery, Snapshots};
 use mrcore::{Event, JobTracker, Span, Time};
 use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};
+use security::{Credentials, Guard, Role, SecurityError};
 use std::{
     io,
     net::SocketAddr,
@@ -50,6 +51,9 @@ pub enum JobTrackerError {
     /// The folder cannot be used.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// What it asks of callers, or shows, cannot be used.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// The address cannot be served on.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -85,11 +89,13 @@ impl Daemon {
         if let Some(shadow) = shadow {
             mind = mind.with_shadow(shadow);
         }
-        let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
+        let listener = daemon::listen::bind(&settings.listen, config)?;
+        let guard = Guard::new(config, Role::JobTracker)?;
+        let credentials = Credentials::of_daemon(config, Role::JobTracker)?;
         let lock = FolderLock::acquire(&settings.dir, "jobtracker")?;
         let histories = settings.dir.join(HISTORY_FOLDER);
         let storage = Storage::open(&settings.dir, recovery)?;
-        let options = ClientOptions::new(&config.cluster.namenode, config.client.clone());
+        let options = ClientOptions::new(&config.cluster.namenode, config.client.clone()).with(credentials);
         let parts = open(storage, mind, &histories, &settings, options)?;
         let (driver, outgoing) = Driver::new(parts);
         let driver = Arc::new(driver);
@@ -102,7 +108,7 @@ impl Daemon {
         let addr = listener.local_addr()?;
         let incoming = daemon::serve::incoming(listener)?;
         let service = ClientService { driver: driver.clone(), histories, params: Arc::new(params) };
-        let server = tokio::spawn(serve(service, incoming));
+        let server = tokio::spawn(serve(guard, service, incoming));
         Ok(Self { addr, driver, server, tasks, _lock: lock })
     }
 
@@ -155,12 +161,17 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     Ok(())
 }
 
-async fn serve(service: ClientService, incoming: TcpIncoming) -> Result<(), tonic::transport::Error> {
+async fn serve(
+    guard: Guard,
+    service: ClientService,
+    incoming: TcpIncoming,
+) -> Result<(), tonic::transport::Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<JobTrackerServer<ClientService>>().await;
     let link = TrackerLinkServer::new(LinkService { driver: service.driver.clone() })
         .max_decoding_message_size(TRACKER_MESSAGE_BYTES_MAX);
-    daemon::serve::builder()
+    guard
+        .server()?
         .add_service(health_service)
         .add_service(JobTrackerServer::new(service))
         .add_service(link)

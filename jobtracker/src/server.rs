@@ -4,6 +4,7 @@ use crate::{driver::Driver, error::Refusal, history, submit, wire};
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
 use schedulers::Params;
+use security::Identity;
 use std::{
     io::{self, Read},
     path::PathBuf,
@@ -38,6 +39,20 @@ impl ClientService {
     async fn of_job<T>(&self, id: JobId, look: impl FnOnce(&Cluster, &Job) -> T) -> Result<T, Refusal> {
         let found = self.driver.look(|cluster| cluster.job(id).map(|job| look(cluster, job))).await?;
         found.ok_or_else(|| self.unknown(id))
+    }
+
+    /// Whether the caller may do to the job what only its owner may. A job that is not remembered has its owner in its
+    /// history.
+    async fn permit(&self, who: &Identity, id: JobId) -> Result<(), Refusal> {
+        if who.superuser {
+            return Ok(());
+        }
+        let found = self.driver.look(|cluster| cluster.job(id).map(|job| job.spec.user.clone())).await?;
+        let owner = found.or_else(|| history::owner(&self.histories, id)).ok_or_else(|| self.unknown(id))?;
+        if who.owns(&owner) {
+            return Ok(());
+        }
+        Err(Refusal::denied(format!("{id} is {owner}'s: {} may not do this with it", who.name)))
     }
 
     /// A job may be too old to be remembered.
@@ -97,22 +112,28 @@ impl JobTracker for ClientService {
     }
 
     async fn kill(&self, request: Request<pb::KillRequest>) -> Answer<pb::KillReply> {
+        let who = wire::caller(&request)?;
         let (request, job, by) = wire::kill(request)?;
         self.of_job(job, |_, _| ()).await?;
+        self.permit(&who, job).await?;
         self.driver.kill(request, job, by).await?;
         Ok(Response::new(pb::KillReply {}))
     }
 
     async fn preempt(&self, request: Request<pb::PreemptRequest>) -> Answer<pb::PreemptReply> {
+        let who = wire::caller(&request)?;
         let (request, attempt, how, by) = wire::preempt(request)?;
         self.of_job(attempt.job(), |_, _| ()).await?;
+        self.permit(&who, attempt.job()).await?;
         self.driver.preempt(request, attempt, how, by).await?;
         Ok(Response::new(pb::PreemptReply {}))
     }
 
     async fn resume(&self, request: Request<pb::ResumeRequest>) -> Answer<pb::ResumeReply> {
+        let who = wire::caller(&request)?;
         let (request, task, on, by) = wire::resume(request)?;
         self.of_job(task.job, |_, _| ()).await?;
+        self.permit(&who, task.job).await?;
         self.driver.resume(request, task, on.as_deref(), by).await?;
         Ok(Response::new(pb::ResumeReply {}))
     }
@@ -153,7 +174,9 @@ impl JobTracker for ClientService {
     }
 
     async fn tasks(&self, request: Request<pb::TasksRequest>) -> Answer<pb::TasksReply> {
+        let who = wire::caller(&request)?;
         let (id, after) = wire::tasks(&request.into_inner())?;
+        self.permit(&who, id).await?;
         Ok(Response::new(self.of_job(id, |cluster, job| wire::task_statuses(cluster, job, after)).await?))
     }
 
@@ -164,9 +187,11 @@ impl JobTracker for ClientService {
     }
 
     async fn why(&self, request: Request<pb::WhyRequest>) -> Answer<pb::WhyReply> {
+        let who = wire::caller(&request)?;
         let whom = wire::whom(&request.into_inner().of)?;
         let now = self.driver.now();
         self.of_job(whom.job(), |_, _| ()).await?;
+        self.permit(&who, whom.job()).await?;
         let reply = self.driver.look_in(|mind| wire::why(mind, &self.params, now, whom)).await?;
         Ok(Response::new(reply.ok_or_else(|| unknown_task(whom))?))
     }
@@ -185,8 +210,10 @@ impl JobTracker for ClientService {
     }
 
     async fn history(&self, request: Request<pb::JobRequest>) -> Answer<Self::HistoryStream> {
+        let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
         self.driver.look(|_| ()).await?;
+        self.permit(&who, id).await?;
         self.driver.scribe().flush().await;
         let path = history::path_of(&self.histories, id);
         let file = match std::fs::File::open(&path) {

@@ -63,6 +63,7 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     leftovers::staging(&submission.conf)?;
     let client = driver.files().client().await;
     let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
+    let client = client.acting_for(&submission.user);
     check_program(&client, &submission).await?;
     let input = splits::find(&client, &submission.inputs, settings.cutting).await?;
     let output = check_output(&client, &submission.output, &input).await?;

@@ -6,8 +6,9 @@ use crate::{
     output::Usage,
 };
 use anyhow::{Context, Result, bail};
-use daemon::config::{ClientConfig, Config};
+use daemon::config::{ClientConfig, Config, SecurityConfig};
 use dfs::client::{Client, ClientError, ClientOptions, Listener};
+use security::Credentials;
 use std::path::{Path, PathBuf};
 
 /// The folder that `mrctl up` makes when not told otherwise.
@@ -26,6 +27,15 @@ pub(crate) struct Target {
     /// Configuration file of the cluster
     #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", hide_env_values = true, value_parser = path())]
     config: Option<PathBuf>,
+    /// Folder with certificates, for a cluster that wants to know who calls
+    #[arg(long, global = true, value_name = "DIR", env = "FERMATA_SECURITY_DIR", hide_env_values = true, value_parser = path())]
+    security_dir: Option<PathBuf>,
+    /// Whose certificate in that folder to show
+    #[arg(long, global = true, value_name = "NAME", env = "FERMATA_IDENTITY", hide_env_values = true)]
+    identity: Option<String>,
+    /// File with a token to show instead
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_TOKEN_FILE", hide_env_values = true, value_parser = path())]
+    token_file: Option<PathBuf>,
 }
 
 /// A cluster that was found.
@@ -34,6 +44,7 @@ struct Found {
     namenode: String,
     jobtracker: String,
     client: ClientConfig,
+    security: SecurityConfig,
     origin: Origin,
     /// Whether somebody has said where the JobTracker is.
     has_jobtracker: bool,
@@ -100,7 +111,8 @@ impl Target {
     pub(crate) async fn connect(&self) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         let found = self.find(&cwd)?;
-        let mut options = ClientOptions::new(&found.namenode, found.client.clone());
+        let options = ClientOptions::new(&found.namenode, found.client.clone());
+        let mut options = options.with(credentials(&found.security)?);
         options.listener = Some(Listener::new(|line| eprintln!("mrctl: {line}")));
         match Client::connect(options).await {
             Err(error @ ClientError::Unreachable { .. }) => {
@@ -124,15 +136,16 @@ impl Target {
 
     /// The same, as another user.
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
-        let (addr, origin) = if let Some(addr) = self.named_jobtracker() {
-            (addr.to_owned(), Origin::default())
+        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        let (addr, origin, security) = if let Some(addr) = self.named_jobtracker() {
+            let security = Config::load(self.file(&cwd).as_deref())?.security;
+            (addr.to_owned(), Origin::default(), self.over(security))
         } else {
-            let cwd = std::env::current_dir().context("cannot tell the current folder")?;
             let found = self.find(&cwd)?;
-            (found.jobtracker, found.origin)
+            (found.jobtracker, found.origin, found.security)
         };
         check_addr("jobtracker", &addr)?;
-        match JobTracker::connect(&addr, user).await {
+        match JobTracker::connect(&addr, user, credentials(&security)?).await {
             Ok(tracker) => Ok(tracker.from(origin)),
             Err(error) if error.is::<Refusal>() => bail!("{error}; {}", origin.advice(Kind::Jobtracker)),
             Err(error) => Err(error),
@@ -149,11 +162,32 @@ impl Target {
         self.jobtracker.as_deref().filter(|addr| !addr.is_empty())
     }
 
-    fn find(&self, cwd: &Path) -> Result<Found> {
-        let file = self.config_file().or_else(|| {
+    /// The configuration file that counts in a folder.
+    fn file(&self, cwd: &Path) -> Option<PathBuf> {
+        self.config_file().or_else(|| {
             let here = cwd.join("fermata.toml");
             here.is_file().then_some(here)
-        });
+        })
+    }
+
+    /// What flags say to show, over what the file says.
+    fn over(&self, mut security: SecurityConfig) -> SecurityConfig {
+        let set = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        security.dir = set(&self.security_dir).unwrap_or(security.dir);
+        security.token = set(&self.token_file).unwrap_or(security.token);
+        security.identity =
+            self.identity.clone().filter(|name| !name.is_empty()).unwrap_or(security.identity);
+        security
+    }
+
+    fn find(&self, cwd: &Path) -> Result<Found> {
+        let mut found = self.find_cluster(cwd)?;
+        found.security = self.over(found.security);
+        Ok(found)
+    }
+
+    fn find_cluster(&self, cwd: &Path) -> Result<Found> {
+        let file = self.file(cwd);
         // A variable that is set to nothing is as good as none.
         if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr("namenode", namenode)?;
@@ -181,10 +215,15 @@ impl Target {
 
 impl Found {
     fn new(config: Config, folder: Option<PathBuf>) -> Self {
-        let Config { cluster, client, .. } = config;
+        let Config { cluster, client, security, .. } = config;
         let (namenode, jobtracker) = (cluster.namenode, cluster.jobtracker);
-        Self { namenode, jobtracker, client, origin: Origin(folder), has_jobtracker: true }
+        Self { namenode, jobtracker, client, security, origin: Origin(folder), has_jobtracker: true }
     }
+}
+
+/// What to show to a cluster with these settings.
+pub(crate) fn credentials(security: &SecurityConfig) -> Result<Credentials> {
+    Ok(Credentials::of_client(security, &daemon::account::user())?)
 }
 
 /// Any path, the empty one too: clap's own would refuse a variable that is set to nothing.
@@ -306,7 +345,8 @@ mod tests {
             assert!(target.find(root.path()).unwrap_err().to_string().contains("is not host:port"));
         }
         let (nothing, nowhere) = (Some(String::new()), Some(PathBuf::new()));
-        let empty = Target { namenode: nothing.clone(), jobtracker: nothing, config: nowhere };
+        let empty =
+            Target { namenode: nothing.clone(), jobtracker: nothing, config: nowhere, ..Target::default() };
         assert!(empty.find(root.path()).unwrap_err().to_string().starts_with("no cluster found"));
         let target = Target { config: Some(root.path().join("absent.toml")), ..Target::default() };
         assert!(target.find(root.path()).unwrap_err().to_string().starts_with("cannot read "));

@@ -79,6 +79,9 @@ enum Command {
     Shadow(command::shadow::Args),
     Nodes(command::nodes::Args),
     Drain(command::drain::Args),
+    /// Make a cluster of many machines, and credentials for those who use it
+    #[command(subcommand, arg_required_else_help = true)]
+    Cluster(command::cluster::ClusterCommand),
     /// Kill, stop, continue or restart a daemon of the local cluster
     #[command(subcommand, arg_required_else_help = true)]
     Chaos(command::chaos::ChaosCommand),
@@ -124,6 +127,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Programs(args) => job::look::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
+        Command::Cluster(command) => command::cluster::run(command),
         Command::Chaos(command) => command::chaos::run(command).await,
         Command::Bench(command) => bench::run(command).await,
         Command::Sim(args) => command::sim::run(&args),

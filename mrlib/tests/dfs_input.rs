@@ -43,6 +43,7 @@ async fn up() -> Cluster {
         log_format: daemon::logging::LogFormat::Human,
         ready_file: Some(ready.clone()),
         insecure: false,
+        security: daemon::SecurityArgs::default(),
     };
     let served = config.clone();
     tokio::spawn(async move { dfs::namenode::run(&served, &args, dfs::namenode::Recovery::Refuse).await });

@@ -9,6 +9,9 @@
     reason = "generated code; the .proto files carry the words"
 )]
 
+/// All of it, described: a `google.protobuf.FileDescriptorSet`.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
 /// The file system: NameNode, DataNodes, and the headers of the bulk protocol.
 pub mod dfs {
     tonic::include_proto!("fermata.dfs.v1");

@@ -6,7 +6,7 @@
 
 use crate::{
     agent::{Ending, Event, MapNews, Origin},
-    aside,
+    aside, confine,
     disks::{Disks, Work},
     fetch::Fetcher,
     held::Held,
@@ -17,7 +17,7 @@ use crate::{
     talk::{Outcome, Talk},
 };
 use mrlib::{segment::Index, task::limits::short_failure};
-use proto::mr::{Progress, Recall, TaskResult, TaskSpec, TaskStart, ToTask, program};
+use proto::mr::{Progress, Recall, TaskResult, TaskSpec, TaskStart, ToTask, program, task_spec};
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -54,6 +54,14 @@ pub(crate) struct Nursery {
     pub(crate) memory_bytes: u64,
     /// Copies from other trackers are made one at a time.
     pub(crate) copying: tokio::sync::Semaphore,
+    /// The certificate that servers must be signed by; empty where they speak no TLS.
+    pub(crate) authority: Vec<u8>,
+    /// Whether callers must prove who they are.
+    pub(crate) closed: bool,
+    /// Whether tasks are kept to their folders,
+    pub(crate) confine: bool,
+    /// and to these, for reading.
+    pub(crate) reads: Vec<PathBuf>,
     /// Where what happens is told.
     pub(crate) events: mpsc::Sender<Event>,
 }
@@ -152,10 +160,27 @@ impl Nursery {
     }
 
     /// What its process is told first.
-    fn task_start(&self, attempt: Attempt, spec: TaskSpec, from: Option<&Origin>, work: &Work) -> TaskStart {
+    fn task_start(
+        &self,
+        attempt: Attempt,
+        mut spec: TaskSpec,
+        from: Option<&Origin>,
+        work: &Work,
+    ) -> TaskStart {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let outputs = if makes_output(attempt, &spec) { &work.outputs[..] } else { &[] };
+        // A task opens its own partition and no other. A map opens none.
+        spec.shuffle_token = match &spec.input {
+            Some(task_spec::Input::Partition(own)) => {
+                security::partition_token(&spec.shuffle_token, &attempt.job.to_string(), own.index)
+            }
+            _ => Vec::new(),
+        };
         let mut start = TaskStart {
+            authority: self.authority.clone(),
+            confinement: self
+                .confine
+                .then(|| confine::confinement(&self.disks, attempt.job, work, may_stay(&spec), &self.reads)),
             work_dir: text(&work.own),
             scratch_dirs: work.scratch.iter().map(text).collect(),
             memory_bytes: self.memory_bytes,
@@ -181,6 +206,7 @@ impl Nursery {
         side: Vec<(String, PathBuf)>,
     ) -> Result<Moved, String> {
         let (disks, held, token) = (self.disks.clone(), self.held.clone(), spec.shuffle_token.clone());
+        let owner = self.closed.then(|| spec.user.clone());
         let making = tokio::task::spawn_blocking(move || {
             held.learn_token(attempt.job, &token, &disks);
             let work = match disks.make_work(fresh.disk, attempt, &fresh.folder) {
@@ -190,6 +216,9 @@ impl Nursery {
                     return Err(error.to_string());
                 }
             };
+            if let Some(owner) = owner {
+                disks.keep_owner(fresh.disk, attempt, &owner);
+            }
             let link = |(name, file): &(String, PathBuf)| {
                 let linked = symlink(file, work.own.join(name));
                 linked.err().map(|error| format!("cannot link side file {name}: {error}"))

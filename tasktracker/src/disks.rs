@@ -9,7 +9,7 @@
 //! jobs/JOB/aside/ATTEMPT/        what a paused reduce has put aside (mrlib's `checkpoint`), perhaps on several disks
 //! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in one of the folders
 //! jobs/JOB/token                 the job's shuffle token, in one of the folders
-//! logs/ATTEMPT/{stdout,stderr}
+//! logs/ATTEMPT/{stdout,stderr}, and owner where callers must say who they are
 //! ```
 //!
 //! What holds: names come from typed ids; what we did not make is not touched; a full or failing folder is left
@@ -23,8 +23,9 @@ pub(crate) mod tests;
 pub(crate) use sweep::Found;
 
 use crate::{
+    confine::{Account, hand_over},
     error::{TrackerError, folder},
-    ids::{Attempt, Job},
+    ids::{Attempt, Job, Phase},
     keeper, system,
 };
 use daemon::lock::FolderLock;
@@ -41,6 +42,8 @@ use std::{
 
 /// A folder that was full or failed gets no new attempt for this long, if there is another.
 const SHUN: Duration = Duration::from_mins(1);
+/// The file that says whose logs are beside it.
+const OWNER: &str = "owner";
 /// With less than this, the disk of a process that ended without a word was full.
 const NO_ROOM: u64 = 1 << 20;
 
@@ -58,6 +61,7 @@ pub(crate) struct Disks {
     reserve: u64,
     room: Room,
     turn: AtomicU64,
+    account: Option<Account>,
 }
 
 #[derive(Debug)]
@@ -103,11 +107,26 @@ impl Disks {
             let root = fs::canonicalize(dir).map_err(folder("use", dir))?;
             all.push(Disk { root, load: AtomicU64::new(0), shunned: Mutex::new(None), _lock: lock });
         }
-        let disks = Self { all, reserve, room, turn: AtomicU64::new(0) };
+        let disks = Self { all, reserve, room, turn: AtomicU64::new(0), account: None };
         // Before anything is looked at: they may be writing.
         system::end_marked(disks.root(0), None, keeper::PATIENCE);
         let found = disks.sweep()?;
         Ok((disks, found))
+    }
+
+    /// The same for tasks that run as this account.
+    pub(crate) fn for_tasks_of(self, account: Option<Account>) -> Self {
+        Self { account, ..self }
+    }
+
+    /// The account that tasks run as, if it is not the tracker's.
+    pub(crate) fn account(&self) -> Option<Account> {
+        self.account
+    }
+
+    /// A part of a job's folder, on each disk.
+    pub(crate) fn job_parts(&self, job: Job, part: &'static str) -> impl Iterator<Item = PathBuf> {
+        (0..self.all.len()).map(move |disk| self.job_folder(disk, job).join(part))
     }
 
     /// The folders, in the order of the configuration.
@@ -215,7 +234,8 @@ impl Disks {
     /// A new folder for an idle process.
     pub(crate) fn make_warm(&self, disk: usize, number: u64) -> Result<PathBuf, DiskError> {
         let path = self.all[disk].root.join("warm").join(number.to_string());
-        fs::create_dir(&path).map_err(|source| self.failed(disk, &path, source))?;
+        let made = fs::create_dir(&path).and_then(|()| hand_over(&path, self.account));
+        made.map_err(|source| self.failed(disk, &path, source))?;
         Ok(path)
     }
 
@@ -223,11 +243,15 @@ impl Disks {
     pub(crate) fn make_work(&self, disk: usize, attempt: Attempt, warm: &Path) -> Result<Work, DiskError> {
         let job = |disk: usize| self.job_folder(disk, attempt.job);
         let make = |disk: usize, path: &Path| {
-            fs::create_dir_all(path).map_err(|source| self.failed(disk, path, source))
+            let made = fs::create_dir_all(path).and_then(|()| hand_over(path, self.account));
+            made.map_err(|source| self.failed(disk, path, source))
         };
         let output = job(disk).join("output");
         make(disk, &output)?;
         make(disk, &job(disk).join("work"))?;
+        if self.account.is_some() && attempt.phase == Phase::Reduce {
+            self.job_parts(attempt.job, "aside").for_each(|path| drop(make(disk, &path)));
+        }
         let own = job(disk).join("work").join(attempt.to_string());
         fs::rename(warm, &own).map_err(|source| self.failed(disk, &own, source))?;
         let name = format!("{attempt}.out");
@@ -325,6 +349,20 @@ impl Disks {
             [disk.root.join("jobs").join(&job).join("work").join(attempt.to_string()).join(name), logs]
         });
         places.into_iter().find(|path| path.is_file())
+    }
+
+    /// Keeps beside an attempt's logs whose they are.
+    pub(crate) fn keep_owner(&self, disk: usize, attempt: Attempt, owner: &str) {
+        let logs = self.all[disk].root.join("logs").join(attempt.to_string());
+        let kept = fs::create_dir_all(&logs).and_then(|()| fs::write(logs.join(OWNER), owner));
+        warn(&logs, "keep the owner in", kept);
+    }
+
+    /// Whose an attempt's logs are, if it was kept.
+    pub(crate) fn log_owner(&self, attempt: Attempt) -> Option<String> {
+        let mut places =
+            self.all.iter().map(|disk| disk.root.join("logs").join(attempt.to_string()).join(OWNER));
+        places.find_map(|path| fs::read_to_string(path).ok())
     }
 
     /// Attempts whose logs are kept, the oldest first.

@@ -8,6 +8,9 @@ pub enum TrackerError {
     /// A setting makes no sense.
     #[error(transparent)]
     Config(#[from] daemon::config::ConfigError),
+    /// What it has to show or to ask for cannot be used.
+    #[error(transparent)]
+    Security(#[from] security::SecurityError),
     /// An address cannot be served on.
     #[error(transparent)]
     Listen(#[from] daemon::listen::ListenError),
@@ -35,6 +38,9 @@ pub enum TrackerError {
         /// What it said.
         words: String,
     },
+    /// There is no account that tasks may run as.
+    #[error("{0}")]
+    Account(String),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

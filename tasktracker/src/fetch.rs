@@ -15,6 +15,7 @@ use dfs::{
 };
 use parking_lot::Mutex;
 use proto::mr::{ClientSettings, Program, TaskSpec, program};
+use security::{Credentials, SecurityError};
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, Permissions},
@@ -60,6 +61,9 @@ pub(crate) enum FetchError {
         /// Why.
         source: DiskError,
     },
+    /// What the job shows to the file system cannot be used.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// Two files want the same place.
     #[error("two side files are called {0:?}: rename one")]
     Twice(String),
@@ -82,13 +86,15 @@ pub(crate) struct JobFiles {
 pub(crate) struct Fetcher {
     disks: Arc<Disks>,
     config: ClientConfig,
+    /// That servers must be of; empty where they speak no TLS.
+    authority: Vec<u8>,
     jobs: Mutex<HashMap<Job, Arc<OnceCell<JobFiles>>>>,
 }
 
 impl Fetcher {
     /// Nothing is fetched yet.
-    pub(crate) fn new(disks: Arc<Disks>, config: ClientConfig) -> Self {
-        Self { disks, config, jobs: Mutex::default() }
+    pub(crate) fn new(disks: Arc<Disks>, config: ClientConfig, authority: Vec<u8>) -> Self {
+        Self { disks, config, authority, jobs: Mutex::default() }
     }
 
     /// The files of the job that `spec` is of.
@@ -123,9 +129,11 @@ impl Fetcher {
     }
 
     async fn fetch(&self, job: Job, spec: &TaskSpec, program: &Program) -> Result<JobFiles, FetchError> {
+        // As the job's user, like its tasks.
+        let credentials = Credentials::of_task(&spec.token, &self.authority)?;
         // A mapped block that cannot be read ends the process: here that would be all attempts.
         let config = ClientConfig { short_circuit: false, ..self.config.clone() };
-        let mut options = ClientOptions::new(spec.namenode.clone(), config);
+        let mut options = ClientOptions::new(spec.namenode.clone(), config).with(credentials);
         if !spec.user.is_empty() {
             options.user.clone_from(&spec.user);
         }

@@ -20,7 +20,9 @@
 
 pub mod agent;
 mod aside;
+mod cgroup;
 mod child;
+mod confine;
 mod disks;
 mod driver;
 mod error;
@@ -45,6 +47,8 @@ pub use error::TrackerError;
 pub use keeper::serve_if_keeper;
 
 use agent::{Agent, Slots};
+use cgroup::{Bounds, Groups};
+use confine::{Account, hand_over};
 use daemon::{
     config::{Config, ConfigError, TaskTrackerConfig},
     lifecycle::DaemonArgs,
@@ -55,6 +59,7 @@ use pool::Pool;
 use process::{Spawner, Surroundings};
 use proto::mr::tracker_logs_server::TrackerLogsServer;
 use rustix::process::Pid;
+use security::{Credentials, Guard, Role};
 use std::{
     collections::HashMap,
     net::SocketAddr,
@@ -107,21 +112,28 @@ impl TaskTracker {
         let settings = &config.tasktracker;
         check(settings)?;
         let program = program(mrtask)?;
-        let (listener, shuffle_at) = listen(&settings.listen, config.cluster.insecure)?;
+        let guard = Guard::new(config, Role::TaskTracker)?;
+        let credentials = Credentials::of_daemon(config, Role::TaskTracker)?;
+        let (listener, shuffle_at) = listen(&settings.listen, config)?;
         let host_part = settings.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
-        let (logs_listener, logs_at) = listen(&format!("{host_part}:0"), config.cluster.insecure)?;
+        let (logs_listener, logs_at) = listen(&format!("{host_part}:0"), config)?;
         let (dirs, reserve) = (settings.dirs.clone(), settings.reserve.0);
         let opening = tokio::task::spawn_blocking(move || Disks::open(&dirs, reserve));
         let (disks, found) = opening.await.expect("opening does not panic")?;
-        let disks = Arc::new(disks);
+        let account = Account::of_tasks(settings)?;
+        let disks = Arc::new(disks.for_tasks_of(account));
         let first = disks.root(0).to_owned();
         let (umbilical, socket) =
             umbilical::Socket::bind(&first).map_err(folder("make a socket in", &first))?;
+        hand_over(&socket.path, account).map_err(folder("hand over", &socket.path))?;
         let umbilical =
             tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
         let who = identity(settings, shuffle_at, logs_at, &disks)?;
         let (keeper, others) = if alone { take_over(&first, who.incarnation)? } else { (None, None) };
-        let surroundings = surroundings(settings, &first, &socket.path, who.incarnation, others);
+        let mut surroundings = surroundings(settings, &first, &socket.path, who.incarnation, others);
+        surroundings.account = account;
+        let confine = settings.confine.holds(config.security.is_closed());
+        surroundings.groups = confine.then(|| groups(settings, who.incarnation)).flatten();
         let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
         let sizes = pool::Sizes {
             idle: settings.warm_tasks as usize,
@@ -130,16 +142,16 @@ impl TaskTracker {
         };
         let pool = Pool::new(disks.clone(), spawner.clone(), program, sizes);
         let pool = Arc::new(pool);
-        let (driver, alarms, ready) = assemble(config, &who, found, &disks, &pool);
+        let (driver, alarms, ready) = assemble(config, &who, found, &disks, &pool, credentials.authority());
         let (driver, held, events) = driver;
         let nursery = Arc::downgrade(&driver.nursery);
-        let shuffle = Arc::new(shuffle::Shuffle::new(held));
+        let shuffle = Arc::new(shuffle::Shuffle::new(held, guard.clone()));
         let (news, from_link) = mpsc::channel(64);
-        let link = link::Link::new(&config.cluster.jobtracker, news)?;
+        let link = link::Link::new(&config.cluster.jobtracker, credentials, news)?;
         let tasks = vec![
             tokio::spawn(umbilical::serve(umbilical, spawner.clone())),
             tokio::spawn(shuffle.clone().accept(listener)),
-            tokio::spawn(serve_logs(logs_listener, disks.clone())),
+            tokio::spawn(serve_logs(guard, logs_listener, disks.clone())),
             tokio::spawn(driver.run(events, from_link)),
             tokio::spawn(link.run()),
             tokio::spawn(pool.clone().fill()),
@@ -263,19 +275,24 @@ fn assemble(
     found: Found,
     disks: &Arc<Disks>,
     pool: &Arc<Pool>,
+    authority: &[u8],
 ) -> Assembled {
     let jobs = found.jobs.clone();
     let held = Arc::new(held::Held::new(found));
     let (events, incoming) = mpsc::channel(EVENTS_MAX);
     let nursery = child::Nursery {
         disks: disks.clone(),
-        fetcher: fetch::Fetcher::new(disks.clone(), config.client.clone()),
+        fetcher: fetch::Fetcher::new(disks.clone(), config.client.clone(), authority.to_vec()),
         pool: pool.clone(),
         held: held.clone(),
         retention: logs::Retention::new(config.tasktracker.logs_kept, disks),
         log_max: config.tasktracker.task_log_max.0,
         memory_bytes: config.tasktracker.task_memory.0,
         copying: tokio::sync::Semaphore::new(1),
+        authority: authority.to_vec(),
+        closed: config.security.is_closed(),
+        confine: config.tasktracker.confine.holds(config.security.is_closed()),
+        reads: config.tasktracker.task_reads.clone(),
         events,
     };
     let (alarm, alarms) = mpsc::unbounded_channel();
@@ -299,20 +316,23 @@ fn assemble(
     ((driver, held, incoming), alarms, is_ready)
 }
 
-async fn serve_logs(listener: TcpListener, disks: Arc<Disks>) {
+async fn serve_logs(guard: Guard, listener: TcpListener, disks: Arc<Disks>) {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<TrackerLogsServer<logs::Logs>>().await;
-    let server = daemon::serve::builder()
-        .add_service(health_service)
-        .add_service(TrackerLogsServer::new(logs::Logs(disks)))
-        .serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true)));
+    let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
+    let server = async {
+        let mut server = guard.server()?;
+        let server =
+            server.add_service(health_service).add_service(TrackerLogsServer::new(logs::Logs(disks)));
+        server.serve_with_incoming(incoming).await
+    };
     if let Err(error) = server.await {
         tracing::error!(%error, "logs are not served any more");
     }
 }
 
-fn listen(addr: &str, insecure: bool) -> Result<(TcpListener, SocketAddr), TrackerError> {
-    let listener = daemon::listen::bind(addr, insecure)?;
+fn listen(addr: &str, config: &Config) -> Result<(TcpListener, SocketAddr), TrackerError> {
+    let listener = daemon::listen::bind(addr, config)?;
     let cannot = |source| TrackerError::Folder { what: "serve on", path: addr.into(), source };
     let bound = listener.local_addr().map_err(cannot)?;
     let listener = TcpListener::from_std(listener).map_err(cannot)?;
@@ -371,8 +391,15 @@ fn surroundings(
         limits: Limits { memory, log: settings.task_log_max.0 },
         address_space_max: memory.saturating_mul(4),
         files_max: settings.task_files_max,
+        account: None,
+        groups: None,
         others,
     }
+}
+
+fn groups(settings: &TaskTrackerConfig, incarnation: u64) -> Option<Groups> {
+    let (memory, processes) = (settings.memory_limit().0, settings.task_processes_max);
+    Groups::open(Bounds { memory, processes }, incarnation)
 }
 
 fn program(mrtask: Option<&Path>) -> Result<PathBuf, TrackerError> {

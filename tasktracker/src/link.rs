@@ -5,6 +5,7 @@
 
 use crate::error::TrackerError;
 use proto::mr::{FromTracker, ToTracker, tracker_link_client::TrackerLinkClient};
+use security::{Credentials, Role};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
@@ -32,25 +33,31 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(crate) struct Link {
     endpoint: Endpoint,
+    credentials: Credentials,
     jobtracker: String,
     news: mpsc::Sender<News>,
 }
 
 impl Link {
     /// Nothing is sent before `run`.
-    pub(crate) fn new(jobtracker: &str, news: mpsc::Sender<News>) -> Result<Self, TrackerError> {
+    pub(crate) fn new(
+        jobtracker: &str,
+        credentials: Credentials,
+        news: mpsc::Sender<News>,
+    ) -> Result<Self, TrackerError> {
         let malformed = || TrackerError::JobTracker(jobtracker.into());
         if jobtracker.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
             return Err(malformed());
         }
-        let endpoint = Endpoint::from_shared(format!("http://{jobtracker}"))
-            .map_err(|_| malformed())?
+        let endpoint = credentials
+            .endpoint(jobtracker, Role::JobTracker)
+            .ok_or_else(malformed)?
             .connect_timeout(Duration::from_secs(2))
             .http2_keep_alive_interval(Duration::from_secs(5))
             .keep_alive_timeout(Duration::from_secs(5))
             .keep_alive_while_idle(true)
             .tcp_nodelay(true);
-        Ok(Self { endpoint, jobtracker: jobtracker.into(), news })
+        Ok(Self { endpoint, credentials, jobtracker: jobtracker.into(), news })
     }
 
     /// Runs until nobody listens any more.
@@ -78,7 +85,7 @@ impl Link {
         // The registration must be on its way before the JobTracker answers the call.
         self.news.send(News::Up(out)).await.map_err(|_| "nobody listens".to_string())?;
         let mut request = Request::new(ReceiverStream::new(outgoing));
-        request.metadata_mut().insert("fermata-user", MetadataValue::from_static("tasktracker"));
+        self.credentials.sign(request.metadata_mut(), &MetadataValue::from_static("tasktracker"));
         let mut client = TrackerLinkClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);

@@ -4,6 +4,7 @@ use crate::{disks::Disks, ids::Attempt};
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use proto::mr::{LogChunk, LogRequest, tracker_logs_server::TrackerLogs};
+use security::Identity;
 use std::{
     collections::VecDeque,
     fs::File,
@@ -74,6 +75,8 @@ impl TrackerLogs for Logs {
     type LogStream = ReceiverStream<Result<LogChunk, Status>>;
 
     async fn log(&self, request: Request<LogRequest>) -> Result<Response<Self::LogStream>, Status> {
+        let who = request.extensions().get::<Identity>().cloned();
+        let who = who.ok_or_else(|| Status::permission_denied("nobody has said who asks"))?;
         let LogRequest { attempt, stderr, tail_bytes } = request.into_inner();
         let id: Attempt = attempt
             .parse()
@@ -83,15 +86,21 @@ impl TrackerLogs for Logs {
         let name = if stderr { "stderr" } else { "stdout" };
         let opening = tokio::task::spawn_blocking(move || {
             let path = disks.log(id, name)?;
+            if !who.superuser && disks.log_owner(id).is_none_or(|owner| !who.owns(&owner)) {
+                return Some(Err(Status::permission_denied(format!(
+                    "the logs of {id} are not {}'s",
+                    who.name
+                ))));
+            }
             // It may move to its last place between the two steps.
-            File::open(path).ok().or_else(|| File::open(disks.log(id, name)?).ok())
+            File::open(path).ok().or_else(|| File::open(disks.log(id, name)?).ok()).map(Ok)
         });
         let file = opening.await.map_err(|error| Status::internal(error.to_string()))?;
         let file = file.ok_or_else(|| {
             Status::not_found(format!(
                 "no logs of {id} here: it did not run on this tracker, or they are too old"
             ))
-        })?;
+        })??;
         tokio::task::spawn_blocking(move || {
             if let Err(error) = send(file, tail_bytes, &chunks) {
                 chunks

@@ -7,6 +7,8 @@
 //! (mrlib's variables in its environment), because doing it between fork and exec takes unsafe code.
 
 use crate::{
+    cgroup::Groups,
+    confine::{Account, hand_over},
     system::{self, Mark},
     warden::{Limits, Warden, Watched},
 };
@@ -57,6 +59,10 @@ pub(crate) struct Surroundings {
     pub(crate) address_space_max: u64,
     /// Files that each may have open; 0 for no limit.
     pub(crate) files_max: u64,
+    /// The account that they get, if it is not the tracker's.
+    pub(crate) account: Option<Account>,
+    /// Groups that hold them to their limits, if there are any.
+    pub(crate) groups: Option<Groups>,
     /// If this process takes over what escapes: its children that are no tasks.
     pub(crate) others: Option<Vec<Pid>>,
 }
@@ -147,6 +153,7 @@ impl Drop for Process {
 pub(crate) struct Spawner {
     requests: threads::Sender<Request>,
     living: Arc<Living>,
+    account: Option<Account>,
 }
 
 type Request = (Start, oneshot::Sender<io::Result<Process>>);
@@ -156,6 +163,7 @@ type Request = (Start, oneshot::Sender<io::Result<Process>>);
 pub(crate) struct Living {
     table: Mutex<Table>,
     bell: Condvar,
+    groups: Option<Groups>,
 }
 
 #[derive(Debug, Default)]
@@ -223,6 +231,14 @@ impl Living {
         found
     }
 
+    /// Puts a new process into a group of its own: it has started nothing yet.
+    fn group(&self, number: u64, pid: Pid) {
+        let Some(groups) = &self.groups else { return };
+        if let Err(error) = groups.make(number).and_then(|()| groups.enter(number, pid)) {
+            tracing::warn!(%error, "a task process without a control group");
+        }
+    }
+
     fn close(&self) {
         self.table.lock().closing = true;
         self.bell.notify_all();
@@ -250,7 +266,8 @@ impl Spawner {
 
     fn start_with(surroundings: Surroundings, waiter_stack: usize) -> io::Result<Self> {
         let (requests, incoming) = threads::channel::<Request>();
-        let living = Arc::new(Living::default());
+        let account = surroundings.account;
+        let living = Arc::new(Living { groups: surroundings.groups.clone(), ..Living::default() });
         let for_thread = living.clone();
         let warden = Warden {
             living: living.clone(),
@@ -267,7 +284,7 @@ impl Spawner {
             for_thread.close();
         })?;
         std::thread::Builder::new().name("warden".into()).spawn(move || warden.watch())?;
-        Ok(Self { requests, living })
+        Ok(Self { requests, living, account })
     }
 
     /// Starts a process.
@@ -285,7 +302,7 @@ impl Spawner {
 
     /// A process prints into new files in this folder from now on. It opens them itself, when it is told to begin.
     pub(crate) fn print_into(&self, handle: &Handle, folder: &Path) -> io::Result<()> {
-        let logs = make_logs(folder)?;
+        let logs = make_logs(folder, self.account)?;
         let mut table = self.living.table.lock();
         let entry = table.all.get_mut(&handle.pid.as_raw_nonzero().get());
         let entry = entry.filter(|entry| entry.watched.handle.number == handle.number);
@@ -312,7 +329,7 @@ fn spawn(
     living: &Arc<Living>,
     waiter_stack: usize,
 ) -> io::Result<Process> {
-    let logs = make_logs(&start.folder)?;
+    let logs = make_logs(&start.folder, surroundings.account)?;
     let mut command = command(start, surroundings);
     command.stdout(logs[0].try_clone()?).stderr(logs[1].try_clone()?);
     let (say, said) = mpsc::channel(SAID_MAX);
@@ -326,6 +343,7 @@ fn spawn(
     #[allow(clippy::zombie_processes, reason = "it is reaped by its number, in `wait`")]
     let pid = Pid::from_child(&command.spawn()?);
     system::offer_for_oom(pid);
+    living.group(number, pid);
     let handle = Arc::new(Handle { pid, number, there: Mutex::new(true), sentence: Mutex::default() });
     let watched = Watched { handle: handle.clone(), logs };
     table.all.insert(pid.as_raw_nonzero().get(), Entry { watched, said: Some(say) });
@@ -345,9 +363,13 @@ fn spawn(
     Ok(Process { handle, said, ended })
 }
 
-fn make_logs(folder: &Path) -> io::Result<Arc<[File; 2]>> {
+fn make_logs(folder: &Path, account: Option<Account>) -> io::Result<Arc<[File; 2]>> {
     // Appending, so that a log that was cut does not get a hole.
-    let log = |name: &str| File::options().create(true).append(true).open(folder.join(name));
+    let log = |name: &str| {
+        let path = folder.join(name);
+        let file = File::options().create(true).append(true).open(&path)?;
+        hand_over(&path, account).map(|()| file)
+    };
     Ok(Arc::new([log("stdout")?, log("stderr")?]))
 }
 
@@ -359,7 +381,12 @@ fn wait(handle: &Handle, living: &Living) -> ExitStatus {
     rustix::process::kill_process_group(handle.pid, Signal::KILL).ok();
     *there = false;
     drop(there);
-    living.reap(handle.pid)
+    let status = living.reap(handle.pid);
+    if let Some(groups) = &living.groups {
+        // What has escaped the group of processes may still be in it: the warden ends that, and the folder stays.
+        groups.remove(handle.number).ok();
+    }
+    status
 }
 
 fn command(start: &Start, surroundings: &Surroundings) -> Command {
@@ -369,6 +396,9 @@ fn command(start: &Start, surroundings: &Surroundings) -> Command {
         if let Some(value) = std::env::var_os(key) {
             command.env(key, value);
         }
+    }
+    if let Some(account) = surroundings.account {
+        command.uid(account.user).gid(account.group);
     }
     command.env(UMBILICAL_VAR, &surroundings.umbilical);
     command.env(TRACKER_PID_VAR, std::process::id().to_string());
@@ -427,6 +457,8 @@ mod tests {
             limits: Limits { memory: 0, log: 1000 },
             address_space_max: 0,
             files_max: 0,
+            account: None,
+            groups: None,
             incarnation: 1,
             others: None,
         }

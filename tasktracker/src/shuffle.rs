@@ -16,6 +16,7 @@ use mrlib::{
     segment::Extent,
 };
 use parking_lot::Mutex;
+use security::{Guard, Stream};
 use std::{
     collections::HashMap,
     fs::File,
@@ -36,6 +37,7 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct Shuffle {
     held: Arc<Held>,
+    guard: Guard,
     open: Mutex<Open>,
 }
 
@@ -47,8 +49,8 @@ struct Open {
 
 impl Shuffle {
     /// Serves what is held.
-    pub(crate) fn new(held: Arc<Held>) -> Self {
-        Self { held, open: Mutex::default() }
+    pub(crate) fn new(held: Arc<Held>, guard: Guard) -> Self {
+        Self { held, guard, open: Mutex::default() }
     }
 
     /// Accepts connections until dropped.
@@ -92,7 +94,8 @@ impl Shuffle {
         let shuffle = self.clone();
         let thread = std::thread::Builder::new().name("shuffle".into()).stack_size(STACK_BYTES);
         let started = thread.spawn(move || {
-            if let Err(error) = shuffle.serve(&stream) {
+            let served = shuffle.guard.accept(stream).and_then(|stream| shuffle.serve(&stream));
+            if let Err(error) = served {
                 tracing::debug!(%error, "shuffle connection ended");
             }
             shuffle.open.lock().peers.remove(&id);
@@ -100,7 +103,7 @@ impl Shuffle {
         started.map(drop).inspect_err(|_| drop(self.open.lock().peers.remove(&id)))
     }
 
-    fn serve(&self, mut stream: &TcpStream) -> io::Result<()> {
+    fn serve(&self, mut stream: &Stream) -> io::Result<()> {
         let mut body = [0; REQUEST_BYTES_MAX];
         loop {
             let mut length = [0; 4];
@@ -124,8 +127,9 @@ impl Shuffle {
     fn find(&self, request: &Request<'_>) -> Result<(File, Extent), (u8, String)> {
         let Request { token, attempt, partition } = *request;
         let attempt: Attempt = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
-        if !self.held.opens(attempt.job, token) {
-            return Err((REFUSED, format!("the token does not open {}", attempt.job)));
+        let whose = if attempt.phase == Phase::Reduce { attempt.index } else { partition };
+        if !self.held.opens(attempt.job, whose, token) {
+            return Err((REFUSED, format!("the token does not open partition {whose} of {}", attempt.job)));
         }
         let missing = || (NOT_FOUND, format!("no output of {attempt} here"));
         let unreadable = |error: &io::Error, words: String| match error.kind() {
@@ -165,13 +169,13 @@ fn is_own_trouble(error: &io::Error) -> bool {
     own.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-fn send(mut stream: &TcpStream, file: &File, extent: Extent) -> io::Result<()> {
+fn send(mut stream: &Stream, file: &File, extent: Extent) -> io::Result<()> {
     stream.write_all(&coming(&extent))?;
     let mut at = extent.offset;
     let end = extent.offset + extent.stored;
     while at < end {
         let count = (end - at).min(1 << 30) as usize;
-        match rustix::fs::sendfile(stream, file, Some(&mut at), count) {
+        match stream.send_file(file, &mut at, count) {
             // The file became shorter under our hands; the reader sees an early end.
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

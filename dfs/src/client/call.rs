@@ -6,7 +6,6 @@
 use super::wait::Wait;
 use super::{Client, ClientError};
 use crate::error::{Error, Kind, from_status};
-use crate::metadata::USER_KEY;
 use proto::dfs::name_node_client::NameNodeClient;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -87,7 +86,8 @@ impl Client {
         loop {
             let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             let mut attempt = Request::new(request.clone());
-            attempt.metadata_mut().insert(USER_KEY, self.inner.user.clone());
+            let user = self.acts_for.as_ref().unwrap_or(&self.inner.user);
+            self.inner.options.credentials.sign(attempt.metadata_mut(), user);
             let asking = tokio::time::timeout(one.min(left), send(self.inner.rpc.clone(), attempt));
             let answer = wait.during(&namenode, &why, asking).await;
             let failed = match answer {
@@ -140,6 +140,9 @@ impl Client {
                 let addr = &self.inner.options.namenode;
                 let reason = format!("cannot reach the NameNode at {addr}: {cause}");
                 Failed::Now { reason, kind: None }
+            }
+            Code::Unauthenticated | Code::PermissionDenied => {
+                Failed::For(ClientError::Refused(Error::new(Kind::Denied, status.message())))
             }
             code => {
                 let message = format!("{} ({code:?})", status.message());

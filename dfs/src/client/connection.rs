@@ -6,8 +6,9 @@
 use crate::bulk::{self, FrameKind, PACKET_BYTES, encode_frame};
 use parking_lot::Mutex;
 use prost::Message;
+use security::{Connector, Stream};
 use std::io::{self, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,12 +19,12 @@ pub(super) struct Hangup(Arc<Mutex<HangupState>>);
 #[derive(Default)]
 struct HangupState {
     gone: bool,
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
 }
 
 impl Hangup {
     /// Watches this connection from now on, in place of the one before; refuses if already hung up.
-    fn watch(&self, stream: &TcpStream) -> io::Result<()> {
+    fn watch(&self, stream: &Stream) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.gone {
             return Err(io::Error::other("given up by the caller"));
@@ -51,22 +52,23 @@ impl Hangup {
     }
 }
 
-/// How long to wait for what.
-#[derive(Debug, Clone, Copy)]
+/// How long to wait for what, and what to show.
+#[derive(Debug, Clone)]
 pub(super) struct Timeouts {
     pub(super) connect: Duration,
     /// A peer silent for this long is given up.
     pub(super) silence: Duration,
+    pub(super) connector: Connector,
 }
 
 /// A new connection to `addr`, watched by `hangup`.
-pub(super) fn connect(addr: &str, timeouts: Timeouts, hangup: &Hangup) -> io::Result<TcpStream> {
-    let stream = bulk::connect(addr, timeouts.connect)?;
+pub(super) fn connect(addr: &str, timeouts: &Timeouts, hangup: &Hangup) -> io::Result<Stream> {
+    let stream = bulk::connect(addr, timeouts.connect, &timeouts.connector)?;
     prepare(&stream, timeouts, hangup)?;
     Ok(stream)
 }
 
-fn prepare(stream: &TcpStream, timeouts: Timeouts, hangup: &Hangup) -> io::Result<()> {
+fn prepare(stream: &Stream, timeouts: &Timeouts, hangup: &Hangup) -> io::Result<()> {
     stream.set_read_timeout(Some(timeouts.silence))?;
     stream.set_write_timeout(Some(timeouts.silence))?;
     hangup.watch(stream)
@@ -90,7 +92,7 @@ pub(super) fn reason(error: &io::Error) -> String {
 
 /// Connections that ended a request cleanly, for the next one to the same node.
 #[derive(Default)]
-pub(super) struct Idle(Mutex<Vec<(String, TcpStream, Instant)>>);
+pub(super) struct Idle(Mutex<Vec<(String, Stream, Instant)>>);
 
 impl Idle {
     const KEPT_MAX: usize = 16;
@@ -98,7 +100,7 @@ impl Idle {
     const AGE_MAX: Duration = Duration::from_secs(5);
 
     /// A connection to `addr` that may still be good: if it fails before an answer, make a new one.
-    pub(super) fn take(&self, addr: &str, timeouts: Timeouts, hangup: &Hangup) -> Option<TcpStream> {
+    pub(super) fn take(&self, addr: &str, timeouts: &Timeouts, hangup: &Hangup) -> Option<Stream> {
         let mut kept = self.0.lock();
         kept.retain(|(_, _, since)| since.elapsed() < Self::AGE_MAX);
         let at = kept.iter().position(|(known, ..)| known == addr)?;
@@ -112,7 +114,7 @@ impl Idle {
         self.0.lock().retain(|(known, ..)| known != addr);
     }
 
-    pub(super) fn give(&self, addr: &str, stream: TcpStream) {
+    pub(super) fn give(&self, addr: &str, stream: Stream) {
         let mut kept = self.0.lock();
         if kept.len() < Self::KEPT_MAX {
             kept.push((addr.to_owned(), stream, Instant::now()));

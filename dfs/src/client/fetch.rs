@@ -15,10 +15,9 @@ use bytes::{Bytes, BytesMut};
 use proto::dfs as pb;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use security::Stream;
 use std::collections::VecDeque;
 use std::io;
-use std::net::TcpStream;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +93,7 @@ impl Run {
         let request = self.requests.pop_front();
         if let (Some(Source::Stream(stream)), Some(request)) = (self.source.take(), request) {
             self.way.hangup.release();
-            if stream.socket.set_nonblocking(false).is_ok() {
+            if stream.socket.socket().set_nonblocking(false).is_ok() {
                 self.way.idle.give(&request.part.node.data_addr, stream.socket);
             }
         }
@@ -197,23 +196,23 @@ impl Way {
     }
 
     /// Sends the request, over a kept connection if there is a good one; the stream stands at the data.
-    fn ask(&self, part: &Part, range: Range<u64>) -> Result<(TcpStream, Vec<u32>), Bad> {
+    fn ask(&self, part: &Part, range: Range<u64>) -> Result<(Stream, Vec<u32>), Bad> {
         let addr = &part.node.data_addr;
-        if let Some(stream) = self.idle.take(addr, self.timeouts, &self.hangup) {
+        if let Some(stream) = self.idle.take(addr, &self.timeouts, &self.hangup) {
             match ask_over(stream, part, range.clone()) {
                 // It was closed while nobody looked.
                 Err(Bad::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
                 other => return other,
             }
         }
-        ask_over(connect(addr, self.timeouts, &self.hangup)?, part, range)
+        ask_over(connect(addr, &self.timeouts, &self.hangup)?, part, range)
     }
 }
 
 enum Opened {
     Local(LocalReplica),
     /// Stands at the data; with the checksums.
-    Asked(TcpStream, VecDeque<u32>),
+    Asked(Stream, VecDeque<u32>),
 }
 
 /// Where the bytes of one request come from.
@@ -268,7 +267,7 @@ fn packet_length(range: &Range<u64>) -> usize {
 
 /// A connection that stands at the data of an answer.
 struct StreamSource {
-    socket: TcpStream,
+    socket: Stream,
     /// What is to come, from the packet that is being filled on.
     left: Range<u64>,
     /// Of the chunks not checked yet.
@@ -305,8 +304,9 @@ impl StreamSource {
 
     /// The runtime watches the connection only while nothing comes: it would wake a thread of its own at each arrival.
     async fn more_comes(&self) -> io::Result<()> {
-        self.socket.set_nonblocking(true)?;
-        tokio::net::TcpStream::from_std(self.socket.try_clone()?)?.readable().await
+        let socket = self.socket.socket();
+        socket.set_nonblocking(true)?;
+        tokio::net::TcpStream::from_std(socket.try_clone()?)?.readable().await
     }
 
     /// Waits a moment for more, on this thread: on a fast link it is there sooner than the runtime could notice it and
@@ -315,7 +315,7 @@ impl StreamSource {
         let others_go_on = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
         others_go_on
             && block_in_place(|| {
-                let mut socket = [PollFd::new(&self.socket, PollFlags::IN)];
+                let mut socket = [PollFd::new(self.socket.socket(), PollFlags::IN)];
                 poll(&mut socket, Some(&MOMENT)).is_ok_and(|ready| ready > 0)
             })
     }
@@ -329,9 +329,9 @@ impl StreamSource {
         });
         while filling.filled < length {
             let room = &mut filling.packet.buffer[filling.filled..length];
-            match recv(&self.socket, room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok((read, _)) => filling.filled += read,
+            match self.socket.receive_now(room) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(read) => filling.filled += read,
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
@@ -389,17 +389,17 @@ impl Bad {
 }
 
 fn ask_over(
-    mut stream: TcpStream,
+    mut stream: Stream,
     part: &Part,
     Range { start: from, end: to }: Range<u64>,
-) -> Result<(TcpStream, Vec<u32>), Bad> {
+) -> Result<(Stream, Vec<u32>), Bad> {
     let read = pb::ReadBlock {
         block_id: part.block.block.0,
         offset: from,
         length: to - from,
         block_length: part.block.length,
     };
-    let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)) };
+    let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)), token: part.block.token.to_bytes() };
     send_frame(&mut stream, FrameKind::Request, &request)?;
     let reply: pb::ReadReply = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
     if reply.chunk_size as usize != CHUNK_BYTES {

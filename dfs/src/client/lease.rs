@@ -69,7 +69,7 @@ async fn renew(inner: Weak<Inner>) {
         let Some(period) = inner.upgrade().map(|inner| inner.leases.lock().period) else { return };
         tokio::time::sleep(period).await;
         let Some(inner) = inner.upgrade() else { return };
-        let client = Client { inner };
+        let client = Client { inner, acts_for: None };
         let request = proto::dfs::RenewLeaseRequest { holder: client.inner.holder.clone() };
         let answer = client
             .call(What("renew the lease", ""), request, |mut rpc, request| async move {

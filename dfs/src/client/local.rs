@@ -117,7 +117,8 @@ fn open(
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
     let open =
         pb::OpenLocal { block_id: block.block.0, block_length: block.length, node_uuid: node.uuid.clone() };
-    let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::OpenLocal(open)) };
+    let request =
+        pb::BulkRequest { op: Some(pb::bulk_request::Op::OpenLocal(open)), token: block.token.to_bytes() };
     send_frame(&mut stream, FrameKind::Request, &request)?;
     let mut receiver = Receiver { stream, descriptors: Vec::new() };
     let frame = read_frame(&mut receiver, BytesMut::new())?;

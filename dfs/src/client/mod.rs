@@ -40,10 +40,10 @@ pub use writer::FileWriter;
 use crate::path::DfsPath;
 use connection::{Buffers, Idle, Timeouts};
 use parking_lot::Mutex;
+use security::{Connector, Credentials, Role};
 use std::sync::{Arc, atomic::AtomicBool};
 use std::time::{Duration, Instant};
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Endpoint;
 
 type Result<T> = std::result::Result<T, ClientError>;
 
@@ -55,8 +55,10 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 pub struct ClientOptions {
     /// `host:port`.
     pub namenode: String,
-    /// Who calls.
+    /// Who calls, where names are believed; else for whom, if that is another.
     pub user: String,
+    /// What is shown to prove it.
+    pub credentials: Credentials,
     /// This machine's name, as DataNodes give theirs.
     pub host: String,
     /// The `[client]` section.
@@ -67,34 +69,37 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The user from `FERMATA_USER` or `USER`, else the account; the host name from the system.
+    /// The user from `FERMATA_USER` or `USER`, else the account; the host name from the system. Nothing to show.
     pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
-        let set = |key| std::env::var(key).ok().filter(|user| !user.is_empty());
-        let user = set("FERMATA_USER").or_else(|| set("USER")).unwrap_or_else(account);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { namenode: namenode.into(), user, host, config, listener: None }
+        let (user, credentials) = (daemon::account::user(), Credentials::default());
+        Self { namenode: namenode.into(), user, credentials, host, config, listener: None }
     }
-}
 
-/// The name of the account this process runs as, where the environment does not say.
-fn account() -> String {
-    let uid = rustix::process::getuid().as_raw().to_string();
-    let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let mut rows = table.lines().map(|row| row.split(':'));
-    let own = rows.find_map(|mut row| Some((row.next()?, row.nth(1)?)).filter(|(_, id)| *id == uid));
-    own.map_or_else(|| format!("uid{uid}"), |(name, _)| name.to_owned())
+    /// The same with something to show, as whoever it is of.
+    #[must_use]
+    pub fn with(mut self, credentials: Credentials) -> Self {
+        if let Some(name) = credentials.name() {
+            name.clone_into(&mut self.user);
+        }
+        self.credentials = credentials;
+        self
+    }
 }
 
 /// A connection to one file system.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
+    /// For whom, if not for whom the client was made.
+    acts_for: Option<MetadataValue<Ascii>>,
 }
 
 struct Inner {
     options: ClientOptions,
     rpc: call::Rpc,
     user: MetadataValue<Ascii>,
+    connector: Connector,
     /// Names this client to the NameNode as the writer of its files.
     holder: String,
     leases: Mutex<lease::Leases>,
@@ -115,8 +120,10 @@ impl Client {
             ClientError::Refused(crate::error::Error::new(crate::error::Kind::Invalid, message))
         })?;
         let limit = options.config.connect_timeout.0;
-        let endpoint = Endpoint::from_shared(format!("http://{addr}"))
-            .map_err(|_| unreachable("not an address: write host:port".into()))?
+        let endpoint = options
+            .credentials
+            .endpoint(&addr, Role::NameNode)
+            .ok_or_else(|| unreachable("not an address: write host:port".into()))?
             .connect_timeout(limit)
             .tcp_nodelay(true)
             .tcp_keepalive(Some(Duration::from_secs(30)))
@@ -128,7 +135,9 @@ impl Client {
         };
         let rpc = call::Rpc::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);
         let holder = format!("{}@{}:{}", options.user, options.host, uuid::Uuid::new_v4());
+        let connector = options.credentials.connector(Role::DataNode);
         let inner = Inner {
+            connector,
             options,
             rpc,
             user,
@@ -139,7 +148,13 @@ impl Client {
             buffers: Arc::default(),
             gave_up: AtomicBool::new(false),
         };
-        Ok(Client { inner: Arc::new(inner) })
+        Ok(Client { inner: Arc::new(inner), acts_for: None })
+    }
+
+    /// The same client on behalf of `user`, which only daemons and admins may be. A name that cannot travel is left out.
+    #[must_use]
+    pub fn acting_for(&self, user: &str) -> Client {
+        Client { inner: self.inner.clone(), acts_for: user.parse().ok() }
     }
 
     /// Connects like [`Client::connect`], again and again until the `deadline`: for those who can wait for a NameNode
@@ -176,7 +191,7 @@ impl Client {
     fn read_timeouts(&self) -> Timeouts {
         let config = &self.inner.options.config;
         let silence = (config.deadline.0 / 4).clamp(Duration::from_millis(250), Duration::from_secs(15));
-        Timeouts { connect: config.connect_timeout.0, silence }
+        Timeouts { connect: config.connect_timeout.0, silence, connector: self.inner.connector.clone() }
     }
 
     /// How long a writer waits for a pipeline to be set up: the first node may itself be waiting for a mirror.
@@ -184,6 +199,6 @@ impl Client {
     fn write_timeouts(&self) -> Timeouts {
         let config = &self.inner.options.config;
         let silence = (config.deadline.0 / 2).max(Duration::from_secs(1));
-        Timeouts { connect: config.connect_timeout.0, silence }
+        Timeouts { connect: config.connect_timeout.0, silence, connector: self.inner.connector.clone() }
     }
 }

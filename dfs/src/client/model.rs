@@ -143,6 +143,9 @@ pub struct LocatedBlock {
     pub length: u64,
     /// Its replicas, nearest to the reader first.
     pub nodes: Vec<NodeAddress>,
+    /// To be shown to them.
+    #[serde(skip)]
+    pub token: security::BlockToken,
 }
 
 /// The verdict of a check.

@@ -15,10 +15,9 @@ use crate::checksum;
 use crate::ids::BlockId;
 use bytes::BytesMut;
 use proto::dfs as pb;
-use rustix::net::RecvFlags;
+use security::{BlockToken, Stream};
 use std::collections::VecDeque;
 use std::io::{self, BufReader, IoSlice, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -71,6 +70,7 @@ impl Packet {
 /// One block on its way.
 pub(super) struct BlockWriter {
     block: BlockId,
+    token: BlockToken,
     expected_length: u64,
     /// Nodes that are still good, in pipeline order.
     survivors: Vec<NodeAddress>,
@@ -89,7 +89,7 @@ pub(super) struct BlockWriter {
 }
 
 struct Link {
-    replies: BufReader<TcpStream>,
+    replies: BufReader<Stream>,
     head: Vec<u8>,
     acked_at_start: u64,
     /// The shortest silence that one of the nodes takes for death.
@@ -143,6 +143,7 @@ impl BlockWriter {
     ) -> Self {
         Self {
             block: target.block,
+            token: target.token,
             expected_length,
             survivors: target.nodes.clone(),
             faults: Vec::new(),
@@ -170,7 +171,7 @@ impl BlockWriter {
 
     /// Starts over on another block, with what is kept.
     pub(super) fn start_over(&mut self, target: &LocatedBlock) {
-        self.block = target.block;
+        (self.block, self.token) = (target.block, target.token);
         self.survivors.clone_from(&target.nodes);
         (self.sent, self.acked, self.done) = (0, 0, false);
     }
@@ -213,7 +214,7 @@ impl BlockWriter {
     }
 
     fn set_up(&mut self, first: &NodeAddress) -> Result<Link, FrameError> {
-        let mut stream = connect(&first.data_addr, self.timeouts, &self.hangup)?;
+        let mut stream = connect(&first.data_addr, &self.timeouts, &self.hangup)?;
         let resume_at = self.first_kept();
         let write = pb::WriteBlock {
             block_id: self.block.0,
@@ -221,7 +222,8 @@ impl BlockWriter {
             mirrors: self.survivors[1..].iter().map(wire::to_pb_address).collect(),
             expected_length: self.expected_length,
         };
-        let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::Write(write)) };
+        let request =
+            pb::BulkRequest { op: Some(pb::bulk_request::Op::Write(write)), token: self.token.to_bytes() };
         send_frame(&mut stream, FrameKind::Request, &request)?;
         self.sent = 0;
         let replies = BufReader::with_capacity(16 << 10, stream);
@@ -379,13 +381,8 @@ fn has_reply(link: &Link) -> io::Result<bool> {
     if !link.replies.buffer().is_empty() {
         return Ok(true);
     }
-    let mut byte = [0; 1];
-    match rustix::net::recv(link.replies.get_ref(), &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        // The end of the stream counts: reading it tells.
-        Ok(_) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    // The end of the stream counts: reading it tells.
+    link.replies.get_ref().has_input()
 }
 
 /// One packet by one system call, unless the socket takes less.

@@ -9,6 +9,7 @@ use super::model::{
 use crate::ids::{BlockId, FileId};
 use crate::path::DfsPath;
 use proto::dfs as pb;
+use security::BlockToken;
 
 /// What is wrong with an answer.
 pub(super) type Wire<T> = Result<T, String>;
@@ -74,7 +75,8 @@ pub(super) fn located_block(block: pb::LocatedBlock) -> Wire<LocatedBlock> {
         return Err(format!("{id} ends beyond any file"));
     }
     let nodes = block.nodes.into_iter().map(node_address).collect::<Wire<Vec<_>>>()?;
-    Ok(LocatedBlock { block: id, offset: block.offset, length: block.length, nodes })
+    let token = BlockToken::from_bytes(&block.token);
+    Ok(LocatedBlock { block: id, offset: block.offset, length: block.length, nodes, token })
 }
 
 /// The blocks of a file, in order and without a gap.

@@ -13,6 +13,7 @@ use super::{
 use crate::{checksum::to_bytes, ids::BlockId};
 use parking_lot::{Condvar, Mutex};
 use proto::dfs::{DataNodeAddress, NodeFault, Packet};
+use security::BlockToken;
 use std::{
     collections::VecDeque,
     io,
@@ -36,6 +37,8 @@ pub(super) enum Chore {
         length: u64,
         /// A pipeline.
         targets: Vec<DataNodeAddress>,
+        /// Opens the block to be written there.
+        token: BlockToken,
     },
     /// Delete replicas, sound or set aside.
     Delete(Vec<BlockId>),
@@ -111,7 +114,7 @@ fn work(node: &Node, queue: &Queue) {
         };
         drop(waiting);
         match chore {
-            Chore::Copy { block, length, targets } => copy(node, block, length, &targets),
+            Chore::Copy { block, length, targets, token } => copy(node, block, length, &targets, token),
             Chore::Delete(blocks) => {
                 let registration = &node.chores.registration;
                 node.store.delete(&blocks, || registration.load(Ordering::SeqCst) == given);
@@ -122,15 +125,16 @@ fn work(node: &Node, queue: &Queue) {
 }
 
 /// Sends a replica down a pipeline, as a client would; each byte is verified before it leaves.
-fn copy(node: &Node, block: BlockId, length: u64, targets: &[DataNodeAddress]) {
+fn copy(node: &Node, block: BlockId, length: u64, targets: &[DataNodeAddress], token: BlockToken) {
     let opened = node.store.open_replica(block);
     let opened = opened.and_then(|opened| check_length(&node.store, &opened, length).map(|()| opened));
     let opened = match opened {
         Ok(opened) => opened,
         Err(refusal) => return tracing::warn!(%block, %refusal, "no copy made"),
     };
-    let order = Order { block, resume_at: 0, expected: length, timeout: node.config.transfer_timeout.0 };
-    let (ready, mut faults) = mirror::connect(order, targets);
+    let order =
+        Order { block, resume_at: 0, expected: length, timeout: node.config.transfer_timeout.0, token };
+    let (ready, mut faults) = mirror::connect(order, targets, &node.connector);
     let Some(ready) = ready else { return log_copy(block, 0, &faults) };
     match ready.start(order, |_| {}) {
         Ok(mirror) => send_all(node, opened, mirror, faults),

@@ -12,6 +12,9 @@ pub enum DataNodeError {
     /// A folder is in use, or cannot be made.
     #[error(transparent)]
     Lock(#[from] daemon::lock::LockError),
+    /// What it has to show or to ask for cannot be used.
+    #[error(transparent)]
+    Security(#[from] security::SecurityError),
     /// The address cannot be served on.
     #[error(transparent)]
     Listen(#[from] daemon::listen::ListenError),
@@ -128,6 +131,8 @@ pub(super) enum RefusalKind {
     Checksum,
     /// A newer connection writes this block.
     Superseded,
+    /// The caller may not.
+    Denied,
     /// A disk failed, or the node stops.
     Failed,
 }
@@ -142,6 +147,7 @@ impl RefusalKind {
             Self::NoSpace => "no-space",
             Self::Checksum => "checksum",
             Self::Superseded => "superseded",
+            Self::Denied => "denied",
             Self::Failed => "failed",
         }
     }

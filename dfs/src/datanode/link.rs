@@ -11,22 +11,15 @@ use super::{
     node::Node,
     store::Alarm,
 };
-use crate::{
-    error::from_status,
-    ids::BlockId,
-    metadata::{DATANODE_PROTOCOL, USER_KEY},
-};
+use crate::{error::from_status, ids::BlockId, metadata::DATANODE_PROTOCOL};
 use proto::dfs::{
     BadReplica, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
     RegisterRequest, Replica, block_reports_client::BlockReportsClient, command,
 };
+use security::{BlockToken, Credentials, Role};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
-use tonic::{
-    Code, Request, Status,
-    metadata::MetadataValue,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 
 /// Replicas in one piece of a full report.
 const REPORT_REPLICAS_MAX: usize = 50_000;
@@ -60,7 +53,7 @@ impl Link {
         ready: watch::Sender<bool>,
         alarm: Alarm,
     ) -> Result<Self, DataNodeError> {
-        let client = client_of(namenode, Duration::from_secs(2), Duration::from_secs(10))?;
+        let client = client_of(&node.credentials, namenode, Duration::from_secs(2), Duration::from_secs(10))?;
         let incarnation = node.store.incarnation;
         Ok(Self {
             node,
@@ -108,7 +101,7 @@ impl Link {
             version: env!("CARGO_PKG_VERSION").into(),
             protocol: DATANODE_PROTOCOL,
         };
-        let reply = self.client.register(as_datanode(register)).await;
+        let reply = self.client.register(self.node.call(register)).await;
         let reply = reply.map_err(|status| self.trouble(&status))?.into_inner();
         if !known.is_empty() && known != reply.cluster_id {
             let message = format!("its cluster is {}, these folders are of {known}", reply.cluster_id);
@@ -139,7 +132,7 @@ impl Link {
                 replicas: replicas.iter().map(|(block, length)| replica(*block, *length)).collect(),
             };
             // Whatever the trouble, a registration comes before the next try, and has the last word.
-            let sent = self.client.full_report(as_datanode(request)).await;
+            let sent = self.client.full_report(self.node.call(request)).await;
             sent.map_err(|status| Trouble::Passing(status.message().into()))?;
         }
         Ok(all.len())
@@ -168,7 +161,7 @@ impl Link {
                 let batch = node.store.news.batch();
                 (self.heartbeat(&batch), batch)
             });
-            match self.client.heartbeat(as_datanode(request.clone())).await {
+            match self.client.heartbeat(node.call(request.clone())).await {
                 Ok(reply) => {
                     retry = Retry::default();
                     let reply = reply.into_inner();
@@ -229,7 +222,13 @@ impl Link {
         for Command { kind } in reply.commands {
             let chore = match kind {
                 Some(command::Kind::Copy(copy)) => {
-                    Chore::Copy { block: BlockId(copy.block_id), length: copy.length, targets: copy.targets }
+                    let token = BlockToken::from_bytes(&copy.token);
+                    Chore::Copy {
+                        block: BlockId(copy.block_id),
+                        length: copy.length,
+                        targets: copy.targets,
+                        token,
+                    }
                 }
                 Some(command::Kind::Delete(delete)) => {
                     Chore::Delete(delete.block_ids.into_iter().map(BlockId).collect())
@@ -271,19 +270,22 @@ impl Link {
 /// Tells the NameNode that this node stops, so that nobody waits for its silence to grow long. Best effort: it is
 /// missed soon enough. The link must have ended.
 pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
-    let Ok(mut client) = client_of(namenode, GOODBYE_WITHIN, GOODBYE_WITHIN) else { return };
+    let Ok(mut client) = client_of(&node.credentials, namenode, GOODBYE_WITHIN, GOODBYE_WITHIN) else {
+        return;
+    };
     let request = HeartbeatRequest {
         uuid: uuid.into(),
         incarnation: node.store.incarnation,
         leaving: true,
         ..HeartbeatRequest::default()
     };
-    if let Err(status) = client.heartbeat(as_datanode(request)).await {
+    if let Err(status) = client.heartbeat(node.call(request)).await {
         tracing::warn!(namenode, why = status.message(), "could not say goodbye");
     }
 }
 
 fn client_of(
+    credentials: &Credentials,
     namenode: &str,
     connect: Duration,
     call: Duration,
@@ -292,7 +294,7 @@ fn client_of(
     if namenode.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
         return Err(malformed());
     }
-    let endpoint = Endpoint::from_shared(format!("http://{namenode}")).map_err(|_| malformed())?;
+    let endpoint = credentials.endpoint(namenode, Role::NameNode).ok_or_else(malformed)?;
     let channel = endpoint.connect_timeout(connect).timeout(call).tcp_nodelay(true).connect_lazy();
     Ok(BlockReportsClient::new(channel))
 }
@@ -322,8 +324,11 @@ fn replica(block: BlockId, length: u64) -> Replica {
     Replica { block_id: block.0, length }
 }
 
-fn as_datanode<T>(message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    request.metadata_mut().insert(USER_KEY, MetadataValue::from_static("datanode"));
-    request
+impl Node {
+    /// A message with what shows who sends it.
+    fn call<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        self.credentials.sign(request.metadata_mut(), &MetadataValue::from_static("datanode"));
+        request
+    }
 }

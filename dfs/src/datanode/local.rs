@@ -1,7 +1,7 @@
 //! Short-circuit reads: a reader on this machine gets the open files themselves, over a Unix socket.
 //!
 //! The descriptors stay good when the block is deleted meanwhile, and are read-only. Only the node's own user
-//! can open the socket.
+//! can open the socket, or, where blocks want tokens, anybody who has one.
 
 use super::{
     error::{Refusal, RefusalKind},
@@ -33,9 +33,9 @@ use std::{
 /// A socket address holds 108 bytes; a little is left for the system.
 const PATH_BYTES_MAX: usize = 100;
 
-/// Binds the node's socket in its first data folder, or, if that path is too long, below the system's folder
+/// Binds the node's socket, open to other accounts of the machine if it is `closed` to those without a token, in its first data folder, or, if that path is too long, below the system's folder
 /// for temporary files.
-pub(super) fn bind(folder: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, PathBuf)> {
+pub(super) fn bind(folder: &Path, uuid: NodeUuid, closed: bool) -> io::Result<(UnixListener, PathBuf)> {
     let mut path = folder.join("local.sock");
     if path.as_os_str().len() > PATH_BYTES_MAX {
         let private = std::env::temp_dir().join(format!("fermata-{}", uuid.0.simple()));
@@ -48,7 +48,8 @@ pub(super) fn bind(folder: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, P
         _ => {}
     }
     let listener = UnixListener::bind(&path)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+    // Where every request shows a token, tasks of other accounts may ask too.
+    fs::set_permissions(&path, Permissions::from_mode(if closed { 0o666 } else { 0o600 }))?;
     listener.set_nonblocking(true)?;
     Ok((listener, path))
 }

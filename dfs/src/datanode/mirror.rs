@@ -13,9 +13,10 @@ use crate::{
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex};
 use proto::dfs::{BulkRequest, DataNodeAddress, NodeFault, Packet, WriteBlock, WriteStatus, bulk_request};
+use security::{BlockToken, Connector, Stream};
 use std::{
-    io::{self, ErrorKind, Write},
-    net::{Shutdown, TcpStream},
+    io::{self, Write},
+    net::Shutdown,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -29,6 +30,8 @@ pub(super) struct Order {
     pub(super) expected: u64,
     /// How long a silent connection is kept.
     pub(super) timeout: Duration,
+    /// Shown to them.
+    pub(super) token: BlockToken,
 }
 
 /// What is known of the nodes below.
@@ -67,7 +70,7 @@ struct State {
 /// An open mirror.
 #[derive(Debug)]
 pub(super) struct Mirror {
-    stream: TcpStream,
+    stream: Stream,
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
     header: Vec<u8>,
@@ -76,18 +79,22 @@ pub(super) struct Mirror {
 /// A mirror that has answered the set-up and whose statuses nobody reads yet.
 #[derive(Debug)]
 pub(super) struct Ready {
-    stream: TcpStream,
+    stream: Stream,
     below: Below,
     address: DataNodeAddress,
     patience: Duration,
 }
 
 /// Connects to the first of `mirrors` that answers; those before it are faults.
-pub(super) fn connect(order: Order, mirrors: &[DataNodeAddress]) -> (Option<Ready>, Vec<NodeFault>) {
+pub(super) fn connect(
+    order: Order,
+    mirrors: &[DataNodeAddress],
+    connector: &Connector,
+) -> (Option<Ready>, Vec<NodeFault>) {
     let mut faults = Vec::new();
     for first in 0..mirrors.len() {
         let chain = &mirrors[first..];
-        match set_up(order, chain) {
+        match set_up(order, chain, connector) {
             Ok(ready) => return (Some(ready), faults),
             Err(error) => {
                 tracing::warn!(block = %order.block, node = chain[0].node, %error, "mirror left out at set-up");
@@ -98,12 +105,12 @@ pub(super) fn connect(order: Order, mirrors: &[DataNodeAddress]) -> (Option<Read
     (None, faults)
 }
 
-fn set_up(order: Order, chain: &[DataNodeAddress]) -> Result<Ready, FrameError> {
+fn set_up(order: Order, chain: &[DataNodeAddress], connector: &Connector) -> Result<Ready, FrameError> {
     let count = chain.len() as u32;
     // Even if every node below is silent, the sum of these waits stays below the one above.
     let wait = order.timeout * count / (2 * (count + 1));
     let addr = &chain[0].data_addr;
-    let mut stream = bulk::connect(addr, wait / 2)
+    let mut stream = bulk::connect(addr, wait / 2, connector)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {addr}: {error}")))?;
     stream.set_read_timeout(Some(wait))?;
     let patience = order.timeout * count / (count + 1);
@@ -114,7 +121,7 @@ fn set_up(order: Order, chain: &[DataNodeAddress]) -> Result<Ready, FrameError> 
         mirrors: chain[1..].to_vec(),
         expected_length: order.expected,
     };
-    let request = BulkRequest { op: Some(bulk_request::Op::Write(write)) };
+    let request = BulkRequest { op: Some(bulk_request::Op::Write(write)), token: order.token.to_bytes() };
     let mut out = Vec::new();
     encode_frame(FrameKind::Request, &request, 0, &mut out);
     stream.write_all(&out)?;
@@ -232,7 +239,7 @@ impl Drop for Mirror {
 }
 
 struct StatusReader {
-    stream: TcpStream,
+    stream: Stream,
     shared: Arc<Shared>,
     address: DataNodeAddress,
     patience: Duration,
@@ -271,12 +278,9 @@ impl StatusReader {
     fn next_status(&mut self) -> Result<Option<WriteStatus>, FrameError> {
         // Looks up often enough to notice soon after the patience is over.
         self.stream.set_read_timeout(Some(self.patience / 8))?;
-        match self.stream.peek(&mut [0]) {
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Ok(None);
-            }
-            other => other?,
-        };
+        if !self.stream.await_input()? {
+            return Ok(None);
+        }
         self.stream.set_read_timeout(Some(self.patience))?;
         let frame = read_frame(&mut self.stream, BytesMut::new())?;
         frame.expect(FrameKind::Status).map(Some)

@@ -46,6 +46,7 @@ use daemon::{
 use disk::{Disk, RealDisk};
 use node::Node;
 use proto::dfs::DataNodeAddress;
+use security::{Credentials, Guard};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -87,13 +88,15 @@ impl DataNode {
         let (alarm, alarms) = mpsc::unbounded_channel();
         let settings = config.datanode.clone();
         check(&settings)?;
-        let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
+        let listener = daemon::listen::bind(&settings.listen, config)?;
+        let guard = Guard::new(config, security::Role::DataNode)?;
+        let credentials = Credentials::of_daemon(config, security::Role::DataNode)?;
         let (dirs, reserve, for_store) = (settings.dirs.clone(), settings.reserve.0, alarm.clone());
         let opening = tokio::task::spawn_blocking(move || Store::open(&dirs, reserve, disk, for_store));
         let store = opening.await.expect("opening does not panic")?;
         let bound = listener.local_addr().map_err(cannot_serve(&settings.listen))?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_serve(&settings.listen))?;
-        let local = local::bind(&store.volumes[0].paths.root, store.uuid)
+        let local = local::bind(&store.volumes[0].paths.root, store.uuid, guard.is_closed())
             .and_then(|(listener, path)| Ok((tokio::net::UnixListener::from_std(listener)?, path)))
             .inspect_err(|error| tracing::warn!(%error, "no local socket: readers here go over the network"))
             .ok();
@@ -105,6 +108,10 @@ impl DataNode {
             connections: server::Connections::default(),
             chores: chores::Chores::default(),
             stop: node::Stop::default(),
+            blocks: guard.blocks(),
+            guard,
+            connector: credentials.connector(security::Role::DataNode),
+            credentials,
         });
         let (ready, is_ready) = watch::channel(false);
         let link = link::Link::new(node.clone(), &config.cluster.namenode, address.clone(), ready, alarm)?;

@@ -3,6 +3,7 @@
 use super::{chores::Chores, server::Connections, store::Store};
 use daemon::config::DataNodeConfig;
 use parking_lot::{Condvar, Mutex};
+use security::{BlockKey, Connector, Credentials, Guard};
 use std::time::{Duration, Instant};
 
 /// One running DataNode.
@@ -13,6 +14,14 @@ pub(super) struct Node {
     pub(super) connections: Connections,
     pub(super) chores: Chores,
     pub(super) stop: Stop,
+    /// What is asked of those who connect,
+    pub(super) guard: Guard,
+    /// and checked of what they show.
+    pub(super) blocks: BlockKey,
+    /// What is shown to the NameNode,
+    pub(super) credentials: Credentials,
+    /// and asked of other DataNodes.
+    pub(super) connector: Connector,
 }
 
 impl Node {

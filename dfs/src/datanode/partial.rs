@@ -13,9 +13,10 @@ use crate::{
     ids::BlockId,
 };
 use parking_lot::Mutex;
+use security::Stream;
 use std::{
     fs::File,
-    net::{Shutdown, TcpStream},
+    net::Shutdown,
     os::unix::fs::FileExt,
     sync::{
         Arc,
@@ -42,7 +43,7 @@ struct Inner {
     /// Bytes promised by the folder and not yet written.
     reserved: u64,
     owner: u64,
-    connection: Option<TcpStream>,
+    connection: Option<Stream>,
     /// When its writer went.
     left_at: Option<Instant>,
     /// Finalised or dropped: not in the map any more.
@@ -56,7 +57,7 @@ pub(super) struct Claim<'a> {
     pub(super) resume_at: u64,
     pub(super) expected: u64,
     /// Ended when another takes over.
-    pub(super) connection: &'a TcpStream,
+    pub(super) connection: &'a Stream,
 }
 
 /// What it gets.
@@ -275,7 +276,7 @@ mod tests {
         let (alarm, _alarms) = tokio::sync::mpsc::unbounded_channel();
         let store = Store::open(&dirs, 0, Arc::new(RealDisk), alarm).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let connection: Stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
         let claim =
             Claim { block: BlockId(1), resume_at: 0, expected: CHUNK_BYTES as u64, connection: &connection };
         let Begin::Write(old) = store.begin(&claim).unwrap() else { panic!("nothing is there yet") };

@@ -18,9 +18,9 @@ use crate::{
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use proto::dfs::{NodeFault, Packet, WriteBlock, WriteStatus};
+use security::{BlockToken, Stream};
 use std::{
     io::{self, Write},
-    net::TcpStream,
     sync::Arc,
     time::Duration,
 };
@@ -37,7 +37,12 @@ pub(super) enum Failure {
 }
 
 /// Serves one `WriteBlock`.
-pub(super) fn receive(node: &Node, stream: &TcpStream, request: WriteBlock) -> Result<(), Failure> {
+pub(super) fn receive(
+    node: &Node,
+    stream: &Stream,
+    request: WriteBlock,
+    token: BlockToken,
+) -> Result<(), Failure> {
     let block = BlockId(request.block_id);
     let claim =
         Claim { block, resume_at: request.resume_at, expected: request.expected_length, connection: stream };
@@ -54,8 +59,9 @@ pub(super) fn receive(node: &Node, stream: &TcpStream, request: WriteBlock) -> R
         resume_at: request.resume_at,
         expected: request.expected_length,
         timeout: node.config.transfer_timeout.0,
+        token,
     };
-    let (ready, faults) = mirror::connect(order, &request.mirrors);
+    let (ready, faults) = mirror::connect(order, &request.mirrors, &node.connector);
     let below = ready.as_ref().map(|ready| ready.below().clone());
     let upstream = Arc::new(Upstream {
         stream: stream.try_clone().map_err(gone)?,
@@ -74,7 +80,7 @@ pub(super) fn receive(node: &Node, stream: &TcpStream, request: WriteBlock) -> R
 }
 
 struct Incoming<'a> {
-    stream: &'a TcpStream,
+    stream: &'a Stream,
     block: BlockId,
     position: u64,
     writer: Writer<'a>,
@@ -148,7 +154,7 @@ impl Incoming<'_> {
 
 /// The way back up: what is known here and below, told as one.
 struct Upstream {
-    stream: TcpStream,
+    stream: Stream,
     uuid: String,
     /// Who was left out at set-up.
     faults: Vec<NodeFault>,
@@ -233,7 +239,7 @@ impl Upstream {
     }
 }
 
-fn send_status(mut stream: &TcpStream, status: &WriteStatus) -> io::Result<()> {
+fn send_status(mut stream: &Stream, status: &WriteStatus) -> io::Result<()> {
     let mut out = Vec::new();
     encode_frame(FrameKind::Status, status, 0, &mut out);
     stream.write_all(&out)

@@ -15,9 +15,9 @@ use crate::{
     ids::BlockId,
 };
 use proto::dfs::{ReadBlock, ReadReply};
+use security::Stream;
 use std::{
     io::{self, Write},
-    net::TcpStream,
     ops::Range,
 };
 
@@ -31,7 +31,7 @@ pub(super) struct LastRead(Option<Opened>);
 /// Serves one `ReadBlock`.
 pub(super) fn send(
     store: &Store,
-    mut stream: &TcpStream,
+    mut stream: &Stream,
     request: ReadBlock,
     last: &mut LastRead,
 ) -> Result<(), Failure> {
@@ -52,7 +52,7 @@ pub(super) fn send(
     let mut at = range.start;
     while at < range.end {
         let count = (range.end - at).min(1 << 30) as usize;
-        match rustix::fs::sendfile(stream, &opened.data, Some(&mut at), count) {
+        match stream.send_file(&opened.data, &mut at, count) {
             Ok(0) => {
                 let why = format!("ends at {at}, before its {} bytes", opened.replica.length);
                 store.damaged(opened.block, opened.replica, why);

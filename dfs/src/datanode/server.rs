@@ -14,6 +14,7 @@ use crate::bulk::{FrameError, FrameKind, encode_frame, read_frame};
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use proto::dfs::{BulkError, BulkRequest, bulk_request::Op};
+use security::{Access, BlockToken, Stream};
 use std::{
     collections::HashMap,
     io::{self, Read, Write},
@@ -139,7 +140,10 @@ fn start_bulk(node: &Arc<Node>, stream: TcpStream) -> io::Result<()> {
     stream.set_read_timeout(timeout)?;
     stream.set_write_timeout(timeout)?;
     let peer = Peer::Tcp(stream.try_clone()?);
-    start(node, peer, "bulk", move |node| serve_bulk(node, &stream))
+    start(node, peer, "bulk", move |node| match node.guard.accept(stream) {
+        Ok(stream) => serve_bulk(node, &stream),
+        Err(error) => tracing::debug!(%error, "no handshake"),
+    })
 }
 
 fn start_local(node: &Arc<Node>, stream: UnixStream) -> io::Result<()> {
@@ -180,19 +184,14 @@ async fn tell_busy(mut stream: tokio::net::TcpStream, most: u32) {
     }
 }
 
-fn serve_bulk(node: &Node, stream: &TcpStream) {
+fn serve_bulk(node: &Node, stream: &Stream) {
     let mut last = LastRead::default();
     let mut input = stream;
     loop {
         let request = read_frame(&mut input, BytesMut::new())
             .and_then(|frame| frame.expect::<BulkRequest>(FrameKind::Request));
         let outcome = match request {
-            Ok(request) => node.connections.during(|| match request.op {
-                Some(Op::Write(request)) => receive(node, stream, request),
-                Some(Op::Read(request)) => send(&node.store, stream, request, &mut last),
-                Some(Op::OpenLocal(_)) => Err(not_served("open files are passed over the Unix socket only")),
-                None => Err(not_served("empty request")),
-            }),
+            Ok(request) => node.connections.during(|| serve(node, stream, request, &mut last)),
             Err(error @ (FrameError::Closed | FrameError::Io(_))) => Err(Failure::Gone(error)),
             Err(error) => Err(Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string()))),
         };
@@ -216,15 +215,42 @@ fn serve_bulk(node: &Node, stream: &TcpStream) {
     }
 }
 
+/// One request, if what is shown allows it.
+fn serve(node: &Node, stream: &Stream, request: BulkRequest, last: &mut LastRead) -> Result<(), Failure> {
+    let token = BlockToken::from_bytes(&request.token);
+    match request.op {
+        Some(Op::Write(request)) => {
+            check(node, token, request.block_id, Access::Write).map_err(Failure::Refused)?;
+            receive(node, stream, request, token)
+        }
+        Some(Op::Read(request)) => {
+            check(node, token, request.block_id, Access::Read).map_err(Failure::Refused)?;
+            send(&node.store, stream, request, last)
+        }
+        Some(Op::OpenLocal(_)) => Err(not_served("open files are passed over the Unix socket only")),
+        None => Err(not_served("empty request")),
+    }
+}
+
+fn check(node: &Node, token: BlockToken, block: u64, access: Access) -> Result<(), Refusal> {
+    node.blocks.check(token, block, access).map_err(|why| {
+        let message = format!("block {block} is not open to this caller: {why}");
+        Refusal::new(RefusalKind::Denied, message)
+    })
+}
+
 fn serve_local(node: &Node, stream: &UnixStream) {
     let mut input = stream;
     while let Ok(frame) = read_frame(&mut input, BytesMut::new()) {
         let refusal = match frame.expect::<BulkRequest>(FrameKind::Request) {
-            Ok(BulkRequest { op: Some(Op::OpenLocal(request)) }) => {
-                match local::open_local(node, stream, &request) {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(refusal)) => refusal,
-                    Err(_) => return,
+            Ok(BulkRequest { op: Some(Op::OpenLocal(request)), token }) => {
+                match check(node, BlockToken::from_bytes(&token), request.block_id, Access::Read) {
+                    Err(refusal) => refusal,
+                    Ok(()) => match local::open_local(node, stream, &request) {
+                        Ok(Ok(())) => continue,
+                        Ok(Err(refusal)) => refusal,
+                        Err(_) => return,
+                    },
                 }
             }
             Ok(_) => Refusal::new(RefusalKind::Invalid, "only open_local is served here"),
@@ -253,7 +279,7 @@ fn tell(mut stream: impl Write, refusal: &Refusal) -> io::Result<()> {
 
 /// Tells the peer and closes. What it still sends is read for a while: closing over unread bytes would reset
 /// the connection, and the peer might lose the answer.
-fn part(mut stream: &TcpStream, refusal: &Refusal) {
+fn part(mut stream: &Stream, refusal: &Refusal) {
     if tell(stream, refusal).is_err() || stream.shutdown(Shutdown::Write).is_err() {
         return;
     }

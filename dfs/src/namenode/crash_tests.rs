@@ -89,7 +89,7 @@ async fn submit(driver: &Driver, op: Op) -> Result<Outcome, Error> {
 }
 
 async fn submit_as(driver: &Driver, id: RequestId, op: Op) -> Result<Outcome, Error> {
-    let caller = Caller { user: "tester".into() };
+    let caller = Caller::superuser("tester");
     driver.submit(Request { id, caller, op }, |_, outcome| Ok(outcome)).await
 }
 

@@ -8,6 +8,7 @@ mod crash_tests;
 mod driver;
 pub mod namespace;
 pub mod op;
+mod permit;
 mod plan;
 #[cfg(test)]
 mod recovery_tests;

@@ -5,6 +5,7 @@ use crate::{
     path::DfsPath,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The two clocks, read by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,17 @@ pub struct Now {
 pub struct Caller {
     /// User name; owns what it creates.
     pub user: String,
+    /// Groups that it is in.
+    pub groups: Arc<[String]>,
+    /// Owners and modes do not bind it.
+    pub superuser: bool,
+}
+
+impl Caller {
+    /// One who may do everything.
+    pub fn superuser(user: impl Into<String>) -> Self {
+        Self { user: user.into(), groups: Arc::default(), superuser: true }
+    }
 }
 
 /// Limits on a folder; None is no limit.

@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn ask(&mut self, op: Op) -> Outcome {
-        let caller = Caller { user: "tester".into() };
+        let caller = Caller::superuser("tester");
         let request = Request { id: RequestId::random(), caller, op };
         let handled = self.state.handle(self.now, request).unwrap();
         let seq = self.storage.log.append(&handled.entry.unwrap().bytes).unwrap();
@@ -259,7 +259,7 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
     let driver = super::driver::Driver::new(state, log, Instant::now(), &config);
     let request = || Request {
         id: RequestId::random(),
-        caller: Caller { user: "tester".into() },
+        caller: Caller::superuser("tester"),
         op: Op::Mkdir { path: DfsPath::parse("/a").unwrap(), parents: false, mode: None },
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -15,6 +15,7 @@ use daemon::{
 };
 use journal::{LogFailed, Recovery, Snapshots, log::RECORD_BYTES_MAX};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
+use security::{Guard, Role, SecurityError};
 use std::{io, sync::Arc, time::Instant};
 
 /// Why a NameNode ended.
@@ -26,6 +27,9 @@ pub enum NameNodeError {
     /// The folder cannot be used.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// What it asks of callers cannot be used.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// The address cannot be served on.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -44,7 +48,8 @@ pub enum NameNodeError {
 pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), NameNodeError> {
     let started = Instant::now();
     let settings = &config.namenode;
-    let listener = daemon::listen::bind(&settings.listen, config.cluster.insecure)?;
+    let listener = daemon::listen::bind(&settings.listen, config)?;
+    let guard = Guard::new(config, Role::NameNode)?;
     let _lock = FolderLock::acquire(&settings.dir, "namenode")?;
     let Storage { log, namespace } = Storage::open(&settings.dir, recovery, settings.retry_cache)?;
     tracing::info!(
@@ -60,14 +65,18 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let incoming = daemon::serve::incoming(listener)?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<NameNodeServer<ClientService>>().await;
-    let service = ClientService { driver: driver.clone(), lease_ms: settings.lease.0.as_millis() as u64 };
+    let blocks = guard.blocks();
+    let lease_ms = settings.lease.0.as_millis() as u64;
+    let service = ClientService { driver: driver.clone(), lease_ms, blocks: blocks.clone() };
     // What the log can hold may be asked for: the commit of a job of many parts is one request.
-    let server = daemon::serve::builder()
+    let server = guard
+        .server()?
         .add_service(health_service)
         .add_service(NameNodeServer::new(service).max_decoding_message_size(RECORD_BYTES_MAX))
         .add_service(BlockReportsServer::new(DataNodeService {
             driver: driver.clone(),
             heartbeat_ms: settings.heartbeat.0.as_millis() as u64,
+            blocks,
         }))
         .serve_with_incoming(incoming);
 

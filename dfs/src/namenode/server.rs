@@ -1,9 +1,10 @@
 //! The NameNode's gRPC services: each method is one line of translation around the driver.
 
-use super::{driver::Driver, op::Outcome, state::State, wire};
+use super::{driver::Driver, op::Outcome, permit::Need, state::State, wire};
 use crate::error::{Error, Kind};
 use crate::metadata::DATANODE_PROTOCOL;
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
+use security::{Access, BlockKey};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
@@ -16,12 +17,14 @@ type Answer<T> = Result<Response<T>, Status>;
 pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) lease_ms: u64,
+    pub(crate) blocks: BlockKey,
 }
 
 /// Serves DataNodes.
 pub(crate) struct DataNodeService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) heartbeat_ms: u64,
+    pub(crate) blocks: BlockKey,
 }
 
 fn page(limit: u32) -> usize {
@@ -74,7 +77,8 @@ impl NameNode for ClientService {
     async fn add_block(&self, request: Request<pb::AddBlockRequest>) -> Answer<pb::AddBlockReply> {
         self.submit(request, |state, outcome| {
             let Outcome::Block { block, nodes } = outcome else { return Err(unexpected(&outcome)) };
-            Ok(pb::AddBlockReply { block: Some(wire::located(state.located_block(block, &nodes)?)) })
+            let located = state.located_block(block, &nodes)?;
+            Ok(pb::AddBlockReply { block: Some(wire::located(located, &self.blocks, Access::Write)) })
         })
         .await
     }
@@ -97,11 +101,14 @@ impl NameNode for ClientService {
     }
 
     async fn locate(&self, request: Request<pb::LocateRequest>) -> Answer<pb::LocateReply> {
+        let caller = wire::caller(&request)?;
         let pb::LocateRequest { path, offset, length, reader_host } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
+            state.permit(&caller, &path, Need::Read)?;
             let (status, blocks) = state.locate(&path, offset, length, &reader_host)?;
-            let blocks = blocks.into_iter().map(wire::located).collect();
+            let blocks = blocks.into_iter();
+            let blocks = blocks.map(|block| wire::located(block, &self.blocks, Access::Read)).collect();
             Ok(pb::LocateReply { status: Some(wire::status(status)), blocks })
         })
         .await
@@ -123,14 +130,21 @@ impl NameNode for ClientService {
     }
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
+        let caller = wire::caller(&request)?;
         let path = wire::path(&request.into_inner().path)?;
-        self.query(|state| Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })).await
+        self.query(|state| {
+            state.permit(&caller, &path, Need::Reach)?;
+            Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })
+        })
+        .await
     }
 
     async fn list(&self, request: Request<pb::ListRequest>) -> Answer<pb::ListReply> {
+        let caller = wire::caller(&request)?;
         let pb::ListRequest { path, start_after, limit } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
+            state.permit(&caller, &path, Need::List)?;
             let (entries, more) = state.list(&path, &start_after, page(limit))?;
             Ok(pb::ListReply { entries: entries.into_iter().map(wire::status).collect(), more })
         })
@@ -161,8 +175,13 @@ impl NameNode for ClientService {
     }
 
     async fn usage(&self, request: Request<pb::UsageRequest>) -> Answer<pb::UsageReply> {
+        let caller = wire::caller(&request)?;
         let path = wire::path(&request.into_inner().path)?;
-        self.query(|state| Ok(wire::usage(state.usage(&path)?))).await
+        self.query(|state| {
+            state.permit(&caller, &path, Need::List)?;
+            Ok(wire::usage(state.usage(&path)?))
+        })
+        .await
     }
 
     async fn concat(&self, request: Request<pb::ConcatRequest>) -> Answer<pb::ConcatReply> {
@@ -236,6 +255,7 @@ impl BlockReports for DataNodeService {
 
     async fn heartbeat(&self, request: Request<pb::HeartbeatRequest>) -> Answer<pb::HeartbeatReply> {
         let (node, incarnation, heartbeat) = wire::heartbeat(request.into_inner())?;
-        Ok(Response::new(self.driver.heartbeat(node, incarnation, heartbeat, wire::heartbeat_reply).await?))
+        let reply = |state: &State, answer| wire::heartbeat_reply(state, answer, &self.blocks);
+        Ok(Response::new(self.driver.heartbeat(node, incarnation, heartbeat, reply).await?))
     }
 }

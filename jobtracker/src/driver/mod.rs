@@ -315,7 +315,7 @@ impl Driver {
             return;
         }
         link.sent = orders.last().map_or(link.sent, |(number, _)| *number);
-        let messages = wire::orders(inner.mind.cluster(), self.files.namenode(), answer, orders);
+        let messages = wire::orders(inner.mind.cluster(), &self.files, answer, orders);
         for message in messages {
             self.message(inner, seq, tracker, message);
         }

@@ -2,8 +2,9 @@
 
 use super::Driver;
 use crate::error::Refusal;
+use daemon::config::JobTrackerConfig;
 use mrcore::{
-    Event, Span,
+    Cluster, Event, Span,
     event::Reply,
     ids::{AttemptId, JobId, RequestId, TaskId, TrackerId},
     job::{Job, JobSpec},
@@ -30,6 +31,7 @@ impl Driver {
                     "{id} writes to {output}: wait for it, or choose another"
                 )));
             }
+            check_load(cluster, request, &spec, self.config())?;
             self.act(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
         };
         self.durable(seq).await?;
@@ -95,6 +97,42 @@ impl Driver {
             _ => Ok(()),
         }
     }
+}
+
+/// Nobody may fill the queue, alone or with others.
+fn check_load(
+    cluster: &Cluster,
+    request: RequestId,
+    spec: &JobSpec,
+    limits: &JobTrackerConfig,
+) -> Result<(), Refusal> {
+    if cluster.job_of_request(request).is_some() {
+        return Ok(());
+    }
+    let tasks = |spec: &JobSpec| spec.splits.len() as u64 + u64::from(spec.reduces);
+    let (mut all, mut jobs, mut own) = (0_usize, 0_usize, tasks(spec));
+    for job in cluster.jobs().filter(|job| !job.is_over()) {
+        all += 1;
+        if job.spec.user == spec.user {
+            jobs += 1;
+            own += tasks(&job.spec);
+        }
+    }
+    let user = &spec.user;
+    let refuse = |what: String| Err(Refusal::overloaded(format!("{what}: try later")));
+    if all >= limits.jobs_max {
+        return refuse(format!("{all} jobs are not over yet (jobtracker.jobs_max)"));
+    }
+    if jobs >= limits.user_jobs_max {
+        return refuse(format!("{jobs} jobs of user {user} are not over yet (jobtracker.user_jobs_max)"));
+    }
+    // A job that is too large alone is refused by its own limits.
+    if jobs > 0 && own > limits.user_tasks_max {
+        return refuse(format!(
+            "user {user} would have {own} tasks in jobs that are not over (jobtracker.user_tasks_max)"
+        ));
+    }
+    Ok(())
 }
 
 fn shares_output(job: &Job, output: &str) -> bool {

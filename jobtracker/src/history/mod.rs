@@ -27,6 +27,21 @@ pub(crate) fn path_of(folder: &Path, job: JobId) -> PathBuf {
     folder.join(format!("{job}.jsonl"))
 }
 
+/// Whose job a history is of, as its first line says.
+pub(crate) fn owner(folder: &Path, job: JobId) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Head {
+        spec: Spec,
+    }
+    #[derive(serde::Deserialize)]
+    struct Spec {
+        user: String,
+    }
+    let mut line = String::new();
+    BufReader::new(File::open(path_of(folder, job)).ok()?).read_line(&mut line).ok()?;
+    Some(serde_json::from_str::<Head>(&line).ok()?.spec.user)
+}
+
 /// A history that is being written.
 struct Book {
     file: BufWriter<File>,

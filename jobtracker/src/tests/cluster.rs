@@ -55,6 +55,7 @@ fn args(ready: &Path) -> DaemonArgs {
         log_format: LogFormat::Human,
         ready_file: Some(ready.into()),
         insecure: false,
+        security: daemon::SecurityArgs::default(),
     }
 }
 

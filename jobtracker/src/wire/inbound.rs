@@ -14,10 +14,8 @@ use mrcore::{
     task::{AttemptResult, Progress, Recall, Stage},
 };
 use proto::mr as pb;
-use tonic::metadata::MetadataMap;
+use security::Identity;
 
-/// The metadata key that carries the caller's user name.
-const USER_KEY: &str = "fermata-user";
 const NAME_BYTES_MAX: usize = 256;
 const CONF_BYTES_MAX: usize = 1 << 20;
 const LIST_MAX: usize = 100_000;
@@ -40,10 +38,14 @@ fn or_else(text: String, default: &str) -> String {
     if text.is_empty() { default.to_owned() } else { text }
 }
 
-fn user(metadata: &MetadataMap) -> Result<String, Refusal> {
-    let Some(user) = metadata.get(USER_KEY) else { return Ok("anonymous".into()) };
-    let user = user.to_str().map_err(|_| Refusal::invalid("user name is not plain text"))?;
-    short("user name", user.to_owned())
+/// Who asks, as the gate before the service has found out.
+pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Identity, Refusal> {
+    let who = request.extensions().get::<Identity>().cloned();
+    who.ok_or_else(|| Refusal::denied("nobody has said who asks"))
+}
+
+fn user<M>(request: &tonic::Request<M>) -> Result<String, Refusal> {
+    Ok(caller(request)?.name.as_ref().into())
 }
 
 fn request_id(bytes: &[u8]) -> Result<RequestId, Refusal> {
@@ -77,7 +79,7 @@ pub(crate) fn whom(text: &str) -> Result<Whom, Refusal> {
 
 /// What to stop: the request, the job, and who asks.
 pub(crate) fn kill(request: tonic::Request<pb::KillRequest>) -> Result<(RequestId, JobId, String), Refusal> {
-    let by = user(request.metadata())?;
+    let by = user(&request)?;
     let pb::KillRequest { request_id: id, job } = request.into_inner();
     Ok((request_id(&id)?, job_id(&job)?, by))
 }
@@ -86,7 +88,7 @@ pub(crate) fn kill(request: tonic::Request<pb::KillRequest>) -> Result<(RequestI
 pub(crate) fn preempt(
     request: tonic::Request<pb::PreemptRequest>,
 ) -> Result<(RequestId, AttemptId, Recall, String), Refusal> {
-    let by = user(request.metadata())?;
+    let by = user(&request)?;
     let message = request.into_inner();
     let how = match message.how() {
         pb::Recall::Unspecified => {
@@ -104,7 +106,7 @@ pub(crate) fn preempt(
 pub(crate) fn resume(
     request: tonic::Request<pb::ResumeRequest>,
 ) -> Result<(RequestId, TaskId, Option<String>, String), Refusal> {
-    let by = user(request.metadata())?;
+    let by = user(&request)?;
     let pb::ResumeRequest { request_id: id, task, on } = request.into_inner();
     let task = task.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))?;
     Ok((request_id(&id)?, task, Some(on).filter(|on| !on.is_empty()), by))
@@ -131,7 +133,7 @@ pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<
 
 /// What to run.
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
-    let user = user(request.metadata())?;
+    let user = user(&request)?;
     let message = request.into_inner();
     let pb::Program { kind, files } = message.program.unwrap_or_default();
     let program = match kind {

@@ -1,7 +1,7 @@
 //! To trackers.
 
 use crate::{
-    output::work_folder,
+    output::{Files, work_folder},
     spec::{self, Program},
 };
 use mrcore::{
@@ -40,14 +40,14 @@ pub(crate) fn register_again() -> pb::ToTracker {
 /// Orders, filled in with what the tracker needs to carry them out. The last message answers the heartbeat.
 pub(crate) fn orders(
     cluster: &Cluster,
-    namenode: &str,
+    files: &Files,
     answer: Option<u64>,
     orders: &[Numbered],
 ) -> Vec<pb::ToTracker> {
     let mut messages = Vec::new();
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for (number, order) in orders {
-        let Some(kind) = fill_in(cluster, namenode, order) else { continue };
+        let Some(kind) = fill_in(cluster, files, order) else { continue };
         let order = pb::Order { number: *number, kind: Some(kind) };
         bytes += size(&order);
         batch.push(order);
@@ -74,7 +74,7 @@ fn size(order: &pb::Order) -> usize {
 }
 
 /// None for an order about a job that is no longer known: there is nothing to do about it.
-fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order::Kind> {
+fn fill_in(cluster: &Cluster, files: &Files, order: &Order) -> Option<pb::order::Kind> {
     Some(match order {
         Order::Launch(attempt) => {
             let from = cluster.attempt(*attempt)?.from;
@@ -82,7 +82,7 @@ fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order
             let aside = cluster.task(attempt.task)?.checkpoint.filter(|aside| Some(aside.attempt) == from);
             let on = aside.and_then(|aside| cluster.tracker(aside.tracker));
             pb::order::Kind::Launch(pb::Launch {
-                task: Some(task_spec(cluster, namenode, *attempt)?),
+                task: Some(task_spec(cluster, files, *attempt)?),
                 from: from.map_or_else(String::new, |from| from.to_string()),
                 from_addr: on.map_or_else(String::new, |tracker| tracker.shuffle_addr.clone()),
             })
@@ -116,7 +116,7 @@ fn fill_in(cluster: &Cluster, namenode: &str, order: &Order) -> Option<pb::order
     })
 }
 
-fn task_spec(cluster: &Cluster, namenode: &str, attempt: AttemptId) -> Option<pb::TaskSpec> {
+fn task_spec(cluster: &Cluster, files: &Files, attempt: AttemptId) -> Option<pb::TaskSpec> {
     let job = cluster.job(attempt.job())?;
     let index = attempt.task.index;
     let input = match attempt.phase() {
@@ -145,8 +145,9 @@ fn task_spec(cluster: &Cluster, namenode: &str, attempt: AttemptId) -> Option<pb
         input: Some(input),
         reduces: job.spec.reduces,
         work_output: work_folder(job, attempt),
-        namenode: namenode.to_owned(),
+        namenode: files.namenode().to_owned(),
         shuffle_token: spec::token(&job.spec),
+        token: files.task_token(job),
     })
 }
 

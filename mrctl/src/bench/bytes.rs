@@ -151,7 +151,9 @@ async fn await_deleted(client: &Client, size: u64) -> Result<()> {
 async fn measure_tcp(launch: &Launch, source: &Path, path: &DfsPath, size: u64) -> Result<Figure> {
     let mut config = launch.layout.config.client.clone();
     config.short_circuit = false;
-    let client = Client::connect(ClientOptions::new(&launch.state.namenode, config)).await?;
+    let client =
+        Client::connect(ClientOptions::new(&launch.state.namenode, config).with(launch.credentials()?))
+            .await?;
     let mut rounds = Rounds::default();
     for _ in 0..READ_ROUNDS {
         let plain = socket::transfer(source)?;

@@ -12,6 +12,7 @@ use super::{
 use anyhow::{Context, Result, anyhow, bail};
 use dfs::client::{Client, ClientOptions, NodeState, Report};
 use rand::RngExt;
+use security::Credentials;
 use std::{
     fs,
     io::ErrorKind,
@@ -118,7 +119,12 @@ impl Launch {
     /// A client of this cluster.
     pub(crate) async fn client(&self) -> Result<Client> {
         let options = ClientOptions::new(&self.state.namenode, self.layout.config.client.clone());
-        Ok(Client::connect(options).await?)
+        Ok(Client::connect(options.with(self.credentials()?)).await?)
+    }
+
+    /// What to show to it.
+    pub(crate) fn credentials(&self) -> Result<Credentials> {
+        crate::locate::credentials(&self.layout.config.security)
     }
 
     /// From now on the daemons outlive this value.

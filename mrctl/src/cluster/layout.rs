@@ -164,6 +164,8 @@ impl Layout {
         }
         config.jobtracker.dir = folder.join("data/jobtracker");
         let tasks = &mut config.tasktracker;
+        // On a machine of one's own, `mrctl up` as root means what it says.
+        tasks.tasks_as_root |= tasks.task_user.is_empty() && rustix::process::geteuid().is_root();
         tasks.map_slots = overrides.map_slots.unwrap_or(tasks.map_slots);
         tasks.reduce_slots = overrides.reduce_slots.unwrap_or(tasks.reduce_slots);
         if let Some(scheduler) = &overrides.scheduler {

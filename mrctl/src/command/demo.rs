@@ -127,7 +127,7 @@ async fn show(folder: &Path) -> Result<()> {
 /// Runs wordcount over the text: what ran where, and the ten most frequent words.
 async fn count_words(launch: &Launch, client: &Client, steps: &mut Steps) -> Result<()> {
     let since = Instant::now();
-    let tracker = JobTracker::connect(&launch.state.jobtracker, None).await?;
+    let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;
     let submission = Submission {
         name: "wordcount".into(),
         builtin: Some("wordcount".into()),

@@ -1,6 +1,7 @@
 //! One file a command, outside `fs` and `bench`.
 
 pub(crate) mod chaos;
+pub(crate) mod cluster;
 pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod drain;

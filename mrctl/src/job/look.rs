@@ -2,7 +2,7 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{follow, model::Job, preempted, wire};
+use super::{follow, model::Job, preempted};
 use crate::{
     locate::Target,
     output::{self, Usage},
@@ -220,7 +220,8 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
         let what = format!("{job:?} is neither a task, such as job_7.m3, nor an attempt, such as job_7.m3.0");
         bail!(Usage(format!("{what}: `mrctl tasks JOB` lists them")));
     }
-    let tasks = target.jobtracker().await?.tasks(job).await?;
+    let tracker = target.jobtracker().await?;
+    let tasks = tracker.tasks(job).await?;
     let attempts = || tasks.iter().flat_map(|task| &task.attempts);
     let exact = attempts().find(|attempt| attempt.attempt == args.attempt);
     let newest = || tasks.iter().find(|task| task.task == args.attempt).and_then(|task| task.attempts.last());
@@ -229,7 +230,7 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
     };
     let tail = args.tail.map_or(0, |tail| tail.0);
     let mut out = std::io::stdout().lock();
-    wire::log(attempt, !args.stdout, tail, |bytes| Ok(out.write_all(bytes)?)).await?;
+    tracker.log(attempt, !args.stdout, tail, |bytes| Ok(out.write_all(bytes)?)).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{cluster::Kind, locate::Origin, output::Usage};
 use anyhow::{Result, anyhow, bail};
-use dfs::client::ClientOptions;
 use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
+use security::{Credentials, Role};
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -20,7 +20,7 @@ use std::{
 use tonic::{
     Request, Status, Streaming,
     metadata::{Ascii, MetadataValue},
-    transport::{Channel, Endpoint},
+    transport::Channel,
 };
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -63,6 +63,7 @@ pub(crate) struct JobTracker {
     client: JobTrackerClient<Channel>,
     addr: String,
     user: MetadataValue<Ascii>,
+    credentials: Credentials,
     origin: Origin,
 }
 
@@ -80,9 +81,10 @@ impl Watch {
     }
 }
 
-async fn channel(addr: &str) -> Result<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{addr}"))
-        .map_err(|_| Usage(format!("address {addr:?} is not host:port")))?
+async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Result<Channel> {
+    let endpoint = credentials
+        .endpoint(addr, server)
+        .ok_or_else(|| Usage(format!("address {addr:?} is not host:port")))?
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PING_EVERY)
@@ -92,14 +94,14 @@ async fn channel(addr: &str) -> Result<Channel> {
 
 impl JobTracker {
     /// Connects, as `user` if one is named.
-    pub(crate) async fn connect(addr: &str, user: Option<&str>) -> Result<Self> {
-        let client = JobTrackerClient::new(channel(addr).await?);
-        let own = || ClientOptions::new("", daemon::config::ClientConfig::default()).user;
+    pub(crate) async fn connect(addr: &str, user: Option<&str>, credentials: Credentials) -> Result<Self> {
+        let client = JobTrackerClient::new(channel(addr, &credentials, Role::JobTracker).await?);
+        let own = || credentials.name().map_or_else(daemon::account::user, str::to_owned);
         let user = user.map_or_else(own, str::to_owned);
         let user = user
             .parse()
             .map_err(|_| Usage(format!("user name {user:?} is not plain text: set FERMATA_USER")))?;
-        Ok(Self { client, addr: addr.into(), user, origin: Origin::default() })
+        Ok(Self { client, addr: addr.into(), user, credentials, origin: Origin::default() })
     }
 
     /// The same, of a cluster that was found there.
@@ -122,7 +124,7 @@ impl JobTracker {
 
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        request.metadata_mut().insert("fermata-user", self.user.clone());
+        self.credentials.sign(request.metadata_mut(), &self.user);
         request
     }
 
@@ -257,33 +259,35 @@ impl JobTracker {
         }
         Ok(())
     }
-}
 
-/// Hands each piece of an attempt's log to `sink`.
-pub(crate) async fn log(
-    attempt: &Attempt,
-    stderr: bool,
-    tail_bytes: u64,
-    mut sink: impl FnMut(&[u8]) -> Result<()>,
-) -> Result<()> {
-    let Attempt { attempt: id, tracker: node, logs_addr: addr, .. } = attempt;
-    let silent = || {
-        anyhow!(
-            "the logs of {id} are on {node}, whose tasktracker at {addr} does not answer: `mrctl nodes` shows its state"
-        )
-    };
-    let mut client = TrackerLogsClient::new(channel(addr).await.map_err(|_| silent())?);
-    let message = pb::LogRequest { attempt: id.clone(), stderr, tail_bytes };
-    let asked = tokio::time::timeout(LOG_WITHIN, client.log(message)).await.map_err(|_| silent())?;
-    let refused = |status: Status| match Refusal::of(addr, &status) {
-        refusal if refusal.is_passing() => silent(),
-        refusal => refusal.into(),
-    };
-    let mut chunks = asked.map_err(refused)?.into_inner();
-    while let Some(chunk) = chunks.message().await.map_err(refused)? {
-        sink(&chunk.data)?;
+    /// Hands each piece of an attempt's log to `sink`.
+    pub(crate) async fn log(
+        &self,
+        attempt: &Attempt,
+        stderr: bool,
+        tail_bytes: u64,
+        mut sink: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let Attempt { attempt: id, tracker: node, logs_addr: addr, .. } = attempt;
+        let silent = || {
+            anyhow!(
+                "the logs of {id} are on {node}, whose tasktracker at {addr} does not answer: `mrctl nodes` shows its state"
+            )
+        };
+        let channel = channel(addr, &self.credentials, Role::TaskTracker);
+        let mut client = TrackerLogsClient::new(channel.await.map_err(|_| silent())?);
+        let message = self.request(pb::LogRequest { attempt: id.clone(), stderr, tail_bytes });
+        let asked = tokio::time::timeout(LOG_WITHIN, client.log(message)).await.map_err(|_| silent())?;
+        let refused = |status: Status| match Refusal::of(addr, &status) {
+            refusal if refusal.is_passing() => silent(),
+            refusal => refusal.into(),
+        };
+        let mut chunks = asked.map_err(refused)?.into_inner();
+        while let Some(chunk) = chunks.message().await.map_err(refused)? {
+            sink(&chunk.data)?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn phase(phase: Option<pb::PhaseStatus>) -> Phase {

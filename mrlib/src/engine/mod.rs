@@ -25,6 +25,7 @@ pub(crate) use settings::{output_replication, record_bytes_max};
 pub use stop::{StopFlag, Wish};
 
 use crate::{error::TaskError, input::ByteSource, job::OutputFormat};
+use security::Connector;
 use std::collections::BTreeMap;
 
 /// How far a task is, told about five times a second.
@@ -81,6 +82,11 @@ pub trait TaskIo {
         format: OutputFormat,
         behind: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError>;
+
+    /// What turns connections to shuffle servers into streams.
+    fn connector(&self) -> Connector {
+        Connector::default()
+    }
 
     /// CPU time that the task has taken; 0 where nobody counts it.
     fn cpu_milliseconds(&self) -> u64 {

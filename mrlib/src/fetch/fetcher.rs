@@ -7,8 +7,9 @@ use super::{
 };
 use crate::{engine::Scratch, error::TaskError};
 use proto::mr::MapEvent;
+use security::Stream;
 use std::{
-    net::{Shutdown, TcpStream},
+    net::Shutdown,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -37,7 +38,7 @@ struct Desk {
     error: Option<TaskError>,
     over: bool,
     /// One a fetcher, to hang up on when all is over.
-    sockets: Vec<Option<TcpStream>>,
+    sockets: Vec<Option<Stream>>,
 }
 
 /// How things stand.

@@ -26,6 +26,7 @@ use crate::{
     segment::Run,
 };
 use fetcher::Fetchers;
+use security::Connector;
 use std::{
     thread,
     time::{Duration, Instant},
@@ -43,6 +44,8 @@ pub struct FetchOptions {
     pub partition: u32,
     /// What shuffle servers know the job by.
     pub token: Vec<u8>,
+    /// Turns connections to them into streams.
+    pub connector: Connector,
     /// Connections at a time.
     pub parallel: usize,
     /// Bytes kept in memory, at the most.
@@ -59,7 +62,8 @@ impl FetchOptions {
     /// With the usual times.
     pub fn new(partition: u32, token: Vec<u8>, parallel: usize, memory: u64) -> Self {
         let (pause, silence) = (Duration::from_millis(500), Duration::from_secs(30));
-        Self { partition, token, parallel: parallel.max(1), memory, pause, silence, heeds: false }
+        let connector = Connector::default();
+        Self { partition, token, connector, parallel: parallel.max(1), memory, pause, silence, heeds: false }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{
     error::TaskError,
     segment::Extent,
 };
+use security::{Connector, Stream};
 use std::{
     io::{self, Read as _, Write as _},
     net::{TcpStream, ToSocketAddrs as _},
@@ -36,9 +37,11 @@ pub struct Ship<'a> {
     /// Beats while something comes.
     pub pulse: Pulse,
     /// Between two parts nothing is in flight.
-    connection: Option<TcpStream>,
+    connection: Option<Stream>,
     /// Bytes that came.
     pub bytes: u64,
+    /// Turns the connection into a stream.
+    pub connector: Connector,
 }
 
 enum Trouble {
@@ -53,7 +56,16 @@ enum Trouble {
 impl<'a> Ship<'a> {
     /// Not connected before something is asked for.
     pub fn new(addr: &'a str, token: &'a [u8], attempt: &'a str, stop: StopFlag, pulse: Pulse) -> Self {
-        Self { addr, token, attempt, stop, pulse, connection: None, bytes: 0 }
+        Self {
+            addr,
+            token,
+            attempt,
+            stop,
+            pulse,
+            connection: None,
+            bytes: 0,
+            connector: Connector::default(),
+        }
     }
 
     /// A part as a whole, of at most `most` bytes.
@@ -127,7 +139,7 @@ impl<'a> Ship<'a> {
         let passing = |error: io::Error| Trouble::Passing(error.to_string());
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connect(self.addr).map_err(passing)?,
+            None => connect(self.addr, &self.connector).map_err(passing)?,
         };
         let request = wire::request(self.token, self.attempt, part)
             .map_err(|error| Trouble::Own(TaskError::Program(error.to_string())))?;
@@ -160,12 +172,13 @@ impl<'a> Ship<'a> {
     }
 }
 
-fn connect(addr: &str) -> io::Result<TcpStream> {
+fn connect(addr: &str, connector: &Connector) -> io::Result<Stream> {
     let unknown = || io::Error::new(io::ErrorKind::NotFound, "no such address");
     let stream =
         TcpStream::connect_timeout(&addr.to_socket_addrs()?.next().ok_or_else(unknown)?, CONNECT_TIMEOUT)?;
+    stream.set_nodelay(true)?;
+    let stream = connector.secure(stream, CONNECT_TIMEOUT)?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
-    stream.set_nodelay(true)?;
     Ok(stream)
 }

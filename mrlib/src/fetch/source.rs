@@ -11,6 +11,7 @@ use crate::{
     segment::{Extent, Run, Stored},
 };
 use bytes::Bytes;
+use security::Stream;
 use std::{
     fs::File,
     io::{self, Read as _, Write as _},
@@ -50,7 +51,7 @@ fn theirs(blame: Blame, why: impl Into<String>) -> FetchError {
 }
 
 /// A connection to a shuffle server. Between requests nothing is in flight.
-pub(super) struct Connection(TcpStream);
+pub(super) struct Connection(Stream);
 
 /// An output that is here.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ pub(super) struct Seat<'a> {
     pub(super) memory_used: &'a Arc<AtomicU64>,
     pub(super) bytes: &'a AtomicU64,
     /// Told of each new connection; false if it is no longer wanted.
-    pub(super) opened: &'a dyn Fn(TcpStream) -> bool,
+    pub(super) opened: &'a dyn Fn(Stream) -> bool,
 }
 
 /// Whose fault it is that an output on this node cannot be read: its own if it is not there or not what was written,
@@ -194,12 +195,14 @@ impl Seat<'_> {
         let stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT).map_err(down)?;
         let silence = Some(self.options.silence);
         let prepare = || {
+            stream.set_nodelay(true)?;
+            let stream = self.options.connector.secure(stream, CONNECT_TIMEOUT)?;
             stream.set_read_timeout(silence)?;
             stream.set_write_timeout(silence)?;
-            stream.set_nodelay(true)?;
-            stream.try_clone()
+            Ok((stream.try_clone()?, stream))
         };
-        let wanted = (self.opened)(prepare().map_err(down)?);
+        let (handle, stream) = prepare().map_err(down)?;
+        let wanted = (self.opened)(handle);
         if !wanted {
             return Err(theirs(Blame::Nobody, "the shuffle is over"));
         }

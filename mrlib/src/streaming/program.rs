@@ -335,6 +335,10 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
             command.env(variable, value);
         }
     }
+    // The system's folder for such files is shared by all, and a confined task cannot write there.
+    if let Ok(own) = env::current_dir() {
+        command.env("TMPDIR", own);
+    }
     for (hadoop, ours) in HADOOP_NAMES {
         if let Some(value) = conf.get(ours) {
             command.env(hadoop, value);

@@ -14,6 +14,7 @@ use dfs::{
     path::DfsPath,
 };
 use proto::mr::{ClientSettings, TaskSpec, TaskStart};
+use security::{Connector, Credentials, Role};
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
@@ -48,14 +49,15 @@ impl Dfs {
         Self { config, made: OnceLock::new() }
     }
 
-    fn reach(&self, spec: &TaskSpec) -> Result<(Client, Handle), TaskError> {
+    fn reach(&self, spec: &TaskSpec, credentials: &Credentials) -> Result<(Client, Handle), TaskError> {
         if self.made.get().is_none() {
             let runtime = Builder::new_multi_thread()
                 .worker_threads(RUNTIME_THREADS)
                 .enable_all()
                 .build()
                 .map_err(TaskError::io("start the client's threads"))?;
-            let mut options = ClientOptions::new(&spec.namenode, self.config.clone());
+            let options = ClientOptions::new(&spec.namenode, self.config.clone());
+            let mut options = options.with(credentials.clone());
             if !spec.user.is_empty() {
                 options.user.clone_from(&spec.user);
             }
@@ -76,17 +78,26 @@ pub(super) struct ProcessIo {
     memory_bytes: u64,
     dfs: Arc<Dfs>,
     cpu_before: u64,
+    credentials: Credentials,
 }
 
 impl ProcessIo {
-    pub(super) fn new(umbilical: Arc<Umbilical>, start: &TaskStart, spec: &TaskSpec, of: &Attempt) -> Self {
+    pub(super) fn new(
+        umbilical: Arc<Umbilical>,
+        start: &TaskStart,
+        spec: &TaskSpec,
+        of: &Attempt,
+    ) -> Result<Self, TaskError> {
         let mut dirs: Vec<PathBuf> = start.scratch_dirs.iter().map(PathBuf::from).collect();
         if dirs.is_empty() {
             dirs.push(PathBuf::from(&start.work_dir));
         }
         let memory_bytes = start.memory_bytes;
         let (dfs, cpu_before) = (of.dfs.clone(), of.cpu_before);
-        Self { umbilical, spec: spec.clone(), scratch: Scratch::new(dirs), memory_bytes, dfs, cpu_before }
+        let credentials = Credentials::of_task(&spec.token, &start.authority)
+            .map_err(|error| TaskError::Program(error.to_string()))?;
+        let (spec, scratch) = (spec.clone(), Scratch::new(dirs));
+        Ok(Self { umbilical, spec, scratch, memory_bytes, dfs, cpu_before, credentials })
     }
 }
 
@@ -117,7 +128,7 @@ impl TaskIo for ProcessIo {
 
     fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError> {
         let path = dfs_path(path)?;
-        let (client, runtime) = self.dfs.reach(&self.spec)?;
+        let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
         Ok(Box::new(DfsFile::open(client, runtime, path)?))
     }
 
@@ -131,10 +142,14 @@ impl TaskIo for ProcessIo {
         } else {
             let folder = dfs_path(&self.spec.work_output)?;
             let replication = output_replication(&conf_of(&self.spec)?)?;
-            let (client, runtime) = self.dfs.reach(&self.spec)?;
+            let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
             Target::Dfs { client, runtime, folder, replication }
         };
         Ok(Box::new(RecordWriter::new(format, PieceWriter::after(behind, target))))
+    }
+
+    fn connector(&self) -> Connector {
+        self.credentials.connector(Role::TaskTracker)
     }
 
     fn cpu_milliseconds(&self) -> u64 {

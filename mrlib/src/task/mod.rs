@@ -5,6 +5,7 @@
 //! one attempt, or several of one job, one after another, if its tracker wants it to stay.
 //! A program that panics is `failed` with its words and place; one that aborts is seen by the tracker.
 
+mod confine;
 mod facts;
 pub mod frame;
 mod io;
@@ -94,6 +95,9 @@ fn attend(socket: &Path, make: &Arc<MakeJob>) -> Result<(), TaskError> {
     // A warm process that is not needed hears nothing but the end.
     let Some(first) = read_frame::<ToTask>(&mut stream).map_err(broken())? else { return Ok(()) };
     let Some(to_task::Kind::Start(start)) = first.kind else { return Ok(()) };
+    if let Some(confinement) = &start.confinement {
+        confine::confine(confinement)?;
+    }
     // Never dropped: the client's threads are not waited for.
     let dfs = ManuallyDrop::new(Arc::new(Dfs::new(start.client.as_ref())));
     let (mut next, mut cpu_before) = (Some(start), 0);
@@ -232,7 +236,7 @@ fn run(
 ) -> Result<ReduceEnd, TaskError> {
     let conf = conf_of(spec)?;
     let job = (attempt.make)(&spec.program.clone().unwrap_or_default(), &conf)?;
-    let mut io = ProcessIo::new(umbilical.clone(), start, spec, attempt);
+    let mut io = ProcessIo::new(umbilical.clone(), start, spec, attempt)?;
     match &spec.input {
         Some(task_spec::Input::Split(split)) => {
             let task = MapTask {

@@ -34,6 +34,12 @@ pub(super) fn die_with_tracker() -> Result<bool, TaskError> {
 
 /// Sets the limits that the tracker has put into the environment.
 pub(super) fn limit_itself() -> Result<(), TaskError> {
+    // A file with all that it holds in memory is for nobody.
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+        .map_err(|error| TaskError::io("forbid core files")(io::Error::from(error)))?;
+    // Nothing that it starts gains rights by being somebody's program (setuid).
+    rustix::thread::set_no_new_privs(true)
+        .map_err(|error| TaskError::io("give up gaining rights")(io::Error::from(error)))?;
     for (key, resource) in [(LIMIT_AS_VAR, Resource::As), (LIMIT_NOFILE_VAR, Resource::Nofile)] {
         let Some(most) = number(key)? else { continue };
         // What is forbidden already cannot be allowed again.

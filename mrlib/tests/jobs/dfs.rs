@@ -40,6 +40,7 @@ async fn up() -> FileSystem {
         log_format: daemon::logging::LogFormat::Human,
         ready_file: Some(ready.clone()),
         insecure: false,
+        security: daemon::SecurityArgs::default(),
     };
     let served = config.clone();
     tokio::spawn(async move { dfs::namenode::run(&served, &args, dfs::namenode::Recovery::Refuse).await });

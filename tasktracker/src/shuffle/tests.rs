@@ -35,7 +35,7 @@ impl World {
             tokens: [(Job(1), b"secret".to_vec())].into(),
             ..Found::default()
         };
-        let shuffle = Arc::new(Shuffle::new(Arc::new(Held::new(found))));
+        let shuffle = Arc::new(Shuffle::new(Arc::new(Held::new(found)), Guard::open()));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -67,6 +67,17 @@ impl World {
     }
 
     fn fetch(
+        &mut self,
+        secret: &[u8],
+        attempt: &str,
+        partition: u32,
+    ) -> Result<(Extent, String), (u8, String)> {
+        let reduce = attempt.split('.').nth(1).and_then(|task| task.strip_prefix('r')?.parse().ok());
+        let token = security::partition_token(secret, "job_1", reduce.unwrap_or(partition));
+        self.fetch_with(&token, attempt, partition)
+    }
+
+    fn fetch_with(
         &mut self,
         token: &[u8],
         attempt: &str,
@@ -103,6 +114,10 @@ fn what_cannot_be_had_is_said_and_the_line_stays() {
     for (token, attempt, partition, status) in cases {
         let refused = world.fetch(token, attempt, partition).unwrap_err();
         assert_eq!(refused.0, status, "{attempt} {partition}: {}", refused.1);
+    }
+    // The token of another partition, or the job's secret itself, opens nothing.
+    for wrong in [&security::partition_token(b"secret", "job_1", 1)[..], b"secret", b""] {
+        assert_eq!(world.fetch_with(wrong, "job_1.m0.0", 0).unwrap_err().0, 2);
     }
     world.send(b"GET / HTTP/1.1");
     assert_eq!(world.answer().unwrap_err().0, 2);

@@ -51,6 +51,8 @@ impl World {
         config.tasktracker.listen = "127.0.0.1:0".into();
         config.tasktracker.dirs = vec![dir.path().join("one")];
         config.tasktracker.reserve = Bytes(0);
+        // These tests may well be run by root.
+        config.tasktracker.tasks_as_root = true;
         config.tasktracker.map_slots = 4;
         config.tasktracker.reduce_slots = 4;
         change(&mut config);

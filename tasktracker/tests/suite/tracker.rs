@@ -20,7 +20,8 @@ async fn a_restart_finds_outputs_and_a_clean_removes_them() {
     assert!(last.incarnation > first.incarnation);
     // And serves them, to who has the token.
     let mut stream = std::net::TcpStream::connect(world.tracker().shuffle_addr()).unwrap();
-    let request = mrlib::fetch::wire::request(b"secret", "job_1.m0.0", 1).unwrap();
+    let token = security::partition_token(b"secret", "job_1", 1);
+    let request = mrlib::fetch::wire::request(&token, "job_1.m0.0", 1).unwrap();
     std::io::Write::write_all(&mut stream, &request).unwrap();
     let answer = mrlib::fetch::wire::read_answer(&mut stream).unwrap();
     assert!(matches!(answer, mrlib::fetch::wire::Answer::Coming(_)), "{answer:?}");

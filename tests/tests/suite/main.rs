@@ -22,4 +22,5 @@ mod jobs_retention;
 mod jobs_storm;
 mod local_cluster;
 mod schedulers;
+mod security;
 mod tidy;

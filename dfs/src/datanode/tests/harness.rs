@@ -292,7 +292,7 @@ pub(super) fn connect(addr: &str) -> TcpStream {
 
 pub(super) fn request(stream: &mut impl Write, op: Op) {
     let mut out = Vec::new();
-    encode_frame(FrameKind::Request, &BulkRequest { op: Some(op) }, 0, &mut out);
+    encode_frame(FrameKind::Request, &BulkRequest { op: Some(op), ..BulkRequest::default() }, 0, &mut out);
     stream.write_all(&out).unwrap();
 }
 

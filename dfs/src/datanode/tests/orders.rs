@@ -11,7 +11,12 @@ async fn a_copy_is_made_verified_and_reported() {
     for (block, length) in [(1, 0), (2, 1), (3, 5 * CHUNK + 3), (4, crate::bulk::PACKET_BYTES)] {
         let data = bytes(length, block);
         put(&chain(&[&from]), block, &data).unwrap();
-        let copy = CopyBlock { block_id: block, length: length as u64, targets: chain(&[&to, &behind]) };
+        let copy = CopyBlock {
+            block_id: block,
+            length: length as u64,
+            targets: chain(&[&to, &behind]),
+            token: Vec::new(),
+        };
         bench.namenode.command(&from, Kind::Copy(copy));
         for node in [&to, &behind] {
             bench.namenode.until(node, "copy", |known| known.replicas.contains_key(&block)).await;
@@ -29,7 +34,8 @@ async fn a_damaged_replica_is_not_copied_but_reported() {
     let mut bad = data.clone();
     bad[3 * CHUNK] ^= 1;
     fs::write(block_file(&bench.dir("n1"), 1, ""), &bad).unwrap();
-    let copy = CopyBlock { block_id: 1, length: data.len() as u64, targets: chain(&[&to]) };
+    let copy =
+        CopyBlock { block_id: 1, length: data.len() as u64, targets: chain(&[&to]), token: Vec::new() };
     bench.namenode.command(&from, Kind::Copy(copy));
     bench.namenode.until(&from, "bad replica", |known| known.bad.len() == 1).await;
     assert!(!bench.namenode.known(&to).replicas.contains_key(&1));

@@ -5,7 +5,7 @@
 //! commit) is checked as a whole, quotas included. What a plan removes still counts as being there: an
 //! operation never puts something in a place that it empties itself, except where it replaces a file.
 //!
-//! Deliberately absent: permissions (owner and mode are kept, not enforced), replicas and nodes (`state`).
+//! Deliberately absent: permissions (`permit`, which is asked first), replicas and nodes (`state`).
 
 mod commit;
 mod files;

@@ -137,6 +137,7 @@ impl State {
             return Ok(Handled { outcome: outcome.clone(), entry: None });
         }
         self.refuse_in_safemode()?;
+        self.permit_op(&request)?;
         let (outcome, edits) = self.plan(now, &request)?;
         let record = Record { at_ms: now.wall_ms, request: Some((request.id, outcome.clone())), edits };
         let bytes = encode_for_log(&record)?;

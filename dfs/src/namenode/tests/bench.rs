@@ -139,7 +139,7 @@ impl Bench {
     pub(super) fn ask(&mut self, op: Op) -> Result<Outcome, Error> {
         self.requests += 1;
         let id = RequestId(self.requests);
-        let request = Request { id, caller: Caller { user: "ann".into() }, op };
+        let request = Request { id, caller: Caller::superuser("ann"), op };
         let before = self.state.namespace().records();
         let handled = self.state.handle(self.now, request.clone());
         self.check();

@@ -110,7 +110,7 @@ fn answers_survive_a_restart() {
     let record = bench.records.last().unwrap().clone();
     let (id, outcome) = record.request.unwrap();
     bench.restart();
-    let caller = crate::namenode::op::Caller { user: "bob".into() };
+    let caller = crate::namenode::op::Caller::superuser("bob");
     let op = Op::Delete { path: path("/c"), recursive: false };
     let again = bench.state.handle(bench.now, crate::namenode::op::Request { id, caller, op }).unwrap();
     assert_eq!((again.outcome, again.entry), (outcome, None), "even in safemode");
@@ -129,7 +129,7 @@ fn now() -> crate::namenode::op::Now {
 }
 
 fn refusal(state: &mut crate::namenode::State, op: Op) -> Option<crate::error::Error> {
-    let caller = crate::namenode::op::Caller { user: "me".into() };
+    let caller = crate::namenode::op::Caller::superuser("me");
     let request = crate::namenode::op::Request { id: crate::ids::RequestId::random(), caller, op };
     state.handle(now(), request).err()
 }

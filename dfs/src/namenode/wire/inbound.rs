@@ -3,12 +3,11 @@
 use crate::{
     error::{Error, Kind},
     ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
-    metadata::USER_KEY,
     namenode::op::{BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Request},
     path::DfsPath,
 };
 use proto::dfs as pb;
-use tonic::metadata::MetadataMap;
+use security::Identity;
 
 const USER_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1024;
@@ -26,7 +25,7 @@ pub(crate) trait Mutation {
 
 /// The whole request: who, which, what.
 pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request, Error> {
-    let caller = caller(request.metadata())?;
+    let caller = caller(&request)?;
     let message = request.into_inner();
     let id = <[u8; 16]>::try_from(message.request_id()).map_err(|_| {
         invalid(format!("request_id has {} bytes: it must have 16", message.request_id().len()))
@@ -34,10 +33,11 @@ pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request
     Ok(Request { id: RequestId(u128::from_be_bytes(id)), caller, op: message.op()? })
 }
 
-fn caller(metadata: &MetadataMap) -> Result<Caller, Error> {
-    let Some(user) = metadata.get(USER_KEY) else { return Ok(Caller { user: "anonymous".into() }) };
-    let user = user.to_str().map_err(|_| invalid("user name is not plain text"))?;
-    Ok(Caller { user: short_name("user name", user, USER_BYTES_MAX)? })
+/// Who asks, as the gate before the service has found out.
+pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Caller, Error> {
+    let missing = || Error::new(Kind::Denied, "nobody has said who asks");
+    let who = request.extensions().get::<Identity>().ok_or_else(missing)?;
+    Ok(Caller { user: who.name.as_ref().into(), groups: who.groups.clone(), superuser: who.superuser })
 }
 
 fn short_name(what: &str, text: &str, bytes_max: usize) -> Result<String, Error> {

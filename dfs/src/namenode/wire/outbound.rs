@@ -9,6 +9,7 @@ use crate::namenode::{
     },
 };
 use proto::dfs as pb;
+use security::{Access, BlockKey};
 
 pub(crate) fn status(status: FileStatus) -> pb::FileStatus {
     pb::FileStatus {
@@ -45,8 +46,9 @@ fn address(address: NodeAddress) -> pb::DataNodeAddress {
     }
 }
 
-pub(crate) fn located(block: LocatedBlock) -> pb::LocatedBlock {
+pub(crate) fn located(block: LocatedBlock, key: &BlockKey, access: Access) -> pb::LocatedBlock {
     pb::LocatedBlock {
+        token: key.sign(block.block.0, access).to_bytes(),
         block_id: block.block.0,
         offset: block.offset,
         length: block.length,
@@ -172,7 +174,7 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
 
 /// A command names its targets by id; whoever carries it out needs their addresses. A target that has gone in
 /// the meantime is left out, and a copy to nobody is dropped: repair will ask again.
-fn command(state: &State, command: Command) -> Option<pb::Command> {
+fn command(state: &State, command: Command, key: &BlockKey) -> Option<pb::Command> {
     use pb::command::Kind;
     let kind = match command {
         Command::Copy { block, length, targets } => {
@@ -181,7 +183,8 @@ fn command(state: &State, command: Command) -> Option<pb::Command> {
             if targets.is_empty() {
                 return None;
             }
-            Kind::Copy(pb::CopyBlock { block_id: block.0, length, targets })
+            let token = key.sign(block.0, Access::Write).to_bytes();
+            Kind::Copy(pb::CopyBlock { block_id: block.0, length, targets, token })
         }
         Command::Delete(blocks) => {
             Kind::Delete(pb::DeleteBlocks { block_ids: blocks.into_iter().map(|block| block.0).collect() })
@@ -191,12 +194,12 @@ fn command(state: &State, command: Command) -> Option<pb::Command> {
     Some(pb::Command { kind: Some(kind) })
 }
 
-pub(crate) fn heartbeat_reply(state: &State, answer: HeartbeatAnswer) -> pb::HeartbeatReply {
+pub(crate) fn heartbeat_reply(state: &State, answer: HeartbeatAnswer, key: &BlockKey) -> pb::HeartbeatReply {
     match answer {
         HeartbeatAnswer::RegisterAgain => pb::HeartbeatReply { register_again: true, commands: Vec::new() },
         HeartbeatAnswer::Commands(commands) => pb::HeartbeatReply {
             register_again: false,
-            commands: commands.into_iter().filter_map(|one| command(state, one)).collect(),
+            commands: commands.into_iter().filter_map(|one| command(state, one, key)).collect(),
         },
     }
 }

@@ -51,7 +51,7 @@ impl Cluster {
         layout.config.tasktracker.map_slots = (cores / nodes.max(1)).max(1);
         let launch = Launch::start(layout, None).await?;
         let files = launch.client().await?;
-        let tracker = JobTracker::connect(&launch.state.jobtracker, None).await?;
+        let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;
         Ok(Self { launch, files, tracker })
     }
 

@@ -87,7 +87,7 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure
         let ghost = ghost::Tracker::attach(&launch.state.jobtracker, &format!("node{number}"), slots).await?;
         ghosts.spawn(ghost.serve());
     }
-    let tracker = JobTracker::connect(&launch.state.jobtracker, None).await?;
+    let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;
     let before = Usage::of(&launch).await?;
     let since = Instant::now();
     tracker.submit(submission()).await?;

@@ -179,6 +179,7 @@ fn take_up(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<State, TaskError> {
     let (stop, pulse, scratch) = (io.stop(), io.pulse(), io.scratch());
     io.progress(&Progress { stage: "shuffle", ..Progress::default() });
     let mut ship = Ship::new(&origin.addr, &task.token, &origin.attempt, stop, pulse);
+    ship.connector = io.connector();
     let mut state = checkpoint::take_up(origin, task.partition, &scratch, &mut ship)?;
     *state.counters.entry(SHIPPED_COUNTER.into()).or_default() += ship.bytes;
     *state.counters.entry(RESUME_COUNTER.into()).or_default() += begun.elapsed().as_millis() as u64;
@@ -244,6 +245,7 @@ fn shuffle(
     let in_memory = before.iter().filter(|fetched| matches!(fetched.run.stored, Stored::Memory(_)));
     let memory = budget.saturating_sub(in_memory.map(|fetched| fetched.run.extent.stored).sum());
     let mut options = FetchOptions::new(task.partition, task.token.clone(), settings.fetch_parallel, memory);
+    options.connector = io.connector();
     options.heeds = !task.aside.is_empty();
     let counted = state.counters.entry(SHUFFLE_COUNTER.into()).or_default();
     io.progress(&Progress { stage: "shuffle", bytes_in: *counted, ..Progress::default() });

@@ -1,0 +1,227 @@
+//! `mrctl cluster`: the folder that a cluster of many machines begins with, and credentials for those who use it.
+//!
+//! ```text
+//! DIR/fermata.toml       for all daemons, and for the admin
+//! DIR/hosts              which machine does what
+//! DIR/secret             all keys of the cluster follow from it; stays here (without TLS: goes to all machines)
+//! DIR/ca/                the authority's own key; stays here
+//! DIR/security/          ca.pem, and for each role ROLE.pem and ROLE.keys; admin.pem
+//! ```
+//!
+//! Secrets are written once, readable by their owner alone, and never written over.
+
+use crate::output::{self, Usage};
+use anyhow::{Context, Result, bail};
+use security::{Authority, Keyring, Role, Token, check_name, write_private};
+use std::{
+    fmt::Write as _,
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+/// What there is to do.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum ClusterCommand {
+    Init(Init),
+    User(User),
+}
+
+/// Make a cluster's folder: configuration, authority, certificates, hosts
+///
+/// Nothing is started and nothing is copied. Each machine needs fermata.toml and, of the folder security, ca.pem and
+/// the files of the roles that it plays; docs/security.md says which.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mrctl cluster init lab --master node1 --node node2 --node node3
+  mrctl cluster init lab --master node1 --node node2 --no-tls     a shared secret instead of certificates")]
+pub(crate) struct Init {
+    /// Folder to make
+    dir: PathBuf,
+    /// Its name, in certificates [default: the folder's]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Machine of the namenode and the jobtracker
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    master: String,
+    /// A machine with a datanode and a tasktracker; may be given again
+    #[arg(long, value_name = "HOST")]
+    node: Vec<String>,
+    /// No certificates: daemons and clients share a secret, and nothing is encrypted
+    #[arg(long)]
+    no_tls: bool,
+    /// Days that certificates of daemons last
+    #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(i64).range(1..=7300))]
+    days: i64,
+}
+
+/// Make credentials for a user
+///
+/// Writes a folder with a fermata.toml that finds them: the user copies it, and gives it to mrctl by --config.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mrctl cluster user ann --cluster lab --out ann-lab
+  mrctl --config ann-lab/fermata.toml fs ls /")]
+pub(crate) struct User {
+    /// Whose
+    name: String,
+    /// The cluster's folder, as made by `mrctl cluster init`
+    #[arg(long, value_name = "DIR")]
+    cluster: PathBuf,
+    /// Folder to make
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// One who may do everything
+    #[arg(long)]
+    admin: bool,
+    /// Days that they last
+    #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(i64).range(1..=7300))]
+    days: i64,
+}
+
+pub(crate) fn run(command: ClusterCommand) -> Result<ExitCode> {
+    match command {
+        ClusterCommand::Init(args) => init(&args),
+        ClusterCommand::User(args) => user(&args),
+    }
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("cannot make folder {}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn is_taken(path: &Path) -> Result<bool> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("cannot look into {}", path.display())),
+    }
+}
+
+fn init(args: &Init) -> Result<ExitCode> {
+    let dir = &args.dir;
+    if is_taken(dir)? {
+        bail!("{} is not empty: a cluster is made once; choose another folder", dir.display());
+    }
+    let of_folder = || dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = args.name.clone().unwrap_or_else(of_folder);
+    check_name(&name).map_err(|error| Usage(format!("cluster {error}")))?;
+    for host in args.node.iter().chain([&args.master]) {
+        check_host(host)?;
+    }
+    make_folder(dir)?;
+    let secret = uuid::Uuid::new_v4().simple().to_string() + &uuid::Uuid::new_v4().simple().to_string();
+    write_private(&dir.join("secret"), format!("{secret}\n").as_bytes())?;
+    if !args.no_tls {
+        let (own, public) = (dir.join("ca"), dir.join("security"));
+        make_folder(&own)?;
+        make_folder(&public)?;
+        let authority = Authority::new(&name)?;
+        authority.save(&own, &public)?;
+        let keys = Keyring::from_secret(secret.as_bytes());
+        for role in Role::DAEMONS {
+            write_private(
+                &public.join(format!("{role}.pem")),
+                authority.daemon(role, args.days)?.as_bytes(),
+            )?;
+            write_private(&public.join(format!("{role}.keys")), keys.file_for(role).as_bytes())?;
+        }
+        let admin = authority.person(Role::Admin, "admin", args.days)?;
+        write_private(&public.join("admin.pem"), admin.as_bytes())?;
+    }
+    write(&dir.join("hosts"), &hosts(args))?;
+    write(&dir.join("fermata.toml"), &settings(args))?;
+    output::line(format!("made the cluster {name} in {}", dir.display()))?;
+    let how = if args.no_tls {
+        "a secret that daemons and clients share; what goes over the network can be read there"
+    } else {
+        "certificates of its own authority; TLS on every connection"
+    };
+    output::line(format!("  who calls is proved by {how}"))?;
+    output::line(format!("  settings: {}", dir.join("fermata.toml").display()))?;
+    output::line(format!("  more users: mrctl cluster user NAME --cluster {} --out FOLDER", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check_host(host: &str) -> Result<()> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if host.is_empty() || host.starts_with('-') || !host.chars().all(fits) {
+        bail!(Usage(format!("{host:?} is not the name or address of a machine")));
+    }
+    Ok(())
+}
+
+fn hosts(args: &Init) -> String {
+    let mut text = String::from(
+        "# HOST ROLE [rack=NAME], where ROLE is master (namenode, jobtracker) or node (datanode, tasktracker)\n",
+    );
+    let _ = writeln!(text, "{} master", args.master);
+    for node in &args.node {
+        let _ = writeln!(text, "{node} node rack=default");
+    }
+    text
+}
+
+/// Only what differs from the defaults. On one machine loopback will do.
+fn settings(args: &Init) -> String {
+    let master = &args.master;
+    let alone = master == "127.0.0.1" && args.node.is_empty();
+    let any = if alone { "127.0.0.1" } else { "0.0.0.0" };
+    let security =
+        if args.no_tls { "secret = \"secret\"" } else { "dir = \"security\"\nidentity = \"admin\"" };
+    format!(
+        "[cluster]\nnamenode = \"{master}:9400\"\njobtracker = \"{master}:9500\"\n\n\
+         [namenode]\nlisten = \"{any}:9400\"\n\n[datanode]\nlisten = \"{any}:9401\"\n\n\
+         [jobtracker]\nlisten = \"{any}:9500\"\n\n[tasktracker]\nlisten = \"{any}:9501\"\n\n\
+         [security]\n{security}\n\n\
+         # The users in each group; the NameNode goes by them.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n"
+    )
+}
+
+fn user(args: &User) -> Result<ExitCode> {
+    check_name(&args.name).map_err(|error| Usage(error.to_string()))?;
+    let file = args.cluster.join("fermata.toml");
+    let config = daemon::config::Config::load(Some(&file))?;
+    if is_taken(&args.out)? {
+        bail!("{} is not empty: choose another folder", args.out.display());
+    }
+    make_folder(&args.out)?;
+    let role = if args.admin { Role::Admin } else { Role::User };
+    let name = &args.name;
+    let (ca, public) = (args.cluster.join("ca"), args.cluster.join("security"));
+    let security = if ca.is_dir() {
+        let authority = Authority::load(&ca, &public)?;
+        write_private(
+            &args.out.join(format!("{name}.pem")),
+            authority.person(role, name, args.days)?.as_bytes(),
+        )?;
+        write(&args.out.join("ca.pem"), authority.certificate())?;
+        format!("dir = \".\"\nidentity = \"{name}\"")
+    } else {
+        let keys = Keyring::of_secret_file(&args.cluster.join("secret"))?;
+        let lifetime = Duration::from_hours(24 * args.days.unsigned_abs());
+        let token =
+            Token::new(role, name, None, lifetime).sign(&keys).context("the secret signs no tokens")?;
+        write_private(&args.out.join(format!("{name}.token")), format!("{token}\n").as_bytes())?;
+        format!("token = \"{name}.token\"")
+    };
+    let cluster = &config.cluster;
+    let text = format!(
+        "[cluster]\nnamenode = \"{}\"\njobtracker = \"{}\"\n\n[security]\n{security}\n",
+        cluster.namenode, cluster.jobtracker
+    );
+    write(&args.out.join("fermata.toml"), &text)?;
+    output::line(format!(
+        "made credentials of {role} {name} in {}, for {} days",
+        args.out.display(),
+        args.days
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,137 @@
+//! The cluster's own certificate authority, and the files that `mrctl cluster init` makes.
+
+use crate::{
+    NameError, SecurityError,
+    identity::{Role, check_name, subject},
+    keys::{read_private, write_private},
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use std::{fs, path::Path};
+
+/// The authority's own key. It stays where the cluster was made.
+const KEY_FILE: &str = "ca.key";
+const NAME_FILE: &str = "name";
+/// How long the authority itself lasts.
+const YEARS: i16 = 20;
+
+/// Why a certificate was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The name is no name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// It could not be made.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// A file.
+    #[error(transparent)]
+    File(#[from] SecurityError),
+}
+
+/// Makes certificates for one cluster.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    name: String,
+    key: String,
+    certificate: String,
+}
+
+/// A day, so many days from today.
+fn day(from_today: i64) -> jiff::civil::Date {
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    today.saturating_add(jiff::Span::new().days(from_today))
+}
+
+fn valid(params: &mut CertificateParams, from: jiff::civil::Date, to: jiff::civil::Date) {
+    let date = |day: jiff::civil::Date| {
+        rcgen::date_time_ymd(i32::from(day.year()), day.month().unsigned_abs(), day.day().unsigned_abs())
+    };
+    (params.not_before, params.not_after) = (date(from), date(to));
+}
+
+/// The same for the same cluster, so that certificates made later are of the same authority.
+fn own_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, format!("fermata cluster {name}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params
+}
+
+impl Authority {
+    /// A new one for the cluster of this name.
+    pub fn new(name: &str) -> Result<Self, AuthorityError> {
+        check_name(name)?;
+        let key = KeyPair::generate()?;
+        let mut params = own_params(name);
+        let today = day(0);
+        valid(&mut params, day(-1), today.saturating_add(jiff::Span::new().years(YEARS)));
+        let certificate = params.self_signed(&key)?.pem();
+        Ok(Self::of(name, key, certificate))
+    }
+
+    fn of(name: &str, key: KeyPair, certificate: String) -> Self {
+        let text = key.serialize_pem();
+        Self { issuer: Issuer::new(own_params(name), key), name: name.into(), key: text, certificate }
+    }
+
+    /// Keeps it: its key in `folder`, its certificate in `public`.
+    pub fn save(&self, folder: &Path, public: &Path) -> Result<(), AuthorityError> {
+        write_private(&folder.join(KEY_FILE), self.key.as_bytes())?;
+        for (path, text) in
+            [(folder.join(NAME_FILE), &self.name), (public.join(crate::tls::AUTHORITY), &self.certificate)]
+        {
+            fs::write(&path, text).map_err(|source| SecurityError::Write { path, source })?;
+        }
+        Ok(())
+    }
+
+    /// The one that was kept.
+    pub fn load(folder: &Path, public: &Path) -> Result<Self, AuthorityError> {
+        let read = |path: std::path::PathBuf| {
+            fs::read_to_string(&path).map_err(|source| SecurityError::Read { path, source })
+        };
+        let key = read_private(&folder.join(KEY_FILE))?;
+        let key = KeyPair::from_pem(&String::from_utf8_lossy(&key))?;
+        let (name, certificate) = (read(folder.join(NAME_FILE))?, read(public.join(crate::tls::AUTHORITY))?);
+        Ok(Self::of(name.trim(), key, certificate))
+    }
+
+    /// Its certificate.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// Certificate and key of a daemon, for so many days.
+    pub fn daemon(&self, role: Role, days: i64) -> Result<String, AuthorityError> {
+        self.issue(vec![role.server_name(), subject(role, role.name())], true, days)
+    }
+
+    /// Certificate and key of a person, for so many days. None or less: one that has expired.
+    pub fn person(&self, role: Role, name: &str, days: i64) -> Result<String, AuthorityError> {
+        check_name(name)?;
+        self.issue(vec![subject(role, name)], false, days)
+    }
+
+    fn issue(&self, names: Vec<String>, serves: bool, days: i64) -> Result<String, AuthorityError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, names[0].clone());
+        for name in names {
+            params.subject_alt_names.push(SanType::DnsName(name.try_into()?));
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if serves {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        valid(&mut params, day(days.min(0) - 1), day(days));
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(format!("{}{}", certificate.pem(), key.serialize_pem()))
+    }
+}

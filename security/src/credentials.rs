@@ -1,0 +1,208 @@
+//! The client's side: what a daemon, a person or a task shows to those whom it calls.
+
+use crate::{
+    SecurityError,
+    identity::{Role, USER_KEY},
+    keys::{Keyring, read_private},
+    stream::Stream,
+    tls::{self, Pem},
+    token::{TOKEN_KEY, Token},
+};
+use daemon::config::{Config, SecurityConfig};
+use rustls::pki_types::ServerName;
+use std::{io, net::TcpStream, path::Path, sync::Arc, time::Duration};
+use tonic::{
+    metadata::{Ascii, MetadataMap, MetadataValue},
+    transport::{Certificate, ClientTlsConfig, Endpoint},
+};
+
+/// Tokens that are made for one call.
+const CALL_LIFETIME: Duration = Duration::from_mins(10);
+/// A task may run long.
+const TASK_LIFETIME: Duration = Duration::from_hours(7 * 24);
+
+/// What to show. Nothing in an open cluster. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials(Option<Arc<Shown>>);
+
+#[derive(Debug)]
+struct Shown {
+    name: String,
+    proof: Proof,
+    tls: Option<(Pem, Arc<rustls::ClientConfig>)>,
+    keys: Keyring,
+}
+
+#[derive(Debug)]
+enum Proof {
+    /// It is in the TLS session.
+    Certificate,
+    Token(MetadataValue<Ascii>),
+    /// Made for each call.
+    Own(Role),
+}
+
+impl Credentials {
+    /// A daemon's.
+    pub fn of_daemon(config: &Config, role: Role) -> Result<Self, SecurityError> {
+        let settings = &config.security;
+        if !settings.is_closed() {
+            return Ok(Self::default());
+        }
+        let mut keys = Keyring::default();
+        if !settings.secret.as_os_str().is_empty() {
+            keys = Keyring::of_secret_file(&settings.secret)?;
+        }
+        if settings.dir.as_os_str().is_empty() {
+            return Ok(Self::new(role.name(), Proof::Own(role), None, keys));
+        }
+        if keys.is_empty() {
+            keys = Keyring::of_key_file(&settings.dir.join(format!("{role}.keys")))?;
+        }
+        let pem = Pem::of_daemon(&settings.dir, role)?;
+        let client = tls::client_config(&pem, &settings.dir)?;
+        Ok(Self::new(role.name(), Proof::Certificate, Some((pem, client)), keys))
+    }
+
+    /// A person's: a certificate, a token, or, for whoever has the cluster's secret, any name.
+    pub fn of_client(settings: &SecurityConfig, user: &str) -> Result<Self, SecurityError> {
+        if !settings.is_closed() && settings.token.as_os_str().is_empty() {
+            return Ok(Self::default());
+        }
+        let dir = &settings.dir;
+        let mut pem = None;
+        if !dir.as_os_str().is_empty() {
+            let own = settings.token.as_os_str().is_empty() && settings.secret.as_os_str().is_empty();
+            pem = Some(if own { Pem::of_client(dir, &settings.identity)? } else { Pem::authority_in(dir)? });
+        }
+        let tls = match pem {
+            Some(pem) => {
+                let client = tls::client_config(&pem, dir)?;
+                Some((pem, client))
+            }
+            None => None,
+        };
+        if !settings.token.as_os_str().is_empty() {
+            let (name, token) = read_token(&settings.token)?;
+            return Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default()));
+        }
+        if !settings.secret.as_os_str().is_empty() {
+            let keys = Keyring::of_secret_file(&settings.secret)?;
+            crate::check_name(user).map_err(|error| SecurityError::Missing(error.to_string()))?;
+            return Ok(Self::new(user, Proof::Own(Role::Admin), tls, keys));
+        }
+        let name = tls.as_ref().and_then(|(pem, _)| pem.subject()).map(|(_, name)| name);
+        let why = "is no certificate of this cluster: make one with `mrctl cluster user`";
+        let path = dir.join(format!("{}.pem", settings.identity));
+        let name = name.ok_or_else(|| SecurityError::Content { path, why: why.into() })?;
+        Ok(Self::new(&name, Proof::Certificate, tls, Keyring::default()))
+    }
+
+    /// A task's: the token of its job, and the authority that servers must be of, if they speak TLS.
+    pub fn of_task(token: &str, authority: &[u8]) -> Result<Self, SecurityError> {
+        if token.is_empty() {
+            return Ok(Self::default());
+        }
+        let unusable =
+            |why: String| SecurityError::Missing(format!("the task's token cannot be used: {why}"));
+        let name = Token::read(token).map_err(|why| unusable(why.to_string()))?.name;
+        let token = token.parse().map_err(|_| unusable("it is not plain text".into()))?;
+        let tls = if authority.is_empty() {
+            None
+        } else {
+            let pem = Pem { authority: authority.to_vec(), own: Vec::new() };
+            let client = tls::client_config(&pem, Path::new("the cluster's authority"))?;
+            Some((pem, client))
+        };
+        Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default()))
+    }
+
+    fn new(name: &str, proof: Proof, tls: Option<(Pem, Arc<rustls::ClientConfig>)>, keys: Keyring) -> Self {
+        Self(Some(Arc::new(Shown { name: name.into(), proof, tls, keys })))
+    }
+
+    /// The name that is proved; None where none has to be.
+    pub fn name(&self) -> Option<&str> {
+        self.0.as_deref().map(|shown| shown.name.as_str())
+    }
+
+    /// The certificate of the cluster's authority, where servers speak TLS.
+    pub fn authority(&self) -> &[u8] {
+        self.0.as_deref().and_then(|shown| shown.tls.as_ref()).map_or(&[], |(pem, _)| &pem.authority)
+    }
+
+    /// The token that tasks of a job show; empty in an open cluster.
+    pub fn task_token(&self, user: &str, job: &str) -> String {
+        let Some(shown) = &self.0 else { return String::new() };
+        Token::new(Role::Task, user, Some(job), TASK_LIFETIME).sign(&shown.keys).unwrap_or_default()
+    }
+
+    /// An endpoint for `addr` (`host:port`), which must be of this role. None if it is no address.
+    pub fn endpoint(&self, addr: &str, server: Role) -> Option<Endpoint> {
+        let Some((pem, _)) = self.0.as_deref().and_then(|shown| shown.tls.as_ref()) else {
+            return Endpoint::from_shared(format!("http://{addr}")).ok();
+        };
+        let mut tls = ClientTlsConfig::new()
+            .domain_name(server.server_name())
+            .ca_certificate(Certificate::from_pem(&pem.authority));
+        if !pem.own.is_empty() {
+            tls = tls.identity(tonic::transport::Identity::from_pem(&pem.own, &pem.own));
+        }
+        Endpoint::from_shared(format!("https://{addr}")).ok()?.tls_config(tls).ok()
+    }
+
+    /// Puts into a call who calls: as `user`, which only an open cluster believes without more.
+    pub fn sign(&self, call: &mut MetadataMap, user: &MetadataValue<Ascii>) {
+        let Some(shown) = &self.0 else {
+            call.insert(USER_KEY, user.clone());
+            return;
+        };
+        if user.as_encoded_bytes() != shown.name.as_bytes() {
+            call.insert(USER_KEY, user.clone());
+        }
+        match &shown.proof {
+            Proof::Certificate => {}
+            Proof::Token(token) => drop(call.insert(TOKEN_KEY, token.clone())),
+            Proof::Own(role) => {
+                let token = Token::new(*role, &shown.name, None, CALL_LIFETIME).sign(&shown.keys);
+                if let Some(token) = token.and_then(|token| token.parse().ok()) {
+                    call.insert(TOKEN_KEY, token);
+                }
+            }
+        }
+    }
+
+    /// What turns connections to servers of this role into streams.
+    pub fn connector(&self, server: Role) -> Connector {
+        let tls = self.0.as_deref().and_then(|shown| shown.tls.as_ref());
+        Connector(tls.map(|(_, config)| {
+            let name = ServerName::try_from(server.server_name()).expect("a plain name");
+            (config.clone(), name)
+        }))
+    }
+}
+
+/// Turns a connection into a stream. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Connector(Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>);
+
+impl Connector {
+    /// The client's end of a connection for bytes. `within` is the limit on each step of a handshake, and stays set.
+    pub fn secure(&self, socket: TcpStream, within: Duration) -> io::Result<Stream> {
+        let Some((config, name)) = &self.0 else { return Ok(Stream::from(socket)) };
+        socket.set_read_timeout(Some(within))?;
+        socket.set_write_timeout(Some(within))?;
+        let session =
+            rustls::ClientConnection::new(config.clone(), name.clone()).map_err(io::Error::other)?;
+        Stream::secured(socket, session.into())
+    }
+}
+
+fn read_token(path: &Path) -> Result<(String, MetadataValue<Ascii>), SecurityError> {
+    let text = read_private(path)?;
+    let text = String::from_utf8_lossy(&text);
+    let bad = |why: String| SecurityError::Content { path: path.into(), why };
+    let token = Token::read(text.trim()).map_err(|why| bad(why.to_string()))?;
+    let value = text.trim().parse().map_err(|_| bad("it is not plain text".into()))?;
+    Ok((token.name, value))
+}

@@ -1,0 +1,200 @@
+//! The gate: every call passes it before any service sees it.
+//!
+//! Open: the caller is who it says, and may do everything. Closed: a certificate or a token says who it is, the
+//! table of rules says whether it may, and all else is refused. Either way the request goes on with an [`Identity`]
+//! in its extensions. The gate also counts: above a number of calls under way, more are told to come later.
+
+use crate::{
+    guard::Door,
+    identity::{Identity, Role, USER_KEY, check_name},
+    rules::rule_of,
+    tls,
+    token::{TOKEN_KEY, Token},
+};
+use http::{HeaderMap, Request, Response};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+use tonic::{
+    Status,
+    transport::server::{TcpConnectInfo, TlsConnectInfo},
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Calls under way in one server, at the most. A stream counts until it is open.
+const CALLS_MAX: usize = 8192;
+/// As much of a name as is believed without proof.
+const USER_BYTES_MAX: usize = 64;
+
+/// A layer around the services of a server.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    door: Arc<Door>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    pub(crate) fn new(door: Arc<Door>) -> Self {
+        Self { door, calls: Arc::default() }
+    }
+
+    fn enter(&self) -> Option<Call> {
+        // Before the comparison, so that the call that is one too many leaves like any other.
+        let call = Call(self.calls.clone());
+        (self.calls.fetch_add(1, Ordering::Relaxed) < CALLS_MAX).then_some(call)
+    }
+}
+
+/// One call under way.
+#[derive(Debug)]
+struct Call(Arc<AtomicUsize>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<S> Layer<S> for Gate {
+    type Service = Gated<S>;
+    fn layer(&self, inner: S) -> Gated<S> {
+        Gated { gate: self.clone(), inner }
+    }
+}
+
+/// Services behind the gate.
+#[derive(Debug, Clone)]
+pub struct Gated<S> {
+    gate: Gate,
+    inner: S,
+}
+
+impl<S, B, R> Service<Request<B>> for Gated<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    R: Default + Send + 'static,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = Answer<R, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let Some(call) = self.gate.enter() else {
+            let status = Status::unavailable(format!("{CALLS_MAX} calls are under way: try later"));
+            return refuse(status);
+        };
+        match self.gate.door.admit(&request) {
+            Ok(identity) => {
+                request.extensions_mut().insert(identity);
+                let answer = self.inner.call(request);
+                Box::pin(async move {
+                    let answer = answer.await;
+                    drop(call);
+                    answer
+                })
+            }
+            Err(status) => {
+                tracing::debug!(method = request.uri().path(), why = status.message(), "refused at the gate");
+                refuse(status)
+            }
+        }
+    }
+}
+
+type Answer<R, E> = Pin<Box<dyn Future<Output = Result<Response<R>, E>> + Send>>;
+
+fn refuse<R: Default + Send + 'static, E: Send + 'static>(status: Status) -> Answer<R, E> {
+    Box::pin(std::future::ready(Ok(status.into_http())))
+}
+
+impl Door {
+    /// Who calls, if it may call this.
+    fn admit<B>(&self, request: &Request<B>) -> Result<Identity, Status> {
+        let user = user_in(request.headers())?;
+        let Some(closed) = &self.closed else { return self.believe(user) };
+        let rule = rule_of(request.uri().path())
+            .ok_or_else(|| Status::permission_denied("no rule allows this method to anybody"))?;
+        let certificate = request
+            .extensions()
+            .get::<TlsConnectInfo<TcpConnectInfo>>()
+            .and_then(TlsConnectInfo::peer_certs)
+            .and_then(|chain| tls::subject_of(chain.first()?));
+        let token = request.headers().get(TOKEN_KEY).map(|text| text.to_str().unwrap_or_default());
+        let (role, name, job) = match (token, certificate) {
+            (Some(token), _) => {
+                let Token { role, name, job, .. } = Token::verify(token, &closed.keys)
+                    .map_err(|why| Status::unauthenticated(format!("{why}: get a new one")))?;
+                (role, name, job)
+            }
+            (None, Some((role, name))) => (role, name, None),
+            (None, None) if rule.roles.is_none() => return self.believe(user),
+            (None, None) => {
+                return Err(Status::unauthenticated(
+                    "this cluster wants a credential: set security.dir or security.token in fermata.toml",
+                ));
+            }
+        };
+        if !rule.allows(role) {
+            let method = rule.method.rsplit_once('/').map_or(rule.method, |(_, name)| name);
+            return Err(Status::permission_denied(format!("{method} is not for the role {role} ({name})")));
+        }
+        self.identify(role, &name, job, user)
+    }
+
+    /// Those who act for others: the JobTracker for the users of its jobs, an admin for anybody.
+    fn identify(
+        &self,
+        role: Role,
+        name: &str,
+        job: Option<String>,
+        acts_for: Option<&str>,
+    ) -> Result<Identity, Status> {
+        let (name, role, superuser) = match acts_for.filter(|user| *user != name) {
+            None => (name, role, matches!(role, Role::Admin | Role::JobTracker)),
+            Some(user) if matches!(role, Role::Admin | Role::JobTracker) => {
+                check_name(user).map_err(|error| Status::invalid_argument(error.to_string()))?;
+                (user, role, false)
+            }
+            Some(user) => {
+                return Err(Status::permission_denied(format!("{name} cannot act for {user}")));
+            }
+        };
+        let superuser = superuser || self.admins.contains(name) || !self.enforces;
+        Ok(Identity {
+            role: Some(role),
+            name: name.into(),
+            job: job.map(Into::into),
+            groups: self.groups_of(name),
+            superuser,
+        })
+    }
+
+    /// Where nobody proves anything.
+    fn believe(&self, user: Option<&str>) -> Result<Identity, Status> {
+        let name = user.unwrap_or("anonymous");
+        if name.is_empty() || name.len() > USER_BYTES_MAX || name.chars().any(char::is_control) {
+            return Err(Status::invalid_argument(format!(
+                "user name must have 1 to {USER_BYTES_MAX} bytes and no control character"
+            )));
+        }
+        let superuser = !self.enforces || self.admins.contains(name);
+        Ok(Identity { role: None, name: name.into(), job: None, groups: self.groups_of(name), superuser })
+    }
+}
+
+fn user_in(headers: &HeaderMap) -> Result<Option<&str>, Status> {
+    let Some(user) = headers.get(USER_KEY) else { return Ok(None) };
+    user.to_str().map(Some).map_err(|_| Status::invalid_argument("user name is not plain text"))
+}

@@ -1,0 +1,230 @@
+//! The cluster's keys, each for one purpose, and the files that hold them.
+//!
+//! A *secret file* is any text that nobody can guess; all keys follow from it. Whoever has it may be anybody in the
+//! cluster. A *key file* holds only the keys that a role needs: `PURPOSE HEX`, one a line. Both must be readable by
+//! their owner alone.
+
+use crate::{SecurityError, identity::Role};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::{self, OpenOptions},
+    io::Write,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::Path,
+};
+
+/// A secret shorter than this can be guessed.
+const SECRET_BYTES_MIN: usize = 16;
+
+/// What a key signs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Tokens of daemons, users and admins, where there are no certificates.
+    Login,
+    /// Tokens of tasks: signed by the JobTracker, checked by the NameNode.
+    Task,
+    /// Access to blocks: signed by the NameNode, checked by DataNodes.
+    Block,
+}
+
+const PURPOSES: [(Purpose, &str); 3] =
+    [(Purpose::Login, "login"), (Purpose::Task, "task"), (Purpose::Block, "block")];
+
+impl Purpose {
+    fn name(self) -> &'static str {
+        PURPOSES.iter().find(|(purpose, _)| *purpose == self).expect("PURPOSES lists every purpose").1
+    }
+
+    /// What a daemon with a certificate needs.
+    fn of_role(role: Role) -> &'static [Self] {
+        match role {
+            Role::NameNode => &[Self::Task, Self::Block],
+            Role::DataNode => &[Self::Block],
+            Role::JobTracker => &[Self::Task],
+            _ => &[],
+        }
+    }
+}
+
+/// A key. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+impl Key {
+    pub(crate) fn mac(&self) -> Hmac<Sha256> {
+        Hmac::new_from_slice(&self.0).expect("a key of any length will do")
+    }
+
+    /// Its signature of `text`.
+    pub(crate) fn sign(&self, text: &[u8]) -> [u8; 32] {
+        self.mac().chain_update(text).finalize().into_bytes().into()
+    }
+
+    /// Whether `signature`, or the beginning of it that is given, is its signature of `text`. Takes as long whether or not.
+    pub(crate) fn verifies(&self, text: &[u8], signature: &[u8]) -> bool {
+        signature.len() >= 16 && self.mac().chain_update(text).verify_truncated_left(signature).is_ok()
+    }
+}
+
+/// The keys at hand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keyring(BTreeMap<Purpose, Key>);
+
+impl Keyring {
+    /// All keys, from a secret.
+    pub fn from_secret(secret: &[u8]) -> Self {
+        let mut root = Hmac::<Sha256>::new_from_slice(b"fermata cluster secret").expect("any length");
+        root.update(secret);
+        let root = Key(root.finalize().into_bytes().into());
+        Self(PURPOSES.iter().map(|(purpose, name)| (*purpose, Key(root.sign(name.as_bytes())))).collect())
+    }
+
+    /// The keys in a secret file.
+    pub fn of_secret_file(path: &Path) -> Result<Self, SecurityError> {
+        let text = read_private(path)?;
+        let secret = text.trim_ascii();
+        if secret.len() < SECRET_BYTES_MIN {
+            let why =
+                format!("a secret of {} bytes can be guessed: use at least {SECRET_BYTES_MIN}", secret.len());
+            return Err(SecurityError::Content { path: path.into(), why });
+        }
+        Ok(Self::from_secret(secret))
+    }
+
+    /// The keys in a key file.
+    pub fn of_key_file(path: &Path) -> Result<Self, SecurityError> {
+        let text = read_private(path)?;
+        let text = String::from_utf8_lossy(&text);
+        let mut keys = BTreeMap::new();
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let parsed = line.split_once(' ').and_then(|(name, hex)| {
+                let purpose = PURPOSES.iter().find(|(_, known)| *known == name)?.0;
+                Some((purpose, Key(from_hex(hex.trim())?.try_into().ok()?)))
+            });
+            let Some((purpose, key)) = parsed else {
+                let why = format!("line {} is not PURPOSE HEX", at + 1);
+                return Err(SecurityError::Content { path: path.into(), why });
+            };
+            keys.insert(purpose, key);
+        }
+        Ok(Self(keys))
+    }
+
+    /// The contents of the key file of a role that has a certificate.
+    pub fn file_for(&self, role: Role) -> String {
+        let wanted =
+            Purpose::of_role(role).iter().filter_map(|purpose| Some((purpose, self.0.get(purpose)?)));
+        wanted.map(|(purpose, key)| format!("{} {}\n", purpose.name(), to_hex(&key.0))).collect()
+    }
+
+    /// The key for this.
+    pub fn get(&self, purpose: Purpose) -> Option<&Key> {
+        self.0.get(&purpose)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Reads a file that only its owner may read.
+pub fn read_private(path: &Path) -> Result<Vec<u8>, SecurityError> {
+    let failed = |source| SecurityError::Read { path: path.into(), source };
+    let mode = fs::metadata(path).map_err(failed)?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(SecurityError::Exposed { path: path.into(), mode });
+    }
+    fs::read(path).map_err(failed)
+}
+
+/// Writes a new file that only its owner may read.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), SecurityError> {
+    let failed = |source| SecurityError::Write { path: path.into(), source };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    // Whatever the umask.
+    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    use fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a String grows");
+        text
+    })
+}
+
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let pairs = text.as_bytes().chunks(2);
+    pairs
+        .map(|pair| if let [high, low] = pair { Some(digit(*high)? << 4 | digit(*low)?) } else { None })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_follow_from_the_secret_and_differ_by_purpose() {
+        let (one, same, other) =
+            (Keyring::from_secret(b"one"), Keyring::from_secret(b"one"), Keyring::from_secret(b"other"));
+        assert_eq!(one, same);
+        for (purpose, _) in PURPOSES {
+            assert_ne!(one.get(purpose), other.get(purpose));
+        }
+        assert_ne!(one.get(Purpose::Login), one.get(Purpose::Task));
+        assert_ne!(one.get(Purpose::Block), one.get(Purpose::Task));
+        assert!(!format!("{one:?}").contains(&to_hex(&one.get(Purpose::Task).unwrap().0)));
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_or_guess_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        write_private(&path, b"0123456789abcdef\n").unwrap();
+        assert_eq!(Keyring::of_secret_file(&path).unwrap(), Keyring::from_secret(b"0123456789abcdef"));
+        assert!(write_private(&path, b"again").is_err(), "a secret is never written over");
+        for mode in [0o644, 0o640, 0o604, 0o620] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let error = Keyring::of_secret_file(&path).unwrap_err().to_string();
+            assert!(error.contains("others can read it") && error.contains("chmod 600"), "{error}");
+        }
+        fs::remove_file(&path).unwrap();
+        write_private(&path, b"short\n").unwrap();
+        let error = Keyring::of_secret_file(&path).unwrap_err().to_string();
+        assert!(error.ends_with("a secret of 5 bytes can be guessed: use at least 16"), "{error}");
+    }
+
+    #[test]
+    fn a_role_gets_the_keys_it_needs_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = Keyring::from_secret(b"secret");
+        for role in Role::DAEMONS {
+            write_private(&dir.path().join(role.name()), all.file_for(role).as_bytes()).unwrap();
+        }
+        let of = |role: Role| Keyring::of_key_file(&dir.path().join(role.name())).unwrap();
+        assert_eq!(of(Role::NameNode).get(Purpose::Block), all.get(Purpose::Block));
+        assert_eq!(of(Role::NameNode).get(Purpose::Task), all.get(Purpose::Task));
+        assert_eq!(of(Role::DataNode).get(Purpose::Task), None);
+        assert_eq!(of(Role::JobTracker).get(Purpose::Block), None);
+        assert!(of(Role::TaskTracker).is_empty());
+        for role in Role::DAEMONS {
+            assert_eq!(of(role).get(Purpose::Login), None);
+        }
+        let bad = dir.path().join("bad");
+        write_private(&bad, b"block 12zz\n").unwrap();
+        assert!(Keyring::of_key_file(&bad).unwrap_err().to_string().ends_with("line 1 is not PURPOSE HEX"));
+    }
+}

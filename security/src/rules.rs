@@ -1,0 +1,94 @@
+//! The one table: which roles may call which method. What is not here is refused.
+
+use crate::identity::Role::{self, Admin, DataNode, JobTracker, Task, TaskTracker, User};
+
+/// Who may call a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    /// As in the address of a call: `/package.Service/Method`.
+    pub method: &'static str,
+    /// None: anybody, without a credential.
+    pub roles: Option<&'static [Role]>,
+    /// It touches something that belongs to somebody: the service asks whose it is, and refuses others.
+    pub owned: bool,
+}
+
+const FILES: &[Role] = &[User, Admin, Task, JobTracker];
+const PEOPLE: &[Role] = &[User, Admin];
+const ADMIN: &[Role] = &[Admin];
+const COMMIT: &[Role] = &[JobTracker, Admin];
+const LOOK: &[Role] = &[User, Admin, JobTracker];
+
+const fn of(method: &'static str, roles: &'static [Role]) -> Rule {
+    Rule { method, roles: Some(roles), owned: false }
+}
+
+const fn owned(method: &'static str, roles: &'static [Role]) -> Rule {
+    Rule { method, roles: Some(roles), owned: true }
+}
+
+const fn open(method: &'static str) -> Rule {
+    Rule { method, roles: None, owned: false }
+}
+
+/// All rules.
+pub const RULES: &[Rule] = &[
+    // Whether a daemon lives is no secret, and those who ask (a supervisor, a load balancer) have no credentials.
+    open("/grpc.health.v1.Health/Check"),
+    open("/grpc.health.v1.Health/Watch"),
+    owned("/fermata.dfs.v1.NameNode/Create", FILES),
+    owned("/fermata.dfs.v1.NameNode/Append", FILES),
+    owned("/fermata.dfs.v1.NameNode/AddBlock", FILES),
+    owned("/fermata.dfs.v1.NameNode/AbandonBlock", FILES),
+    owned("/fermata.dfs.v1.NameNode/Close", FILES),
+    // A holder's name cannot be guessed, and all that it brings is time.
+    of("/fermata.dfs.v1.NameNode/RenewLease", FILES),
+    owned("/fermata.dfs.v1.NameNode/Locate", FILES),
+    // All that comes of it is that a DataNode looks.
+    of("/fermata.dfs.v1.NameNode/ReportBadReplica", FILES),
+    owned("/fermata.dfs.v1.NameNode/Mkdir", FILES),
+    owned("/fermata.dfs.v1.NameNode/Stat", FILES),
+    owned("/fermata.dfs.v1.NameNode/List", FILES),
+    owned("/fermata.dfs.v1.NameNode/Rename", FILES),
+    owned("/fermata.dfs.v1.NameNode/Delete", FILES),
+    owned("/fermata.dfs.v1.NameNode/SetAttributes", FILES),
+    owned("/fermata.dfs.v1.NameNode/Usage", FILES),
+    owned("/fermata.dfs.v1.NameNode/Concat", FILES),
+    of("/fermata.dfs.v1.NameNode/SetQuota", ADMIN),
+    of("/fermata.dfs.v1.NameNode/Fence", COMMIT),
+    of("/fermata.dfs.v1.NameNode/Commit", COMMIT),
+    of("/fermata.dfs.v1.NameNode/Fsck", ADMIN),
+    of("/fermata.dfs.v1.NameNode/Report", LOOK),
+    of("/fermata.dfs.v1.NameNode/SetSafemode", ADMIN),
+    of("/fermata.dfs.v1.NameNode/Drain", ADMIN),
+    of("/fermata.dfs.v1.BlockReports/Register", &[DataNode]),
+    of("/fermata.dfs.v1.BlockReports/FullReport", &[DataNode]),
+    of("/fermata.dfs.v1.BlockReports/Heartbeat", &[DataNode]),
+    of("/fermata.mr.v1.JobTracker/Submit", PEOPLE),
+    owned("/fermata.mr.v1.JobTracker/Kill", PEOPLE),
+    owned("/fermata.mr.v1.JobTracker/Preempt", PEOPLE),
+    owned("/fermata.mr.v1.JobTracker/Resume", PEOPLE),
+    of("/fermata.mr.v1.JobTracker/Jobs", PEOPLE),
+    of("/fermata.mr.v1.JobTracker/Job", PEOPLE),
+    of("/fermata.mr.v1.JobTracker/Watch", PEOPLE),
+    owned("/fermata.mr.v1.JobTracker/Tasks", PEOPLE),
+    of("/fermata.mr.v1.JobTracker/Trackers", PEOPLE),
+    owned("/fermata.mr.v1.JobTracker/History", PEOPLE),
+    owned("/fermata.mr.v1.JobTracker/Why", PEOPLE),
+    of("/fermata.mr.v1.JobTracker/Schedulers", PEOPLE),
+    of("/fermata.mr.v1.JobTracker/Shadow", PEOPLE),
+    of("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]),
+    owned("/fermata.mr.v1.TrackerLogs/Log", PEOPLE),
+];
+
+/// The rule of a method, if there is one.
+pub fn rule_of(method: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.method == method)
+}
+
+impl Rule {
+    /// Whether this role may call it.
+    pub fn allows(&self, role: Role) -> bool {
+        self.roles.is_none_or(|roles| roles.contains(&role))
+    }
+}

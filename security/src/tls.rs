@@ -1,0 +1,111 @@
+//! Certificates as files, and what rustls makes of them.
+//!
+//! A server proves its *role* by a name that all servers of the role share: addresses come and go, and a DataNode's
+//! certificate must not pass for the NameNode's. A client proves who it is by another name. Both are in one
+//! certificate for daemons, which are both.
+
+use crate::{
+    SecurityError,
+    identity::{Role, of_subject},
+    keys::read_private,
+};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use std::{fs, path::Path, sync::Arc};
+
+/// The file with the authority's certificate.
+pub(crate) const AUTHORITY: &str = "ca.pem";
+
+/// What files hold.
+#[derive(Clone)]
+pub(crate) struct Pem {
+    /// The authority's certificate.
+    pub(crate) authority: Vec<u8>,
+    /// Own certificate and key; empty if there is none.
+    pub(crate) own: Vec<u8>,
+}
+
+impl std::fmt::Debug for Pem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pem(..)")
+    }
+}
+
+impl Pem {
+    pub(crate) fn of_daemon(dir: &Path, role: Role) -> Result<Self, SecurityError> {
+        Self::of_client(dir, role.name())
+    }
+
+    pub(crate) fn of_client(dir: &Path, name: &str) -> Result<Self, SecurityError> {
+        if name.is_empty() {
+            let why = "say whose certificate to show: set security.identity, or security.token";
+            return Err(SecurityError::Missing(why.into()));
+        }
+        let own = read_private(&dir.join(format!("{name}.pem")))?;
+        Ok(Self { own, ..Self::authority_in(dir)? })
+    }
+
+    pub(crate) fn authority_in(dir: &Path) -> Result<Self, SecurityError> {
+        let path = dir.join(AUTHORITY);
+        let authority = fs::read(&path).map_err(|source| SecurityError::Read { path, source })?;
+        Ok(Self { authority, own: Vec::new() })
+    }
+
+    /// Who the own certificate is of.
+    pub(crate) fn subject(&self) -> Option<(Role, String)> {
+        subject_of(&CertificateDer::from_pem_slice(&self.own).ok()?)
+    }
+
+    fn roots(&self, path: &Path) -> Result<Arc<RootCertStore>, SecurityError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&self.authority) {
+            let certificate = certificate.map_err(|error| content(path, AUTHORITY, error))?;
+            roots.add(certificate).map_err(|error| content(path, AUTHORITY, error))?;
+        }
+        Ok(Arc::new(roots))
+    }
+
+    fn chain(
+        &self,
+        path: &Path,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), SecurityError> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.own).collect();
+        let chain = chain.map_err(|error| content(path, "certificate", error))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.own);
+        Ok((chain, key.map_err(|error| content(path, "private key", error))?))
+    }
+}
+
+fn content(path: &Path, what: &str, why: impl std::fmt::Display) -> SecurityError {
+    SecurityError::Content { path: path.into(), why: format!("{what} cannot be used: {why}") }
+}
+
+/// What a server asks for and shows. A client without a certificate may connect: its tokens speak for it.
+pub(crate) fn server_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::ServerConfig>, SecurityError> {
+    let verifier = WebPkiClientVerifier::builder(pem.roots(path)?).allow_unauthenticated().build();
+    let verifier = verifier.map_err(|error| content(path, AUTHORITY, error))?;
+    let (chain, key) = pem.chain(path)?;
+    let config =
+        rustls::ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(chain, key);
+    Ok(Arc::new(config.map_err(|error| content(path, "certificate", error))?))
+}
+
+/// What a client asks for and shows.
+pub(crate) fn client_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::ClientConfig>, SecurityError> {
+    let builder = rustls::ClientConfig::builder().with_root_certificates(pem.roots(path)?);
+    if pem.own.is_empty() {
+        return Ok(Arc::new(builder.with_no_client_auth()));
+    }
+    let (chain, key) = pem.chain(path)?;
+    let config = builder.with_client_auth_cert(chain, key);
+    Ok(Arc::new(config.map_err(|error| content(path, "certificate", error))?))
+}
+
+/// Who a certificate is of. It must have been verified.
+pub(crate) fn subject_of(certificate: &CertificateDer<'_>) -> Option<(Role, String)> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    certificate.valid_dns_names().find_map(of_subject)
+}

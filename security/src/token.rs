@@ -1,0 +1,265 @@
+//! Tokens: words signed with a key of the cluster.
+//!
+//! A [`Token`] says who somebody is: `f1:ROLE:NAME:JOB:EXPIRES:SIGNATURE`, for people to look at and nobody to change.
+//! A [`BlockToken`] opens one block to whoever has it, for a while. A partition token opens one partition of a job's
+//! map outputs to the reduce that it is of.
+
+use crate::{
+    identity::{Role, check_name},
+    keys::{Key, Keyring, Purpose, from_hex, to_hex},
+};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The metadata key that tokens travel under.
+pub const TOKEN_KEY: &str = "fermata-token";
+
+const VERSION: &str = "f1";
+/// Stands for no job.
+const NONE: &str = "-";
+
+/// Why a token is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It is not one.
+    #[error("the token cannot be read")]
+    Malformed,
+    /// It is signed with another key, or changed.
+    #[error("the token is not of this cluster")]
+    Foreign,
+    /// Its time is over.
+    #[error("the token has expired")]
+    Expired,
+    /// This daemon has no key for such tokens.
+    #[error("this daemon takes no token of that role")]
+    NoKey,
+}
+
+/// Seconds since the epoch.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Who somebody is, until when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// What it is.
+    pub role: Role,
+    /// Its name.
+    pub name: String,
+    /// The job, of a task.
+    pub job: Option<String>,
+    /// Seconds since the epoch.
+    pub expires: u64,
+}
+
+impl Token {
+    /// One that is good for `lifetime` from now.
+    pub fn new(role: Role, name: &str, job: Option<&str>, lifetime: Duration) -> Self {
+        Self { role, name: name.into(), job: job.map(str::to_owned), expires: now() + lifetime.as_secs() }
+    }
+
+    fn purpose(role: Role) -> Purpose {
+        if role == Role::Task { Purpose::Task } else { Purpose::Login }
+    }
+
+    /// The token as it travels, if there is a key for it.
+    pub fn sign(&self, keys: &Keyring) -> Option<String> {
+        let key = keys.get(Self::purpose(self.role))?;
+        let job = self.job.as_deref().unwrap_or(NONE);
+        let words = format!("{VERSION}:{}:{}:{job}:{}", self.role, self.name, self.expires);
+        let signature = to_hex(&key.sign(words.as_bytes()));
+        Some(format!("{words}:{signature}"))
+    }
+
+    /// Reads a token without asking whether it is genuine.
+    pub fn read(text: &str) -> Result<Self, Refused> {
+        let mut words = text.split(':');
+        let mut next = || words.next().ok_or(Refused::Malformed);
+        let (version, role, name, job, expires, _signature) =
+            (next()?, next()?, next()?, next()?, next()?, next()?);
+        let role: Role = role.parse().map_err(|()| Refused::Malformed)?;
+        let expires = expires.parse().map_err(|_| Refused::Malformed)?;
+        if version != VERSION || words.next().is_some() || check_name(name).is_err() {
+            return Err(Refused::Malformed);
+        }
+        let job = (job != NONE).then(|| job.to_owned());
+        Ok(Self { role, name: name.into(), job, expires })
+    }
+
+    /// What a genuine token says.
+    pub fn verify(text: &str, keys: &Keyring) -> Result<Self, Refused> {
+        let token = Self::read(text)?;
+        let key = keys.get(Self::purpose(token.role)).ok_or(Refused::NoKey)?;
+        let (words, signature) = text.rsplit_once(':').ok_or(Refused::Malformed)?;
+        let signature = from_hex(signature).filter(|bytes| bytes.len() == 32).ok_or(Refused::Malformed)?;
+        if !key.verifies(words.as_bytes(), &signature) {
+            return Err(Refused::Foreign);
+        }
+        if token.expires <= now() { Err(Refused::Expired) } else { Ok(token) }
+    }
+}
+
+/// What a block token allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading it.
+    Read,
+    /// Writing a replica.
+    Write,
+}
+
+const BLOCK_TOKEN_BYTES: usize = 1 + 8 + 16;
+/// How long a block token is good. A reader that outlives it asks the NameNode again.
+const BLOCK_LIFETIME: Duration = Duration::from_hours(12);
+
+/// Opens one block: access, time of expiry, signature. Empty where blocks are open to all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BlockToken(Option<[u8; BLOCK_TOKEN_BYTES]>);
+
+impl BlockToken {
+    /// As it travels.
+    pub fn to_bytes(self) -> Vec<u8> {
+        self.0.map_or_else(Vec::new, |bytes| bytes.to_vec())
+    }
+
+    /// From the wire. What is no token opens nothing.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.try_into().ok())
+    }
+}
+
+/// Signs and checks block tokens; with no key, blocks are open to all.
+#[derive(Debug, Clone, Default)]
+pub struct BlockKey(Option<Key>);
+
+impl BlockKey {
+    pub(crate) fn new(key: Option<Key>) -> Self {
+        Self(key)
+    }
+
+    fn words(block: u64, access: Access, expires: [u8; 8]) -> [u8; 17] {
+        let mut words = [0; 17];
+        words[..8].copy_from_slice(&block.to_le_bytes());
+        words[8..16].copy_from_slice(&expires);
+        words[16] = access as u8;
+        words
+    }
+
+    /// A token for `block`.
+    pub fn sign(&self, block: u64, access: Access) -> BlockToken {
+        self.sign_until(block, access, now() + BLOCK_LIFETIME.as_secs())
+    }
+
+    fn sign_until(&self, block: u64, access: Access, expires: u64) -> BlockToken {
+        let Some(key) = &self.0 else { return BlockToken(None) };
+        let expires = expires.to_le_bytes();
+        let mut bytes = [0; BLOCK_TOKEN_BYTES];
+        bytes[0] = access as u8;
+        bytes[1..9].copy_from_slice(&expires);
+        bytes[9..].copy_from_slice(&key.sign(&Self::words(block, access, expires))[..16]);
+        BlockToken(Some(bytes))
+    }
+
+    /// Whether the token opens `block` for this.
+    pub fn check(&self, token: BlockToken, block: u64, access: Access) -> Result<(), Refused> {
+        let Some(key) = &self.0 else { return Ok(()) };
+        let bytes = token.0.ok_or(Refused::Malformed)?;
+        let expires: [u8; 8] = std::array::from_fn(|at| bytes[1 + at]);
+        if !key.verifies(&Self::words(block, access, expires), &bytes[9..]) {
+            return Err(Refused::Foreign);
+        }
+        if u64::from_le_bytes(expires) <= now() { Err(Refused::Expired) } else { Ok(()) }
+    }
+}
+
+fn partition_mac(job_secret: &[u8], job: &str, partition: u32) -> Hmac<Sha256> {
+    let mac = Hmac::<Sha256>::new_from_slice(job_secret).expect("a key of any length will do");
+    mac.chain_update(partition.to_le_bytes()).chain_update(job)
+}
+
+/// What the reduce of `partition` shows to fetch its part of map outputs, and what an earlier attempt of it put aside.
+pub fn partition_token(job_secret: &[u8], job: &str, partition: u32) -> Vec<u8> {
+    partition_mac(job_secret, job, partition).finalize().into_bytes().to_vec()
+}
+
+/// Whether it is that. Takes as long whether or not.
+pub fn opens_partition(token: &[u8], job_secret: &[u8], job: &str, partition: u32) -> bool {
+    partition_mac(job_secret, job, partition).verify_slice(token).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hour() -> Duration {
+        Duration::from_hours(1)
+    }
+
+    #[test]
+    fn a_token_is_read_as_signed_and_by_its_own_cluster_only() {
+        let keys = Keyring::from_secret(b"ours");
+        for role in Role::ALL {
+            let token = Token::new(role, "ann", (role == Role::Task).then_some("job_7"), hour());
+            let text = token.sign(&keys).unwrap();
+            assert_eq!(Token::verify(&text, &keys), Ok(token));
+            assert_eq!(Token::verify(&text, &Keyring::from_secret(b"theirs")), Err(Refused::Foreign));
+            assert_eq!(Token::verify(&text, &Keyring::default()), Err(Refused::NoKey));
+        }
+        let old = Token { expires: now() - 1, ..Token::new(Role::User, "ann", None, hour()) };
+        assert_eq!(Token::verify(&old.sign(&keys).unwrap(), &keys), Err(Refused::Expired));
+    }
+
+    #[test]
+    fn no_word_of_a_token_can_be_changed() {
+        let keys = Keyring::from_secret(b"ours");
+        let text = Token::new(Role::User, "ann", None, hour()).sign(&keys).unwrap();
+        let changed = [
+            text.replace(":user:", ":admin:"),
+            text.replace(":ann:", ":bob:"),
+            text.replace(":-:", ":job_1:"),
+            // A task's token is of another key.
+            text.replace(":user:", ":task:"),
+        ];
+        for bad in changed {
+            assert_eq!(Token::verify(&bad, &keys), Err(Refused::Foreign), "{bad}");
+        }
+        for at in 0..text.len() {
+            assert!(Token::verify(&text[..at], &keys).is_err(), "cut at {at}");
+        }
+        for bad in ["", ":", "f1:user:ann:-:1:", "f1:user:../x:-:99999999999:00", "f0:user:ann:-:9:00"] {
+            assert!(Token::verify(bad, &keys).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_block_token_opens_one_block_for_one_thing_for_a_while() {
+        let key = |secret: &[u8]| BlockKey::new(Keyring::from_secret(secret).get(Purpose::Block).cloned());
+        let (ours, theirs) = (key(b"ours"), key(b"theirs"));
+        let token = BlockToken::from_bytes(&ours.sign(7, Access::Read).to_bytes());
+        assert_eq!(ours.check(token, 7, Access::Read), Ok(()));
+        assert_eq!(ours.check(token, 8, Access::Read), Err(Refused::Foreign));
+        assert_eq!(ours.check(token, 7, Access::Write), Err(Refused::Foreign));
+        assert_eq!(theirs.check(token, 7, Access::Read), Err(Refused::Foreign));
+        assert_eq!(ours.check(BlockToken::default(), 7, Access::Read), Err(Refused::Malformed));
+        let old = ours.sign_until(7, Access::Read, now() - 1);
+        assert_eq!(ours.check(old, 7, Access::Read), Err(Refused::Expired));
+        let mut later = old.to_bytes();
+        later[1..9].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(ours.check(BlockToken::from_bytes(&later), 7, Access::Read), Err(Refused::Foreign));
+        // Without a key nothing is asked for.
+        assert_eq!(BlockKey::default().check(BlockToken::default(), 7, Access::Write), Ok(()));
+    }
+
+    #[test]
+    fn a_partition_token_is_of_one_job_and_one_partition() {
+        let token = partition_token(b"secret", "job_1", 3);
+        assert!(opens_partition(&token, b"secret", "job_1", 3));
+        assert!(!opens_partition(&token, b"secret", "job_1", 4));
+        assert!(!opens_partition(&token, b"secret", "job_13", 3));
+        assert!(!opens_partition(&token, b"other", "job_1", 3));
+        assert!(!opens_partition(b"", b"secret", "job_1", 3));
+        assert!(token.len() <= 255);
+    }
+}

@@ -1,0 +1,250 @@
+//! Every method of every service, with every kind of wrong credential. The methods are those of the .proto files: one
+//! without a rule fails here.
+
+use super::{Good, Lab};
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use proto::{dfs, mr};
+use security::{Credentials, Role, rule_of};
+use std::{collections::BTreeMap, time::Duration};
+use tonic::{
+    Code, Request, client::Grpc, codegen::http::uri::PathAndQuery, metadata::MetadataValue,
+    transport::Channel,
+};
+use tonic_prost::ProstCodec;
+
+/// All methods, as they are called.
+fn methods() -> Vec<String> {
+    let all = FileDescriptorSet::decode(proto::DESCRIPTORS).unwrap();
+    let mut methods = Vec::new();
+    for file in &all.file {
+        for service in &file.service {
+            for method in &service.method {
+                methods.push(format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+            }
+        }
+    }
+    methods
+}
+
+#[test]
+fn every_method_has_a_rule_and_every_rule_a_method() {
+    let methods = methods();
+    assert!(methods.len() > 35, "{methods:?}");
+    for method in &methods {
+        let rule = rule_of(method).unwrap_or_else(|| panic!("{method} has no rule in security/src/rules.rs"));
+        assert!(rule.roles.is_some_and(|roles| !roles.is_empty()), "{method} is open to anybody");
+    }
+    for rule in security::RULES.iter().filter(|rule| !rule.method.starts_with("/grpc.health.")) {
+        assert!(methods.iter().any(|method| method == rule.method), "{} is no method", rule.method);
+    }
+}
+
+/// One who calls, with connections to all servers.
+struct Caller {
+    credentials: Credentials,
+    servers: BTreeMap<&'static str, Channel>,
+}
+
+impl Caller {
+    fn new(lab: &Lab, logs: &str, credentials: Credentials) -> Self {
+        let (namenode, jobtracker) = lab.masters();
+        let at = |addr: &str, role| credentials.endpoint(addr, role).unwrap().connect_lazy();
+        let servers = BTreeMap::from([
+            ("NameNode", at(&namenode, Role::NameNode)),
+            ("BlockReports", at(&namenode, Role::NameNode)),
+            ("JobTracker", at(&jobtracker, Role::JobTracker)),
+            ("TrackerLink", at(&jobtracker, Role::JobTracker)),
+            ("TrackerLogs", at(logs, Role::TaskTracker)),
+        ]);
+        Self { credentials, servers }
+    }
+
+    /// What comes of a call.
+    async fn call<M: Message + Clone + Default + 'static>(&self, method: &str, message: M) -> Code {
+        let service = method.trim_start_matches('/').split('/').next().unwrap();
+        let service = service.rsplit('.').next().unwrap();
+        let mut grpc = Grpc::new(self.servers[service].clone());
+        let path = PathAndQuery::try_from(method).unwrap();
+        let mut request = Request::new(message);
+        let name = self.credentials.name().unwrap_or("mallory").to_owned();
+        self.credentials.sign(request.metadata_mut(), &MetadataValue::try_from(name).unwrap());
+        let call = async {
+            grpc.ready().await.map_err(|_| Code::Unauthenticated)?;
+            let answer = grpc.unary::<M, (), _>(request, path, ProstCodec::default()).await;
+            answer.map(|_| Code::Ok).map_err(|status| status.code())
+        };
+        // A stream that is let in has nothing to say.
+        let answer = tokio::time::timeout(Duration::from_secs(5), call).await;
+        answer.map_or(Code::Ok, |answer| answer.unwrap_or_else(|code| code))
+    }
+}
+
+/// Whether the gate, or the handshake before it, said no. A handshake that fails looks like a broken connection.
+fn is_refusal(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unauthenticated | Code::PermissionDenied | Code::Unknown | Code::Unavailable | Code::Internal
+    )
+}
+
+struct Stage {
+    job: String,
+    attempt: String,
+    logs: String,
+    file_id: u64,
+}
+
+/// A job and a file of ann's, which nobody else may touch.
+fn set(lab: &Lab) -> Stage {
+    let local = lab.cluster.path("text");
+    std::fs::write(&local, "to be or not to be\n".repeat(100)).unwrap();
+    lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
+    lab.cluster.mrctl(&["fs", "chown", "ann", "/home/ann"]);
+    lab.cluster.mrctl(&["fs", "chmod", "700", "/home/ann"]);
+    lab.done("ann", &["fs", "put", local.to_str().unwrap(), "/home/ann/text"]);
+    let run = ["submit", "wordcount", "--input", "/home/ann/text", "--output", "/home/ann/out", "--json"];
+    let job: serde_json::Value = serde_json::from_str(&lab.done("ann", &run)).unwrap();
+    assert_eq!(job["state"], "succeeded", "{job}");
+    let job = job["job"].as_str().unwrap().to_owned();
+    let tasks: serde_json::Value =
+        serde_json::from_str(&lab.done("ann", &["tasks", &job, "--json"])).unwrap();
+    let attempt = &tasks[0]["attempts"][0];
+    let stat: serde_json::Value =
+        serde_json::from_str(&lab.done("ann", &["fs", "stat", "/home/ann/text", "--json"])).unwrap();
+    Stage {
+        attempt: attempt["attempt"].as_str().unwrap().into(),
+        logs: attempt["logs_addr"].as_str().unwrap().into(),
+        file_id: stat["file_id"].as_u64().or_else(|| stat[0]["file_id"].as_u64()).unwrap_or(0),
+        job,
+    }
+}
+
+/// Something of ann's, asked for by another.
+async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
+    let (file, file_id) = ("/home/ann/text".to_owned(), of.file_id);
+    let request_id = uuid_bytes();
+    let (job, attempt, path) = (of.job.clone(), of.attempt.clone(), file.clone());
+    let name = method.rsplit('/').next().unwrap();
+    macro_rules! call {
+        ($message:expr) => {
+            Some(caller.call(method, $message).await)
+        };
+    }
+    match (method.contains(".mr.v1."), name) {
+        (false, "Create") => call!(dfs::CreateRequest {
+            request_id,
+            path: "/home/ann/new".into(),
+            holder: "h".into(),
+            ..Default::default()
+        }),
+        (false, "Append") => call!(dfs::AppendRequest { request_id, path, holder: "h".into() }),
+        (false, "AddBlock") => {
+            call!(dfs::AddBlockRequest { request_id, file_id, holder: "h".into(), ..Default::default() })
+        }
+        (false, "AbandonBlock") => {
+            call!(dfs::AbandonBlockRequest { request_id, file_id, holder: "h".into(), block_id: 1 })
+        }
+        (false, "Close") => {
+            call!(dfs::CloseRequest { request_id, file_id, holder: "h".into(), ..Default::default() })
+        }
+        (false, "Locate") => call!(dfs::LocateRequest { path, length: 1, ..Default::default() }),
+        (false, "Mkdir") => {
+            call!(dfs::MkdirRequest { request_id, path: "/home/ann/d".into(), parents: true, mode: 0 })
+        }
+        (false, "Stat") => call!(dfs::StatRequest { path }),
+        (false, "List") => call!(dfs::ListRequest { path: "/home/ann".into(), ..Default::default() }),
+        (false, "Rename") => {
+            call!(dfs::RenameRequest { request_id, from: file, to: "/x".into(), overwrite: false })
+        }
+        (false, "Delete") => call!(dfs::DeleteRequest { request_id, path, recursive: true }),
+        (false, "SetAttributes") => {
+            call!(dfs::SetAttributesRequest { request_id, path, mode: Some(0o777), ..Default::default() })
+        }
+        (false, "Usage") => call!(dfs::UsageRequest { path: "/home/ann".into() }),
+        (false, "Concat") => {
+            call!(dfs::ConcatRequest { request_id, target: path, sources: vec!["/home/ann/x".into()] })
+        }
+        (true, "Kill") => call!(mr::KillRequest { request_id, job }),
+        (true, "Preempt") => call!(mr::PreemptRequest { request_id, attempt, how: 0 }),
+        (true, "Resume") => {
+            let task = attempt.rsplit_once('.').unwrap().0.to_owned();
+            call!(mr::ResumeRequest { request_id, task, on: String::new() })
+        }
+        (true, "Tasks") => call!(mr::TasksRequest { job }),
+        (true, "History") => call!(mr::JobRequest { job }),
+        (true, "Why") => call!(mr::WhyRequest { of: job }),
+        (true, "Log") => call!(mr::LogRequest { attempt, stderr: true, tail_bytes: 0 }),
+        _ => None,
+    }
+}
+
+fn uuid_bytes() -> Vec<u8> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    [u64::from(std::process::id()), NEXT.fetch_add(1, Ordering::Relaxed)].map(u64::to_be_bytes).concat()
+}
+
+/// Walks all methods with all credentials; how many calls were refused.
+async fn walk(lab: &Lab) -> usize {
+    let stage = set(lab);
+    let who = |role, name, good| Caller::new(lab, &stage.logs, lab.credentials(role, name, good));
+    let nobody = Caller::new(lab, &stage.logs, lab.nobody());
+    let roles: Vec<(Role, [Caller; 3])> = Role::ALL
+        .iter()
+        .map(|role| {
+            (*role, [Good::Yes, Good::OfAnotherCluster, Good::Expired].map(|good| who(*role, "bob", good)))
+        })
+        .collect();
+    let bob = who(Role::User, "bob", Good::Yes);
+    let mut refused = 0;
+    for method in methods() {
+        let rule = rule_of(&method).unwrap();
+        let code = nobody.call(&method, ()).await;
+        assert!(is_refusal(code), "{method} without a credential: {code:?}");
+        refused += 1;
+        for (role, [good, foreign, expired]) in &roles {
+            for (what, caller) in [("another cluster's", foreign), ("an expired", expired)] {
+                let code = caller.call(&method, ()).await;
+                assert!(is_refusal(code), "{method} with {what} credential of {role}: {code:?}");
+                refused += 1;
+            }
+            let code = good.call(&method, ()).await;
+            if rule.allows(*role) {
+                assert!(!matches!(code, Code::Unauthenticated), "{method} as {role}: {code:?}");
+            } else {
+                let gate = matches!(code, Code::PermissionDenied | Code::Unauthenticated);
+                assert!(gate, "{method} as {role}, which it is not for: {code:?}");
+                refused += 1;
+            }
+        }
+        if rule.owned {
+            let code = touch(&bob, &method, &stage).await;
+            let code =
+                code.unwrap_or_else(|| panic!("{method} has an owner: say here how it touches something"));
+            assert_eq!(code, Code::PermissionDenied, "{method} on something of ann's, as bob");
+            refused += 1;
+        }
+    }
+    // Who it is for may.
+    let ann = who(Role::User, "ann", Good::Yes);
+    for method in
+        ["/fermata.dfs.v1.NameNode/Stat", "/fermata.mr.v1.JobTracker/Why", "/fermata.mr.v1.TrackerLogs/Log"]
+    {
+        let code = touch(&ann, method, &stage).await.unwrap();
+        assert!(matches!(code, Code::Ok | Code::Internal), "{method} as ann, whose it is: {code:?}");
+    }
+    refused
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_tokens_are_refused_by_every_method() {
+    let lab = Lab::up(false, "");
+    eprintln!("{} calls refused", walk(&lab).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_certificates_are_refused_by_every_method() {
+    let lab = Lab::up(true, "");
+    eprintln!("{} calls refused", walk(&lab).await);
+}

@@ -1,0 +1,149 @@
+//! Closed by default: who may call what, who may touch whose files and jobs, and what a default cluster shows the world.
+
+mod confined;
+mod gate;
+mod owners;
+mod paths;
+mod ports;
+
+use daemon::config::SecurityConfig;
+use fermata_tests::{Cluster, QUICK, Up, binaries};
+use security::{Authority, Credentials, Keyring, Role, Token, write_private};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
+
+/// A closed cluster, and all that its operator has.
+pub(super) struct Lab {
+    pub(super) cluster: Cluster,
+    folder: tempfile::TempDir,
+    tls: bool,
+}
+
+/// How a credential is wrong, or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Good {
+    Yes,
+    OfAnotherCluster,
+    Expired,
+}
+
+impl Lab {
+    /// With certificates, or with a secret alone. `more` is more of `fermata.toml`.
+    pub(super) fn up(tls: bool, more: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["ours", "theirs"] {
+            let mut init = Command::new(binaries().join("mrctl"));
+            init.args(["cluster", "init"]).arg(folder.path().join(name));
+            if !tls {
+                init.arg("--no-tls");
+            }
+            let ran = init.output().unwrap();
+            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        }
+        let at = folder.path().join("ours");
+        let security = if tls {
+            format!("dir = {:?}\nidentity = \"admin\"", at.join("security"))
+        } else {
+            format!("secret = {:?}", at.join("secret"))
+        };
+        let settings = format!("{QUICK}\n[security]\n{security}\n{more}");
+        let cluster = Cluster::up(Up { nodes: 2, settings: &settings, ..Up::default() });
+        Self { cluster, folder, tls }
+    }
+
+    fn path(&self, cluster: &str) -> PathBuf {
+        self.folder.path().join(cluster)
+    }
+
+    /// What somebody shows.
+    pub(super) fn credentials(&self, role: Role, name: &str, good: Good) -> Credentials {
+        let of = if good == Good::OfAnotherCluster { "theirs" } else { "ours" };
+        let dir = tempfile::tempdir_in(self.folder.path()).unwrap().keep();
+        let mut settings = SecurityConfig::default();
+        if self.tls {
+            let authority =
+                Authority::load(&self.path(of).join("ca"), &self.path(of).join("security")).unwrap();
+            let days = if good == Good::Expired { -1 } else { 1 };
+            let own = authority.person(role, name, days).unwrap();
+            write_private(&dir.join(format!("{name}.pem")), own.as_bytes()).unwrap();
+            // Whoever it is, it believes our servers: what is refused is refused by them.
+            fs::copy(self.path("ours/security/ca.pem"), dir.join("ca.pem")).unwrap();
+            (settings.dir, settings.identity) = (dir, name.into());
+        } else {
+            let keys = Keyring::of_secret_file(&self.path(of).join("secret")).unwrap();
+            let lifetime = Duration::from_secs(if good == Good::Expired { 0 } else { 3600 });
+            let job = (role == Role::Task).then_some("job_1");
+            let token = Token::new(role, name, job, lifetime).sign(&keys).unwrap();
+            settings.token = dir.join("token");
+            write_private(&settings.token, token.as_bytes()).unwrap();
+        }
+        Credentials::of_client(&settings, name).unwrap()
+    }
+
+    /// The authority's certificate, if there is one: what somebody without a credential may know.
+    pub(super) fn nobody(&self) -> Credentials {
+        if !self.tls {
+            return Credentials::default();
+        }
+        // A credential that says nothing: TLS without a certificate, and no token that could be read.
+        let token = Token { role: Role::Task, name: "x".into(), job: None, expires: 0 };
+        let token = token.sign(&Keyring::from_secret(b"nobody's")).unwrap();
+        Credentials::of_task(&token, &fs::read(self.path("ours/security/ca.pem")).unwrap()).unwrap()
+    }
+
+    /// A configuration by which `mrctl` is this user.
+    pub(super) fn config_of(&self, name: &str, admin: bool) -> String {
+        let out = self.path(&format!("of-{name}"));
+        if !out.exists() {
+            let mut make = Command::new(binaries().join("mrctl"));
+            make.args(["cluster", "user", name, "--cluster"]).arg(self.path("ours")).arg("--out").arg(&out);
+            if admin {
+                make.arg("--admin");
+            }
+            let ran = make.output().unwrap();
+            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+            let real = fs::read_to_string(self.cluster.path(".fermata/fermata.toml")).unwrap();
+            let real: toml::Table = real.parse().unwrap();
+            let file = out.join("fermata.toml");
+            let mut own: toml::Table = fs::read_to_string(&file).unwrap().parse().unwrap();
+            own["cluster"]["namenode"] = real["cluster"]["namenode"].clone();
+            own["cluster"]["jobtracker"] = real["cluster"]["jobtracker"].clone();
+            fs::write(&file, own.to_string()).unwrap();
+        }
+        out.join("fermata.toml").display().to_string()
+    }
+
+    /// Runs `mrctl` as this user.
+    pub(super) fn run(&self, user: &str, args: &[&str]) -> fermata_tests::Ran {
+        let config = self.config_of(user, user == "root-of-all");
+        self.cluster.try_mrctl(&[&["--config", &config], args].concat())
+    }
+
+    /// The same, which must succeed.
+    #[track_caller]
+    pub(super) fn done(&self, user: &str, args: &[&str]) -> String {
+        let ran = self.run(user, args);
+        assert_eq!(ran.code, 0, "{user}: mrctl {args:?}: {}{}", ran.stdout, ran.stderr);
+        ran.stdout
+    }
+
+    /// The same, which must be refused in one line that says so.
+    #[track_caller]
+    pub(super) fn denied(&self, user: &str, args: &[&str]) {
+        let ran = self.run(user, args);
+        assert!(
+            ran.code != 0 && ran.stderr.contains("may not"),
+            "{user}: mrctl {args:?}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
+        assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    }
+
+    /// Addresses of the masters.
+    pub(super) fn masters(&self) -> (String, String) {
+        let text = fs::read_to_string(self.cluster.path(".fermata/fermata.toml")).unwrap();
+        let table: toml::Table = text.parse().unwrap();
+        let of = |key: &str| table["cluster"][key].as_str().unwrap().to_owned();
+        (of("namenode"), of("jobtracker"))
+    }
+}

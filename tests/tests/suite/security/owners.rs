@@ -1,0 +1,69 @@
+//! Whose files and jobs: owner, group, mode, superuser; as `mrctl` shows it to people. Over TLS.
+
+use super::Lab;
+
+#[test]
+fn files_and_jobs_are_their_owners() {
+    let lab = Lab::up(true, "[security.groups]\nlab = [\"ann\", \"cid\"]\n");
+    let admin = |args: &[&str]| lab.cluster.mrctl(args);
+    let text = lab.cluster.path("text");
+    std::fs::write(&text, "one two two\n").unwrap();
+    let text = text.to_str().unwrap();
+    // A place for everybody, and one for each.
+    for (user, mode) in [("ann", "750"), ("bob", "700")] {
+        let home = format!("/home/{user}");
+        admin(&["fs", "mkdir", "-p", &home]);
+        admin(&["fs", "chmod", mode, &home]);
+        admin(&["fs", "chown", &format!("{user}:lab"), &home]);
+    }
+    lab.done("ann", &["fs", "put", text, "/home/ann/a"]);
+    lab.denied("ann", &["fs", "put", text, "/home/bob/a"]);
+    lab.denied("ann", &["fs", "put", text, "/a"]);
+    // Cid is in ann's group, bob is not.
+    assert_eq!(lab.done("cid", &["fs", "cat", "/home/ann/a"]), "one two two\n");
+    lab.denied("bob", &["fs", "cat", "/home/ann/a"]);
+    lab.denied("bob", &["fs", "ls", "/home/ann"]);
+    lab.denied("cid", &["fs", "rm", "/home/ann/a"]);
+    lab.denied("cid", &["fs", "chmod", "777", "/home/ann"]);
+    lab.denied("ann", &["fs", "chown", "bob", "/home/ann/a"]);
+    lab.done("ann", &["fs", "chmod", "600", "/home/ann/a"]);
+    lab.denied("cid", &["fs", "cat", "/home/ann/a"]);
+    // An admin is not asked.
+    assert_eq!(lab.done("root-of-all", &["fs", "cat", "/home/ann/a"]), "one two two\n");
+    // A job is its submitter: it reads what she may read, and writes where she may write.
+    let submit = |user: &str, input: &str, output: &str| {
+        lab.run(user, &["submit", "wordcount", "--input", input, "--output", output])
+    };
+    let ran = submit("ann", "/home/ann/a", "/home/ann/out");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(lab.done("ann", &["fs", "cat", "/home/ann/out/part-*"]), "one\t1\ntwo\t2\n");
+    let listed = lab.done("ann", &["fs", "ls", "/home/ann/out", "--json"]);
+    assert!(listed.contains("\"owner\": \"ann\"") && !listed.contains("\"jobtracker\""), "{listed}");
+    for (user, input, output) in
+        [("bob", "/home/ann/a", "/home/bob/out"), ("ann", "/home/ann/a", "/home/bob/out2")]
+    {
+        let ran = submit(user, input, output);
+        assert!(
+            ran.code != 0 && ran.stderr.contains("may not"),
+            "{user} {output}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
+    }
+    // And nobody else's business.
+    for args in [&["why", "job_1"][..], &["history", "job_1"], &["kill", "job_1"], &["tasks", "job_1"]] {
+        lab.denied("bob", args);
+    }
+    lab.done("ann", &["history", "job_1"]);
+    lab.done("root-of-all", &["tasks", "job_1"]);
+    let logs = lab.done("ann", &["tasks", "job_1", "--json"]);
+    assert!(logs.contains("logs_addr"), "{logs}");
+    lab.done("ann", &["logs", "job_1.m0"]);
+    // What is for admins.
+    let ran = lab.run("ann", &["drain", "node1"]);
+    assert!(ran.code != 0 && ran.stderr.contains("not for the role user"), "{}", ran.stderr);
+    // Nobody is another by saying so.
+    let ran =
+        lab.run("ann", &["submit", "wordcount", "--input", "/home/ann/a", "--output", "/o", "--user", "bob"]);
+    assert!(ran.code != 0 && ran.stderr.contains("ann cannot act for bob"), "{}", ran.stderr);
+}
