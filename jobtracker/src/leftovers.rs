@@ -11,7 +11,11 @@ use crate::{
     error::Refusal,
     output::{Pause, WORK, is_passing},
 };
-use dfs::{client::ClientError, error::Kind, path::DfsPath};
+use dfs::{
+    client::{Attributes, ClientError},
+    error::Kind,
+    path::DfsPath,
+};
 use mrcore::{
     Cluster,
     job::{Job, JobOutcome, JobState},
@@ -29,6 +33,8 @@ const STAGING_KEY: &str = "staging";
 /// What may be left of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leftovers {
+    /// Whose: nothing is cleared away that this user could not.
+    user: String,
     /// The folder its attempts wrote in, if it may be there.
     work: Option<DfsPath>,
     /// Whether its output folder has nothing of worth in it.
@@ -43,7 +49,8 @@ impl Leftovers {
         let in_vain = !matches!(job.state, JobState::Ended(JobOutcome::Succeeded));
         let work = || DfsPath::parse(&job.spec.output).ok()?.join(WORK).ok()?.join(&job.id.to_string()).ok();
         let work = if in_vain || written_since { work() } else { None };
-        Self { work, in_vain, staging: staging(&job.spec.conf).ok().flatten() }
+        let user = job.spec.user.clone();
+        Self { user, work, in_vain, staging: staging(&job.spec.conf).ok().flatten() }
     }
 }
 
@@ -73,7 +80,7 @@ pub(crate) async fn clear(driver: Arc<Driver>, left: Leftovers) {
 }
 
 async fn try_clear(driver: &Driver, left: &Leftovers) -> Result<(), ClientError> {
-    let client = driver.files().client().await?;
+    let client = driver.files().client().await?.acting_for(&left.user);
     if let Some(staging) = &left.staging {
         client.delete(staging, true).await?;
     }
@@ -99,6 +106,9 @@ async fn try_clear(driver: &Driver, left: &Leftovers) -> Result<(), ClientError>
 
 /// Clears away what a crash left: of every job that is over, what is still there.
 pub(crate) async fn sweep(driver: Arc<Driver>) {
+    if driver.files().is_closed() {
+        open_staging(&driver).await;
+    }
     let staged = staged(&driver).await;
     let over = |cluster: &Cluster| -> Vec<Leftovers> {
         cluster.jobs().filter(|job| job.is_over()).map(|job| Leftovers::of(job, true)).collect()
@@ -107,6 +117,26 @@ pub(crate) async fn sweep(driver: Arc<Driver>) {
         left.staging = left.staging.filter(|path| staged.contains(path));
         clear(driver.clone(), left).await;
     }
+}
+
+/// In a closed cluster users stage in a folder of the JobTracker's, each what only they may take away again.
+async fn open_staging(driver: &Driver) {
+    let mut pause = Pause::new();
+    while let Err(error) = try_open_staging(driver).await {
+        // A NameNode that is still in safemode is one that is away.
+        if !is_passing(&error) {
+            return tracing::warn!(%error, "users cannot stage files in {STAGING}");
+        }
+        pause.wait().await;
+    }
+}
+
+async fn try_open_staging(driver: &Driver) -> Result<(), ClientError> {
+    let client = driver.files().client().await?;
+    let area = DfsPath::parse(STAGING).expect("a plain path");
+    client.mkdir(&area, true).await?;
+    let shared = Attributes { mode: Some(0o1777), ..Attributes::default() };
+    client.set_attributes(&area, shared).await
 }
 
 /// All folders in the staging area.

@@ -56,6 +56,11 @@ impl Files {
         &self.options.namenode
     }
 
+    /// Whether who calls must prove who it is.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.options.credentials.name().is_some()
+    }
+
     /// What a task of the job shows to the file system; empty where nobody asks.
     pub(crate) fn task_token(&self, job: &Job) -> String {
         self.options.credentials.task_token(&job.spec.user, &job.id.to_string())

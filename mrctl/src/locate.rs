@@ -122,11 +122,11 @@ impl Target {
         }
     }
 
-    /// The address of the namenode that is meant, and how to talk with it.
-    pub(crate) fn namenode(&self) -> Result<(String, ClientConfig)> {
+    /// The address of the namenode that is meant, how to talk with it, and where to find what to show to it.
+    pub(crate) fn namenode(&self) -> Result<(String, ClientConfig, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         let found = self.find(&cwd)?;
-        Ok((found.namenode, found.client))
+        Ok((found.namenode, found.client, found.security))
     }
 
     /// Connects to the JobTracker of the cluster that is meant.

@@ -7,11 +7,12 @@
 use crate::{
     conf::Conf, engine::sample_keys, error::TaskError, input::DfsFile, job::Job, partition::encode_splits,
 };
-use daemon::config::ClientConfig;
+use daemon::config::{ClientConfig, SecurityConfig};
 use dfs::{
     client::{Client, ClientOptions},
     path::DfsPath,
 };
+use security::Credentials;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokio::runtime::Builder;
@@ -34,15 +35,21 @@ pub struct SampleRequest {
     pub reduces: u32,
     /// The job's settings.
     pub conf: BTreeMap<String, String>,
+    /// Where to find what to show to the file system.
+    #[serde(default)]
+    pub security: SecurityConfig,
 }
 
 /// The contents of a file of split keys for this job. Empty input gives empty ranges.
 pub fn split_keys(job: &Job, request: &SampleRequest) -> Result<Vec<u8>, TaskError> {
-    let SampleRequest { namenode, client, files, reduces, conf } = request;
+    let SampleRequest { namenode, client, files, reduces, conf, security } = request;
     let conf: Conf = conf.clone().into_iter().collect();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(TaskError::io("start the client's threads"))?;
-    let client = runtime.block_on(Client::connect(ClientOptions::new(namenode, client.clone())))?;
+    let credentials = Credentials::of_client(security, &daemon::account::user())
+        .map_err(|error| TaskError::Program(error.to_string()))?;
+    let options = ClientOptions::new(namenode, client.clone()).with(credentials);
+    let client = runtime.block_on(Client::connect(options))?;
     let mut open = |path: &str| {
         let path = DfsPath::parse(path).map_err(|error| error.to_string())?;
         Ok(Box::new(DfsFile::open(client.clone(), runtime.handle().clone(), path)?) as _)

@@ -155,8 +155,10 @@ impl Client {
 impl Client {
     fn stranger(&self, why: &str) -> Failed {
         let addr = &self.inner.options.namenode;
-        let message =
-            format!("what answers at {addr} is not a Fermata NameNode ({why}): name another with --namenode");
+        let message = format!(
+            "what answers at {addr} is not a Fermata NameNode, or one that wants TLS ({why}): name another with \
+             --namenode, or set security.dir"
+        );
         Failed::For(ClientError::Refused(Error::new(Kind::Refused, message)))
     }
 }

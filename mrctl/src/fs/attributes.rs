@@ -88,8 +88,8 @@ struct Ownership {
 
 fn mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("write permission bits in octal, such as 644 or 755".into()),
+        Ok(mode) if mode <= 0o1777 => Ok(mode),
+        _ => Err("write permission bits in octal, such as 644, 755 or, with the sticky bit, 1777".into()),
     }
 }
 
@@ -185,7 +185,8 @@ mod tests {
     fn modes_are_octal() {
         assert_eq!(mode("755"), Ok(0o755));
         assert_eq!(mode("0644"), Ok(0o644));
-        for text in ["rwx", "888", "1777", ""] {
+        assert_eq!(mode("1777"), Ok(0o1777));
+        for text in ["rwx", "888", "2777", ""] {
             assert!(mode(text).is_err(), "{text}");
         }
     }

@@ -25,9 +25,9 @@ pub(super) async fn splits(
     let recursive = submission.conf.get("input.recursive").is_some_and(|value| value == "true");
     let found = client.find_inputs(&submission.inputs, recursive).await?;
     let files = found.files.into_iter().map(|file| (file.path.to_string(), file.length)).collect();
-    let (namenode, settings) = target.namenode()?;
+    let (namenode, settings, security) = target.namenode()?;
     let (reduces, conf) = (submission.reduces, submission.conf.clone());
-    let request = SampleRequest { namenode, client: settings, files, reduces, conf };
+    let request = SampleRequest { namenode, client: settings, files, reduces, conf, security };
     let program = program.to_owned();
     let sampling = tokio::task::spawn_blocking(move || match registry::find(&program) {
         Some(_) => {

@@ -135,11 +135,16 @@ impl Bench {
         bench
     }
 
-    /// Asks twice: the second time must get the same answer and no record. A refusal must change nothing.
+    /// As one who may do everything.
     pub(super) fn ask(&mut self, op: Op) -> Result<Outcome, Error> {
+        self.ask_as(Caller::superuser("ann"), op)
+    }
+
+    /// Asks twice: the second time must get the same answer and no record. A refusal must change nothing.
+    pub(super) fn ask_as(&mut self, caller: Caller, op: Op) -> Result<Outcome, Error> {
         self.requests += 1;
         let id = RequestId(self.requests);
-        let request = Request { id, caller: Caller::superuser("ann"), op };
+        let request = Request { id, caller, op };
         let before = self.state.namespace().records();
         let handled = self.state.handle(self.now, request.clone());
         self.check();

@@ -7,6 +7,7 @@ mod files;
 mod memory;
 mod model;
 mod nodes;
+mod permits;
 mod random;
 mod repair;
 mod replay;
