@@ -399,7 +399,8 @@ fn ask_over(
         length: to - from,
         block_length: part.block.length,
     };
-    let request = pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)), token: part.block.token.to_bytes() };
+    let request =
+        pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)), token: part.block.token.to_bytes() };
     send_frame(&mut stream, FrameKind::Request, &request)?;
     let reply: pb::ReadReply = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
     if reply.chunk_size as usize != CHUNK_BYTES {
