@@ -8,9 +8,13 @@ use rustix::process::Pid;
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 const MOUNTED: &str = "/sys/fs/cgroup";
+const PREFIX: &str = "fermata-task-";
+/// A group has its process long before this.
+const SETTLED: Duration = Duration::from_mins(1);
 
 /// What a group holds its processes to.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +42,7 @@ impl Groups {
             first(&own, bounds)
         };
         let groups = Self { parents: found, incarnation };
+        groups.sweep();
         // Tried now, so that a task does not meet the error.
         match groups.make(0).and_then(|()| groups.remove(0)) {
             Ok(()) if !groups.parents.is_empty() => Some(groups),
@@ -50,8 +55,20 @@ impl Groups {
         }
     }
 
+    /// Removes what a tracker that was killed has left. A group with a process in it stays, and so does a new one.
+    fn sweep(&self) {
+        let entries = self.parents.iter().flat_map(|(parent, _)| fs::read_dir(parent)).flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
+            let age =
+                entry.metadata().and_then(|about| about.modified()).ok().and_then(|at| at.elapsed().ok());
+            if age.is_some_and(|age| age > SETTLED) {
+                fs::remove_dir(entry.path()).ok();
+            }
+        }
+    }
+
     fn folders(&self, number: u64) -> impl Iterator<Item = (PathBuf, &[(&'static str, u64)])> {
-        let name = format!("fermata-{}-{number}", self.incarnation);
+        let name = format!("{PREFIX}{}-{number}", self.incarnation);
         self.parents.iter().map(move |(parent, limits)| (parent.join(&name), &limits[..]))
     }
 

@@ -1,3 +1,5 @@
+//! Streams over real sockets, plain and TLS: the same to who uses them.
+
 use super::*;
 use crate::{Authority, Role, tls, tls::Pem};
 use rustls::pki_types::ServerName;

@@ -60,8 +60,12 @@ impl Caller {
         Self { credentials, servers }
     }
 
-    /// What comes of a call.
-    async fn call<M: Message + Clone + Default + 'static>(&self, method: &str, message: M) -> Code {
+    /// The answer, or why there is none.
+    async fn ask<M, R>(&self, method: &str, message: M) -> Result<R, Code>
+    where
+        M: Message + Clone + Default + 'static,
+        R: Message + Default + 'static,
+    {
         let service = method.trim_start_matches('/').split('/').next().unwrap();
         let service = service.rsplit('.').next().unwrap();
         let mut grpc = Grpc::new(self.servers[service].clone());
@@ -69,14 +73,16 @@ impl Caller {
         let mut request = Request::new(message);
         let name = self.credentials.name().unwrap_or("mallory").to_owned();
         self.credentials.sign(request.metadata_mut(), &MetadataValue::try_from(name).unwrap());
-        let call = async {
-            grpc.ready().await.map_err(|_| Code::Unauthenticated)?;
-            let answer = grpc.unary::<M, (), _>(request, path, ProstCodec::default()).await;
-            answer.map(|_| Code::Ok).map_err(|status| status.code())
-        };
+        grpc.ready().await.map_err(|_| Code::Unauthenticated)?;
+        let answer = grpc.unary::<M, R, _>(request, path, ProstCodec::default()).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| status.code())
+    }
+
+    /// What comes of a call.
+    async fn call<M: Message + Clone + Default + 'static>(&self, method: &str, message: M) -> Code {
         // A stream that is let in has nothing to say.
-        let answer = tokio::time::timeout(Duration::from_secs(5), call).await;
-        answer.map_or(Code::Ok, |answer| answer.unwrap_or_else(|code| code))
+        let answer = tokio::time::timeout(Duration::from_secs(5), self.ask::<M, ()>(method, message)).await;
+        answer.map_or(Code::Ok, |answer| answer.err().unwrap_or(Code::Ok))
     }
 }
 
@@ -104,7 +110,7 @@ struct Stage {
 }
 
 /// A job and a file of ann's, which nobody else may touch.
-fn set(lab: &Lab) -> Stage {
+async fn set(lab: &Lab) -> Stage {
     let local = lab.cluster.path("text");
     std::fs::write(&local, "to be or not to be\n".repeat(100)).unwrap();
     lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
@@ -115,17 +121,13 @@ fn set(lab: &Lab) -> Stage {
     let job: serde_json::Value = serde_json::from_str(&lab.done("ann", &run)).unwrap();
     assert_eq!(job["state"], "succeeded", "{job}");
     let job = job["job"].as_str().unwrap().to_owned();
-    let tasks: serde_json::Value =
-        serde_json::from_str(&lab.done("ann", &["tasks", &job, "--json"])).unwrap();
-    let attempt = &tasks[0]["attempts"][0];
-    let stat: serde_json::Value =
-        serde_json::from_str(&lab.done("ann", &["fs", "stat", "/home/ann/text", "--json"])).unwrap();
-    Stage {
-        attempt: attempt["attempt"].as_str().unwrap().into(),
-        logs: attempt["logs_addr"].as_str().unwrap().into(),
-        file_id: stat["file_id"].as_u64().or_else(|| stat[0]["file_id"].as_u64()).unwrap_or(0),
-        job,
-    }
+    let ann = Caller::new(lab, "127.0.0.1:1", lab.credentials(Role::User, "ann", Good::Yes));
+    let about = mr::TasksRequest { job: job.clone(), ..Default::default() };
+    let tasks: mr::TasksReply = ann.ask("/fermata.mr.v1.JobTracker/Tasks", about).await.unwrap();
+    let mr::AttemptInfo { attempt, logs_addr: logs, .. } = tasks.tasks[0].attempts[0].clone();
+    let about = dfs::StatRequest { path: "/home/ann/text".into() };
+    let stat: dfs::StatReply = ann.ask("/fermata.dfs.v1.NameNode/Stat", about).await.unwrap();
+    Stage { attempt, logs, file_id: stat.status.unwrap().file_id, job }
 }
 
 /// Something of ann's, asked for by another.
@@ -144,6 +146,7 @@ async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
             request_id,
             path: "/home/ann/new".into(),
             holder: "h".into(),
+            on_abandon: dfs::OnAbandon::Close.into(),
             ..Default::default()
         }),
         (false, "Append") => call!(dfs::AppendRequest { request_id, path, holder: "h".into() }),
@@ -174,12 +177,12 @@ async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
             call!(dfs::ConcatRequest { request_id, target: path, sources: vec!["/home/ann/x".into()] })
         }
         (true, "Kill") => call!(mr::KillRequest { request_id, job }),
-        (true, "Preempt") => call!(mr::PreemptRequest { request_id, attempt, how: 0 }),
+        (true, "Preempt") => call!(mr::PreemptRequest { request_id, attempt, how: mr::Recall::Kill.into() }),
         (true, "Resume") => {
             let task = attempt.rsplit_once('.').unwrap().0.to_owned();
             call!(mr::ResumeRequest { request_id, task, on: String::new() })
         }
-        (true, "Tasks") => call!(mr::TasksRequest { job }),
+        (true, "Tasks") => call!(mr::TasksRequest { job, ..Default::default() }),
         (true, "History") => call!(mr::JobRequest { job }),
         (true, "Why") => call!(mr::WhyRequest { of: job }),
         (true, "Log") => call!(mr::LogRequest { attempt, stderr: true, tail_bytes: 0 }),
@@ -195,7 +198,7 @@ fn uuid_bytes() -> Vec<u8> {
 
 /// Walks all methods with all credentials; how many calls were refused.
 async fn walk(lab: &Lab) -> usize {
-    let stage = set(lab);
+    let stage = set(lab).await;
     let who = |role, name, good| Caller::new(lab, &stage.logs, lab.credentials(role, name, good));
     let nobody = Caller::new(lab, &stage.logs, lab.nobody());
     let roles: Vec<(Role, [Caller; 3])> = Role::ALL
