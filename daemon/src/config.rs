@@ -8,6 +8,7 @@ use crate::{
     scheduler::{found, found_in},
 };
 pub use crate::{
+    client::ClientConfig,
     scheduler::SchedulerConfig,
     security::{Choice, SecurityConfig},
 };
@@ -122,20 +123,6 @@ pub struct DataNodeConfig {
     pub scrub_rate: Bytes,
     /// Each block is scrubbed once in this time, or as fast as `scrub_rate` allows.
     pub scrub_period: Period,
-}
-
-/// `[client]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ClientConfig {
-    /// How long one operation is retried before it fails.
-    pub deadline: Period,
-    /// How long to try to connect.
-    pub connect_timeout: Period,
-    /// Blocks of one file written at the same time by `put`.
-    pub parallel_blocks: usize,
-    /// Read blocks on this machine straight from the file.
-    pub short_circuit: bool,
 }
 
 /// `[jobtracker]`
@@ -347,17 +334,6 @@ impl Default for DataNodeConfig {
             transfer_timeout: Period::secs(30),
             scrub_rate: Bytes::mib(8),
             scrub_period: Period::secs(7 * 24 * 3600),
-        }
-    }
-}
-
-impl Default for ClientConfig {
-    fn default() -> Self {
-        Self {
-            deadline: Period::secs(60),
-            connect_timeout: Period::secs(5),
-            parallel_blocks: 2,
-            short_circuit: true,
         }
     }
 }

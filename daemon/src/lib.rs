@@ -4,6 +4,7 @@
 //! Deliberately absent: anything that knows what a daemon does.
 
 pub mod account;
+mod client;
 pub mod config;
 pub mod lifecycle;
 pub mod listen;

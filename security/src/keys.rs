@@ -123,7 +123,8 @@ impl Keyring {
     pub fn file_for(&self, role: Role) -> String {
         let wanted =
             Purpose::of_role(role).iter().filter_map(|purpose| Some((purpose, self.0.get(purpose)?)));
-        wanted.map(|(purpose, key)| format!("{} {}\n", purpose.name(), to_hex(&key.0))).collect()
+        let lines = wanted.map(|(purpose, key)| [purpose.name(), " ", &to_hex(&key.0), "\n"].concat());
+        lines.collect()
     }
 
     /// The key for this.
