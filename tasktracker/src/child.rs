@@ -18,6 +18,7 @@ use crate::{
 };
 use mrlib::{segment::Index, task::limits::short_failure};
 use proto::mr::{Progress, Recall, TaskResult, TaskSpec, TaskStart, ToTask, program, task_spec};
+use security::Connector;
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -54,6 +55,8 @@ pub(crate) struct Nursery {
     pub(crate) memory_bytes: u64,
     /// Copies from other trackers are made one at a time.
     pub(crate) copying: tokio::sync::Semaphore,
+    /// Turns connections to other trackers into streams.
+    pub(crate) connector: Connector,
     /// The certificate that servers must be signed by; empty where they speak no TLS.
     pub(crate) authority: Vec<u8>,
     /// Whether callers must prove who they are.

@@ -142,7 +142,7 @@ impl TaskTracker {
         };
         let pool = Pool::new(disks.clone(), spawner.clone(), program, sizes);
         let pool = Arc::new(pool);
-        let (driver, alarms, ready) = assemble(config, &who, found, &disks, &pool, credentials.authority());
+        let (driver, alarms, ready) = assemble(config, &who, found, &disks, &pool, &credentials);
         let (driver, held, events) = driver;
         let nursery = Arc::downgrade(&driver.nursery);
         let shuffle = Arc::new(shuffle::Shuffle::new(held, guard.clone()));
@@ -275,8 +275,9 @@ fn assemble(
     found: Found,
     disks: &Arc<Disks>,
     pool: &Arc<Pool>,
-    authority: &[u8],
+    credentials: &Credentials,
 ) -> Assembled {
+    let authority = credentials.authority();
     let jobs = found.jobs.clone();
     let held = Arc::new(held::Held::new(found));
     let (events, incoming) = mpsc::channel(EVENTS_MAX);
@@ -289,6 +290,7 @@ fn assemble(
         log_max: config.tasktracker.task_log_max.0,
         memory_bytes: config.tasktracker.task_memory.0,
         copying: tokio::sync::Semaphore::new(1),
+        connector: credentials.connector(Role::TaskTracker),
         authority: authority.to_vec(),
         closed: config.security.is_closed(),
         confine: config.tasktracker.confine.holds(config.security.is_closed()),

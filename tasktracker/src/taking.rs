@@ -18,6 +18,7 @@ use mrlib::{
     segment::Index,
     task::limits::short_failure,
 };
+use security::Connector;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -48,8 +49,9 @@ impl Nursery {
     async fn copy(&self, attempt: Attempt, source: Source, stop: StopFlag) -> Result<u64, String> {
         let bug = |error: &dyn std::error::Error| format!("a bug of the tracker: {error}");
         let _turn = self.copying.acquire().await.map_err(|error| bug(&error))?;
-        let (disks, held) = (self.disks.clone(), self.held.clone());
-        let copying = tokio::task::spawn_blocking(move || bring(attempt, &source, stop, &disks, &held));
+        let (disks, held, connector) = (self.disks.clone(), self.held.clone(), self.connector.clone());
+        let copying =
+            tokio::task::spawn_blocking(move || bring(attempt, &source, stop, connector, &disks, &held));
         copying.await.unwrap_or_else(|error| Err(bug(&error)))
     }
 }
@@ -59,6 +61,7 @@ fn bring(
     attempt: Attempt,
     source: &Source,
     stop: StopFlag,
+    connector: Connector,
     disks: &Disks,
     held: &Held,
 ) -> Result<u64, String> {
@@ -73,9 +76,13 @@ fn bring(
     held.learn_token(attempt.job, &source.token, disks);
     let places = disks.make_places(attempt).map_err(|error| error.to_string())?;
     let name = attempt.to_string();
-    let mut ship = Ship::new(&source.addr, &source.token, &name, stop, Pulse::default());
+    let job = attempt.job.to_string();
+    let token = |partition: u32| security::partition_token(&source.token, &job, partition);
+    let mut ship = Ship::new(&source.addr, &token(attempt.index), &name, stop, Pulse::default());
+    ship.connector = connector;
+    let copied = |ship: &mut Ship<'_>| copy_output(ship, source.partitions, &token, &places.outputs);
     let brought = match attempt.phase {
-        Phase::Map => copy_output(&mut ship, source.partitions, &places.outputs).map(|(path, index)| {
+        Phase::Map => copied(&mut ship).map(|(path, index)| {
             let bytes = index.stored();
             held.add(attempt, path, index);
             bytes

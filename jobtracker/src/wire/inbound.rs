@@ -125,7 +125,7 @@ pub(crate) struct DrainWish {
 
 /// What to empty, or to use again.
 pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<DrainWish, Refusal> {
-    let by = user(request.metadata())?;
+    let by = user(&request)?;
     let pb::DrainTrackerRequest { request_id: id, node, cancel, within_ms, look } = request.into_inner();
     let (node, within) = (short("node", node)?, (!cancel).then(|| Span::millis(within_ms)));
     Ok(DrainWish { request: request_id(&id)?, node, within, looks: look, by })

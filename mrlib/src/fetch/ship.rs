@@ -28,8 +28,8 @@ pub(crate) type Put<'a> = dyn FnMut(u64, &[u8]) -> Result<(), TaskError> + 'a;
 pub struct Ship<'a> {
     /// `host:port` of the shuffle server.
     pub addr: &'a str,
-    /// What it knows the job by.
-    pub token: &'a [u8],
+    /// What opens it there.
+    pub token: Vec<u8>,
     /// Whose checkpoint.
     pub attempt: &'a str,
     /// Looked at between two chunks.
@@ -55,10 +55,10 @@ enum Trouble {
 
 impl<'a> Ship<'a> {
     /// Not connected before something is asked for.
-    pub fn new(addr: &'a str, token: &'a [u8], attempt: &'a str, stop: StopFlag, pulse: Pulse) -> Self {
+    pub fn new(addr: &'a str, token: &[u8], attempt: &'a str, stop: StopFlag, pulse: Pulse) -> Self {
         Self {
             addr,
-            token,
+            token: token.to_vec(),
             attempt,
             stop,
             pulse,
@@ -141,7 +141,7 @@ impl<'a> Ship<'a> {
             Some(connection) => connection,
             None => connect(self.addr, &self.connector).map_err(passing)?,
         };
-        let request = wire::request(self.token, self.attempt, part)
+        let request = wire::request(&self.token, self.attempt, part)
             .map_err(|error| Trouble::Own(TaskError::Program(error.to_string())))?;
         connection.write_all(&request).map_err(passing)?;
         let coming = match wire::read_answer(&mut connection).map_err(passing)? {

@@ -41,9 +41,9 @@ impl Lab {
         }
         let at = folder.path().join("ours");
         let security = if tls {
-            format!("dir = {:?}\nidentity = \"admin\"", at.join("security"))
+            format!("dir = \"{}\"\nidentity = \"admin\"", at.join("security").display())
         } else {
-            format!("secret = {:?}", at.join("secret"))
+            format!("secret = \"{}\"", at.join("secret").display())
         };
         let settings = format!("{QUICK}\n[security]\n{security}\n{more}");
         let cluster = Cluster::up(Up { nodes: 2, settings: &settings, ..Up::default() });
