@@ -6,6 +6,7 @@
 pub mod account;
 mod client;
 pub mod config;
+mod host;
 pub mod lifecycle;
 pub mod listen;
 pub mod lock;
@@ -15,5 +16,6 @@ mod scheduler;
 mod security;
 pub mod serve;
 
+pub use host::{HOST_VAR, host_name};
 pub use quantity::{Bytes, Period, QuantityError};
 pub use security::SecurityArgs;

@@ -90,6 +90,11 @@ fn is_here(folder: &Path) -> bool {
 }
 
 impl Target {
+    /// The cluster of this configuration file.
+    pub(crate) fn of_config(file: &Path) -> Self {
+        Self { config: Some(file.to_owned()), ..Self::default() }
+    }
+
     /// The configuration file that a new cluster goes by: the one named, else `./fermata.toml`.
     pub(crate) fn config_for_up(&self) -> Option<PathBuf> {
         let here = PathBuf::from("fermata.toml");

@@ -11,6 +11,7 @@ mod fs;
 mod job;
 mod locate;
 mod output;
+mod remote;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -79,10 +80,10 @@ enum Command {
     Shadow(command::shadow::Args),
     Nodes(command::nodes::Args),
     Drain(command::drain::Args),
-    /// Make a cluster of many machines, and credentials for those who use it
+    /// Make and run a cluster of many machines, and credentials for those who use it
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(command::cluster::ClusterCommand),
-    /// Kill, stop, continue or restart a daemon of the local cluster
+    /// Kill, stop, continue or restart daemons, cut links
     #[command(subcommand, arg_required_else_help = true)]
     Chaos(command::chaos::ChaosCommand),
     /// Measure, each figure beside its limit
@@ -127,7 +128,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Programs(args) => job::look::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
-        Command::Cluster(command) => command::cluster::run(command),
+        Command::Cluster(command) => command::cluster::run(command).await,
         Command::Chaos(command) => command::chaos::run(command).await,
         Command::Bench(command) => bench::run(command).await,
         Command::Sim(args) => command::sim::run(&args),

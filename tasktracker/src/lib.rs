@@ -423,7 +423,7 @@ fn identity(
     disks: &Disks,
 ) -> Result<Identity, TrackerError> {
     // The same text as the DataNode on this machine gives.
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = daemon::host_name();
     let told = |bound: SocketAddr| {
         if bound.ip().is_unspecified() { format!("{host}:{}", bound.port()) } else { bound.to_string() }
     };

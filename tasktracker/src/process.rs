@@ -392,7 +392,7 @@ fn wait(handle: &Handle, living: &Living) -> ExitStatus {
 fn command(start: &Start, surroundings: &Surroundings) -> Command {
     let mut command = Command::new(&start.program);
     command.current_dir(&start.folder).stdin(Stdio::null()).process_group(0).env_clear();
-    for key in ["PATH", "HOME", "LANG", "FERMATA_LOG"] {
+    for key in ["PATH", "HOME", "LANG", "FERMATA_LOG", daemon::HOST_VAR] {
         if let Some(value) = std::env::var_os(key) {
             command.env(key, value);
         }

@@ -71,7 +71,7 @@ pub struct ClientOptions {
 impl ClientOptions {
     /// The user from `FERMATA_USER` or `USER`, else the account; the host name from the system. Nothing to show.
     pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = daemon::host_name();
         let (user, credentials) = (daemon::account::user(), Credentials::default());
         Self { namenode: namenode.into(), user, credentials, host, config, listener: None }
     }

@@ -244,7 +244,7 @@ fn address_of(
     uuid: NodeUuid,
     socket: Option<PathBuf>,
 ) -> DataNodeAddress {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = daemon::host_name();
     let data_addr = if !config.advertise.is_empty() {
         config.advertise.clone()
     } else if bound.ip().is_unspecified() {

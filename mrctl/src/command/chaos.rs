@@ -1,5 +1,7 @@
-//! `mrctl chaos`: faults by signal, on the daemons that `mrctl up` started here and on nothing else.
+//! `mrctl chaos`: faults by signal, on the daemons that `mrctl up` started here, or on those of a cluster's machines, and on
+//! nothing else.
 
+use super::{chaos_machines, machines::Reach};
 use crate::{
     cluster::{ClusterState, Kind, end, lock, restart},
     locate::{dir_flag, state_folder},
@@ -25,6 +27,8 @@ pub(crate) enum ChaosCommand {
     Cont(Args),
     /// Start it again with the same arguments; one that runs is ended first
     Restart(Args),
+    Partition(chaos_machines::Partition),
+    Heal(chaos_machines::Heal),
 }
 
 /// Which daemon.
@@ -38,6 +42,16 @@ pub(crate) struct Args {
     /// Folder of the cluster [default: the nearest .fermata upwards]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Folder of a cluster on several machines, as made by `mrctl cluster init`
+    #[arg(long, value_name = "DIR", conflicts_with = "dir")]
+    cluster: Option<PathBuf>,
+}
+
+impl Args {
+    /// How to reach it, if it is on several machines.
+    fn reach(&self) -> Option<Reach> {
+        self.cluster.as_deref().map(Reach::of)
+    }
 }
 
 pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
@@ -46,7 +60,19 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
         ChaosCommand::Stop(args) => (args, Signal::STOP, "froze"),
         ChaosCommand::Cont(args) => (args, Signal::CONT, "continued"),
         ChaosCommand::Restart(args) => return again(&args).await,
+        ChaosCommand::Partition(args) => return chaos_machines::partition(&args),
+        ChaosCommand::Heal(args) => return chaos_machines::heal(&args),
     };
+    if let Some(reach) = args.reach() {
+        let name = if signal == Signal::KILL {
+            "KILL"
+        } else if signal == Signal::STOP {
+            "STOP"
+        } else {
+            "CONT"
+        };
+        return chaos_machines::signal(&reach, &args.node, &args.daemon, name, done);
+    }
     let folder = state_folder(args.dir.as_deref())?;
     let mut state = ClusterState::require(&folder)?;
     let mut hit = Vec::new();
@@ -85,6 +111,9 @@ fn kinds(state: &mut ClusterState, args: &Args) -> Result<Vec<Kind>> {
 }
 
 async fn again(args: &Args) -> Result<ExitCode> {
+    if let Some(reach) = args.reach() {
+        return chaos_machines::restart(&reach, &args.node, &args.daemon);
+    }
     let folder = state_folder(args.dir.as_deref())?;
     ClusterState::require(&folder)?;
     let _held = lock(&folder)?;

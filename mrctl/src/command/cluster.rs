@@ -10,11 +10,14 @@
 //!
 //! Secrets are written once, readable by their owner alone, and never written over.
 
-use crate::output::{self, Usage};
+use super::machines;
+use crate::{
+    output::{self, Usage},
+    remote::{Host, Part, check_host},
+};
 use anyhow::{Context, Result, bail};
 use security::{Authority, Keyring, Role, Token, check_name, write_private};
 use std::{
-    fmt::Write as _,
     fs,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -27,12 +30,20 @@ use std::{
 pub(crate) enum ClusterCommand {
     Init(Init),
     User(User),
+    Up(machines::Up),
+    Status(machines::Status),
+    Down(machines::Down),
+    Restart(machines::Restart),
+    Logs(machines::Logs),
+    Add(machines::Add),
+    Drain(machines::Drain),
+    Upgrade(machines::Upgrade),
 }
 
 /// Make a cluster's folder: configuration, authority, certificates, hosts
 ///
-/// Nothing is started and nothing is copied. Each machine needs fermata.toml and, of the folder security, ca.pem and
-/// the files of the roles that it plays; docs/security.md says which.
+/// Nothing is started and nothing is copied: `mrctl cluster up` does that. By hand, each machine needs fermata.toml and, of
+/// the folder security, ca.pem and the files of the roles that it plays; docs/security.md says which.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster init lab --master node1 --node node2 --node node3
@@ -43,12 +54,12 @@ pub(crate) struct Init {
     /// Its name, in certificates [default: the folder's]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Machine of the namenode and the jobtracker
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
-    master: String,
-    /// A machine with a datanode and a tasktracker; may be given again
-    #[arg(long, value_name = "HOST")]
-    node: Vec<String>,
+    /// Machine of the namenode and the jobtracker, and its address if that is not its name
+    #[arg(long, value_name = "HOST[=ADDR]", default_value = "127.0.0.1", value_parser = machine)]
+    master: Host,
+    /// A machine with a datanode and a tasktracker, and the rack it stands in; may be given again
+    #[arg(long, value_name = "HOST[=ADDR][@RACK]", value_parser = machine)]
+    node: Vec<Host>,
     /// No certificates: daemons and clients share a secret, and nothing is encrypted
     #[arg(long)]
     no_tls: bool,
@@ -81,10 +92,18 @@ pub(crate) struct User {
     days: i64,
 }
 
-pub(crate) fn run(command: ClusterCommand) -> Result<ExitCode> {
+pub(crate) async fn run(command: ClusterCommand) -> Result<ExitCode> {
     match command {
         ClusterCommand::Init(args) => init(&args),
         ClusterCommand::User(args) => user(&args),
+        ClusterCommand::Up(args) => machines::up(&args),
+        ClusterCommand::Status(args) => machines::status(&args),
+        ClusterCommand::Down(args) => machines::down(&args),
+        ClusterCommand::Restart(args) => machines::restart(&args),
+        ClusterCommand::Logs(args) => machines::logs(&args),
+        ClusterCommand::Add(args) => machines::add(&args),
+        ClusterCommand::Drain(args) => machines::drain(args).await,
+        ClusterCommand::Upgrade(args) => machines::upgrade(&args).await,
     }
 }
 
@@ -113,9 +132,6 @@ fn init(args: &Init) -> Result<ExitCode> {
     let of_folder = || dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(of_folder);
     check_name(&name).map_err(|error| Usage(format!("cluster {error}")))?;
-    for host in args.node.iter().chain([&args.master]) {
-        check_host(host)?;
-    }
     make_folder(dir)?;
     let secret = uuid::Uuid::new_v4().simple().to_string() + &uuid::Uuid::new_v4().simple().to_string();
     write_private(&dir.join("secret"), format!("{secret}\n").as_bytes())?;
@@ -146,32 +162,30 @@ fn init(args: &Init) -> Result<ExitCode> {
     };
     output::line(format!("  who calls is proved by {how}"))?;
     output::line(format!("  settings: {}", dir.join("fermata.toml").display()))?;
+    output::line(format!("  start it: mrctl cluster up --cluster {}", dir.display()))?;
     output::line(format!("  more users: mrctl cluster user NAME --cluster {} --out FOLDER", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn check_host(host: &str) -> Result<()> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    if host.is_empty() || host.starts_with('-') || !host.chars().all(fits) {
-        bail!(Usage(format!("{host:?} is not the name or address of a machine")));
+fn machine(text: &str) -> Result<Host, String> {
+    let (place, rack) = text.split_once('@').unwrap_or((text, "default"));
+    let (name, addr) = place.split_once('=').unwrap_or((place, place));
+    for word in [name, addr, rack] {
+        check_host(word)?;
     }
-    Ok(())
+    Ok(Host { name: name.into(), part: Part::Node, rack: rack.into(), addr: addr.into() })
 }
 
 fn hosts(args: &Init) -> String {
-    let mut text = String::from(
-        "# HOST ROLE [rack=NAME], where ROLE is master (namenode, jobtracker) or node (datanode, tasktracker)\n",
-    );
-    let _ = writeln!(text, "{} master", args.master);
-    for node in &args.node {
-        let _ = writeln!(text, "{node} node rack=default");
-    }
-    text
+    let about = "# HOST ROLE [rack=NAME] [addr=ADDRESS], where ROLE is master (namenode, jobtracker) or node (datanode, \
+                 tasktracker)\n";
+    let master = Host { part: Part::Master, ..args.master.clone() };
+    [about.to_owned()].into_iter().chain([&master].into_iter().chain(&args.node).map(Host::line)).collect()
 }
 
 /// Only what differs from the defaults. On one machine loopback will do.
 fn settings(args: &Init) -> String {
-    let master = &args.master;
+    let master = &args.master.addr;
     let alone = master == "127.0.0.1" && args.node.is_empty();
     let any = if alone { "127.0.0.1" } else { "0.0.0.0" };
     let security =

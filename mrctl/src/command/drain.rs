@@ -39,13 +39,13 @@ const KILLED_WITHIN: Duration = Duration::from_secs(5);
     mrctl drain node2 --cancel         use it again")]
 pub(crate) struct Args {
     /// Name of the node, as `mrctl nodes` shows it
-    node: String,
+    pub(crate) node: String,
     /// How long to wait, and how long what cannot be conserved may run
     #[arg(long, value_name = "TIME", default_value = "120s")]
     deadline: Period,
     /// Use the node again, whether drained or only on the way
     #[arg(long, conflicts_with = "deadline")]
-    cancel: bool,
+    pub(crate) cancel: bool,
     /// As JSON, at the end
     #[arg(long)]
     json: bool,

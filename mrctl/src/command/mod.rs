@@ -1,10 +1,12 @@
 //! One file a command, outside `fs` and `bench`.
 
 pub(crate) mod chaos;
+pub(crate) mod chaos_machines;
 pub(crate) mod cluster;
 pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod drain;
+pub(crate) mod machines;
 pub(crate) mod nodes;
 pub(crate) mod schedulers;
 pub(crate) mod shadow;

@@ -21,6 +21,7 @@ mod jobs_programs;
 mod jobs_retention;
 mod jobs_storm;
 mod local_cluster;
+mod machines;
 mod schedulers;
 mod security;
 mod tidy;

@@ -1,0 +1,151 @@
+//! The hosts file: which machine does what.
+//!
+//! A line is `HOST ROLE [rack=NAME] [addr=ADDRESS]`. What is left out: the rack `default`, and the host's own name as
+//! its address. Empty lines and what follows a `#` do not count.
+
+use crate::output::Usage;
+use anyhow::{Context, Result};
+use std::{fs, path::Path};
+
+/// What a machine is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// NameNode and JobTracker.
+    Master,
+    /// DataNode and TaskTracker.
+    Node,
+}
+
+impl Part {
+    /// The daemons there, in the order in which they start.
+    pub(crate) fn daemons(self) -> [&'static str; 2] {
+        match self {
+            Self::Master => ["namenode", "jobtracker"],
+            Self::Node => ["datanode", "tasktracker"],
+        }
+    }
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// As the remote shell knows it, and the node's name.
+    pub(crate) name: String,
+    pub(crate) part: Part,
+    pub(crate) rack: String,
+    /// Where other machines reach it.
+    pub(crate) addr: String,
+}
+
+impl Host {
+    /// As a line of the file.
+    pub(crate) fn line(&self) -> String {
+        let part = if self.part == Part::Master { "master" } else { "node" };
+        let rack = if self.rack == "default" { String::new() } else { format!(" rack={}", self.rack) };
+        let addr = if self.addr == self.name { String::new() } else { format!(" addr={}", self.addr) };
+        format!("{} {part}{rack}{addr}\n", self.name)
+    }
+}
+
+/// All machines: one master, and nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hosts {
+    pub(crate) all: Vec<Host>,
+}
+
+impl Hosts {
+    /// Reads a hosts file.
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).map_err(|(line, why)| Usage(format!("{}:{line}: {why}", path.display())).into())
+    }
+
+    /// What is wrong is told with its line.
+    fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let mut all: Vec<Host> = Vec::new();
+        for (at, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
+            let Some((name, rest)) = words.split_first() else { continue };
+            let host = parse_host(name, rest).map_err(|why| (at + 1, why))?;
+            if all.iter().any(|known| known.name == host.name) {
+                return Err((at + 1, format!("{name} is there twice: one line a machine")));
+            }
+            if host.part == Part::Master && all.iter().any(|known| known.part == Part::Master) {
+                return Err((at + 1, format!("{name} is a second master: there is one")));
+            }
+            all.push(host);
+        }
+        if !all.iter().any(|host| host.part == Part::Master) {
+            return Err((
+                text.lines().count().max(1),
+                "no machine is the master: add a line `HOST master`".into(),
+            ));
+        }
+        Ok(Self { all })
+    }
+}
+
+fn parse_host(name: &str, rest: &[&str]) -> Result<Host, String> {
+    check_host(name)?;
+    let (part, options) = match rest {
+        ["master", options @ ..] => (Part::Master, options),
+        ["node", options @ ..] => (Part::Node, options),
+        [other, ..] => return Err(format!("{other:?} is not a role: master or node")),
+        [] => return Err(format!("{name} has no role: master or node")),
+    };
+    let mut host = Host { name: name.into(), part, rack: "default".into(), addr: name.into() };
+    for option in options {
+        match option.split_once('=') {
+            Some(("rack", rack)) => {
+                check_host(rack)?;
+                host.rack = rack.into();
+            }
+            Some(("addr", addr)) => {
+                check_host(addr)?;
+                host.addr = addr.into();
+            }
+            _ => return Err(format!("{option:?} is not understood: rack=NAME or addr=ADDRESS")),
+        }
+    }
+    Ok(host)
+}
+
+/// Names are words of a remote shell, too.
+pub(crate) fn check_host(name: &str) -> Result<(), String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
+        return Err(format!("{name:?} is not a name: letters, digits, dots, hyphens"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_are_written() {
+        let text = "# a cluster\nm1 master addr=10.0.0.1\n\nn1 node rack=r1   # the first\nn2 node\n";
+        let hosts = Hosts::parse(text).unwrap();
+        let names: Vec<_> =
+            hosts.all.iter().map(|host| (&host.name[..], &host.rack[..], &host.addr[..])).collect();
+        assert_eq!(names, [("m1", "default", "10.0.0.1"), ("n1", "r1", "n1"), ("n2", "default", "n2")]);
+        let again: String = hosts.all.iter().map(Host::line).collect();
+        assert_eq!(Hosts::parse(&again).unwrap(), hosts);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        let refused = |text: &str| Hosts::parse(text).unwrap_err();
+        assert_eq!(refused("m master\nn1 slave").0, 2);
+        assert_eq!(refused("m master\nn1").1, "n1 has no role: master or node");
+        assert_eq!(refused("m master\nm node"), (2, "m is there twice: one line a machine".into()));
+        assert_eq!(refused("a master\nb master").0, 2);
+        assert_eq!(refused("n node\n"), (1, "no machine is the master: add a line `HOST master`".into()));
+        for bad in
+            ["-oProxyCommand=x master", "a;b master", "$(x) master", "m master rack=a/b", "m master x=1"]
+        {
+            assert_eq!(refused(bad).0, 1, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Clusters on other machines: which there are, a shell on each, and the daemons' life there.
+//!
+//! All that a machine needs is a way to run `sh` and `tar` on it. Everything of ours lies in one folder there:
+//!
+//! ```text
+//! DIR/bin/          the programs, and STAMP, which says which build they are
+//! DIR/fermata.toml  settings, and beside it security/ with what this machine's roles need
+//! DIR/run/          a pid and a ready file for each daemon
+//! DIR/logs/         a file for each daemon
+//! DIR/data/         what must survive: `down` leaves it
+//! ```
+
+mod hosts;
+mod machine;
+mod package;
+mod shell;
+
+pub(crate) use hosts::{Host, Hosts, Part, check_host};
+pub(crate) use machine::{Machine, Standing};
+pub(crate) use package::{Package, Programs};
+pub(crate) use shell::Shell;
+
+use anyhow::Result;
+
+/// Does something on every machine at once; what came of it, in the same order.
+pub(crate) fn on_all<'a, T: Send>(
+    machines: impl IntoIterator<Item = &'a Machine>,
+    act: impl Fn(&Machine) -> Result<T> + Sync,
+) -> Vec<(&'a Machine, Result<T>)> {
+    let machines: Vec<&Machine> = machines.into_iter().collect();
+    std::thread::scope(|scope| {
+        let act = &act;
+        let running: Vec<_> = machines.iter().map(|machine| scope.spawn(move || act(machine))).collect();
+        let ended = running.into_iter().map(|one| {
+            one.join().unwrap_or_else(|_| {
+                Err(anyhow::anyhow!("internal error: the thread of this machine broke down"))
+            })
+        });
+        machines.iter().copied().zip(ended).collect()
+    })
+}

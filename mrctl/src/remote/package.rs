@@ -1,0 +1,108 @@
+//! What is copied to a machine, and how it travels: as a tar archive through the machine's shell.
+
+use super::{hosts::Part, shell::Shell};
+use crate::output::Usage;
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::UNIX_EPOCH,
+};
+
+/// The programs that daemons and tasks are.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    folder: PathBuf,
+}
+
+fn of_part(part: Part) -> &'static [&'static str] {
+    match part {
+        Part::Master => &["namenode", "jobtracker"],
+        Part::Node => &["datanode", "tasktracker", "mrtask"],
+    }
+}
+
+impl Programs {
+    /// Those beside this program.
+    pub(crate) fn own() -> Result<Self> {
+        let own = std::env::current_exe().context("cannot tell where this program is")?;
+        let folder = own.parent().unwrap_or(Path::new("/")).to_owned();
+        let programs = Self { folder };
+        for part in [Part::Master, Part::Node] {
+            programs.stamp(part)?;
+        }
+        Ok(programs)
+    }
+
+    /// Tells one build from another.
+    pub(crate) fn stamp(&self, part: Part) -> Result<String> {
+        let mut words = Vec::new();
+        for name in of_part(part) {
+            let path = self.folder.join(name);
+            let about = path.metadata().map_err(|error| {
+                Usage(format!("{}: {error}: build it, `cargo build --release` makes all", path.display()))
+            })?;
+            let changed = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            words.push(format!("{name}:{}:{}", about.len(), changed.unwrap_or_default().as_millis()));
+        }
+        Ok(words.join(" "))
+    }
+
+    /// Copies them to `dir` of a machine.
+    pub(crate) fn send(&self, shell: &Shell, host: &str, part: Part, dir: &str) -> Result<()> {
+        let names: Vec<PathBuf> = of_part(part).iter().map(PathBuf::from).collect();
+        send(shell, host, &self.folder, &names, dir)
+    }
+}
+
+/// A cluster's settings and credentials.
+#[derive(Debug, Clone)]
+pub(crate) struct Package {
+    /// As `mrctl cluster init` makes it.
+    folder: PathBuf,
+}
+
+impl Package {
+    pub(crate) fn of(folder: &Path) -> Result<Self> {
+        if !folder.join("fermata.toml").is_file() {
+            bail!(Usage(format!(
+                "{} has no fermata.toml: make a cluster's folder with `mrctl cluster init`, and name it with --cluster",
+                folder.display()
+            )));
+        }
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// Copies what a machine's daemons need, and no more, to `dir` there.
+    pub(crate) fn send(&self, shell: &Shell, host: &str, part: Part, dir: &str) -> Result<()> {
+        let mut files = vec![PathBuf::from("fermata.toml")];
+        if self.folder.join("security").is_dir() {
+            files.push("security/ca.pem".into());
+            for role in part.daemons() {
+                files.extend(["pem", "keys"].map(|kind| PathBuf::from(format!("security/{role}.{kind}"))));
+            }
+        } else if self.folder.join("secret").is_file() {
+            files.push("secret".into());
+        }
+        send(shell, host, &self.folder, &files, dir)
+    }
+}
+
+fn send(shell: &Shell, host: &str, from: &Path, files: &[PathBuf], dir: &str) -> Result<()> {
+    let mut tar = Command::new("tar")
+        .arg("-C")
+        .arg(from)
+        .args(["-czf", "-", "--"])
+        .args(files)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run tar")?;
+    let mut archive = tar.stdout.take().expect("asked for");
+    let sent = shell.run(host, &["tar", "-xzf", "-", "-C", dir], &mut archive);
+    drop(archive);
+    let packed = tar.wait().context("cannot wait for tar")?;
+    sent?;
+    ensure!(packed.success(), "tar could not read all of {}", from.display());
+    Ok(())
+}
