@@ -1,7 +1,7 @@
 //! `mrctl chaos`: faults by signal, on the daemons that `mrctl up` started here, or on those of a cluster's machines, and on
 //! nothing else.
 
-use super::{chaos_machines, machines::Reach};
+use super::{chaos_local, chaos_machines, machines::Reach};
 use crate::{
     cluster::{ClusterState, Kind, end, lock, restart},
     locate::{dir_flag, state_folder},
@@ -29,6 +29,9 @@ pub(crate) enum ChaosCommand {
     Restart(Args),
     Partition(chaos_machines::Partition),
     Heal(chaos_machines::Heal),
+    Corrupt(chaos_local::Corrupt),
+    Slow(chaos_local::Slow),
+    FillDisk(chaos_local::FillDisk),
 }
 
 /// Which daemon.
@@ -62,6 +65,9 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
         ChaosCommand::Restart(args) => return again(&args).await,
         ChaosCommand::Partition(args) => return chaos_machines::partition(&args),
         ChaosCommand::Heal(args) => return chaos_machines::heal(&args),
+        ChaosCommand::Corrupt(args) => return chaos_local::corrupt(&args),
+        ChaosCommand::Slow(args) => return chaos_local::slow(&args).await,
+        ChaosCommand::FillDisk(args) => return chaos_local::fill_disk(&args),
     };
     if let Some(reach) = args.reach() {
         let name = if signal == Signal::KILL {
