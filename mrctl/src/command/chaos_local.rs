@@ -30,7 +30,7 @@ const FILL: &str = "chaos.fill";
 /// Reads go on with another replica; the damage is noticed, reported and mended.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Corrupt {
-    /// The block, as `mrctl fs fsck --blocks` names it
+    /// The block, as `mrctl fs stat --blocks FILE` names it
     block: String,
     /// On which node [default: the first that has it]
     #[arg(long, value_name = "NODE")]
@@ -99,7 +99,7 @@ pub(crate) fn corrupt(args: &Corrupt) -> Result<ExitCode> {
     let number = args.block.strip_prefix("blk_").unwrap_or(&args.block);
     if number.parse::<u64>().is_err() {
         bail!(Usage(format!(
-            "{:?} is not a block: blk_NUMBER, as `mrctl fs fsck / --blocks` lists them",
+            "{:?} is not a block: blk_NUMBER, as `mrctl fs stat --blocks FILE` lists them",
             args.block
         )));
     }
@@ -116,7 +116,7 @@ pub(crate) fn corrupt(args: &Corrupt) -> Result<ExitCode> {
     let Some((daemon, path)) = found else {
         let whose =
             args.node.as_ref().map_or_else(|| "no datanode here".to_owned(), |node| format!("{node} not"));
-        bail!("{whose} has {name}: `mrctl fs fsck / --blocks` lists blocks and their nodes");
+        bail!("{whose} has {name}: `mrctl fs stat --blocks FILE` lists blocks and their nodes");
     };
     let failed = || format!("cannot change {}", path.display());
     let file = OpenOptions::new().read(true).write(true).open(&path).with_context(failed)?;

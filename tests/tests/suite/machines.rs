@@ -160,21 +160,43 @@ fn machines_of_a_closed_cluster_die_and_are_cut_off() {
         .unwrap();
     assert_eq!(bare.status.code(), Some(1));
 
-    machines.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=100000", "--conf", "maps=6"]);
-    let sort =
-        ["submit", "terasort", "--input", "/gen", "--reduces", "4", "--conf", "pace.map=500KiB", "--output"];
-    machines.mrctl(&[&sort[..], &["/calm"]].concat());
-    let calm = machines.sums("/calm");
+    machines.mrctl(&["fs", "mkdir", "/lab"]);
+    machines.mrctl(&["fs", "chown", "admin", "/lab"]);
+    machines.mrctl(&[
+        "submit",
+        "teragen",
+        "--output",
+        "/lab/gen",
+        "--conf",
+        "rows=100000",
+        "--conf",
+        "maps=6",
+    ]);
+    let sort = [
+        "submit",
+        "terasort",
+        "--input",
+        "/lab/gen",
+        "--reduces",
+        "4",
+        "--conf",
+        "pace.map=500KiB",
+        "--output",
+    ];
+    machines.mrctl(&[&sort[..], &["/lab/calm"]].concat());
+    let calm = machines.sums("/lab/calm");
 
-    let id =
-        machines.json(&[&sort[..], &["/sorted", "--detach"]].concat())["job"].as_str().unwrap().to_owned();
+    let id = machines.json(&[&sort[..], &["/lab/sorted", "--detach"]].concat())["job"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     eventually("a map is done", PATIENCE, || {
         (machines.json(&["job", &id])["maps"]["done"].as_u64()? >= 1).then_some(())
     });
     machines.mrctl(&["chaos", "kill", &second, "--cluster", "lab"]);
     let over = machines.mrctl(&["job", &id, "--follow"]);
     assert!(over.contains("succeeded"), "{over}");
-    assert_eq!(machines.sums("/sorted"), calm, "the output differs from an undisturbed run");
+    assert_eq!(machines.sums("/lab/sorted"), calm, "the output differs from an undisturbed run");
     assert_eq!(
         machines.try_mrctl(&["cluster", "status", "--cluster", "lab"]).code,
         1,
