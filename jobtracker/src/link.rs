@@ -14,8 +14,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// What is spoken between this build's JobTracker and TaskTrackers. Refused when it differs.
-pub const TRACKER_PROTOCOL: u32 = 4;
+pub use proto::TRACKER_PROTOCOL;
 
 /// Messages that wait for a tracker to read. More, and it is cut off.
 const MESSAGES_MAX: usize = 1024;

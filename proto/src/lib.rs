@@ -21,3 +21,6 @@ pub mod dfs {
 pub mod mr {
     tonic::include_proto!("fermata.mr.v1");
 }
+
+/// The version of the talk between JobTracker and TaskTrackers: both are of the same.
+pub const TRACKER_PROTOCOL: u32 = 4;

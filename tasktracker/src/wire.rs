@@ -10,9 +10,6 @@ use proto::mr::{
 };
 use std::time::Duration;
 
-/// The version of the talk with the JobTracker.
-const PROTOCOL: u32 = 4;
-
 /// What the JobTracker is told of this tracker.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
@@ -52,7 +49,7 @@ pub(crate) fn register(
         attempts: attempts.into_iter().map(report).collect(),
         outputs: outputs.iter().map(Attempt::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
-        protocol: PROTOCOL,
+        protocol: proto::TRACKER_PROTOCOL,
         checkpoints: checkpoints.iter().map(Attempt::to_string).collect(),
         jobs: jobs.iter().map(Job::to_string).collect(),
     };

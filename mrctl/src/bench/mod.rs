@@ -31,6 +31,7 @@ pub(crate) enum BenchCommand {
     Mr(mr::Args),
     /// Slots taken back: how soon they are free, what it costs, and what a kill would have cost
     Preempt(mr::preempt::Args),
+    Load(mr::load::Args),
     /// The plain programs that jobs are measured against; run as a process of their own, to be measured
     #[command(hide = true, override_usage = plain::USAGE)]
     Plain {
@@ -87,6 +88,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
         BenchCommand::Dfs(args) => (&args.dir, args.json),
         BenchCommand::Mr(args) => (&args.dir, args.json),
         BenchCommand::Preempt(args) => (&args.dir, args.json),
+        BenchCommand::Load(args) => (&args.dir, args.json),
         BenchCommand::Plain { words } => {
             plain::run(words)?;
             return Ok(ExitCode::SUCCESS);
@@ -101,6 +103,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
             BenchCommand::Dfs(args) => measure(args, folder.path()).await,
             BenchCommand::Mr(args) => mr::measure(args, folder.path()).await,
             BenchCommand::Preempt(args) => mr::preempt::measure(args, folder.path()).await,
+            BenchCommand::Load(args) => mr::load::measure(args, folder.path()).await,
             BenchCommand::Plain { .. } => Ok(vec![]),
         }
     };

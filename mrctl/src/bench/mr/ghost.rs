@@ -4,16 +4,18 @@
 use crate::bench::wire::connect;
 use anyhow::{Context, Result, bail};
 use proto::mr::{self as pb, tracker_link_client::TrackerLinkClient};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-/// The registration protocol this speaks.
-const PROTOCOL: u32 = 4;
-
 pub(super) struct Tracker {
     words: mpsc::Sender<pb::FromTracker>,
     stream: Streaming<pb::ToTracker>,
+    /// Heartbeats sent.
+    seq: u64,
+    /// The last order.
+    acked: u64,
 }
 
 impl Tracker {
@@ -29,7 +31,7 @@ impl Tracker {
             logs_addr: "127.0.0.1:1".into(),
             map_slots,
             version: env!("CARGO_PKG_VERSION").into(),
-            protocol: PROTOCOL,
+            protocol: proto::TRACKER_PROTOCOL,
             ..pb::RegisterTracker::default()
         };
         let kind = Some(pb::from_tracker::Kind::Register(register));
@@ -38,14 +40,37 @@ impl Tracker {
         let mut stream = link.attach(ReceiverStream::new(receiver)).await.context("attach")?.into_inner();
         let first = stream.message().await.context("attach")?.and_then(|message| message.kind);
         match first {
-            Some(pb::to_tracker::Kind::Registered(_)) => Ok(Self { words, stream }),
+            Some(pb::to_tracker::Kind::Registered(_)) => Ok(Self { words, stream, seq: 0, acked: 0 }),
             other => bail!("{name} was not registered: {other:?}"),
+        }
+    }
+
+    async fn say(&mut self, attempts: Vec<pb::AttemptReport>) -> Result<()> {
+        self.seq += 1;
+        let heartbeat =
+            pb::Heartbeat { seq: self.seq, acked: self.acked, attempts, fetch_failures: Vec::new() };
+        let kind = Some(pb::from_tracker::Kind::Heartbeat(heartbeat));
+        self.words.send(pb::FromTracker { kind }).await.context("the link is closed")
+    }
+
+    /// Speaks with nothing to tell; how long until it was answered.
+    pub(super) async fn beat(&mut self) -> Result<Duration> {
+        let since = Instant::now();
+        self.say(Vec::new()).await?;
+        loop {
+            let message = self.stream.message().await.context("orders")?.and_then(|message| message.kind);
+            let Some(pb::to_tracker::Kind::Orders(orders)) = message else {
+                bail!("the jobtracker sent no orders: {message:?}")
+            };
+            self.acked = orders.orders.iter().map(|order| order.number).fold(self.acked, u64::max);
+            if orders.answers >= self.seq {
+                return Ok(since.elapsed());
+            }
         }
     }
 
     /// Answers every launch until a job is over.
     pub(super) async fn serve(mut self) -> Result<()> {
-        let (mut seq, mut acked) = (0, 0);
         loop {
             let message = self.stream.message().await.context("orders")?.and_then(|message| message.kind);
             let Some(pb::to_tracker::Kind::Orders(orders)) = message else {
@@ -54,7 +79,7 @@ impl Tracker {
             let mut attempts = Vec::new();
             let mut over = false;
             for order in orders.orders {
-                acked = order.number;
+                self.acked = order.number;
                 match order.kind {
                     Some(pb::order::Kind::Launch(pb::Launch { task: Some(task), .. })) => {
                         attempts.push(pb::AttemptReport {
@@ -72,10 +97,7 @@ impl Tracker {
             if attempts.is_empty() {
                 continue;
             }
-            seq += 1;
-            let heartbeat = pb::Heartbeat { seq, acked, attempts, fetch_failures: Vec::new() };
-            let kind = Some(pb::from_tracker::Kind::Heartbeat(heartbeat));
-            self.words.send(pb::FromTracker { kind }).await.context("the link is closed")?;
+            self.say(attempts).await?;
         }
     }
 }

@@ -6,6 +6,7 @@
 mod cluster;
 mod ghost;
 mod idle;
+pub(super) mod load;
 pub(super) mod preempt;
 mod small;
 mod tasks;

@@ -1,0 +1,204 @@
+//! `mrctl bench load`: a jobtracker under the heartbeats of very many trackers, each on a connection of its own, and
+//! what becomes of it when all of them come back at once.
+
+use super::{
+    super::{figure::Figure, layout, note_build},
+    ghost::Tracker,
+    usage::Usage,
+};
+use crate::{
+    bench::figure::Limit,
+    cluster::{Kind, Launch, end, memory_bytes, restart},
+};
+use anyhow::{Context, Result, ensure};
+use daemon::Period;
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::task::JoinSet;
+
+/// As trackers do after a lost connection.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+const ATTACH_WITHIN: Duration = Duration::from_mins(2);
+/// Sockets of ours beside those of the trackers.
+const FILES_BESIDE: u64 = 256;
+
+/// A jobtracker and very many trackers that only send heartbeats, over real connections
+///
+/// Starts a namenode and a jobtracker of its own in a temporary folder and removes them.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl bench load\n  mrctl bench load --trackers 500 --seconds 10 --json"
+)]
+pub(crate) struct Args {
+    /// How many trackers
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    trackers: u32,
+    /// For how long, before and after the jobtracker is killed
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// How often each speaks
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    heartbeat: Period,
+    /// Folder for everything [default: the current folder]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
+    pub(in crate::bench) dir: PathBuf,
+    /// As JSON: one array of figures
+    #[arg(long)]
+    pub(in crate::bench) json: bool,
+}
+
+/// What all trackers look at.
+#[derive(Debug, Default)]
+struct Board {
+    attached: AtomicUsize,
+    /// Answers count only while this is set.
+    counting: AtomicBool,
+    over: AtomicBool,
+}
+
+pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Figure>> {
+    note_build(args.json);
+    room_for_sockets(u64::from(args.trackers))?;
+    let mut layout = layout(folder, "load", 1)?;
+    layout.config.jobtracker.heartbeat = args.heartbeat;
+    let state_folder = layout.folder.clone();
+    let mut launch = Launch::start_without_trackers(layout, None).await?;
+    let board = Arc::new(Board::default());
+    let mut trackers = JoinSet::new();
+    let begun = Instant::now();
+    for number in 0..args.trackers {
+        let (addr, board) = (launch.state.jobtracker.clone(), board.clone());
+        // Spread over the first period, as trackers that were started one by one.
+        let offset = args.heartbeat.0.mul_f64(f64::from(number) / f64::from(args.trackers));
+        trackers.spawn(live(addr, format!("load{number}"), args.heartbeat.0, offset, board));
+    }
+    await_all(&board, args.trackers).await?;
+    let mut figures = vec![told("trackers attached", begun.elapsed().as_secs_f64(), "s")];
+    let jobtracker = launch.state.find("jobtracker", None)?.identity.pid;
+    let before = Usage::of(&launch).await?;
+    board.counting.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(args.seconds)).await;
+    board.counting.store(false, Ordering::Relaxed);
+    let used = Usage::of(&launch).await?.since(&before);
+    let busy = used.0.get("jobtracker").copied().unwrap_or(0.0) / args.seconds as f64;
+    figures.push(told("jobtracker, of one core", 100.0 * busy, "%"));
+    let bytes = memory_bytes(jobtracker).context("cannot read the jobtracker's memory from /proc")?;
+    figures.push(told("jobtracker, resident", bytes as f64 / f64::from(1 << 20), "MiB"));
+
+    let daemon = launch.state.find("jobtracker", None)?;
+    end(&[(&daemon.identity, &daemon.args)], Duration::ZERO)?;
+    launch.reap();
+    eventually_none(&board).await?;
+    let since = Instant::now();
+    restart(&state_folder, &mut launch.state, "jobtracker", Kind::Jobtracker).await?;
+    await_all(&board, args.trackers).await?;
+    figures.push(told("after kill -9 of the jobtracker: all back", since.elapsed().as_secs_f64(), "s"));
+    board.counting.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(args.seconds)).await;
+    board.over.store(true, Ordering::Relaxed);
+    let mut answers = Vec::new();
+    while let Some(ended) = trackers.join_next().await {
+        answers.extend(ended.context("a made-up tracker broke down")??);
+    }
+    figures.extend(latencies(answers, args.trackers)?);
+    Ok(figures)
+}
+
+fn told(name: &str, value: f64, unit: &'static str) -> Figure {
+    Figure::told(format!("load: {name}"), value, unit)
+}
+
+fn latencies(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Figure>> {
+    ensure!(!answers.is_empty(), "no heartbeat was answered");
+    answers.sort_unstable();
+    let at = |part: f64| {
+        let index = ((answers.len() - 1) as f64 * part) as usize;
+        answers[index].as_secs_f64() * 1000.0
+    };
+    let name = |what: &str| format!("load: a heartbeat of {trackers} trackers, {what}");
+    Ok(vec![
+        Figure::told(name("median"), at(0.5), "ms"),
+        Figure {
+            limit: Some(Limit::AtMost(100.0)),
+            ..Figure::told(name("99 of 100 within"), at(0.99), "ms")
+        },
+        Figure::told(name("slowest"), at(1.0), "ms"),
+        Figure::told("load: heartbeats answered", answers.len() as f64, ""),
+    ])
+}
+
+/// One tracker: speaks each period, and comes back when the connection breaks. The times to each answer.
+async fn live(
+    addr: String,
+    name: String,
+    period: Duration,
+    offset: Duration,
+    board: Arc<Board>,
+) -> Result<Vec<Duration>> {
+    let (mut answers, mut pause) = (Vec::new(), RETRY_FIRST);
+    tokio::time::sleep(offset).await;
+    while !board.over.load(Ordering::Relaxed) {
+        let Ok(mut tracker) = Tracker::attach(&addr, &name, 2).await else {
+            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            pause = (pause * 2).min(RETRY_MAX);
+            continue;
+        };
+        pause = RETRY_FIRST;
+        board.attached.fetch_add(1, Ordering::Relaxed);
+        let mut beats = tokio::time::interval(period);
+        beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !board.over.load(Ordering::Relaxed) {
+            beats.tick().await;
+            let counts = board.counting.load(Ordering::Relaxed);
+            match tracker.beat().await {
+                Ok(took) if counts => answers.push(took),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        board.attached.fetch_sub(1, Ordering::Relaxed);
+    }
+    Ok(answers)
+}
+
+async fn await_all(board: &Board, trackers: u32) -> Result<()> {
+    let deadline = Instant::now() + ATTACH_WITHIN;
+    while board.attached.load(Ordering::Relaxed) < trackers as usize {
+        let attached = board.attached.load(Ordering::Relaxed);
+        ensure!(
+            Instant::now() < deadline,
+            "only {attached} of {trackers} trackers were taken in {ATTACH_WITHIN:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+async fn eventually_none(board: &Board) -> Result<()> {
+    let deadline = Instant::now() + ATTACH_WITHIN;
+    while board.attached.load(Ordering::Relaxed) > 0 {
+        ensure!(Instant::now() < deadline, "trackers do not notice that the jobtracker is gone");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// A socket for each tracker here, and one in the jobtracker, which inherits the limit.
+fn room_for_sockets(trackers: u64) -> Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = trackers + FILES_BESIDE;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    let raised = Rlimit { current: Some(wanted), ..limit };
+    setrlimit(Resource::Nofile, raised)
+        .with_context(|| format!("{trackers} trackers need {wanted} open files: raise the limit (ulimit -n)"))
+}
