@@ -11,6 +11,7 @@ mod fs;
 mod job;
 mod locate;
 mod output;
+mod trial;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -126,9 +127,9 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
         Command::Chaos(command) => command::chaos::run(command).await,
         Command::Bench(command) => bench::run(command).await,
-        Command::Sim(args) => command::sim::run(&args),
+        Command::Sim(args) => command::sim::run(&args).await,
         Command::Replay(args) => command::sim_replay::run(&args),
-        Command::Repro(args) => command::sim_repro::run(&args),
+        Command::Repro(args) => command::sim_repro::run(&args).await,
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Setup {
     pub heartbeat: Span,
     /// Whether a tracker speaks at once when a slot is free.
     pub out_of_band: bool,
+    /// The JobTracker looks at the time no more often than this: for runs of weeks, whose seconds do not matter.
+    pub tick: Span,
     /// The JobTracker's numbers.
     pub config: Config,
     /// What things cost.
@@ -116,6 +118,7 @@ impl Setup {
             replication: 3,
             heartbeat: Span::secs(1),
             out_of_band: true,
+            tick: Span::millis(1),
             config: Config::default(),
             costs: Costs::default(),
             scheduler: scheduler.to_owned(),

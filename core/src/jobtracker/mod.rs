@@ -36,7 +36,7 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::{PerPhase, Phase},
     reserve::Reservations,
-    scheduler::{Rate, Scheduler},
+    scheduler::Scheduler,
     shadow::Shadow,
     speed::{Pace, Speeds},
     task::Recall,
@@ -191,11 +191,6 @@ impl JobTracker {
     /// The policy's name.
     pub fn scheduler_name(&self) -> &str {
         self.scheduler.name()
-    }
-
-    /// How fast trackers are, if the policy learns that.
-    pub fn rates(&self) -> Vec<Rate> {
-        self.scheduler.rates()
     }
 
     /// Trackers near which replicas of an input would best lie, if the policy says so: the best first.

@@ -7,7 +7,7 @@
 use super::JobTracker;
 use crate::{
     event::{AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
-    fact::Fact,
+    fact::{Fact, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::Job,
     phase::Phase,
@@ -168,9 +168,9 @@ impl JobTracker {
         self.record(now, Fact::TrackerLost { tracker: id, why: why.into() }, out);
         self.outboxes.remove(&id);
         self.moves.forget(id);
-        self.give_up_attempts(now, id, &BTreeSet::new(), "its tracker was lost", out);
-        self.give_up_checkpoints(now, id, &BTreeSet::new(), "its tracker was lost", out);
-        self.give_up_outputs(now, id, &BTreeSet::new(), "its tracker was lost", out);
+        self.give_up_attempts(now, id, &BTreeSet::new(), TRACKER_LOST, out);
+        self.give_up_checkpoints(now, id, &BTreeSet::new(), TRACKER_LOST, out);
+        self.give_up_outputs(now, id, &BTreeSet::new(), TRACKER_LOST, out);
     }
 
     fn give_up_attempts(

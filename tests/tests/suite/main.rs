@@ -23,3 +23,4 @@ mod jobs_storm;
 mod local_cluster;
 mod schedulers;
 mod tidy;
+mod trials;
