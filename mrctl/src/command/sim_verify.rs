@@ -21,7 +21,7 @@ use std::{path::PathBuf, process::ExitCode};
     mrctl sim verify\n  \
     mrctl sim verify --only 'fcs;fair' --json")]
 pub(crate) struct Args {
-    /// Only these trials; `short` is one that takes half a minute
+    /// Only these trials; `short` is one that takes some seconds
     #[arg(long, value_name = "NAME;...", value_delimiter = ';')]
     only: Vec<String>,
     /// Folder for the cluster's data [default: the current folder]

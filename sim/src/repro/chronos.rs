@@ -92,7 +92,17 @@ fn whose_node(out: &mut Reproduction, profiles: &Profiles) -> Result<(), Experim
     let lost = [("early", "lost"), never[0], never[1]];
     let variants =
         vec![Variant::tuned("fair", "fair", &never), Variant::tuned("chronos", "chronos(fair)", &lost)];
-    let head = ["node", "first job's tasks", "second's", "fair: first s", "second s", "chronos: first s", "second s"];
+    let head = [
+        "node",
+        "first job's tasks",
+        "second's",
+        "fair: wait s",
+        "first s",
+        "second s",
+        "chronos: wait s",
+        "first s",
+        "second s",
+    ];
     let mut table = Table::new(&head);
     let at_s = moment(profiles, "wordcount", "fair", Moment::InMaps(0.45), 1);
     for node in 0..8 {
@@ -113,6 +123,7 @@ fn whose_node(out: &mut Reproduction, profiles: &Profiles) -> Result<(), Experim
         };
         let mut row = vec![node.to_string(), tasks(1), tasks(2)];
         for at in 0..2 {
+            row.push(show(comparison.figure(at, first_maps_wait)));
             row.extend(["small", "large"].map(|group| show(comparison.mean_over(at, Some(group), makespan_s))));
         }
         table.row(row);

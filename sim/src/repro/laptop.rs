@@ -46,7 +46,11 @@ impl Laptop {
         let all = self.parts.iter().flat_map(|part| {
             let trial = |variant: &Variant| {
                 let name = format!("{}, {}", part.title, variant.label);
-                Trial::new(&name, variant, part.workload.clone(), part.faults.clone())
+                let mut trial = Trial::new(&name, variant, part.workload.clone(), part.faults.clone());
+                if self.paper == Paper::Chronos {
+                    trial.setup.replication = 2;
+                }
+                trial
             };
             part.variants.iter().map(trial).collect::<Vec<_>>()
         });
@@ -94,7 +98,9 @@ fn groups(workload: &Workload) -> Vec<String> {
 fn lost_node(title: &'static str, inner: &str) -> Part {
     let job = |at_s, group, user, maps| Paced { at_s, group, user, maps: (maps, 8.0), reduces: (32, 3.0) };
     let jobs = [job(0.0, "small", "ann", 67), job(0.3, "large", "bob", 219)];
-    let workload = trial::workload("chronos", &jobs);
+    let mut workload = trial::workload("chronos", &jobs);
+    // As in the paper, only maps are lost.
+    workload.jobs.iter_mut().for_each(|job| job.slow_start = 1.0);
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let early = [("early", "lost"), never[0], never[1]];
     let variants =
@@ -112,17 +118,17 @@ fn maps_done_s(variant: &Variant, workload: &Workload) -> f64 {
     done.map_or(0.0, |done| done.since(Time(1_000_000)).as_secs_f64())
 }
 
-/// hSRTF: the paper's 31 jobs in its order, an eighth of their maps and reduces, a fifth of the time.
+/// hSRTF: the paper's 31 jobs in its order, with the same part of the map and reduce slots, in a fifth of the time.
 fn sizes() -> Part {
-    let kinds = [("large", 3, 32, 4), ("medium", 8, 8, 1), ("small", 20, 1, 1)];
+    let kinds = [("large", 3, 36, (9, 16.0)), ("medium", 8, 9, (2, 16.0)), ("small", 20, 1, (1, 4.0))];
     let mut jobs = Vec::new();
     for (group, count, maps, reduces) in kinds {
         for _ in 0..count {
             let at_s = 2.0 * jobs.len() as f64;
-            jobs.push(Paced { at_s, group, user: "all", maps: (maps, 10.0), reduces: (reduces, 6.0) });
+            jobs.push(Paced { at_s, group, user: "all", maps: (maps, 15.0), reduces });
         }
     }
-    let variants = ["hsrtf-pu", "hsrtf-pr", "hsrtf-prp"].map(Variant::plain);
+    let variants = ["hsrtf-pu", "hsrtf-pr"].map(Variant::plain);
     let variants = [Variant::plain("fifo"), plain_fair()].into_iter().chain(variants).collect();
     Part { title: "Sizes", variants, workload: trial::workload("hsrtf", &jobs), faults: Vec::new() }
 }
@@ -217,10 +223,23 @@ mod tests {
         laptop.conclude(outcomes)
     }
 
+    fn ours(of: &Reproduction, what: &str) -> f64 {
+        let claim = of.claims.iter().find(|claim| claim.what == what);
+        claim.and_then(|claim| claim.ours).unwrap_or_else(|| panic!("nothing said of {what}"))
+    }
+
     #[test]
     fn what_a_laptop_shows() {
-        for paper in [Paper::Chronos, Paper::Hsrtf, Paper::Fcs] {
-            println!("{}", simulated(paper).text());
-        }
+        let chronos = simulated(Paper::Chronos);
+        println!("{}", chronos.text());
+        assert!(ours(&chronos, "Fifo: first job") < -0.05, "the first job gains");
+        assert!(ours(&chronos, "Fifo: recovery wait of maps with Chronos") < 2.0);
+        assert!(ours(&chronos, "Fifo: recovery maps local with Chronos") > 0.99);
+        let hsrtf = simulated(Paper::Hsrtf);
+        println!("{}", hsrtf.text());
+        assert!(ours(&hsrtf, "small jobs, hsrtf-pr against fifo") < 0.0, "small jobs gain");
+        let fcs = simulated(Paper::Fcs);
+        println!("{}", fcs.text());
+        assert!(ours(&fcs, "all jobs, fcs against fair") < -0.1, "all gain");
     }
 }
