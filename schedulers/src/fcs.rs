@@ -232,10 +232,13 @@ impl Fcs {
             })
         });
         let has_fresh = job.pending.reduce.len() > self.paused.count(job.id);
+        // With more reduces than there are slots the last ones wait for their own job, however long that takes.
+        let waves = f64::from(job.spec.reduces) / f64::from(cluster.slots(Phase::Reduce).max(1));
         paused
             || has_fresh
                 && job.maps_done.zip(own()).is_some_and(|(since, estimate)| {
-                    self.settings.is_overdue(now.since(since).as_secs_f64(), 0.0, estimate)
+                    let alone = estimate * waves.ceil().max(1.0);
+                    self.settings.is_overdue(now.since(since).as_secs_f64(), 0.0, alone)
                 })
     }
 

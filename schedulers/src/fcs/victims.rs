@@ -84,6 +84,10 @@ impl Fcs {
         let mut all = Vec::new();
         for id in self.line.iter().rev() {
             let (Some(job), Some(known)) = (cluster.job(id), self.jobs.get(&id)) else { continue };
+            // What goes first because it has waited too long is not put back again.
+            if known.overdue.is_some() {
+                continue;
+            }
             let rank = known.left.rank(self.settings.tolerance);
             let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
             let mut its: Vec<&Attempt> = running
