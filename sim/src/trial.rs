@@ -144,8 +144,12 @@ pub struct Fidelity {
 impl Fidelity {
     /// Of one run and its simulation.
     pub fn of(real: &Outcome, simulated: &Outcome) -> Self {
-        let seconds = |outcome: &Outcome, id: JobId| outcome.metrics.job(id).and_then(makespan_s).unwrap_or(0.0);
-        let jobs = real.metrics.jobs().map(|(id, job)| (job.name.clone(), seconds(real, id), seconds(simulated, id)));
+        let seconds =
+            |outcome: &Outcome, id: JobId| outcome.metrics.job(id).and_then(makespan_s).unwrap_or(0.0);
+        let jobs = real
+            .metrics
+            .jobs()
+            .map(|(id, job)| (job.name.clone(), seconds(real, id), seconds(simulated, id)));
         Self { jobs: jobs.collect() }
     }
 
@@ -203,10 +207,7 @@ pub fn all() -> Vec<Trial> {
     );
     let two = workload(
         "two",
-        &[
-            job(0.0, "first", "ann", (67, 6.0), (28, 3.0)),
-            job(0.5, "second", "bob", (150, 6.0), (28, 3.0)),
-        ],
+        &[job(0.0, "first", "ann", (67, 6.0), (28, 3.0)), job(0.5, "second", "bob", (150, 6.0), (28, 3.0))],
     );
     let dies = || vec![Fault { at_s: 3.0, for_s: None, what: Harm::Node { node: 3 } }];
     let soon = [("min_share_timeout", "1s"), ("fair_share_timeout", "1s")];

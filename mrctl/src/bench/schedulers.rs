@@ -27,7 +27,9 @@ const SECONDS: u32 = 3;
 
 /// Policies: how long a decision takes, a linear program, and ten thousand heartbeats
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl bench schedulers\n  mrctl bench schedulers --only fair,coshh --json")]
+#[command(
+    after_help = "Examples:\n  mrctl bench schedulers\n  mrctl bench schedulers --only fair,coshh --json"
+)]
 pub(crate) struct Args {
     /// Only these policies
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
@@ -110,7 +112,11 @@ fn program() -> Figure {
     };
     Figure {
         limit: Some(Limit::AtMost(LIMIT_PROGRAM_MS)),
-        ..Figure::told("linear program, 20 classes x 100 nodes, median", median((0..PROGRAMS).map(one).collect()), "ms")
+        ..Figure::told(
+            "linear program, 20 classes x 100 nodes, median",
+            median((0..PROGRAMS).map(one).collect()),
+            "ms",
+        )
     }
 }
 

@@ -40,7 +40,9 @@ fn chosen(only: &[String]) -> Result<Vec<Trial>> {
     let find = |name: &String| {
         let names: Vec<&str> = known.iter().map(|trial| trial.name.as_str()).collect();
         let found = known.iter().find(|trial| trial.name == *name).cloned();
-        found.ok_or_else(|| Usage(format!("there is no trial {name:?}: choose from {}", names.join("; "))).into())
+        found.ok_or_else(|| {
+            Usage(format!("there is no trial {name:?}: choose from {}", names.join("; "))).into()
+        })
     };
     only.iter().map(find).collect()
 }
@@ -57,7 +59,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     for trial in chosen(&args.only)? {
         let real = trial::run(&trial, &args.dir).await?;
         let Trial { name, setup, workload } = trial.as_it_was(&real.history);
-        let simulated = World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
+        let simulated =
+            World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
         let fidelity = Fidelity::of(&real.outcome, &simulated);
         if !args.json {
             let taken = |outcome: &Outcome| -> u32 {

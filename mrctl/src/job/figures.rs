@@ -59,7 +59,8 @@ fn numbers(job: &JobFigures) -> Value {
 }
 
 fn words(job: &JobFigures) -> Vec<String> {
-    let span = |span: Option<Span>| span.map_or("-".to_owned(), |span| format!("{:.1} s", span.as_secs_f64()));
+    let span =
+        |span: Option<Span>| span.map_or("-".to_owned(), |span| format!("{:.1} s", span.as_secs_f64()));
     let mut lines = vec![
         format!(
             "makespan {}: waited {} for its first map, then took {}",

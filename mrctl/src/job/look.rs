@@ -253,10 +253,7 @@ pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn history(
-    History { one: args, figures }: History,
-    target: &Target,
-) -> Result<ExitCode> {
+pub(crate) async fn history(History { one: args, figures }: History, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
     if figures {
         return super::figures::show(&tracker, &args.job, args.json).await;

@@ -60,7 +60,8 @@ impl Fcs {
             }
             // Those with most left come first.
             let outranked = victims.iter().take_while(|victim| victim.rank > rank);
-            let mut near = outranked.enumerate().filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
+            let mut near =
+                outranked.enumerate().filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
             let found = near.find(|(_, victim)| {
                 let could = || plan.next_reduce_at(job, victim.tracker, Place::Fresh).is_some();
                 *usable.entry(victim.tracker).or_insert_with(could)

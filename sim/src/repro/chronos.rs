@@ -124,7 +124,9 @@ fn whose_node(out: &mut Reproduction, profiles: &Profiles) -> Result<(), Experim
         let mut row = vec![node.to_string(), tasks(1), tasks(2)];
         for at in 0..2 {
             row.push(show(comparison.figure(at, first_maps_wait)));
-            row.extend(["small", "large"].map(|group| show(comparison.mean_over(at, Some(group), makespan_s))));
+            row.extend(
+                ["small", "large"].map(|group| show(comparison.mean_over(at, Some(group), makespan_s))),
+            );
         }
         table.row(row);
     }

@@ -67,10 +67,10 @@ impl Laptop {
         let mut outcomes = outcomes.into_iter();
         for part in self.parts {
             let groups = groups(&part.workload);
-            let runs: Vec<Vec<Outcome>> = part.variants.iter().map(|_| outcomes.by_ref().take(1).collect()).collect();
+            let runs: Vec<Vec<Outcome>> =
+                part.variants.iter().map(|_| outcomes.by_ref().take(1).collect()).collect();
             let slots = trial::setup(&part.variants[0]).slots();
-            let comparison =
-                Comparison { variants: part.variants, runs, alone: Vec::new(), groups, slots };
+            let comparison = Comparison { variants: part.variants, runs, alone: Vec::new(), groups, slots };
             claims(self.paper, part.title, &comparison, &mut out);
             let title = part.title;
             if part.faults.is_empty() {
@@ -103,8 +103,10 @@ fn lost_node(title: &'static str, inner: &str) -> Part {
     workload.jobs.iter_mut().for_each(|job| job.slow_start = 1.0);
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let early = [("early", "lost"), never[0], never[1]];
-    let variants =
-        vec![Variant::tuned(inner, inner, &never), Variant::tuned("chronos", &format!("chronos({inner})"), &early)];
+    let variants = vec![
+        Variant::tuned(inner, inner, &never),
+        Variant::tuned("chronos", &format!("chronos({inner})"), &early),
+    ];
     let at_s = 0.45 * maps_done_s(&variants[0], &workload);
     let faults = vec![Fault { at_s, for_s: None, what: Harm::Node { node: 3 } }];
     Part { title, variants, workload, faults }
