@@ -14,6 +14,9 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// Why attempts end, outputs and paused state are gone, when their tracker is given up.
+pub const TRACKER_LOST: &str = "its tracker was lost";
+
 /// A fact and when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {

@@ -15,7 +15,7 @@ use crate::{
     fact::Fact,
     ids::{JobId, TrackerId},
     job::Job,
-    phase::{PerPhase, Phase},
+    phase::Phase,
     plan::Plan,
     time::{Span, Time},
     why::Why,
@@ -38,17 +38,6 @@ pub struct Round {
     pub now: Time,
     /// Why.
     pub cause: Cause,
-}
-
-/// How fast a tracker has been seen to be.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rate {
-    /// Which.
-    pub tracker: TrackerId,
-    /// 1 is as predicted from what has been seen elsewhere; 2 is twice as fast.
-    pub speed: PerPhase<f64>,
-    /// Tasks that this was learned from; old ones count no more.
-    pub samples: PerPhase<u32>,
 }
 
 /// A policy: watches what happens, and decides what runs where.
@@ -92,11 +81,6 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// The last problem has been solved; empty if that went wrong. The cluster may have changed since it was taken.
     fn solved(&mut self, _now: Time, _answer: &Numbers, _cluster: &Cluster) {}
-
-    /// How fast trackers are, if the policy learns that.
-    fn rates(&self) -> Vec<Rate> {
-        Vec::new()
-    }
 
     /// Trackers near which replicas of an input would best lie, by the first job that used it: the best first. Nothing
     /// if the policy has no opinion.

@@ -28,6 +28,15 @@ impl Default for SchedulerConfig {
 }
 
 impl SchedulerConfig {
+    /// Sets a parameter by its dotted key: `fair.pools.research.weight`.
+    pub fn set(&mut self, key: &str, value: &str) {
+        let (policy, rest) = key.split_once('.').unwrap_or((key, ""));
+        let table = self.policies.entry(policy).or_insert_with(|| toml::Table::new().into());
+        if let toml::Value::Table(table) = table {
+            table.insert(rest.to_owned(), value.into());
+        }
+    }
+
     /// The parameters of all policies, by dotted key: `fair.pools.research.weight`.
     pub fn parameters(&self) -> Result<BTreeMap<String, String>, ConfigError> {
         let mut flat = BTreeMap::new();
@@ -135,6 +144,16 @@ mod tests {
             "hsrtf.ratio=0.5",
         ];
         assert_eq!(flat, wanted);
+    }
+
+    #[test]
+    fn what_is_set_is_a_parameter() {
+        let mut config = SchedulerConfig::default();
+        config.set("fair.pools.a.weight", "2");
+        config.set("fair.node_wait", "5s");
+        let flat: Vec<(String, String)> = config.parameters().unwrap().into_iter().collect();
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(flat, [pair("fair.node_wait", "5s"), pair("fair.pools.a.weight", "2")]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod job;
 mod locate;
 mod output;
 mod remote;
+mod trial;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -131,9 +132,9 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Cluster(command) => command::cluster::run(command).await,
         Command::Chaos(command) => command::chaos::run(command).await,
         Command::Bench(command) => bench::run(command).await,
-        Command::Sim(args) => command::sim::run(&args),
+        Command::Sim(args) => command::sim::run(&args).await,
         Command::Replay(args) => command::sim_replay::run(&args),
-        Command::Repro(args) => command::sim_repro::run(&args),
+        Command::Repro(args) => command::sim_repro::run(&args).await,
     }
 }
 

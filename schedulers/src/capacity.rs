@@ -11,7 +11,7 @@
 mod queues;
 
 use crate::{
-    fill::{fill, with_locality},
+    fill::{Turns, fill_in_turn, with_locality},
     params::Section,
     shares::should_move,
     victims::{Overdue, Victims, level},
@@ -25,6 +25,26 @@ use mrcore::{
 };
 use queues::{Queue, Queues};
 use std::cmp::Reverse;
+
+/// What its rules mean in words.
+pub const SENTENCES: &[crate::words::Sentence] = &[
+    ("queue-capacity", "queue {queue} held {held} of its guaranteed {guaranteed} slots"),
+    (
+        "queue-share-of-map-slots",
+        "queue {queue} holds {held} map slots of its guaranteed {guaranteed}, at most {at_most}; \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "queue-share-of-reduce-slots",
+        "queue {queue} holds {held} reduce slots of its guaranteed {guaranteed}, at most {at_most}; \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    ("user-limit", "user {user} holds {held} slots of queue {queue}, of at most {at_most}"),
+    (
+        "queue-below-its-guarantee",
+        "the slot goes to the queue[ of {for_job:job}] that held {held} of its guaranteed {guaranteed}",
+    ),
+];
 
 /// The policy.
 #[derive(Debug)]
@@ -45,26 +65,6 @@ impl Capacity {
             reclaim_after: section.span_or_never("reclaim_after", Some(Span::secs(15)), about),
             below: Overdue::default(),
         }
-    }
-
-    /// What the queue and the job whose turn it is would put into a slot.
-    fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let cluster = plan.cluster();
-        self.queues.in_turn(phase, cluster).into_iter().find_map(|queue| {
-            let most = queue.user_most(phase, cluster);
-            let jobs = queue.in_turn(phase).filter_map(|job| cluster.job(job));
-            let mut within = jobs.filter(|job| queue.user_held(&job.spec.user, phase) < most);
-            let (task, why) = within.find_map(|job| match phase {
-                Phase::Map => {
-                    let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
-                    let rules =
-                        ["queue-capacity,node-local", "queue-capacity,rack-local", "queue-capacity,off-rack"];
-                    Some((task, with_locality(rules, near)))
-                }
-                Phase::Reduce => Some((plan.next_reduce(job, tracker)?, Why::rule("queue-capacity"))),
-            })?;
-            Some((task, numbers(why, queue, phase, cluster)))
-        })
     }
 
     /// Slots back for queues that have been below their guarantees for too long.
@@ -92,6 +92,35 @@ impl Capacity {
     }
 }
 
+impl Turns for Capacity {
+    fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let cluster = plan.cluster();
+        self.queues.in_turn(phase, cluster).into_iter().find_map(|queue| {
+            let most = queue.user_most(phase, cluster);
+            let jobs = queue.in_turn(phase).filter_map(|job| cluster.job(job));
+            let mut within = jobs.filter(|job| queue.user_held(&job.spec.user, phase) < most);
+            let (task, why) = within.find_map(|job| match phase {
+                Phase::Map => {
+                    let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
+                    let rules =
+                        ["queue-capacity,node-local", "queue-capacity,rack-local", "queue-capacity,off-rack"];
+                    Some((task, with_locality(rules, near)))
+                }
+                Phase::Reduce => Some((plan.next_reduce(job, tracker)?, Why::rule("queue-capacity"))),
+            })?;
+            Some((task, numbers(why, queue, phase, cluster)))
+        })
+    }
+
+    fn lend(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
+        self.queues.lend(job, phase);
+    }
+
+    fn restore(&mut self, job: JobId, cluster: &Cluster) {
+        self.queues.refresh(job, cluster);
+    }
+}
+
 fn numbers(why: Why, queue: &Queue, phase: Phase, cluster: &Cluster) -> Why {
     let guaranteed = queue.guaranteed(phase, cluster);
     why.with("held", f64::from(queue.held[phase])).with("guaranteed", guaranteed)
@@ -111,18 +140,7 @@ impl Scheduler for Capacity {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => {
-                let mut touched = Vec::new();
-                fill(plan, tracker, |plan, phase| {
-                    let (task, why) = self.next(phase, tracker, plan)?;
-                    touched.push(task.job);
-                    self.queues.lend(task.job, phase);
-                    Some((task, why))
-                });
-                for job in touched {
-                    self.queues.refresh(job, plan.cluster());
-                }
-            }
+            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
             Cause::Tick => {
                 for phase in Phase::BOTH {
                     self.reclaim(phase, plan);

@@ -16,7 +16,7 @@ use mrcore::{
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     plan::{Locality, Way},
-    scheduler::{Cause, Rate, Round},
+    scheduler::{Cause, Round},
     task::Attempt,
     tracker::TrackerState,
 };
@@ -26,6 +26,18 @@ use crate::params::Section;
 
 /// Work that has found no slot is looked at this often.
 const LOOK_AGAIN: Span = Span::secs(1);
+
+/// What its rules mean in words.
+pub const SENTENCES: &[crate::words::Sentence] = &[
+    (
+        "recovery",
+        "[the slot goes to work of {for_job:job} that was lost with a node][!for_job it was lost with a node and goes first]",
+    ),
+    (
+        "lost-with-a-tracker",
+        "{tasks task was|tasks were} lost with a node, and slots near the input are taken back",
+    ),
+];
 
 /// The wrapper.
 #[derive(Debug)]
@@ -224,10 +236,6 @@ impl Scheduler for Chronos {
 
     fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
         self.inner.solved(now, answer, cluster);
-    }
-
-    fn rates(&self) -> Vec<Rate> {
-        self.inner.rates()
     }
 
     fn placement(&self, source: &str) -> Vec<TrackerId> {

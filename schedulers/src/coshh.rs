@@ -18,7 +18,7 @@ mod predictor;
 mod users;
 
 use crate::{
-    fill::{fill, with_locality},
+    fill::{Turns, fill_in_turn, with_locality},
     params::Section,
 };
 use kinds::Kinds;
@@ -28,11 +28,41 @@ use mrcore::{
     ids::{JobId, TaskId, TrackerId},
     job::Job,
     plan::Locality,
-    scheduler::{Cause, Rate, Round},
+    scheduler::{Cause, Round},
 };
 use predictor::Predictor;
 use std::collections::BTreeMap;
 use users::{User, Users};
+
+/// What its rules mean in words.
+pub const SENTENCES: &[crate::words::Sentence] = &[
+    (
+        "below-min-share",
+        "user {user} held {held} of a minimum of {min}[, and class {class} is suggested for the node]",
+    ),
+    (
+        "smallest-share",
+        "user {user} held {held} at weight {weight}, the least of all[, and class {class} is suggested for the node]",
+    ),
+    (
+        "any-class",
+        "no class that is suggested for the node has work; user {user} held {held} at weight {weight}",
+    ),
+    (
+        "users-share-of-map-slots",
+        "user {user} holds {held} map slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
+    ),
+    (
+        "users-share-of-reduce-slots",
+        "user {user} holds {held} reduce slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
+    ),
+    ("in-no-class-yet", "jobs of its kind are in no class yet"),
+    (
+        "class-is-suggested-for-nodes",
+        "[its class {class} is suggested for {nodes node|nodes}][!class it is suggested for no node]\
+         [; jobs could come {lambda} times as often][; predictions of its tasks are off by {prediction_error:%}]",
+    ),
+];
 
 /// The policy.
 #[derive(Debug)]
@@ -47,8 +77,6 @@ pub struct Coshh {
     literal: bool,
     recheck: Span,
     now: Time,
-    /// Jobs that this round has given slots.
-    lent: Vec<JobId>,
 }
 
 /// Which rule gives a slot away.
@@ -114,7 +142,6 @@ impl Coshh {
                 "how often classes are compared with what is known",
             ),
             now: Time(0),
-            lent: Vec::new(),
         }
     }
 
@@ -150,20 +177,6 @@ impl Coshh {
         if let (Some(kind), Some(seconds), Some(on)) = (kind, seconds, on) {
             self.predictor.learn(&kind.tables, attempt.phase(), on, seconds, now);
         }
-    }
-
-    /// What is put into a slot: both stages, then whatever there is.
-    fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let take = |user: usize, stage: Stage| self.take(user, stage, phase, tracker, plan);
-        let owed = self.users.owed(phase);
-        owed.iter()
-            .find_map(|user| take(*user, Stage::MinShare))
-            .or_else(|| self.users.in_turn(phase).find_map(|user| take(user, Stage::Share)))
-            .or_else(|| {
-                let rest = owed.iter().copied().chain(self.users.in_turn(phase));
-                let mut rest = rest.filter(|_| !self.literal);
-                rest.find_map(|user| take(user, Stage::Any))
-            })
     }
 
     /// What a user's first job of a suggested class would put there.
@@ -206,6 +219,44 @@ impl Coshh {
             None => why,
         }
     }
+}
+
+impl Turns for Coshh {
+    /// What is put into a slot: both stages, then whatever there is.
+    fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let take = |user: usize, stage: Stage| self.take(user, stage, phase, tracker, plan);
+        let owed = self.users.owed(phase);
+        owed.iter()
+            .find_map(|user| take(*user, Stage::MinShare))
+            .or_else(|| self.users.in_turn(phase).find_map(|user| take(user, Stage::Share)))
+            .or_else(|| {
+                let rest = owed.iter().copied().chain(self.users.in_turn(phase));
+                let mut rest = rest.filter(|_| !self.literal);
+                rest.find_map(|user| take(user, Stage::Any))
+            })
+    }
+
+    fn lend(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
+        self.users.lend(job, phase);
+    }
+
+    fn restore(&mut self, job: JobId, cluster: &Cluster) {
+        self.users.refresh(job, cluster);
+    }
+}
+
+/// The computation for so many classes, each of a rank of its own, on nodes that are all different.
+pub(crate) fn made_up(classes: usize, nodes: usize) -> Problem {
+    let mixed = |seed: usize| (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let time = |class: usize, node: usize| 1.0 + mixed(class * nodes + node + 1) as f64 / 1e4;
+    let kind = |class: usize| classes::KindFacts {
+        rank: class,
+        user: class,
+        promised: false,
+        arrivals: 0.01 * (1.0 + class as f64),
+        times: (0..nodes).map(|node| time(class, node)).collect(),
+    };
+    classes::problem(&(0..classes).map(kind).collect::<Vec<_>>(), nodes, 1)
 }
 
 /// Whether a job may have tasks that cannot run where its class is suggested: because they came to nothing there, or
@@ -256,18 +307,7 @@ impl Scheduler for Coshh {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => {
-                fill(plan, tracker, |plan, phase| {
-                    let (task, why) = self.next(phase, tracker, plan)?;
-                    self.lent.push(task.job);
-                    self.users.lend(task.job, phase);
-                    Some((task, why))
-                });
-                // What this round gave is seen again when it has become fact.
-                for job in std::mem::take(&mut self.lent) {
-                    self.users.refresh(job, plan.cluster());
-                }
-            }
+            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
             Cause::Tick => {
                 self.now = round.now;
                 self.kinds.check(&self.predictor);
@@ -329,10 +369,6 @@ impl Scheduler for Coshh {
 
     fn solved(&mut self, _now: Time, answer: &Numbers, _cluster: &Cluster) {
         self.kinds.solved(answer, &self.predictor);
-    }
-
-    fn rates(&self) -> Vec<Rate> {
-        self.predictor.rates()
     }
 
     fn placement(&self, source: &str) -> Vec<TrackerId> {

@@ -13,7 +13,7 @@ mod pools;
 mod reclaim;
 
 use crate::{
-    fill::{Patience, fill, with_locality},
+    fill::{Patience, Turns, fill_in_turn, with_locality},
     params::Section,
     shares::should_move,
 };
@@ -28,14 +28,36 @@ use pools::{Pool, Pools};
 use reclaim::Reclaim;
 use std::cmp::Reverse;
 
+/// What its rules mean in words.
+pub const SENTENCES: &[crate::words::Sentence] = &[
+    ("fair-share", "pool {pool} held {held} of its fair share of {share} slots"),
+    (
+        "pool-share-of-map-slots",
+        "pool {pool} holds {held} of its fair share of {share} map slots (weight {weight}, minimum {min}); \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "pool-share-of-reduce-slots",
+        "pool {pool} holds {held} of its fair share of {share} reduce slots (weight {weight}, minimum {min}); \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "pool-runs-as-many-jobs-as-it-may",
+        "pool {pool} runs {max_jobs job|jobs}, as many as it may, and this one waits for one of them to end",
+    ),
+    ("locality-wait", "its maps wait for slots near their input: {waited:s} so far, for at most {at_most:s}"),
+    (
+        "pool-below-its-share",
+        "the slot goes to the pool[ of {for_job:job}] that held {held} of its fair share of {share}",
+    ),
+];
+
 /// The policy.
 #[derive(Debug)]
 pub struct Fair {
     pools: Pools,
     patience: Patience,
     reclaim: Reclaim,
-    /// Jobs that this round has given slots.
-    lent: Vec<JobId>,
 }
 
 impl Fair {
@@ -49,27 +71,7 @@ impl Fair {
         );
         let rack_wait = section.span("rack_wait", Span::secs(3), "and then for one in a rack of it");
         let (patience, reclaim) = (Patience::new(node_wait, rack_wait), Reclaim::new(section));
-        Self { pools, patience, reclaim, lent: Vec::new() }
-    }
-
-    /// What the job whose turn it is puts into a slot. The slot counts as the job's until the round is over.
-    pub(crate) fn take(
-        &mut self,
-        phase: Phase,
-        tracker: TrackerId,
-        plan: &Plan<'_>,
-    ) -> Option<(TaskId, Why)> {
-        let (task, why) = self.next(phase, tracker, plan)?;
-        self.lent.push(task.job);
-        self.pools.lend(task.job, phase);
-        Some((task, why))
-    }
-
-    /// The round is over: what it gave is seen again when it has become fact.
-    pub(crate) fn end_round(&mut self, cluster: &Cluster) {
-        for job in std::mem::take(&mut self.lent) {
-            self.pools.refresh(job, cluster);
-        }
+        Self { pools, patience, reclaim }
     }
 
     /// Slots of these phases back for pools that have been below their shares for too long.
@@ -109,9 +111,10 @@ impl Fair {
         }
         reasons
     }
+}
 
-    /// What the job whose turn it is would put into a slot.
-    fn next(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+impl Turns for Fair {
+    fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let Self { pools, patience, .. } = self;
         let cluster = plan.cluster();
         pools.in_turn(phase).find_map(|(pool, id)| {
@@ -126,6 +129,14 @@ impl Fair {
             };
             Some((task, numbers(why, pool, phase)))
         })
+    }
+
+    fn lend(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
+        self.pools.lend(job, phase);
+    }
+
+    fn restore(&mut self, job: JobId, cluster: &Cluster) {
+        self.pools.refresh(job, cluster);
     }
 }
 
@@ -152,10 +163,7 @@ impl Scheduler for Fair {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => {
-                fill(plan, tracker, |plan, phase| self.take(phase, tracker, plan));
-                self.end_round(plan.cluster());
-            }
+            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
             Cause::Tick => self.reclaim(&Phase::BOTH, plan),
         }
     }

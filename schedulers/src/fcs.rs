@@ -17,7 +17,7 @@ mod work;
 use crate::{
     estimate::{self, Flow, Mean},
     fair::Fair,
-    fill::fill,
+    fill::{Turns, fill_in_turn},
     line::Line,
     params::Section,
 };
@@ -32,6 +32,38 @@ use mrcore::{
 use paused::Paused;
 use std::collections::BTreeMap;
 use work::{Form, Known, Left, Rank, Turn};
+
+/// What its rules mean in words.
+pub const SENTENCES: &[crate::words::Sentence] = &[
+    (
+        "least-remaining-work",
+        "its job has {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left, least of all",
+    ),
+    (
+        "overdue",
+        "its job has waited beyond its slack and goes first, with {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left",
+    ),
+    (
+        "least-remaining-work-first",
+        "its reduces have {shuffle_left:s} of shuffling and {bytes_left:bytes} left; {jobs_ahead job goes|jobs go} first, with \
+         less left or overdue",
+    ),
+    (
+        "overdue-goes-first",
+        "the job has waited beyond its slack, and its reduces are next: {shuffle_left:s} of shuffling and {bytes_left:bytes} left; \
+         {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "less-remaining-work",
+        "its job has {victim_shuffle_left:s} of shuffling and {victim_bytes_left:bytes} left, and the slot goes to {for_job:job}, \
+         which has {shuffle_left:s} and {bytes_left:bytes}",
+    ),
+    (
+        "paused-reduces-wait-for-their-nodes",
+        "{tasks paused reduce waits|paused reduces wait} for the node with its state: {offers_passed} offers of others passed, \
+         it migrates after {at_most}",
+    ),
+];
 
 /// The policy.
 #[derive(Debug)]
@@ -200,10 +232,13 @@ impl Fcs {
             })
         });
         let has_fresh = job.pending.reduce.len() > self.paused.count(job.id);
+        // With more reduces than there are slots the last ones wait for their own job, however long that takes.
+        let waves = f64::from(job.spec.reduces) / f64::from(cluster.slots(Phase::Reduce).max(1));
         paused
             || has_fresh
                 && job.maps_done.zip(own()).is_some_and(|(since, estimate)| {
-                    self.settings.is_overdue(now.since(since).as_secs_f64(), 0.0, estimate)
+                    let alone = estimate * waves.ceil().max(1.0);
+                    self.settings.is_overdue(now.since(since).as_secs_f64(), 0.0, alone)
                 })
     }
 
@@ -233,6 +268,26 @@ impl Fcs {
             paused.pass(id);
         }
         None
+    }
+}
+
+impl Turns for Fcs {
+    fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        match phase {
+            Phase::Map => self.maps.choose(phase, tracker, plan),
+            Phase::Reduce => self.next_reduce(tracker, plan),
+        }
+    }
+
+    fn lend(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
+        // Whose turn it is at reduces does not depend on who holds them.
+        if phase == Phase::Map {
+            self.maps.lend(job, phase, plan);
+        }
+    }
+
+    fn restore(&mut self, job: JobId, cluster: &Cluster) {
+        self.maps.restore(job, cluster);
     }
 }
 
@@ -285,13 +340,7 @@ impl Scheduler for Fcs {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => {
-                fill(plan, tracker, |plan, phase| match phase {
-                    Phase::Map => self.maps.take(phase, tracker, plan),
-                    Phase::Reduce => self.next_reduce(tracker, plan),
-                });
-                self.maps.end_round(plan.cluster());
-            }
+            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
             Cause::Tick => {
                 self.maps.reclaim(&[Phase::Map], plan);
                 self.look(round.now, plan.cluster());

@@ -16,6 +16,15 @@ use mrcore::{
 };
 use std::{cmp::Reverse, collections::BTreeSet};
 
+/// What its rules mean in words.
+pub const SENTENCES: &[crate::words::Sentence] = &[
+    ("first-in-line", "its job is the first in line that can use the slot"),
+    (
+        "jobs-ahead",
+        "{jobs job goes|jobs go} first by priority and age, {first_job:job} at the head, with {waiting_tasks task|tasks} waiting",
+    ),
+];
+
 /// The policy.
 #[derive(Debug, Default)]
 pub struct Fifo {

@@ -1,7 +1,7 @@
 //! What policies do alike: fill a tracker's slots one by one, and wait a while for a better place.
 
 use mrcore::{
-    Phase, Plan, Span, Time, Why,
+    Cluster, Phase, Plan, Span, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::Job,
     plan::Locality,
@@ -24,6 +24,30 @@ pub fn fill(
                 break;
             }
         }
+    }
+}
+
+/// A policy whose turns move with every slot that a round gives away.
+pub trait Turns {
+    /// What is put into a slot.
+    fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)>;
+    /// A slot that this round gives a job counts at once.
+    fn lend(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>);
+    /// A job stands where the cluster shows it: what a round gave is seen there when it has become fact.
+    fn restore(&mut self, job: JobId, cluster: &Cluster);
+}
+
+/// Fills a tracker's free slots in turn.
+pub fn fill_in_turn(policy: &mut impl Turns, tracker: TrackerId, plan: &mut Plan<'_>) {
+    let mut lent = Vec::new();
+    fill(plan, tracker, |plan, phase| {
+        let (task, why) = policy.choose(phase, tracker, plan)?;
+        lent.push(task.job);
+        policy.lend(task.job, phase, plan);
+        Some((task, why))
+    });
+    for job in lent {
+        policy.restore(job, plan.cluster());
     }
 }
 

@@ -13,7 +13,7 @@ mod estimator;
 pub mod formulas;
 
 use crate::{
-    fill::{fill, with_locality},
+    fill::{Turns, fill_in_turn, with_locality},
     line::{Line, Real},
     params::Section,
     shares::should_move,
@@ -22,16 +22,37 @@ use crate::{
 use estimator::{Estimator, Thought};
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
-    ids::{HostId, JobId, TaskId, TrackerId},
+    ids::{AttemptId, HostId, JobId, TaskId, TrackerId},
     job::Job,
     plan::{Locality, Place, Way},
     scheduler::{Cause, Round},
-    task::Attempt,
+    task::{Attempt, Recall},
 };
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
 };
+
+/// What its rules mean in words.
+pub const SENTENCES: &[crate::words::Sentence] = &[
+    ("remaining-time", "its job has about {remaining:s} left[, and a share of {share} slots]"),
+    (
+        "shorter-jobs-take-map-slots",
+        "the job has about {remaining:s} left[ and a share of {share} map slots]; {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "shorter-jobs-take-reduce-slots",
+        "the job has about {remaining:s} left[ and a share of {share} reduce slots]; {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "longest-remaining-time",
+        "its job has about {remaining:s} left, and the slot goes to {for_job:job}, which has {shorter:s}",
+    ),
+    (
+        "reduces-wait-for-their-maps-hosts",
+        "its reduces wait for slots where their maps ran: {waited:s} so far, for at most {at_most:s}",
+    ),
+];
 
 /// Who gets slots, and whether they are taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,8 +143,71 @@ impl Hsrtf {
         }
     }
 
-    /// What the first in turn that can use a slot would put there.
-    fn next(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+    /// Takes slots back for jobs with shorter remaining times, no more than they lack.
+    fn preempt(&self, phase: Phase, plan: &mut Plan<'_>) {
+        let remaining = |job: JobId| self.estimator.of(job).remaining;
+        let mut in_need: Vec<JobId> = self.turn[phase].iter().collect();
+        in_need.sort_by_key(|job| (Real(remaining(*job)), *job));
+        if in_need.is_empty() {
+            return;
+        }
+        let done = |attempt: &Attempt| Reverse((f64::from(attempt.progress.done) * 1000.0) as u32);
+        let key = |attempt: &Attempt| (Real(remaining(attempt.id.job())), done(attempt), attempt.id);
+        let mut victims = Victims::greatest_first(phase, plan, key);
+        let mut under_way = victims.slots_under_way();
+        for id in in_need {
+            let Some(job) = plan.cluster().job(id) else { continue };
+            let lack = self.lack(job, phase, plan);
+            let spared = under_way.min(lack);
+            under_way -= spared;
+            for _ in spared..lack {
+                let may = |victim: AttemptId| {
+                    !self.is_spared(victim, plan) && self.may_take(id, victim.job(), phase, plan)
+                };
+                let victim = victims.next(may);
+                let Some(victim) = victim else { break };
+                let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
+                let why = why.with("shorter", remaining(id)).benefit(id);
+                // One that has just been told, say by hand, is passed over.
+                let _ = plan.take_back(victim, self.way, why);
+            }
+        }
+    }
+
+    /// Slots that a job should have and has not.
+    fn lack(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
+        let waiting = plan.waiting(job, phase) as u32;
+        if self.is_pure() {
+            return waiting.min(plan.cluster().slots(phase));
+        }
+        let share = self.estimator.of(job.id).share[phase].floor() as u32;
+        waiting.min(share.saturating_sub(plan.keeps(job, phase)))
+    }
+
+    /// A task whose work has been thrown away for others once is left alone: two jobs whose remaining times cross again
+    /// and again would kill each other's tasks for ever.
+    fn is_spared(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
+        let killed = |attempt: &Attempt| matches!(attempt.recalled, Some((Recall::Kill, _)));
+        self.way == Way::Kill
+            && plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(killed))
+    }
+
+    fn may_take(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let longer = self.estimator.of(from).remaining > self.estimator.of(to).remaining;
+        longer && (self.is_pure() || self.is_nearer(to, from, phase, plan))
+    }
+
+    fn is_nearer(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let keeps = |id: JobId| {
+            let keeps = plan.cluster().job(id).map_or(0, |job| plan.keeps(job, phase));
+            (f64::from(keeps), self.estimator.of(id).share[phase])
+        };
+        should_move(keeps(to), keeps(from))
+    }
+}
+
+impl Turns for Hsrtf {
+    fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let is_pure = self.is_pure();
         let Self { turn, waits, hosts, colocate_wait, estimator, .. } = self;
         let mut jobs = turn[phase].iter().filter_map(|id| plan.cluster().job(id));
@@ -151,55 +235,14 @@ impl Hsrtf {
         Some((task, estimator.of(task.job).numbers(why, phase, is_pure)))
     }
 
-    /// Takes slots back for jobs with shorter remaining times, no more than they lack.
-    fn preempt(&self, phase: Phase, plan: &mut Plan<'_>) {
-        let remaining = |job: JobId| self.estimator.of(job).remaining;
-        let mut in_need: Vec<JobId> = self.turn[phase].iter().collect();
-        in_need.sort_by_key(|job| (Real(remaining(*job)), *job));
-        if in_need.is_empty() {
-            return;
-        }
-        let done = |attempt: &Attempt| Reverse((f64::from(attempt.progress.done) * 1000.0) as u32);
-        let key = |attempt: &Attempt| (Real(remaining(attempt.id.job())), done(attempt), attempt.id);
-        let mut victims = Victims::greatest_first(phase, plan, key);
-        let mut under_way = victims.slots_under_way();
-        for id in in_need {
-            let Some(job) = plan.cluster().job(id) else { continue };
-            let lack = self.lack(job, phase, plan);
-            let spared = under_way.min(lack);
-            under_way -= spared;
-            for _ in spared..lack {
-                let victim = victims.next(|victim| self.may_take(id, victim.job(), phase, plan));
-                let Some(victim) = victim else { break };
-                let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
-                let why = why.with("shorter", remaining(id)).benefit(id);
-                // One that has just been told, say by hand, is passed over.
-                let _ = plan.take_back(victim, self.way, why);
-            }
-        }
+    fn lend(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
+        let found = plan.cluster().job(job);
+        let key = found.map(|job| self.key(job, plan.held(job, phase) + 1, phase));
+        self.turn[phase].set(job, key);
     }
 
-    /// Slots that a job should have and has not.
-    fn lack(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
-        let waiting = plan.waiting(job, phase) as u32;
-        if self.is_pure() {
-            return waiting.min(plan.cluster().slots(phase));
-        }
-        let share = self.estimator.of(job.id).share[phase].floor() as u32;
-        waiting.min(share.saturating_sub(plan.keeps(job, phase)))
-    }
-
-    fn may_take(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let longer = self.estimator.of(from).remaining > self.estimator.of(to).remaining;
-        longer && (self.is_pure() || self.is_nearer(to, from, phase, plan))
-    }
-
-    fn is_nearer(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let keeps = |id: JobId| {
-            let keeps = plan.cluster().job(id).map_or(0, |job| plan.keeps(job, phase));
-            (f64::from(keeps), self.estimator.of(id).share[phase])
-        };
-        should_move(keeps(to), keeps(from))
+    fn restore(&mut self, job: JobId, cluster: &Cluster) {
+        self.refresh(job, cluster);
     }
 }
 
@@ -207,7 +250,7 @@ impl Hsrtf {
 fn is_near(job: JobId, hosts: &BTreeSet<HostId>, tracker: TrackerId, plan: &Plan<'_>) -> bool {
     let Some(tracker) = plan.cluster().tracker(tracker) else { return false };
     let first = TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
-    let has = |attempts: &BTreeSet<mrcore::ids::AttemptId>| {
+    let has = |attempts: &BTreeSet<AttemptId>| {
         attempts.range(first..).next().is_some_and(|attempt| attempt.job() == job)
     };
     hosts.contains(&tracker.host) || has(&tracker.running.map) || has(&tracker.outputs)
@@ -251,20 +294,7 @@ impl Scheduler for Hsrtf {
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         match round.cause {
-            Cause::Offer(tracker) => {
-                let mut touched = Vec::new();
-                fill(plan, tracker, |plan, phase| {
-                    let (task, why) = self.next(phase, tracker, plan)?;
-                    touched.push(task.job);
-                    let job = plan.cluster().job(task.job);
-                    let key = job.map(|job| self.key(job, plan.held(job, phase) + 1, phase));
-                    self.turn[phase].set(task.job, key);
-                    Some((task, why))
-                });
-                for job in touched {
-                    self.refresh(job, plan.cluster());
-                }
-            }
+            Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
             Cause::Tick => {
                 let has_arrival = std::mem::take(&mut self.has_arrival);
                 let is_due = self.last.is_none_or(|last| round.now.since(last) >= self.estimator.every);

@@ -27,6 +27,7 @@ pub use params::{BadParameter, Parameter, Params, Section};
 
 use hsrtf::{Hsrtf, Mode};
 use mrcore::Scheduler;
+use words::Sentence;
 
 /// A policy that can be chosen.
 pub struct Policy {
@@ -36,6 +37,8 @@ pub struct Policy {
     pub section: &'static str,
     /// In a line.
     pub about: &'static str,
+    /// What its rules mean in words.
+    pub sentences: &'static [Sentence],
     build: fn(&mut Section<'_>) -> Box<dyn Scheduler>,
 }
 
@@ -45,54 +48,63 @@ pub const POLICIES: &[Policy] = &[
         name: "fifo",
         section: "fifo",
         about: "the most urgent job, then the oldest, takes every slot it can use",
+        sentences: fifo::SENTENCES,
         build: |_| Box::new(fifo::Fifo::default()),
     },
     Policy {
         name: "fair",
         section: "fair",
         about: "slots by weight to users or queues, minimum shares, delay scheduling",
+        sentences: fair::SENTENCES,
         build: |section| Box::new(fair::Fair::new(section)),
     },
     Policy {
         name: "capacity",
         section: "capacity",
         about: "queues in queues with guaranteed and maximum capacity, user limits, first in first out within",
+        sentences: capacity::SENTENCES,
         build: |section| Box::new(capacity::Capacity::new(section)),
     },
     Policy {
         name: "hsrtf-pu",
         section: "hsrtf",
         about: "every slot to the job with the shortest remaining time",
+        sentences: hsrtf::SENTENCES,
         build: |section| Box::new(Hsrtf::new(Mode::Pu, section)),
     },
     Policy {
         name: "hsrtf-pup",
         section: "hsrtf",
         about: "the same, and slots are taken back from the longest",
+        sentences: hsrtf::SENTENCES,
         build: |section| Box::new(Hsrtf::new(Mode::PuP, section)),
     },
     Policy {
         name: "hsrtf-pr",
         section: "hsrtf",
         about: "slots in inverse proportion to remaining times, more for jobs that starve",
+        sentences: hsrtf::SENTENCES,
         build: |section| Box::new(Hsrtf::new(Mode::Pr, section)),
     },
     Policy {
         name: "hsrtf-prp",
         section: "hsrtf",
         about: "the same, and slots are taken back from the longest",
+        sentences: hsrtf::SENTENCES,
         build: |section| Box::new(Hsrtf::new(Mode::PrP, section)),
     },
     Policy {
         name: "fcs",
         section: "fcs",
         about: "reduce slots to the job with least left, by pausing the reduces of larger ones; maps by fair",
+        sentences: fcs::SENTENCES,
         build: |section| Box::new(fcs::Fcs::new(section)),
     },
     Policy {
         name: "coshh",
         section: "coshh",
         about: "classes of jobs to the nodes that a linear program suggests for them; minimum shares, then shares",
+        sentences: coshh::SENTENCES,
         build: |section| Box::new(coshh::Coshh::new(section)),
     },
 ];
@@ -101,12 +113,14 @@ pub const POLICIES: &[Policy] = &[
 const WRAPPERS: &[Wrapper] = &[Wrapper {
     name: "chronos",
     about: "around any policy: work lost with a machine gets slots back at once, near its data",
+    sentences: chronos::SENTENCES,
     build: |inner, section| Box::new(chronos::Chronos::new(inner, section)),
 }];
 
 struct Wrapper {
     name: &'static str,
     about: &'static str,
+    sentences: &'static [Sentence],
     build: fn(Box<dyn Scheduler>, &mut Section<'_>) -> Box<dyn Scheduler>,
 }
 

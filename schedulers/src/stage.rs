@@ -6,6 +6,7 @@
 use crate::{MakeError, Params, make};
 use mrcore::{
     Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Time, Why,
+    compute::Problem,
     event::{AttemptReport, AttemptStatus, Heartbeat},
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TaskId, TrackerId},
@@ -44,7 +45,21 @@ pub struct Stage {
 impl Stage {
     /// Sets it up.
     pub fn new(spec: &str, params: &Params, size: Size) -> Result<Self, MakeError> {
-        let mut stage = Self { mind: JobTracker::new(Config::default(), make(spec, params)?), size, seq: 0 };
+        Self::shadowed(spec, None, params, size)
+    }
+
+    /// The same with another policy in its shadow.
+    pub fn shadowed(
+        spec: &str,
+        shadow: Option<&str>,
+        params: &Params,
+        size: Size,
+    ) -> Result<Self, MakeError> {
+        let mut mind = JobTracker::new(Config::default(), make(spec, params)?);
+        if let Some(shadow) = shadow {
+            mind = mind.with_shadow(make(shadow, params)?);
+        }
+        let mut stage = Self { mind, size, seq: 0 };
         for tracker in 0..size.trackers {
             stage.take(Fact::TrackerJoined {
                 tracker: TrackerId(tracker),
@@ -69,9 +84,13 @@ impl Stage {
             stage.fill(phase);
         }
         // Policies that think when time passes have thought.
-        let mut out = Vec::new();
-        stage.mind.handle(NOW, Event::Tick, &mut out);
+        stage.tick(&mut Vec::new());
         Ok(stage)
+    }
+
+    /// Time is looked at.
+    pub fn tick(&mut self, out: &mut Vec<Effect>) {
+        self.mind.handle(NOW, Event::Tick, out);
     }
 
     fn take(&mut self, fact: Fact) {
@@ -144,6 +163,11 @@ impl Stage {
         let heartbeat = Heartbeat { tracker, incarnation, seq, acked, attempts, fetch_failures: Vec::new() };
         self.mind.handle(NOW, Event::Heartbeat(heartbeat), out);
     }
+}
+
+/// A linear program of coshh's for so many classes and different nodes, made up.
+pub fn program(classes: usize, nodes: usize) -> Problem {
+    crate::coshh::made_up(classes, nodes)
 }
 
 #[cfg(test)]

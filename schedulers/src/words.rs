@@ -1,8 +1,8 @@
-//! Reasons as sentences: the one table from rules and numbers to words that people read.
+//! Reasons as sentences: from rules and numbers to words that people read.
 //!
-//! A rule is `base` or `base,detail`: the base has a sentence in [`SENTENCES`], the detail one in [`DETAILS`]. A rule that is
-//! not there is shown by its name and numbers, so a new policy is readable before anybody has written a line here; a
-//! test says which rules have none.
+//! A rule is `base` or `base,detail`: the base has a sentence in its policy's file, or in [`SENTENCES`]; the detail one in
+//! [`DETAILS`]. A rule that is not there is shown by its name and numbers, so a new policy is readable before anybody has
+//! written a sentence; a test says which rules have none.
 //!
 //! | in a sentence | is shown as |
 //! |---|---|
@@ -13,6 +13,7 @@
 //! | `{pool}`, `{user}`, `{queue}` | whose job it is about |
 //! | `[...]`, `[!held ...]` | left out if a number in it is missing; only if that number is missing |
 
+use crate::{POLICIES, WRAPPERS};
 use mrcore::{
     Why,
     ids::{JobId, TrackerId},
@@ -30,9 +31,8 @@ pub struct Names<'a> {
     pub tracker: &'a dyn Fn(TrackerId) -> String,
 }
 
-/// A sentence for each rule.
-pub const SENTENCES: &[(&str, &str)] = &[
-    // Of any policy.
+/// A sentence for each rule that any policy may give, or that the core does. A policy's own are in its file.
+pub const SENTENCES: &[Sentence] = &[
     ("job-is-over", "the job is over"),
     ("output-is-being-moved", "all its tasks are done and its output is being moved into place"),
     ("task-is-done", "it is done"),
@@ -64,137 +64,10 @@ pub const SENTENCES: &[(&str, &str)] = &[
     ("straggler", "a second try beside one that is slow"),
     ("straggler-split", "it is slow, and a slot is free elsewhere for what it has not read"),
     ("straggler-rest", "what a slow map had not read"),
-    // fifo
-    ("first-in-line", "its job is the first in line that can use the slot"),
-    (
-        "jobs-ahead",
-        "{jobs job goes|jobs go} first by priority and age, {first_job:job} at the head, with {waiting_tasks task|tasks} waiting",
-    ),
-    // fair
-    ("fair-share", "pool {pool} held {held} of its fair share of {share} slots"),
-    (
-        "pool-share-of-map-slots",
-        "pool {pool} holds {held} of its fair share of {share} map slots (weight {weight}, minimum {min}); \
-         {jobs_ahead job goes|jobs go} first",
-    ),
-    (
-        "pool-share-of-reduce-slots",
-        "pool {pool} holds {held} of its fair share of {share} reduce slots (weight {weight}, minimum {min}); \
-         {jobs_ahead job goes|jobs go} first",
-    ),
-    (
-        "pool-runs-as-many-jobs-as-it-may",
-        "pool {pool} runs {max_jobs job|jobs}, as many as it may, and this one waits for one of them to end",
-    ),
-    ("locality-wait", "its maps wait for slots near their input: {waited:s} so far, for at most {at_most:s}"),
-    (
-        "pool-below-its-share",
-        "the slot goes to the pool[ of {for_job:job}] that held {held} of its fair share of {share}",
-    ),
-    // capacity
-    ("queue-capacity", "queue {queue} held {held} of its guaranteed {guaranteed} slots"),
-    (
-        "queue-share-of-map-slots",
-        "queue {queue} holds {held} map slots of its guaranteed {guaranteed}, at most {at_most}; \
-         {jobs_ahead job goes|jobs go} first",
-    ),
-    (
-        "queue-share-of-reduce-slots",
-        "queue {queue} holds {held} reduce slots of its guaranteed {guaranteed}, at most {at_most}; \
-         {jobs_ahead job goes|jobs go} first",
-    ),
-    ("user-limit", "user {user} holds {held} slots of queue {queue}, of at most {at_most}"),
-    (
-        "queue-below-its-guarantee",
-        "the slot goes to the queue[ of {for_job:job}] that held {held} of its guaranteed {guaranteed}",
-    ),
-    // hsrtf
-    ("remaining-time", "its job has about {remaining:s} left[, and a share of {share} slots]"),
-    (
-        "shorter-jobs-take-map-slots",
-        "the job has about {remaining:s} left[ and a share of {share} map slots]; {jobs_ahead job goes|jobs go} first",
-    ),
-    (
-        "shorter-jobs-take-reduce-slots",
-        "the job has about {remaining:s} left[ and a share of {share} reduce slots]; {jobs_ahead job goes|jobs go} first",
-    ),
-    (
-        "longest-remaining-time",
-        "its job has about {remaining:s} left, and the slot goes to {for_job:job}, which has {shorter:s}",
-    ),
-    (
-        "reduces-wait-for-their-maps-hosts",
-        "its reduces wait for slots where their maps ran: {waited:s} so far, for at most {at_most:s}",
-    ),
-    // chronos
-    (
-        "recovery",
-        "[the slot goes to work of {for_job:job} that was lost with a node][!for_job it was lost with a node and goes first]",
-    ),
-    (
-        "lost-with-a-tracker",
-        "{tasks task was|tasks were} lost with a node, and slots near the input are taken back",
-    ),
-    // fcs
-    (
-        "least-remaining-work",
-        "its job has {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left, least of all",
-    ),
-    (
-        "overdue",
-        "its job has waited beyond its slack and goes first, with {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce left",
-    ),
-    (
-        "least-remaining-work-first",
-        "its reduces have {shuffle_left:s} of shuffling and {bytes_left:bytes} left; {jobs_ahead job goes|jobs go} first, with \
-         less left or overdue",
-    ),
-    (
-        "overdue-goes-first",
-        "the job has waited beyond its slack, and its reduces are next: {shuffle_left:s} of shuffling and {bytes_left:bytes} left; \
-         {jobs_ahead job goes|jobs go} first",
-    ),
-    (
-        "less-remaining-work",
-        "its job has {victim_shuffle_left:s} of shuffling and {victim_bytes_left:bytes} left, and the slot goes to {for_job:job}, \
-         which has {shuffle_left:s} and {bytes_left:bytes}",
-    ),
-    (
-        "paused-reduces-wait-for-their-nodes",
-        "{tasks paused reduce waits|paused reduces wait} for the node with its state: {offers_passed} offers of others passed, \
-         it migrates after {at_most}",
-    ),
-    // coshh
-    (
-        "below-min-share",
-        "user {user} held {held} of a minimum of {min}[, and class {class} is suggested for the node]",
-    ),
-    (
-        "smallest-share",
-        "user {user} held {held} at weight {weight}, the least of all[, and class {class} is suggested for the node]",
-    ),
-    (
-        "any-class",
-        "no class that is suggested for the node has work; user {user} held {held} at weight {weight}",
-    ),
-    (
-        "users-share-of-map-slots",
-        "user {user} holds {held} map slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
-    ),
-    (
-        "users-share-of-reduce-slots",
-        "user {user} holds {held} reduce slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
-    ),
-    ("in-no-class-yet", "jobs of its kind are in no class yet"),
-    (
-        "class-is-suggested-for-nodes",
-        "[its class {class} is suggested for {nodes node|nodes}][!class it is suggested for no node]\
-         [; jobs could come {lambda} times as often][; predictions of its tasks are off by {prediction_error:%}]",
-    ),
 ];
 
 /// What comes after the comma of a rule.
-pub const DETAILS: &[(&str, &str)] = &[
+pub const DETAILS: &[Sentence] = &[
     ("node-local", "its input is on that node"),
     ("rack-local", "its input is in that rack"),
     ("off-rack", "its input is elsewhere"),
@@ -203,7 +76,17 @@ pub const DETAILS: &[(&str, &str)] = &[
     ("near-maps", "its maps ran there"),
 ];
 
-fn look_up(table: &[(&str, &'static str)], rule: &str) -> Option<&'static str> {
+/// What a rule means in words.
+pub type Sentence = (&'static str, &'static str);
+
+/// The sentence of a rule's base: any policy's, or the policy's own.
+fn sentence(base: &str) -> Option<&'static str> {
+    let own = POLICIES.iter().map(|policy| policy.sentences);
+    let tables = own.chain(WRAPPERS.iter().map(|wrapper| wrapper.sentences));
+    std::iter::once(SENTENCES).chain(tables).find_map(|table| look_up(table, base))
+}
+
+fn look_up(table: &[Sentence], rule: &str) -> Option<&'static str> {
     table.iter().find(|(known, _)| *known == rule).map(|(_, sentence)| *sentence)
 }
 
@@ -211,13 +94,13 @@ fn look_up(table: &[(&str, &'static str)], rule: &str) -> Option<&'static str> {
 pub fn is_known(rule: &str) -> bool {
     let (base, detail) = rule.split_once(',').unzip();
     let base = base.unwrap_or(rule);
-    look_up(SENTENCES, base).is_some() && detail.is_none_or(|detail| look_up(DETAILS, detail).is_some())
+    sentence(base).is_some() && detail.is_none_or(|detail| look_up(DETAILS, detail).is_some())
 }
 
 /// A reason as a sentence, without a full stop.
 pub fn say(why: &Why, names: &Names<'_>) -> String {
     let (base, detail) = why.rule.split_once(',').map_or((&*why.rule, ""), |(base, detail)| (base, detail));
-    let Some(sentence) = look_up(SENTENCES, base) else { return by_name(why) };
+    let Some(sentence) = sentence(base) else { return by_name(why) };
     let mut said = fill(sentence, why, names);
     if !detail.is_empty() {
         said.push_str("; ");

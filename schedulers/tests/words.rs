@@ -47,5 +47,5 @@ fn every_rule_has_its_sentence() {
     let rules = rules();
     assert!(rules.contains("fair-share,rack-local") && rules.contains("recovery"), "{rules:?}");
     let unsaid: Vec<&String> = rules.iter().filter(|rule| !words::is_known(rule)).collect();
-    assert!(unsaid.is_empty(), "add sentences for these rules to schedulers/src/words.rs: {unsaid:?}");
+    assert!(unsaid.is_empty(), "add sentences for these rules to SENTENCES of their policy: {unsaid:?}");
 }

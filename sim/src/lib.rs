@@ -14,10 +14,11 @@ pub mod replay;
 pub mod report;
 pub mod repro;
 pub mod setup;
+pub mod trial;
 pub mod workload;
 pub mod world;
 
-pub use mrcore::{PerPhase, Span};
+pub use mrcore::{PerPhase, Span, metrics::JobFigures};
 pub use setup::Setup;
 pub use workload::Workload;
 pub use world::{Broken, Outcome, World};

@@ -4,11 +4,12 @@ use crate::{
     Setup,
     experiment::{Comparison, Experiment, ExperimentError, Variant},
     fault::Fault,
-    report::{Table, percent, show},
+    report::{percent, show},
     setup::Machine,
+    trial::Fidelity,
     workload::history::History,
 };
-use mrcore::{PerPhase, Span, metrics::stats::mean};
+use mrcore::{PerPhase, Span};
 
 /// What is to be tried.
 #[derive(Debug, Clone)]
@@ -28,10 +29,8 @@ pub struct WhatIf {
 /// What came of it.
 #[derive(Debug)]
 pub struct Replay {
-    /// Mean over jobs of how far the simulated makespan was from the real one, as a part of it.
-    pub error: f64,
-    /// Each job: name, real and simulated seconds under the policy that ran.
-    pub jobs: Vec<(String, f64, f64)>,
+    /// How far the model is off under the policy that really ran.
+    pub fidelity: Fidelity,
     /// The policy that ran, and the others.
     pub comparison: Comparison,
 }
@@ -43,18 +42,13 @@ pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentErro
     let before = experiment(history, nodes, slots, Vec::new(), vec![what.ran.clone()])?;
     let simulated =
         before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
-    let jobs: Vec<(String, f64, f64)> = history
-        .real
-        .iter()
-        .zip(simulated)
-        .map(|(real, simulated)| (real.name.clone(), real.makespan.as_secs_f64(), simulated))
-        .collect();
-    let off = jobs.iter().map(|(_, real, simulated)| (simulated - real).abs() / real.max(1e-6));
-    let error = mean(&off.collect::<Vec<_>>());
+    let both = history.real.iter().zip(simulated);
+    let jobs = both.map(|(real, simulated)| (real.name.clone(), real.makespan.as_secs_f64(), simulated));
+    let fidelity = Fidelity { jobs: jobs.collect() };
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
     let nodes = nodes.saturating_add_signed(what.nodes).max(1);
     let comparison = experiment(history, nodes, slots, what.faults.clone(), variants)?;
-    Ok(Replay { error, jobs, comparison })
+    Ok(Replay { fidelity, comparison })
 }
 
 fn experiment(
@@ -84,16 +78,6 @@ fn experiment(
 }
 
 impl Replay {
-    /// The jobs that were replayed, real beside simulated.
-    pub fn fidelity(&self) -> Table {
-        let mut table = Table::new(&["job", "real s", "simulated s", "off"]);
-        for (name, real, simulated) in &self.jobs {
-            let off = (simulated - real) / real.max(1e-6);
-            table.row(vec![name.clone(), format!("{real:.1}"), format!("{simulated:.1}"), percent(off)]);
-        }
-        table
-    }
-
     /// The policy with the least mean makespan, what it gains against the one that ran, and what that costs.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
@@ -119,7 +103,7 @@ impl Replay {
             show(mean(best)),
             show(mean(0)),
             percent(gain),
-            percent(self.error)
+            percent(self.fidelity.error())
         )
     }
 }

@@ -26,6 +26,8 @@ pub struct Machine {
 pub struct Costs {
     /// From a launch order to the first record, on top of the program's own.
     pub start: Span,
+    /// Up to so much more, by chance.
+    pub start_spread: Span,
     /// From a recall to an empty slot.
     pub kill: Span,
     /// The same for a split, without writing what the map has.
@@ -56,6 +58,7 @@ impl Default for Costs {
     fn default() -> Self {
         Self {
             start: Span::millis(30),
+            start_spread: Span(0),
             kill: Span::millis(50),
             split: Span::millis(50),
             pause: Span::millis(100),
@@ -85,6 +88,8 @@ pub struct Setup {
     pub heartbeat: Span,
     /// Whether a tracker speaks at once when a slot is free.
     pub out_of_band: bool,
+    /// The JobTracker looks at the time no more often than this: for runs of weeks, whose seconds do not matter.
+    pub tick: Span,
     /// The JobTracker's numbers.
     pub config: Config,
     /// What things cost.
@@ -116,6 +121,7 @@ impl Setup {
             replication: 3,
             heartbeat: Span::secs(1),
             out_of_band: true,
+            tick: Span::millis(1),
             config: Config::default(),
             costs: Costs::default(),
             scheduler: scheduler.to_owned(),
@@ -129,13 +135,14 @@ impl Setup {
         setup
     }
 
-    /// Sets the heartbeat, and with it when silence counts: suspect after three, lost after ten, but never sooner
-    /// than by default.
+    /// Sets the heartbeat, and with it when silence counts: suspect after three, lost after ten, and an attempt that is
+    /// not spoken of after three was never started; but never sooner than by default.
     pub fn beat_every(&mut self, heartbeat: Span) {
         let usual = Config::default();
         self.heartbeat = heartbeat;
         self.config.suspect_after = Span(3 * heartbeat.0 + 500_000).max(usual.suspect_after);
         self.config.lost_after = Span(10 * heartbeat.0).max(usual.lost_after);
+        self.config.launch_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.launch_timeout);
     }
 
     /// Slots of all machines.

@@ -422,20 +422,21 @@ fn identity(
     logs: SocketAddr,
     disks: &Disks,
 ) -> Result<Identity, TrackerError> {
-    // The same text as the DataNode on this machine gives.
     let host = daemon::host_name();
     let told = |bound: SocketAddr| {
         if bound.ip().is_unspecified() { format!("{host}:{}", bound.port()) } else { bound.to_string() }
     };
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let incarnation = disks.next_incarnation(started.as_micros() as u64);
+    let name = if config.node.is_empty() { host.clone() } else { config.node.clone() };
     Ok(Identity {
-        name: if config.node.is_empty() { host.clone() } else { config.node.clone() },
+        // A DataNode gives its own name and its machine's, and the first tells nodes apart that share a machine.
+        host: name.clone(),
+        name,
         incarnation: incarnation.map_err(folder("keep the number of this start in", disks.root(0)))?,
         rack: config.rack.clone(),
         shuffle_addr: told(shuffle),
         logs_addr: told(logs),
         slots: Slots { map: config.map_slots, reduce: config.reduce_slots },
-        host,
     })
 }

@@ -114,6 +114,7 @@ impl JobTracker {
         let why = format!("{id} {outcome}");
         let trying = self.trying(id);
         self.record(now, Fact::JobEnded { job: id, outcome }, out);
+        self.gone_unneeded.remove(&id);
         for attempt in trying {
             self.order_stop(attempt, &why);
         }

@@ -36,7 +36,7 @@ use crate::{
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::{PerPhase, Phase},
     reserve::Reservations,
-    scheduler::{Rate, Scheduler},
+    scheduler::Scheduler,
     shadow::Shadow,
     speed::{Pace, Speeds},
     task::Recall,
@@ -75,6 +75,8 @@ pub struct JobTracker {
     fetch_failures: BTreeMap<AttemptId, BTreeMap<AttemptId, u32>>,
     /// Trackers whose outputs were given up on the word of one reduce alone.
     sole_witness: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
+    /// Jobs of which map outputs may have gone while no reduce needed them.
+    gone_unneeded: BTreeSet<JobId>,
     /// Something came up that a tracker with a free slot could take at once.
     work_arrived: bool,
     /// Jobs whose reducers have news.
@@ -108,6 +110,7 @@ impl JobTracker {
             untold: BTreeSet::new(),
             fetch_failures: BTreeMap::new(),
             sole_witness: BTreeMap::new(),
+            gone_unneeded: BTreeSet::new(),
             work_arrived: false,
             news_for: BTreeSet::new(),
             moves: drain::Moves::default(),
@@ -193,11 +196,6 @@ impl JobTracker {
         self.scheduler.name()
     }
 
-    /// How fast trackers are, if the policy learns that.
-    pub fn rates(&self) -> Vec<Rate> {
-        self.scheduler.rates()
-    }
-
     /// Trackers near which replicas of an input would best lie, if the policy says so: the best first.
     pub fn placement(&self, source: &str) -> Vec<TrackerId> {
         self.scheduler.placement(source)
@@ -214,6 +212,7 @@ impl JobTracker {
         let scheduler = self.scheduler.name().to_owned();
         self.record(now, Fact::JobTrackerStarted { epoch, scheduler }, out);
         self.last_tick = now;
+        self.gone_unneeded.clone_from(&self.cluster.active);
         self.resume_jobs(now, out);
     }
 

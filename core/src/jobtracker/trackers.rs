@@ -7,7 +7,7 @@
 use super::JobTracker;
 use crate::{
     event::{AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
-    fact::Fact,
+    fact::{Fact, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::Job,
     phase::Phase,
@@ -168,9 +168,9 @@ impl JobTracker {
         self.record(now, Fact::TrackerLost { tracker: id, why: why.into() }, out);
         self.outboxes.remove(&id);
         self.moves.forget(id);
-        self.give_up_attempts(now, id, &BTreeSet::new(), "its tracker was lost", out);
-        self.give_up_checkpoints(now, id, &BTreeSet::new(), "its tracker was lost", out);
-        self.give_up_outputs(now, id, &BTreeSet::new(), "its tracker was lost", out);
+        self.give_up_attempts(now, id, &BTreeSet::new(), TRACKER_LOST, out);
+        self.give_up_checkpoints(now, id, &BTreeSet::new(), TRACKER_LOST, out);
+        self.give_up_outputs(now, id, &BTreeSet::new(), TRACKER_LOST, out);
     }
 
     fn give_up_attempts(
@@ -206,14 +206,21 @@ impl JobTracker {
         };
         let gone = tracker.outputs.iter().filter(|attempt| !except.contains(attempt));
         let lost: Vec<AttemptId> = gone.filter(|attempt| is_needed(attempt)).copied().collect();
+        let unneeded = needed.iter().filter(|(_, needed)| !**needed).map(|(job, _)| *job);
+        self.gone_unneeded.extend(unneeded);
         for attempt in lost {
             self.record(now, Fact::MapOutputLost { attempt, why: why.into(), unfetched: false }, out);
         }
     }
 
-    /// A reduce has to start over, so that output nobody needed any more may be needed again.
+    /// A reduce has to start over, so that output nobody needed any more may be needed again. All maps are looked at only
+    /// if some may have gone meanwhile: reduces are paused by the thousand.
     pub(super) fn require_outputs(&mut self, now: Time, job: JobId, out: &mut Vec<Effect>) {
+        if !self.gone_unneeded.contains(&job) {
+            return;
+        }
         let Some(job) = self.cluster.job(job).filter(|job| job.needs_map_output()) else { return };
+        self.gone_unneeded.remove(&job.id);
         let winners = job.tasks.map.iter().filter_map(crate::task::Task::winner);
         let lost = winners.filter(|attempt| {
             let tracker = self.cluster.tracker(attempt.keeper);

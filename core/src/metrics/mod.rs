@@ -62,6 +62,8 @@ pub struct Recovery {
     pub local: u32,
     /// From the loss to the launch, over all.
     pub waited: Span,
+    /// The same of maps.
+    pub maps_waited: Span,
     /// The longest of these.
     pub longest: Span,
 }
@@ -72,12 +74,20 @@ impl Recovery {
         self.maps += u32::from(near.is_some());
         self.local += u32::from(near == Some(Locality::NodeLocal));
         self.waited = self.waited + waited;
+        if near.is_some() {
+            self.maps_waited = self.maps_waited + waited;
+        }
         self.longest = self.longest.max(waited);
     }
 
     /// How long a task waited, on average.
     pub fn mean_wait(&self) -> Span {
         Span(self.waited.0 / u64::from(self.tasks.max(1)))
+    }
+
+    /// How long a map waited, on average.
+    pub fn mean_map_wait(&self) -> Span {
+        Span(self.maps_waited.0 / u64::from(self.maps.max(1)))
     }
 }
 

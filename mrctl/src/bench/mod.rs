@@ -1,5 +1,5 @@
-//! `mrctl bench`: each figure of the file system (`dfs`), of jobs (`mr`) and of slots taken back (`preempt`) beside its limit and its baseline,
-//! from the same run.
+//! `mrctl bench`: each figure of the file system (`dfs`), of jobs (`mr`), of slots taken back (`preempt`) and of policies
+//! (`schedulers`) beside its limit and its baseline, from the same run.
 //!
 //! Rounds of a figure and of its baseline alternate and the median counts, because machines are noisy. A
 //! figure is not a test: the exit code says whether it was measured, the last column whether it is met.
@@ -9,6 +9,7 @@ mod figure;
 mod mr;
 mod names;
 mod scale;
+mod schedulers;
 mod socket;
 mod wire;
 
@@ -32,6 +33,8 @@ pub(crate) enum BenchCommand {
     /// Slots taken back: how soon they are free, what it costs, and what a kill would have cost
     Preempt(mr::preempt::Args),
     Load(mr::load::Args),
+    /// Policies: how long a decision takes, a linear program, and ten thousand heartbeats
+    Schedulers(schedulers::Args),
     /// The plain programs that jobs are measured against; run as a process of their own, to be measured
     #[command(hide = true, override_usage = plain::USAGE)]
     Plain {
@@ -93,6 +96,10 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
             plain::run(words)?;
             return Ok(ExitCode::SUCCESS);
         }
+        BenchCommand::Schedulers(args) => {
+            print(&schedulers::measure(args)?, args.json)?;
+            return Ok(ExitCode::SUCCESS);
+        }
     };
     let folder = tempfile::Builder::new()
         .prefix("fermata-bench-")
@@ -104,7 +111,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
             BenchCommand::Mr(args) => mr::measure(args, folder.path()).await,
             BenchCommand::Preempt(args) => mr::preempt::measure(args, folder.path()).await,
             BenchCommand::Load(args) => mr::load::measure(args, folder.path()).await,
-            BenchCommand::Plain { .. } => Ok(vec![]),
+            BenchCommand::Plain { .. } | BenchCommand::Schedulers(_) => Ok(vec![]),
         }
     };
     // As in the demo: the cluster inside is dropped before its folder.
@@ -116,12 +123,12 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
         }
     };
     folder.close().context("cannot remove the benchmark's folder")?;
-    if json {
-        figure::print_json(&figures)?;
-    } else {
-        figure::print(&figures)?;
-    }
+    print(&figures, json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn print(figures: &[Figure], json: bool) -> Result<()> {
+    if json { figure::print_json(figures) } else { figure::print(figures) }
 }
 
 impl Dfs {

@@ -12,5 +12,5 @@ pub(crate) use launch::{Launch, restart};
 pub(crate) use layout::{Layout, Overrides};
 #[cfg(test)]
 pub(crate) use process::Identity;
-pub(crate) use process::{Fate, Times, end, memory_bytes, times};
+pub(crate) use process::{Fate, Times, cpu_seconds, end, memory_bytes, times};
 pub(crate) use state::{ClusterState, Daemon, Kind, lock};

@@ -14,6 +14,7 @@ pub(crate) mod shadow;
 pub(crate) mod sim;
 pub(crate) mod sim_replay;
 pub(crate) mod sim_repro;
+pub(crate) mod sim_verify;
 pub(crate) mod up;
 pub(crate) mod why;
 

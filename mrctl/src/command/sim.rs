@@ -38,6 +38,8 @@ enum SimCommand {
     Fuzz(Fuzz),
     /// Measure what programs do to their input, from job histories; prints a file of profiles
     Calibrate(Calibrate),
+    /// Run small jobs for real on this machine, simulate the same, and compare
+    Verify(super::sim_verify::Args),
     /// Print the profiles that are built in
     Profiles,
 }
@@ -101,8 +103,9 @@ struct Calibrate {
     history: PathBuf,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
+        Some(SimCommand::Verify(args)) => super::sim_verify::run(args).await,
         Some(SimCommand::Fuzz(fuzz)) => play(fuzz),
         Some(SimCommand::Calibrate(Calibrate { history })) => {
             output::line(profile::render(&history::read(history)?.calibrate()).trim_end())?;

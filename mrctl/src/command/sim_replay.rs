@@ -65,15 +65,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         faults,
     };
     let replay = replay(&history, &what)?;
-    output::line(format!("as it really ran, under {}\n{}", what.ran.label, replay.fidelity().text()))?;
-    output::line(format!("the model is {} off, mean over jobs\n", report::percent(replay.error)))?;
+    output::line(format!("as it really ran, under {}\n{}", what.ran.label, replay.fidelity.table().text()))?;
+    output::line(format!("the model is {} off, mean over jobs\n", report::percent(replay.fidelity.error())))?;
     let table = report::summary(&replay.comparison);
     output::line(table.text())?;
     output::line(replay.advice())?;
     if let Some(path) = &args.report {
         let body = format!(
             "<h2>As it really ran</h2>{}<h2>What if</h2>{}{}",
-            replay.fidelity().html(),
+            replay.fidelity.table().html(),
             table.html(),
             report::charts(&replay.comparison)
         );

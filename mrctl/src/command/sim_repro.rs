@@ -1,17 +1,28 @@
-//! `mrctl repro`: a paper's experiments, its figures beside ours.
+//! `mrctl repro`: a paper's experiments, its figures beside ours; simulated at the paper's size, or real on this machine.
 
 use super::sim::write;
-use crate::output;
+use crate::{
+    output::{self, Usage},
+    trial,
+};
 use anyhow::Result;
 use clap::ValueEnum;
-use sim::{catalog, repro::Paper};
-use std::{path::PathBuf, process::ExitCode};
+use sim::{
+    catalog,
+    repro::{Paper, Reproduction, laptop::Laptop},
+};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
 
 /// Repeat a paper's experiments, and print its figures beside ours
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl repro hsrtf\n  \
-    mrctl repro fcs --seeds 3 --report fcs.html")]
+    mrctl repro fcs --seeds 3 --report fcs.html\n  \
+    mrctl repro chronos --scale laptop --report chronos.html")]
 pub(crate) struct Args {
     /// Which
     #[arg(value_enum)]
@@ -19,12 +30,15 @@ pub(crate) struct Args {
     /// At what size
     #[arg(long, value_enum, default_value_t = Scale::Paper)]
     scale: Scale,
-    /// How many seeds: workloads, placements and arrivals differ
+    /// How many seeds: workloads, placements and arrivals differ (--scale paper)
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     /// A file of profiles (TOML), over the built-in ones
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
+    /// Folder for the real cluster's data (--scale laptop) [default: the current folder]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
+    dir: PathBuf,
     /// Write a page with charts to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -45,18 +59,21 @@ enum Name {
 enum Scale {
     /// The paper's own cluster and jobs, simulated
     Paper,
+    /// Eight nodes as real processes on this machine, with jobs that take minutes
+    Laptop,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let paper = match args.paper {
         Name::Hsrtf => Paper::Hsrtf,
         Name::Chronos => Paper::Chronos,
         Name::Fcs => Paper::Fcs,
         Name::Coshh => Paper::Coshh,
     };
-    let Scale::Paper = args.scale;
-    let profiles = catalog::profiles(args.profiles.as_deref())?;
-    let reproduction = paper.reproduce(&profiles, args.seeds)?;
+    let reproduction = match args.scale {
+        Scale::Paper => paper.reproduce(&catalog::profiles(args.profiles.as_deref())?, args.seeds)?,
+        Scale::Laptop => on_this_machine(paper, &args.dir).await?,
+    };
     output::line(reproduction.text())?;
     if let Some(path) = &args.report {
         write(path, &reproduction.html())?;
@@ -65,4 +82,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         write(path, &reproduction.markdown())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn on_this_machine(paper: Paper, dir: &Path) -> Result<Reproduction> {
+    let Some(laptop) = Laptop::of(paper) else {
+        let name = paper.name();
+        return Err(Usage(format!("{name} needs machines of different speeds: try --scale paper")).into());
+    };
+    let mut outcomes = Vec::new();
+    for trial in laptop.trials() {
+        let began = Instant::now();
+        let ran = trial::run(&trial, dir).await?;
+        eprintln!("{}: {:.0} s", trial.name, began.elapsed().as_secs_f64());
+        outcomes.push(ran.outcome);
+    }
+    Ok(laptop.conclude(outcomes))
 }

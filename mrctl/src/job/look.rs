@@ -54,10 +54,13 @@ pub(crate) struct Counters {
 ///
 /// One JSON object a line, as the JobTracker keeps it (docs/history.md); with --json, one array of them.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --json")]
+#[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --figures")]
 pub(crate) struct History {
     #[command(flatten)]
     one: One,
+    /// Not the history but what follows from it: waiting, locality, slots taken back, work lost
+    #[arg(long)]
+    figures: bool,
 }
 
 /// Show one job
@@ -251,8 +254,11 @@ pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn history(History { one: args }: History, target: &Target) -> Result<ExitCode> {
+pub(crate) async fn history(History { one: args, figures }: History, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
+    if figures {
+        return super::figures::show(&tracker, &args.job, args.json).await;
+    }
     let mut out = std::io::stdout().lock();
     if !args.json {
         tracker.history(&args.job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;

@@ -1,5 +1,6 @@
 //! Jobs: submitting, following, looking at and stopping them.
 
+pub(crate) mod figures;
 pub(crate) mod follow;
 pub(crate) mod look;
 pub(crate) mod model;

@@ -8,6 +8,8 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 /// The clock is read about this often: seldom enough to cost nothing, often enough for slow records.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 const RECORDS_MAX: u32 = 4096;
+/// And this often by a task that is paced: it waits there, and between two looks it runs ahead.
+const LOOK_EVERY_PACED: Duration = Duration::from_millis(50);
 /// A task that waits beats this often.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
 
@@ -42,15 +44,18 @@ impl Meter {
     }
 
     fn look(&mut self, bytes: u64, stop: &StopFlag) -> Result<bool, TaskError> {
+        let every = if self.pace.is_some() { LOOK_EVERY_PACED } else { LOOK_EVERY };
         let taken = self.looked.elapsed();
         self.records =
-            if taken < LOOK_EVERY { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
+            if taken < every { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
         self.left = self.records;
-        self.wait(bytes, stop)?;
+        // The wait counts as time that the next records take: at this pace they do.
         self.looked = Instant::now();
-        let tell = self.looked - self.told >= TELL_EVERY;
+        self.wait(bytes, stop)?;
+        let now = Instant::now();
+        let tell = now - self.told >= TELL_EVERY;
         if tell {
-            self.told = self.looked;
+            self.told = now;
         }
         Ok(tell)
     }

@@ -12,7 +12,6 @@ use mrcore::{
     PerPhase, Phase, Span, Time,
     ids::{AttemptId, TrackerId},
     job::{Job, JobSpec},
-    scheduler::Rate,
 };
 use std::collections::BTreeMap;
 
@@ -181,18 +180,6 @@ impl Predictor {
         self.speeds.get(&on).and_then(|speeds| speeds[phase].value()).map_or(1.0, f64::exp)
     }
 
-    pub(super) fn rates(&self) -> Vec<Rate> {
-        let rate = |(tracker, speeds): (&TrackerId, &PerPhase<Mean>)| Rate {
-            tracker: *tracker,
-            speed: PerPhase {
-                map: self.speed(*tracker, Phase::Map),
-                reduce: self.speed(*tracker, Phase::Reduce),
-            },
-            samples: PerPhase { map: speeds.map.count as u32, reduce: speeds.reduce.count as u32 },
-        };
-        self.speeds.iter().map(rate).collect()
-    }
-
     /// How far off predictions of such tasks have been on average, relative to what came; of all tasks if there is
     /// nothing of these.
     pub(super) fn error(&self, of: &Tables) -> Option<f64> {
@@ -257,9 +244,8 @@ mod tests {
         all.learn(&sort, MAP, FAST, 10.0, Time(0));
         // Predicted 10 s, took 20 s: half as fast, and half of 20 off.
         all.learn(&sort, MAP, SLOW, 20.0, Time(0));
-        let rates = all.rates();
-        assert_eq!((rates.len(), rates[0].tracker), (1, SLOW));
-        close(rates[0].speed.map, 0.5);
+        close(all.speed(SLOW, MAP), 0.5);
+        close(all.speed(FAST, MAP), 1.0);
         close(all.error(&sort).unwrap(), 0.5);
         // As if on a node of speed 1 both took 10 s; a program never seen on the slow node is twice as long there.
         close(all.predict(&sort, MAP, SLOW), 20.0);

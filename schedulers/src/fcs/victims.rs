@@ -7,6 +7,7 @@ use mrcore::{
     plan::Place,
     task::{Attempt, AttemptState},
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A reduce that may be preempted.
 struct Victim {
@@ -50,13 +51,25 @@ impl Fcs {
         let wants = homes.into_iter().map(Some).chain((spared.min(fresh)..fresh).map(|_| None));
         let wants: Vec<Option<TrackerId>> = wants.take(demand - spared).collect();
         let rank = known.left.rank(self.settings.tolerance);
+        // Both are asked once: nothing that this round takes back changes the answer.
+        let mut usable: BTreeMap<TrackerId, bool> = BTreeMap::new();
+        let mut in_vain: BTreeSet<Option<TrackerId>> = BTreeSet::new();
         for wanted in wants {
-            let fits = |victim: &Victim| {
-                victim.rank > rank
-                    && wanted.is_none_or(|on| on == victim.tracker)
-                    && plan.next_reduce_at(job, victim.tracker, Place::Fresh).is_some()
+            if in_vain.contains(&wanted) {
+                continue;
+            }
+            // Those with most left come first.
+            let outranked = victims.iter().take_while(|victim| victim.rank > rank);
+            let mut near =
+                outranked.enumerate().filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
+            let found = near.find(|(_, victim)| {
+                let could = || plan.next_reduce_at(job, victim.tracker, Place::Fresh).is_some();
+                *usable.entry(victim.tracker).or_insert_with(could)
+            });
+            let Some(at) = found.map(|(at, _)| at) else {
+                in_vain.insert(wanted);
+                continue;
             };
-            let Some(at) = victims.iter().position(fits) else { continue };
             let victim = victims.remove(at);
             let theirs = self.jobs.get(&victim.attempt.job()).map_or(known.left, |known| known.left);
             let why = Why::rule("less-remaining-work").with("shuffle_left", known.left.shuffle);
@@ -72,6 +85,10 @@ impl Fcs {
         let mut all = Vec::new();
         for id in self.line.iter().rev() {
             let (Some(job), Some(known)) = (cluster.job(id), self.jobs.get(&id)) else { continue };
+            // What goes first because it has waited too long is not put back again.
+            if known.overdue.is_some() {
+                continue;
+            }
             let rank = known.left.rank(self.settings.tolerance);
             let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
             let mut its: Vec<&Attempt> = running

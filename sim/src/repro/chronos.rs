@@ -64,12 +64,12 @@ fn compare(
     let wrapped = format!("chronos({inner})");
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let paper = [("early", "lost"), never[0], never[1]];
-    let variants = out.available(vec![
+    let variants = vec![
         Variant::tuned(inner, inner, &never),
         Variant::tuned("chronos", &wrapped, &paper),
         Variant::tuned("chronos, kill", &wrapped, &[paper[0], never[0], never[1], ("preempt", "kill")]),
         Variant::tuned("chronos, on suspicion", &wrapped, &never),
-    ]);
+    ];
     let experiment = Experiment {
         setup: setup(),
         faults: Some(&faults),
@@ -86,6 +86,54 @@ fn compare(
     Ok(comparison)
 }
 
+/// Under Fair it depends on whose tasks the node ran: each of the eight in turn.
+fn whose_node(out: &mut Reproduction, profiles: &Profiles) -> Result<(), ExperimentError> {
+    let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
+    let lost = [("early", "lost"), never[0], never[1]];
+    let variants =
+        vec![Variant::tuned("fair", "fair", &never), Variant::tuned("chronos", "chronos(fair)", &lost)];
+    let head = [
+        "node",
+        "first job's tasks",
+        "second's",
+        "fair: wait s",
+        "first s",
+        "second s",
+        "chronos: wait s",
+        "first s",
+        "second s",
+    ];
+    let mut table = Table::new(&head);
+    let at_s = moment(profiles, "wordcount", "fair", Moment::InMaps(0.45), 1);
+    for node in 0..8 {
+        let experiment = Experiment {
+            setup: setup(),
+            faults: Some(&move |_| vec![Fault { at_s, for_s: None, what: Harm::Node { node } }]),
+            workload: &|seed| papers::chronos(profiles, "wordcount", seed),
+            users: Vec::new(),
+            variants: variants.clone(),
+            seeds: 1,
+            limit: None,
+            alone: false,
+        };
+        let comparison = experiment.run()?;
+        let tasks = |job: u32| {
+            let figures = comparison.runs[0][0].metrics.job(JobId(job));
+            figures.map_or(0, |job| job.recovery.tasks).to_string()
+        };
+        let mut row = vec![node.to_string(), tasks(1), tasks(2)];
+        for at in 0..2 {
+            row.push(show(comparison.figure(at, first_maps_wait)));
+            row.extend(
+                ["small", "large"].map(|group| show(comparison.mean_over(at, Some(group), makespan_s))),
+            );
+        }
+        table.row(row);
+    }
+    out.part("Fair, wordcount: each node in turn, seed 1", table, String::new());
+    Ok(())
+}
+
 /// How long the tasks of one job that were lost waited, on average.
 fn wait_of(outcome: &Outcome, job: u32) -> f64 {
     outcome.metrics.job(JobId(job)).map_or(0.0, |job| job.recovery.mean_wait().as_secs_f64())
@@ -95,13 +143,18 @@ fn first_waits(outcome: &Outcome) -> f64 {
     wait_of(outcome, 1)
 }
 
+/// How long the maps of the first job that were lost waited, on average.
+pub(super) fn first_maps_wait(outcome: &Outcome) -> f64 {
+    outcome.metrics.job(JobId(1)).map_or(0.0, |job| job.recovery.mean_map_wait().as_secs_f64())
+}
+
 /// Part of the first job's maps that were lost and ran again where their input is.
-fn first_local(outcome: &Outcome) -> f64 {
+pub(super) fn first_local(outcome: &Outcome) -> f64 {
     let recovery = outcome.metrics.job(JobId(1)).map(|job| job.recovery.clone()).unwrap_or_default();
     f64::from(recovery.local) / f64::from(recovery.maps.max(1))
 }
 
-fn recovery(comparison: &Comparison) -> Table {
+pub(super) fn recovery(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         "policy",
         "tasks run again",
@@ -167,6 +220,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
         of(&fair, "fair", first_waits),
     );
     out.claim("recovery wait with Chronos (2 s)", Number::Seconds(2.0), of(&fair, "chronos", first_waits));
+    whose_node(&mut out, profiles)?;
     let sort = Case {
         title: "Fifo, sort, in the reduces",
         program: "sort",

@@ -12,7 +12,7 @@ use crate::{
 const GAP_S: f64 = 60.0;
 
 /// The policies, told what the users were promised.
-fn variants(out: &mut Reproduction, classes: &[Class], alike: bool) -> Vec<Variant> {
+fn variants(classes: &[Class], alike: bool) -> Vec<Variant> {
     let mut promised: Vec<(String, String)> = Vec::new();
     for (user, promise) in coshh::promises(classes, alike) {
         // 31 of the 54 slots are for maps.
@@ -28,12 +28,12 @@ fn variants(out: &mut Reproduction, classes: &[Class], alike: bool) -> Vec<Varia
         Variant::tuned(label, section, &pairs.chain(more.iter().copied()).collect::<Vec<_>>())
     };
     let never = [("min_share_timeout", "never"), ("fair_share_timeout", "never")];
-    out.available(vec![
+    vec![
         Variant::plain("fifo"),
         tuned("fair", "fair", "pools", &never),
         tuned("coshh", "coshh", "users", &[]),
         tuned("coshh, literal", "coshh", "users", &[("literal", "true")]),
-    ])
+    ]
 }
 
 fn compare(
@@ -47,7 +47,7 @@ fn compare(
         faults: None,
         workload: &|seed| coshh::workload(name, classes, 100, GAP_S, seed),
         users: coshh::promises(classes, alike),
-        variants: variants(out, classes, alike),
+        variants: variants(classes, alike),
         seeds,
         limit: None,
         alone: false,
@@ -102,7 +102,7 @@ fn scaling(
 ) -> Result<(), ExperimentError> {
     for by_jobs in [true, false] {
         let steps: &[u32] = if by_jobs { &[5, 20, 40, 60, 80, 100] } else { &[6, 30, 54, 102] };
-        let variants = variants(out, classes, false);
+        let variants = variants(classes, false);
         let mut head = vec![if by_jobs { "jobs" } else { "resources" }];
         head.extend(variants.iter().map(|variant| variant.label.as_str()));
         let mut table = Table::new(&head);

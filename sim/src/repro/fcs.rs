@@ -27,13 +27,13 @@ fn heavy(
     title: &str,
     kinds: &[Kind],
 ) -> Result<Comparison, ExperimentError> {
-    let variants = out.available(vec![
+    let variants = vec![
         Variant::plain("fcs"),
         plain_fair(),
         Variant::plain("capacity"),
         Variant::tuned("fcs, literal", "fcs", &[("literal", "true")]),
         Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")]),
-    ]);
+    ];
     let experiment = Experiment {
         setup: setup(),
         faults: None,
@@ -82,13 +82,11 @@ fn fairness(comparison: &Comparison) -> Option<(f64, f64)> {
 
 /// A workload like `GridMix`'s under several policies: their mean makespans.
 fn mix(
-    out: &mut Reproduction,
     profiles: &Profiles,
     seeds: u64,
     jobs: u32,
     variants: Vec<Variant>,
 ) -> Result<Comparison, ExperimentError> {
-    let variants = out.available(variants);
     let experiment = Experiment {
         setup: Setup { machines: setup().machines[..12].to_vec(), ..setup() },
         faults: None,
@@ -116,7 +114,7 @@ fn pause_or_kill(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Res
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
         let variants =
             vec![Variant::plain("fcs"), Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])];
-        let comparison = mix(out, profiles, seeds, jobs, variants)?;
+        let comparison = mix(profiles, seeds, jobs, variants)?;
         let less = change(&comparison, None, "fcs", "fcs, kill");
         out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less);
         versus(&mut table, jobs, &comparison);
@@ -130,7 +128,7 @@ fn delay(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), 
     let mut table = Table::new(&["D", "mean makespan, s", "moved"]);
     let counts = ["0", "20", "60", "100", "140", "100000"];
     let variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)]));
-    let comparison = mix(out, profiles, seeds, 100, variants.to_vec())?;
+    let comparison = mix(profiles, seeds, 100, variants.to_vec())?;
     for (at, variant) in comparison.variants.iter().enumerate() {
         let moved = comparison.figure(at, |outcome| {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.taken.migrations)).sum()
@@ -149,7 +147,7 @@ fn delay(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), 
 fn scale(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fair, s", "less"]);
     for (jobs, paper) in [(60, -0.10), (120, f64::NAN), (180, f64::NAN), (240, f64::NAN), (300, -0.28)] {
-        let comparison = mix(out, profiles, seeds, jobs, vec![Variant::plain("fcs"), plain_fair()])?;
+        let comparison = mix(profiles, seeds, jobs, vec![Variant::plain("fcs"), plain_fair()])?;
         if paper.is_finite() {
             let less = change(&comparison, None, "fcs", "fair");
             out.claim(format!("{jobs} jobs like GridMix's, against Fair"), Number::Change(paper), less);

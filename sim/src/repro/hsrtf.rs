@@ -24,7 +24,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     setup.beat_every(Span::secs(3));
     setup.out_of_band = false;
     let kill = [("preempt", "kill")];
-    let variants = out.available(vec![
+    let variants = vec![
         Variant::plain("fifo"),
         plain_fair(),
         Variant::plain("hsrtf-pu"),
@@ -33,7 +33,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
         Variant::tuned("hsrtf-prp, kill", "hsrtf-prp", &kill),
         Variant::plain("hsrtf-pup"),
         Variant::plain("hsrtf-prp"),
-    ]);
+    ];
     let experiment = Experiment {
         setup,
         faults: None,

@@ -1,14 +1,13 @@
-//! The four papers' experiments, at their size: their figure, ours, and the difference.
-//!
-//! A policy that this build does not have is left out of the tables, and the report says so.
+//! The four papers' experiments, at their size or small enough for one machine: their figure, ours, and the difference.
 
 mod chronos;
 mod coshh;
 mod fcs;
 mod hsrtf;
+pub mod laptop;
 
 use crate::{
-    experiment::{Comparison, ExperimentError, Variant},
+    experiment::{Comparison, ExperimentError},
     profile::Profiles,
     report::{self, Table, percent},
 };
@@ -38,6 +37,16 @@ impl Paper {
         }
     }
 
+    /// As in a title.
+    fn title(self) -> &'static str {
+        match self {
+            Paper::Hsrtf => "hSRTF",
+            Paper::Chronos => "Chronos",
+            Paper::Fcs => "FCS",
+            Paper::Coshh => "COSHH",
+        }
+    }
+
     /// Runs its experiments.
     pub fn reproduce(self, profiles: &Profiles, seeds: u64) -> Result<Reproduction, ExperimentError> {
         match self {
@@ -56,7 +65,6 @@ pub struct Reproduction {
     setting: String,
     claims: Vec<Claim>,
     parts: Vec<(String, Table, String)>,
-    missing: Vec<String>,
 }
 
 /// A number that a paper gives, and ours.
@@ -128,17 +136,6 @@ impl Reproduction {
         self.parts.push((title.into(), table, charts));
     }
 
-    /// Takes those variants that this build has.
-    fn available(&mut self, variants: Vec<Variant>) -> Vec<Variant> {
-        let (have, miss): (Vec<_>, Vec<_>) = variants
-            .into_iter()
-            .partition(|variant| schedulers::make(&variant.scheduler, &variant.params).is_ok());
-        self.missing.extend(miss.into_iter().map(|variant| variant.label));
-        self.missing.sort();
-        self.missing.dedup();
-        have
-    }
-
     /// The claims, as a table.
     pub fn claims(&self) -> Table {
         let mut table = Table::new(&["what", "paper", "ours", "verdict"]);
@@ -150,16 +147,9 @@ impl Reproduction {
         table
     }
 
-    fn left_out(&self) -> String {
-        if self.missing.is_empty() {
-            return String::new();
-        }
-        format!("Not in this build, and left out: {}.", self.missing.join(", "))
-    }
-
     /// A page.
     pub fn html(&self) -> String {
-        let mut body = format!("<p>{}</p><p>{}</p>", report::svg::escape(&self.setting), self.left_out());
+        let mut body = format!("<p>{}</p>", report::svg::escape(&self.setting));
         let _ = write!(body, "<h2>The paper's figures and ours</h2>{}", self.claims().html());
         for (title, table, charts) in &self.parts {
             let _ = write!(body, "<h2>{}</h2>{}{charts}", report::svg::escape(title), table.html());
@@ -170,9 +160,6 @@ impl Reproduction {
     /// The figures for a page of documentation, without charts.
     pub fn markdown(&self) -> String {
         let mut out = format!("{}\n\n{}\n", self.setting, self.claims().markdown());
-        if !self.missing.is_empty() {
-            let _ = write!(out, "\n{}\n", self.left_out());
-        }
         for (title, table, _) in &self.parts {
             let _ = write!(out, "\n### {title}\n{}", table.markdown());
         }
@@ -182,9 +169,6 @@ impl Reproduction {
     /// For a terminal.
     pub fn text(&self) -> String {
         let mut out = format!("{}\n{}\n\n{}", self.title, self.setting, self.claims().text());
-        if !self.missing.is_empty() {
-            let _ = write!(out, "\n{}\n", self.left_out());
-        }
         for (title, table, _) in &self.parts {
             let _ = write!(out, "\n{title}\n{}", table.text());
         }

@@ -15,6 +15,9 @@ use mrcore::{PerPhase, Span, job::Priority, metrics::shares::Promise};
 /// Tasks of a phase of one job at most. A data summary of 231,000 maps on 31 slots would only take longer to play.
 pub const TASKS_MAX: u32 = 240;
 
+/// Between two heartbeats.
+const BEAT: Span = Span::secs(1200);
+
 /// A class of jobs: a line of table 4.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Class {
@@ -207,8 +210,11 @@ pub fn resources(count: u32, scheduler: &str) -> Setup {
     let six =
         [slow(true), fast(false, (9, 7)), fast(true, (10, 6)), slow(true), fast(false, (9, 7)), slow(false)];
     let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);
-    // A run is weeks long: what happens in seconds does not matter.
-    setup.beat_every(Span::secs(30));
+    // A run is years long (a task of weeks takes a hundred times as long on a slow resource): looking at each second, or each
+    // minute, would take all the time. Trackers speak at once when there is something to tell.
+    setup.beat_every(BEAT);
+    setup.tick = BEAT;
+    setup.config.absence = Span(10 * BEAT.0);
     setup.machines = six.iter().cycle().take(count as usize).cloned().collect();
     setup
 }

@@ -61,6 +61,11 @@ impl Source {
         Ok((Self { path: name, line: line.clone() }, Counted { inner, line }))
     }
 
+    /// Something that is at hand already.
+    pub(super) fn named(name: &str) -> Self {
+        Self { path: name.to_owned(), line: Rc::new(Cell::new(0)) }
+    }
+
     /// The trace is bad at a line.
     pub(super) fn bad(&self, line: u64, what: impl Into<String>) -> TraceError {
         TraceError::Bad { path: self.path.clone(), line, what: what.into() }

@@ -14,9 +14,11 @@ impl World {
         }
         let Some(known) = self.known.get(&id.job()) else { return };
         let job = &self.workload.jobs[known.plan];
-        let start = self.now + self.setup.costs.start + job.start;
+        let (costs, own) = (&self.setup.costs, job.start);
         self.keys += 1;
         let mut dice = self.fate(id);
+        let late = if costs.start_spread > Span(0) { dice.below(costs.start_spread.0) } else { 0 };
+        let start = self.now + costs.start + own + Span(late);
         let fails = self.setup.failing > 0 && dice.one_in(self.setup.failing);
         let work = match id.phase() {
             Phase::Map => self.map(at, id),

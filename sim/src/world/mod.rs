@@ -292,7 +292,7 @@ impl World {
             return;
         }
         let next = self.mind.as_ref().and_then(JobTracker::next_deadline);
-        let soonest = self.now + Span::millis(1);
+        let soonest = self.now + self.setup.tick;
         let next = next.unwrap_or(self.now + Span::secs(1)).max(soonest);
         self.queue.push(next, Happening::Tick);
     }

@@ -12,7 +12,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Namespaces NAME1 to NAMEn; the first is the master. Dropped, everything is stopped and taken away.
+/// Numbered namespaces; the first is the master. Dropped, everything is stopped and taken away.
 struct Machines {
     folder: tempfile::TempDir,
     name: &'static str,

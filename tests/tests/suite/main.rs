@@ -25,3 +25,4 @@ mod machines;
 mod schedulers;
 mod security;
 mod tidy;
+mod trials;

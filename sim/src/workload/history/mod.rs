@@ -1,21 +1,35 @@
-//! Our own job histories (docs/history.md): what really ran, as a workload to run again.
+//! Our own job histories (docs/history.md): what really ran, as a workload to run again, and the figures of it.
 //!
 //! A map's work is the time that its attempts which count took, a reduce's that from when its maps were done (or it
 //! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.
+
+mod lines;
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
     trace::{Source, TraceError},
 };
-use crate::profile::{Profile, Profiles};
-use mrcore::{PerPhase, Phase, Span, Time, ids::AttemptId, job::Priority, metrics::GROUP};
-use serde::Deserialize;
+use crate::{
+    Outcome,
+    profile::{Profile, Profiles},
+};
+use lines::{Head, Line, Trackers};
+use mrcore::{
+    Fact, PerPhase, Phase, Span, Time,
+    ids::{AttemptId, JobId, TrackerId},
+    job::JobSpec,
+    metrics::{GROUP, Metrics},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
+    sync::Arc,
 };
+
+/// When the first job came, as histories are told: as in a simulated world.
+const BEGINNING: Time = Time(1_000_000);
 
 /// How a job really went.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +41,7 @@ pub struct Real {
 }
 
 /// What histories tell.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Default)]
 pub struct History {
     /// The jobs, to be run again.
     pub workload: Workload,
@@ -39,50 +53,16 @@ pub struct History {
     pub trackers: Vec<String>,
     /// The most attempts that one of them ran at a time: it had at least so many slots.
     pub slots: PerPhase<u32>,
-}
-
-#[derive(Deserialize)]
-struct Head {
-    format: u32,
-    job: String,
-    at_us: u64,
-    spec: Spec,
-}
-
-#[derive(Deserialize)]
-struct Spec {
-    name: String,
-    user: String,
-    queue: String,
-    priority: Priority,
-    #[serde(default)]
-    program: String,
-    reduces: u32,
-    slow_start: f64,
-    speculation: bool,
-    #[serde(default)]
-    conf: BTreeMap<String, String>,
-    splits: Vec<SplitLine>,
-}
-
-#[derive(Deserialize)]
-struct SplitLine {
-    start: u64,
-    end: u64,
-    #[serde(default)]
-    hosts: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Line {
-    at_us: u64,
-    fact: BTreeMap<String, Value>,
+    /// The figures of all jobs, counted from when the first one came.
+    pub metrics: Metrics,
 }
 
 /// One job as it is read.
 struct Job {
-    head: Head,
-    launched: BTreeMap<AttemptId, (Time, String)>,
+    id: JobId,
+    submitted: Time,
+    spec: Arc<JobSpec>,
+    launched: BTreeMap<AttemptId, (Time, TrackerId)>,
     /// The split of each map.
     roots: Vec<u32>,
     work_s: Vec<f64>,
@@ -97,99 +77,154 @@ struct Job {
 /// A job that is over: when it came, what it was, how it went, who has its input, what it ran.
 type Finished = (Time, JobPlan, Real, Vec<Vec<String>>, String);
 
-/// Reads a file, or every `.jsonl` of a folder.
-pub fn read(path: &Path) -> Result<History, TraceError> {
-    let mut files: Vec<PathBuf> = Vec::new();
-    if path.is_dir() {
-        let unreadable = |source| TraceError::Unreadable { path: path.display().to_string(), source };
-        for entry in std::fs::read_dir(path).map_err(unreadable)? {
-            let file = entry.map_err(unreadable)?.path();
-            if file.extension().is_some_and(|extension| extension == "jsonl") {
-                files.push(file);
-            }
-        }
-        files.sort();
-    } else {
-        files.push(path.to_owned());
-    }
-    let mut busy = Busy::default();
-    let mut jobs: Vec<Finished> = Vec::new();
-    for file in &files {
-        read_file(file, &mut busy, &mut jobs)?;
-    }
-    if jobs.is_empty() {
-        return Err(TraceError::Empty { path: path.display().to_string() });
-    }
-    jobs.sort_by_key(|(at, ..)| *at);
-    let first = jobs[0].0;
-    let trackers: Vec<String> = busy.most.keys().cloned().collect();
-    let number = |name: &String| trackers.iter().position(|known| known == name).map(|at| at as u32);
-    let mut history = History { slots: busy.slots(), ..History::default() };
-    for (at, mut plan, real, hosts, program) in jobs {
-        plan.at = at.since(first);
-        plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
-        history.workload.jobs.push(plan);
-        history.real.push(real);
-        history.programs.push(program);
-    }
-    history.workload.name =
-        path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    history.trackers = trackers;
-    Ok(history)
+/// What is gathered from all files.
+#[derive(Default)]
+struct Reading {
+    trackers: Trackers,
+    busy: Busy,
+    metrics: Metrics,
+    jobs: Vec<Finished>,
+    first: Option<Time>,
 }
 
-fn read_file(path: &Path, busy: &mut Busy, jobs: &mut Vec<Finished>) -> Result<(), TraceError> {
-    let (source, counted) = Source::open(path)?;
-    let mut current: Option<Job> = None;
-    let mut finish = |job: Option<Job>| jobs.extend(job.and_then(Job::finish));
-    for (number, text) in BufReader::new(counted).lines().enumerate() {
-        let line = number as u64 + 1;
-        let text = text.map_err(|error| source.unreadable(error))?;
-        if text.trim().is_empty() {
-            continue;
-        }
-        let value: Value =
-            serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
-        if value.get("format").is_some() {
-            let head: Head =
-                serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
-            if head.format != 1 {
-                return Err(source.bad(line, format!("format {}: this reads format 1", head.format)));
-            }
-            finish(current.take());
-            current = Some(Job::new(head));
-            continue;
-        }
-        let Some(job) = &mut current else {
-            return Err(
-                source.bad(line, "a fact before the job that it is of: no line with `format` above it")
-            );
-        };
-        let fact: Line =
-            serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
-        job.take(fact, busy).map_err(|what| source.bad(line, format!("{}: {what}", job.head.job)))?;
+/// Reads a file, or every `.jsonl` of a folder.
+pub fn read(path: &Path) -> Result<History, TraceError> {
+    let mut reading = Reading::default();
+    for file in &files(path)? {
+        let (source, counted) = Source::open(file)?;
+        reading.take(&source, BufReader::new(counted))?;
     }
-    finish(current);
-    Ok(())
+    reading.end(path)
+}
+
+/// The figures of a job that may still run, from the text of its history.
+pub fn figures(name: &str, text: &str) -> Result<Metrics, TraceError> {
+    let mut reading = Reading::default();
+    reading.take(&Source::named(name), text.as_bytes())?;
+    Ok(reading.metrics)
+}
+
+impl Reading {
+    fn end(self, path: &Path) -> Result<History, TraceError> {
+        let Reading { trackers, busy, metrics, mut jobs, .. } = self;
+        if jobs.is_empty() {
+            return Err(TraceError::Empty { path: path.display().to_string() });
+        }
+        jobs.sort_by_key(|(at, ..)| *at);
+        let first = jobs[0].0;
+        let mut names = trackers.names();
+        names.sort();
+        let number = |name: &String| names.iter().position(|known| known == name).map(|at| at as u32);
+        let mut history = History { slots: busy.slots(), metrics, ..History::default() };
+        for (at, mut plan, real, hosts, program) in jobs {
+            plan.at = at.since(first);
+            plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
+            history.workload.jobs.push(plan);
+            history.real.push(real);
+            history.programs.push(program);
+        }
+        history.workload.name =
+            path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        history.trackers = names;
+        Ok(history)
+    }
+}
+
+/// A file, or those of a folder: the oldest job first, whose numbers go up with time.
+fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let unreadable = |source| TraceError::Unreadable { path: path.display().to_string(), source };
+    let mut files: Vec<PathBuf> = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(unreadable)? {
+        let file = entry.map_err(unreadable)?.path();
+        if file.extension().is_some_and(|extension| extension == "jsonl") {
+            files.push(file);
+        }
+    }
+    let number = |file: &PathBuf| file.file_stem()?.to_str()?.parse::<JobId>().ok();
+    files.sort_by_key(|file| (number(file), file.clone()));
+    Ok(files)
+}
+
+impl Reading {
+    fn take(&mut self, source: &Source, lines: impl BufRead) -> Result<(), TraceError> {
+        let mut current: Option<Job> = None;
+        for (number, text) in lines.lines().enumerate() {
+            let line = number as u64 + 1;
+            let text = text.map_err(|error| source.unreadable(error))?;
+            if text.trim().is_empty() {
+                continue;
+            }
+            let value: Value =
+                serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
+            if value.get("format").is_some() {
+                self.jobs.extend(current.take().and_then(Job::finish));
+                current = Some(self.head(value).map_err(|what| source.bad(line, what))?);
+                continue;
+            }
+            let Some(job) = &mut current else {
+                let what = "a fact before the job that it is of: no line with `format` above it";
+                return Err(source.bad(line, what));
+            };
+            let told: Line =
+                serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
+            self.line(job, &told).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
+        }
+        self.jobs.extend(current.and_then(Job::finish));
+        Ok(())
+    }
+
+    fn head(&mut self, value: Value) -> Result<Job, String> {
+        let head: Head = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        if head.format != 1 {
+            return Err(format!("format {}: this reads format 1", head.format));
+        }
+        let id: JobId = head.job.parse().map_err(|error| format!("{error}"))?;
+        let job = Job::new(id, Time(head.at_us), Arc::new(head.spec.into()));
+        self.trackers.begin();
+        let first = *self.first.get_or_insert(job.submitted);
+        self.metrics.observe(shifted(job.submitted, first), &lines::submitted(id, &job.spec));
+        Ok(job)
+    }
+
+    fn line(&mut self, job: &mut Job, line: &Line) -> Result<(), String> {
+        let at = Time(line.at_us);
+        if at < job.last {
+            return Err(format!("at_us {} is before {} of the line above", at.0, job.last.0));
+        }
+        job.last = at;
+        let first = self.first.unwrap_or(job.submitted);
+        for entry in self.trackers.facts(job.id, at, line)? {
+            self.metrics.observe(shifted(at, first), &entry.fact);
+            job.take(at, &entry.fact, &mut self.busy);
+        }
+        Ok(())
+    }
+}
+
+fn shifted(at: Time, first: Time) -> Time {
+    BEGINNING + at.since(first)
 }
 
 /// Attempts at a time, by tracker.
 #[derive(Default)]
 struct Busy {
-    now: BTreeMap<String, PerPhase<u32>>,
-    most: BTreeMap<String, PerPhase<u32>>,
+    now: BTreeMap<TrackerId, PerPhase<u32>>,
+    most: BTreeMap<TrackerId, PerPhase<u32>>,
 }
 
 impl Busy {
-    fn begins(&mut self, tracker: &str, phase: Phase) {
-        let now = &mut self.now.entry(tracker.to_owned()).or_default()[phase];
+    fn begins(&mut self, tracker: TrackerId, phase: Phase) {
+        let now = &mut self.now.entry(tracker).or_default()[phase];
         *now += 1;
-        let most = &mut self.most.entry(tracker.to_owned()).or_default()[phase];
+        let most = &mut self.most.entry(tracker).or_default()[phase];
         *most = (*most).max(*now);
     }
 
-    fn ends(&mut self, tracker: &str, phase: Phase) {
-        if let Some(now) = self.now.get_mut(tracker) {
+    fn ends(&mut self, tracker: TrackerId, phase: Phase) {
+        if let Some(now) = self.now.get_mut(&tracker) {
             now[phase] = now[phase].saturating_sub(1);
         }
     }
@@ -201,66 +236,55 @@ impl Busy {
 }
 
 impl Job {
-    fn new(head: Head) -> Self {
-        let (maps, reduces) = (head.spec.splits.len(), head.spec.reduces as usize);
-        let last = Time(head.at_us);
+    fn new(id: JobId, submitted: Time, spec: Arc<JobSpec>) -> Self {
+        let (maps, reduces) = (spec.splits.len(), spec.reduces as usize);
         Self {
+            id,
+            submitted,
             launched: BTreeMap::new(),
             roots: (0..maps as u32).collect(),
             work_s: vec![0.0; maps],
             reduce_s: vec![0.0; reduces],
             maps_left: maps,
-            maps_done: (maps == 0).then_some(last),
+            maps_done: (maps == 0).then_some(submitted),
             bytes_out: 0.0,
             ended: None,
-            last,
-            head,
+            last: submitted,
+            spec,
         }
     }
 
-    fn take(&mut self, line: Line, busy: &mut Busy) -> Result<(), String> {
-        let at = Time(line.at_us);
-        if at < self.last {
-            return Err(format!("at_us {} is before {} of the line above", at.0, self.last.0));
-        }
-        self.last = at;
-        for (kind, fields) in &line.fact {
-            let text = |key: &str| fields.get(key).and_then(Value::as_str);
-            let attempt = || -> Result<AttemptId, String> {
-                let name = text("attempt").ok_or_else(|| format!("{kind} without an attempt"))?;
-                name.parse().map_err(|error| format!("{kind}: {error}"))
-            };
-            match kind.as_str() {
-                "attempt-launched" => {
-                    let tracker = text("tracker").ok_or("a launch without a tracker")?;
-                    let id = attempt()?;
-                    busy.begins(tracker, id.phase());
-                    self.launched.insert(id, (at, tracker.to_owned()));
-                }
-                "attempt-succeeded" | "map-split" => {
-                    let bytes = fields.get("bytes_out").and_then(Value::as_u64).unwrap_or(0);
-                    self.counted(at, attempt()?, bytes, kind == "map-split", busy);
-                }
-                "attempt-paused" => self.paused(at, attempt()?, busy),
-                "attempt-failed" | "attempt-killed" => drop(self.gone(attempt()?, busy)),
-                "map-output-lost" => {
-                    let id = attempt()?;
-                    self.maps_left += 1;
-                    self.maps_done = None;
-                    if let Some(root) = self.roots.get(id.task.index as usize) {
-                        self.work_s[*root as usize] = 0.0;
-                    }
-                }
-                "job-ended" => self.ended = Some(at),
-                _ => {}
+    fn take(&mut self, at: Time, fact: &Fact, busy: &mut Busy) {
+        match fact {
+            Fact::AttemptLaunched { attempt, tracker, .. } => {
+                busy.begins(*tracker, attempt.phase());
+                self.launched.insert(*attempt, (at, *tracker));
             }
+            Fact::AttemptSucceeded { attempt, result } => {
+                self.counted(at, *attempt, result.bytes_out, false, busy);
+            }
+            Fact::MapSplit { attempt, result, .. } => {
+                self.counted(at, *attempt, result.bytes_out, true, busy);
+            }
+            Fact::AttemptPaused { attempt, .. } => self.paused(at, *attempt, busy),
+            Fact::AttemptFailed { attempt, .. } | Fact::AttemptKilled { attempt, .. } => {
+                self.gone(*attempt, busy);
+            }
+            Fact::MapOutputLost { attempt, .. } => {
+                self.maps_left += 1;
+                self.maps_done = None;
+                if let Some(root) = self.roots.get(attempt.task.index as usize) {
+                    self.work_s[*root as usize] = 0.0;
+                }
+            }
+            Fact::JobEnded { .. } => self.ended = Some(at),
+            _ => {}
         }
-        Ok(())
     }
 
     fn gone(&mut self, id: AttemptId, busy: &mut Busy) -> Option<Time> {
         let (launched, tracker) = self.launched.remove(&id)?;
-        busy.ends(&tracker, id.phase());
+        busy.ends(tracker, id.phase());
         Some(launched)
     }
 
@@ -302,21 +326,21 @@ impl Job {
 
     fn finish(self) -> Option<Finished> {
         let ended = self.ended?;
-        let submitted = Time(self.head.at_us);
-        let Spec { name, user, queue, priority, slow_start, speculation, splits, conf, program, .. } =
-            self.head.spec;
-        let bytes = |split: &SplitLine| split.end.saturating_sub(split.start);
-        let read: f64 = splits.iter().map(|split| bytes(split) as f64).sum();
+        let JobSpec { name, user, queue, priority, slow_start, speculation, splits, conf, program, .. } =
+            self.spec.as_ref();
+        let read: f64 = splits.iter().map(|split| (split.end - split.start) as f64).sum();
         let maps = splits.iter().zip(&self.work_s);
         let share = 1.0 / self.reduce_s.len().max(1) as f32;
         let plan = JobPlan {
             at: Span(0),
-            group: conf.get(GROUP).cloned().unwrap_or_else(|| user.clone()),
+            group: conf.get(GROUP).unwrap_or(user).clone(),
             name: name.clone(),
-            user,
-            queue,
-            priority,
-            maps: maps.map(|(split, work)| MapPlan { bytes: bytes(split), work_s: *work as f32 }).collect(),
+            user: user.clone(),
+            queue: queue.clone(),
+            priority: *priority,
+            maps: maps
+                .map(|(split, work)| MapPlan { bytes: split.end - split.start, work_s: *work as f32 })
+                .collect(),
             hosts: Vec::new(),
             reduces: self
                 .reduce_s
@@ -328,15 +352,32 @@ impl Job {
             merge_rate: 1e12,
             reduce_out: 1.0,
             start: seconds(0.0),
-            slow_start,
-            speculation,
+            slow_start: *slow_start,
+            speculation: *speculation,
         };
-        let hosts = splits.into_iter().map(|split| split.hosts).collect();
-        Some((submitted, plan, Real { name, makespan: ended.since(submitted) }, hosts, program))
+        let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
+        let real = Real { name: name.clone(), makespan: ended.since(self.submitted) };
+        Some((self.submitted, plan, real, hosts, program.clone()))
     }
 }
 
 impl History {
+    /// As if it had been simulated under this policy. The figures go with it.
+    pub fn outcome(&mut self, scheduler: &str) -> Outcome {
+        let metrics = std::mem::take(&mut self.metrics);
+        let ended = metrics.jobs().filter_map(|(_, job)| job.ended);
+        let unfinished = metrics.jobs().filter(|(_, job)| job.ended.is_none()).count();
+        Outcome {
+            scheduler: scheduler.to_owned(),
+            end: ended.max().unwrap_or(BEGINNING),
+            metrics,
+            hash: 0,
+            events: 0,
+            facts: 0,
+            unfinished,
+        }
+    }
+
     /// What each built-in program does to its input, measured from its jobs: the more of them, and the larger, the
     /// better. Starting a task is in the rates.
     pub fn calibrate(&self) -> Profiles {
@@ -365,6 +406,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mrcore::job::Priority;
     use std::fs;
 
     const HEAD: &str = r#"{"format":1,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"high","program":"builtin:sort","inputs":[],"files":[],"output":"/o","reduces":1,"slow_start":0.05,"speculation":false,"attempts_max":4,"conf":{},"splits":[{"source":"/i","start":0,"end":100,"hosts":["node1"]}]}}"#;
@@ -413,6 +455,8 @@ mod tests {
         assert!((job.reduces[0].fixed_s - 4.0).abs() < 1e-6, "from when the maps were done");
         assert!((job.map_out - 0.5).abs() < 1e-9);
         assert_eq!((job.hosts.clone(), job.priority), (vec![vec![0]], Priority::High));
+        let figures = history.metrics.job(JobId(7)).expect("its figures");
+        assert_eq!((figures.taken.splits, figures.waiting()), (1, Some(Span::secs(1))));
         let profile = history.calibrate()["sort"];
         assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
     }

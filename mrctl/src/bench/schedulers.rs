@@ -1,0 +1,149 @@
+//! `mrctl bench schedulers`: how long policies take, on a large cluster made of facts (`schedulers::stage`).
+//!
+//! Nothing is started: the JobTracker's mind and the policies are pure code. Medians are of wall time, because a
+//! decision is shorter than a tick of the processor clock; what is counted over a second is processor time.
+
+use super::figure::{Figure, Limit, median};
+use crate::{cluster::cpu_seconds, output::Usage};
+use anyhow::{Context, Result};
+use schedulers::{
+    Params, specs,
+    stage::{self, LARGE, Size, Stage},
+};
+use std::{hint::black_box, time::Instant};
+
+/// Decisions of each median.
+const ROUNDS: u32 = 3000;
+/// Consecutive trackers that are asked lie far apart, so that nothing is in a cache by luck.
+const STRIDE: u32 = 7919;
+const LIMIT_US: f64 = 20.0;
+/// COSHH looks at classes, too.
+const LIMIT_COSHH_US: f64 = 50.0;
+const LIMIT_PROGRAM_MS: f64 = 100.0;
+const PROGRAMS: usize = 9;
+/// A second of a very large cluster.
+const HUGE: Size = Size { trackers: 10_000, jobs: 200, waiting: 50_000 };
+const SECONDS: u32 = 3;
+
+/// Policies: how long a decision takes, a linear program, and ten thousand heartbeats
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl bench schedulers\n  mrctl bench schedulers --only fair,coshh --json"
+)]
+pub(crate) struct Args {
+    /// Only these policies
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    only: Vec<String>,
+    /// As JSON: one array of figures
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Measures all of it.
+pub(super) fn measure(args: &Args) -> Result<Vec<Figure>> {
+    super::note_build(args.json);
+    let known = specs();
+    if let Some(unknown) = args.only.iter().find(|name| !known.contains(name)) {
+        return Err(Usage(format!("there is no policy {unknown:?}: choose from {}", known.join(", "))).into());
+    }
+    let chosen: Vec<String> =
+        known.into_iter().filter(|spec| args.only.is_empty() || args.only.contains(spec)).collect();
+    let say = |text: &str| {
+        if !args.json {
+            eprintln!("{text}");
+        }
+    };
+    let mut figures = Vec::new();
+    for spec in &chosen {
+        say(spec);
+        figures.extend(decisions(spec)?);
+    }
+    if chosen.iter().any(|spec| spec.contains("coshh")) {
+        say("a linear program");
+        figures.push(program());
+    }
+    for spec in chosen.iter().filter(|spec| !spec.contains('(')) {
+        say(&format!("{} heartbeats under {spec}", HUGE.trackers));
+        figures.push(heartbeats(spec, None)?);
+    }
+    if args.only.is_empty() {
+        say("a policy in another's shadow");
+        figures.push(heartbeats("fair", Some("fcs"))?);
+    }
+    Ok(figures)
+}
+
+/// Median, and 99 of 100, at full size; and the median with a tenth of the tasks, for how it grows.
+fn decisions(spec: &str) -> Result<Vec<Figure>> {
+    let few = Size { waiting: LARGE.waiting / 10, ..LARGE };
+    let of = |size: Size| -> Result<Vec<f64>> {
+        let mut stage = Stage::new(spec, &Params::new(), size)?;
+        let one = |round: u32| {
+            let begun = Instant::now();
+            drop(black_box(stage.ask(round.wrapping_mul(STRIDE))));
+            begun.elapsed().as_secs_f64() * 1e6
+        };
+        Ok((0..ROUNDS).map(one).collect())
+    };
+    let (all, few) = (of(LARGE)?, of(few)?);
+    let limit = if spec.contains("coshh") { LIMIT_COSHH_US } else { LIMIT_US };
+    Ok(vec![
+        Figure {
+            limit: Some(Limit::AtMost(limit)),
+            baseline: Some(median(few)),
+            baseline_name: Some("a tenth of the waiting tasks"),
+            ..Figure::told(format!("decide, {spec}, median"), median(all.clone()), "us")
+        },
+        Figure::told(format!("decide, {spec}, 99 of 100 within"), late(all), "us"),
+    ])
+}
+
+fn late(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() * 99 / 100).copied().unwrap_or(0.0)
+}
+
+fn program() -> Figure {
+    let one = |_| {
+        let problem = stage::program(20, 100);
+        let begun = Instant::now();
+        drop(black_box(problem.solve()));
+        begun.elapsed().as_secs_f64() * 1e3
+    };
+    Figure {
+        limit: Some(Limit::AtMost(LIMIT_PROGRAM_MS)),
+        ..Figure::told(
+            "linear program, 20 classes x 100 nodes, median",
+            median((0..PROGRAMS).map(one).collect()),
+            "ms",
+        )
+    }
+}
+
+/// Every tracker says how far its twelve attempts are, each second: processor seconds of the mind for each second.
+fn heartbeats(spec: &str, shadow: Option<&str>) -> Result<Figure> {
+    let mut stage = Stage::shadowed(spec, shadow, &Params::new(), HUGE)?;
+    let mut out = Vec::new();
+    let mut second = |stage: &mut Stage| {
+        for tracker in 0..HUGE.trackers {
+            stage.heartbeat(tracker, &mut out);
+            out.clear();
+        }
+        stage.tick(&mut out);
+        out.clear();
+    };
+    // In the first one every tracker gets tasks for its free slots.
+    second(&mut stage);
+    let used = || cpu_seconds(std::process::id()).context("cannot read this process's time from /proc");
+    let (begun, before) = (Instant::now(), used()?);
+    for _ in 0..SECONDS {
+        second(&mut stage);
+    }
+    let value = (used()? - before) / f64::from(SECONDS);
+    let shadow = shadow.map_or(String::new(), |shadow| format!(" with {shadow} in its shadow"));
+    Ok(Figure {
+        limit: Some(Limit::AtMost(0.5)),
+        wall_seconds: begun.elapsed().as_secs_f64(),
+        ..Figure::told(format!("{} trackers each second, {spec}{shadow}", HUGE.trackers), value, "cores")
+    })
+}

@@ -1,0 +1,110 @@
+//! `mrctl sim verify`: the same jobs for real and simulated, side by side.
+
+use crate::{
+    output::{self, Usage},
+    trial,
+};
+use anyhow::{Result, anyhow};
+use serde_json::{Value, json};
+use sim::{
+    Outcome, World, report,
+    trial::{Fidelity, Trial, all, short},
+};
+use std::{path::PathBuf, process::ExitCode};
+
+/// Run small jobs for real on this machine, simulate the same, and compare
+///
+/// Starts a cluster of eight nodes for each trial, in a temporary folder, and removes it. Tasks are paced: they sleep
+/// most of the time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl sim verify\n  \
+    mrctl sim verify --only 'fcs;fair' --json")]
+pub(crate) struct Args {
+    /// Only these trials; `short` is one that takes some seconds
+    #[arg(long, value_name = "NAME;...", value_delimiter = ';')]
+    only: Vec<String>,
+    /// Folder for the cluster's data [default: the current folder]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn chosen(only: &[String]) -> Result<Vec<Trial>> {
+    if only.is_empty() {
+        return Ok(all());
+    }
+    let known: Vec<Trial> = all().into_iter().chain([short()]).collect();
+    let find = |name: &String| {
+        let names: Vec<&str> = known.iter().map(|trial| trial.name.as_str()).collect();
+        let found = known.iter().find(|trial| trial.name == *name).cloned();
+        found.ok_or_else(|| {
+            Usage(format!("there is no trial {name:?}: choose from {}", names.join("; "))).into()
+        })
+    };
+    only.iter().map(find).collect()
+}
+
+/// A trial that has been run and simulated.
+struct Verified {
+    name: String,
+    fidelity: Fidelity,
+    real: Outcome,
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
+    let mut all: Vec<Verified> = Vec::new();
+    for trial in chosen(&args.only)? {
+        let real = trial::run(&trial, &args.dir).await?;
+        let Trial { name, setup, workload } = trial.as_it_was(&real.history);
+        let simulated =
+            World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
+        let fidelity = Fidelity::of(&real.outcome, &simulated);
+        if !args.json {
+            let taken = |outcome: &Outcome| -> u32 {
+                outcome.metrics.jobs().map(|(_, job)| job.taken.preemptions()).sum()
+            };
+            output::line(format!(
+                "{name}: {} off, mean over jobs; slots taken back {} times, simulated {}\n{}",
+                report::percent(fidelity.error()),
+                taken(&real.outcome),
+                taken(&simulated),
+                fidelity.table().text()
+            ))?;
+        }
+        all.push(Verified { name, fidelity, real: real.outcome });
+    }
+    let jobs = Fidelity { jobs: all.iter().flat_map(|trial| trial.fidelity.jobs.clone()).collect() };
+    if args.json {
+        output::json(&as_json(&all, &jobs))?;
+    } else {
+        let (trials, count) = (all.len(), jobs.jobs.len());
+        let off = report::percent(jobs.error());
+        output::line(format!("{count} jobs of {trials} trials: {off} off, mean over jobs"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(all: &[Verified], jobs: &Fidelity) -> Value {
+    let trials = all.iter().map(|Verified { name, fidelity, real }| {
+        let jobs = fidelity.jobs.iter().zip(real.metrics.jobs());
+        let jobs = jobs.map(|((name, real_s, simulated_s), (_, figures))| {
+            let recovery = &figures.recovery;
+            json!({
+                "job": name,
+                "real_s": real_s,
+                "simulated_s": simulated_s,
+                "recovery": {
+                    "tasks": recovery.tasks,
+                    "maps": recovery.maps,
+                    "local": recovery.local,
+                    "longest_s": recovery.longest.as_secs_f64(),
+                },
+            })
+        });
+        json!({ "trial": name, "error": fidelity.error(), "jobs": jobs.collect::<Vec<_>>() })
+    });
+    json!({ "error": jobs.error(), "trials": trials.collect::<Vec<_>>() })
+}

@@ -1,0 +1,103 @@
+//! `mrctl history --figures`: a job's figures, from its history, by the code that also counts for the simulator.
+
+use super::wire::JobTracker;
+use crate::output;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use sim::{JobFigures, Span, workload::history};
+use std::process::ExitCode;
+
+pub(crate) async fn show(tracker: &JobTracker, id: &str, as_json: bool) -> Result<ExitCode> {
+    let mut text = String::new();
+    let add = |lines: &str| {
+        text.push_str(lines);
+        Ok(())
+    };
+    tracker.history(id, add).await?;
+    let metrics = history::figures(id, &text)?;
+    let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
+    if as_json {
+        output::json(&numbers(figures))?;
+    } else {
+        for line in words(figures) {
+            output::line(line)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn seconds(span: Option<Span>) -> Option<f64> {
+    span.map(Span::as_secs_f64)
+}
+
+fn numbers(job: &JobFigures) -> Value {
+    let (taken, recovery) = (&job.taken, &job.recovery);
+    json!({
+        "makespan_s": seconds(job.makespan()),
+        "waiting_s": seconds(job.waiting()),
+        "execution_s": seconds(job.execution()),
+        "reduce_wait_s": job.reduce_wait().as_secs_f64(),
+        "map_slot_s": job.held.map.as_secs_f64(),
+        "reduce_slot_s": job.held.reduce.as_secs_f64(),
+        "maps_node_local": job.near[0],
+        "maps_rack_local": job.near[1],
+        "maps_elsewhere": job.near[2],
+        "splits": taken.splits,
+        "pauses": taken.pauses,
+        "kills": taken.kills,
+        "resumes": taken.resumes,
+        "migrations": taken.migrations,
+        "duplicates": job.duplicates,
+        "lost_slot_s": job.lost.as_secs_f64(),
+        "lost_bytes": job.lost_bytes,
+        "recovered_tasks": recovery.tasks,
+        "recovered_maps": recovery.maps,
+        "recovered_maps_local": recovery.local,
+        "recovery_wait_s": recovery.mean_wait().as_secs_f64(),
+        "recovery_longest_s": recovery.longest.as_secs_f64(),
+    })
+}
+
+fn words(job: &JobFigures) -> Vec<String> {
+    let span =
+        |span: Option<Span>| span.map_or("-".to_owned(), |span| format!("{:.1} s", span.as_secs_f64()));
+    let mut lines = vec![
+        format!(
+            "makespan {}: waited {} for its first map, then took {}",
+            span(job.makespan()),
+            span(job.waiting()),
+            span(job.execution())
+        ),
+        format!(
+            "slots held: {:.1} s of map slots, {:.1} s of reduce slots; {:.1} s and {} in vain",
+            job.held.map.as_secs_f64(),
+            job.held.reduce.as_secs_f64(),
+            job.lost.as_secs_f64(),
+            output::human(job.lost_bytes)
+        ),
+        format!(
+            "maps near their input: {} on its node, {} in its rack, {} elsewhere",
+            job.near[0], job.near[1], job.near[2]
+        ),
+        format!("a reduce waited {:.1} s for a slot after the maps", job.reduce_wait().as_secs_f64()),
+    ];
+    let taken = &job.taken;
+    if taken.preemptions() + job.duplicates > 0 {
+        lines.push(format!(
+            "slots taken back: {} splits, {} pauses, {} kills; {} resumed, {} of them elsewhere; {} duplicates",
+            taken.splits, taken.pauses, taken.kills, taken.resumes, taken.migrations, job.duplicates
+        ));
+    }
+    let recovery = &job.recovery;
+    if recovery.tasks > 0 {
+        lines.push(format!(
+            "lost with nodes: {} tasks ran again after {:.1} s on average, {:.1} s at most; {} of {} maps near their input",
+            recovery.tasks,
+            recovery.mean_wait().as_secs_f64(),
+            recovery.longest.as_secs_f64(),
+            recovery.local,
+            recovery.maps
+        ));
+    }
+    lines
+}

@@ -1,0 +1,213 @@
+//! Runs a trial of the simulator for real: a cluster of processes on this machine, jobs whose tasks are paced, nodes
+//! killed when the plan says so. What came of it is read from the jobs' histories.
+//!
+//! Deliberately absent: faults other than a node's or a tracker's death.
+
+use crate::{
+    cluster::{Kind, Launch, Layout, Overrides},
+    job::wire::{JobTracker, Submission},
+};
+use anyhow::{Context, Result, bail, ensure};
+use daemon::{Bytes, Period};
+use dfs::{
+    client::{Client, PutOptions, PutSource},
+    path::DfsPath,
+};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use rustix::process::Signal;
+use sim::{
+    Outcome, Setup, Span,
+    fault::{Fault, Harm},
+    trial::{BLOCK, Trial},
+    workload::{
+        JobPlan,
+        history::{self, History},
+    },
+};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Bytes of a line: a block is a whole number of them.
+const LINE: usize = 64;
+const LOOK: Duration = Duration::from_millis(100);
+/// No trial is planned to take longer.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// What is left of a trial that really ran.
+pub(crate) struct Ran {
+    /// As the simulator would tell it.
+    pub(crate) outcome: Outcome,
+    /// When jobs came, and where their input lay.
+    pub(crate) history: History,
+}
+
+/// Runs it in a folder of its own, which is removed.
+pub(crate) async fn run(trial: &Trial, within: &Path) -> Result<Ran> {
+    let folder = tempfile::Builder::new()
+        .prefix("fermata-trial-")
+        .tempdir_in(within)
+        .with_context(|| format!("cannot make a folder in {}", within.display()))?;
+    let ran = tokio::select! {
+        ran = play(trial, folder.path()) => ran?,
+        () = crate::command::end_signal() => bail!("interrupted: what was started is stopped and removed"),
+    };
+    folder.close().context("cannot remove the trial's folder")?;
+    Ok(ran)
+}
+
+async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
+    let layout = layout(&trial.setup, folder)?;
+    let histories = layout.config.jobtracker.dir.join("history");
+    let mut launch = Launch::start(layout, None).await?;
+    let files = launch.client().await?;
+    for (number, job) in trial.workload.jobs.iter().enumerate() {
+        put_input(&files, number, job).await?;
+    }
+    let began = Instant::now();
+    let trackers = users(&launch, trial).await?;
+    let submitting = submit_all(trial, &trackers, began);
+    let harming = harm_all(&mut launch, &trial.setup.faults, began);
+    let (submitted, harmed) = tokio::join!(submitting, harming);
+    harmed?;
+    let ids = submitted?;
+    let first = trackers.values().next().context("a trial has jobs")?;
+    let deadline = began + PATIENCE;
+    loop {
+        let jobs = first.jobs(true).await?;
+        if let Some(job) = jobs.iter().find(|job| job.is_over() && job.state != "succeeded") {
+            bail!("{} {} {}: {}", job.job, job.name, job.state, job.why);
+        }
+        if jobs.iter().filter(|job| job.is_over()).count() == ids.len() {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "{}: not done after {} s", trial.name, PATIENCE.as_secs());
+        tokio::time::sleep(LOOK).await;
+    }
+    // Histories are whole once the JobTracker has ended.
+    launch.stop()?;
+    let mut history = history::read(&histories)?;
+    ensure!(history.real.len() == ids.len(), "{} histories of {} jobs", history.real.len(), ids.len());
+    let outcome = history.outcome(&trial.setup.scheduler);
+    Ok(Ran { outcome, history })
+}
+
+/// The cluster that the trial's setup describes, of processes.
+fn layout(setup: &Setup, folder: &Path) -> Result<Layout> {
+    let Some(machine) = setup.machines.first() else { bail!("a trial has machines") };
+    let overrides = Overrides {
+        nodes: Some(setup.machines.len() as u32),
+        replication: Some(setup.replication as u32),
+        block_size: Some(Bytes(BLOCK)),
+        map_slots: Some(machine.slots.map),
+        reduce_slots: Some(machine.slots.reduce),
+        ..Overrides::default()
+    };
+    let mut layout = Layout::prepare(folder, &overrides)?;
+    let period = |span: Span| Period::millis(span.0 / 1000);
+    let config = &mut layout.config;
+    config.jobtracker.heartbeat = period(setup.heartbeat);
+    config.jobtracker.suspect_after = period(setup.config.suspect_after);
+    config.jobtracker.lost_after = period(setup.config.lost_after);
+    config.namenode.heartbeat = period(setup.heartbeat);
+    config.namenode.suspect_after = period(setup.config.suspect_after);
+    config.namenode.dead_after = period(setup.config.lost_after);
+    config.datanode.scrub_rate = Bytes(0);
+    config.scheduler.name.clone_from(&setup.scheduler);
+    for (key, value) in &setup.params {
+        config.scheduler.set(key, value);
+    }
+    config.check()?;
+    Ok(layout)
+}
+
+fn input(number: usize) -> String {
+    format!("/in/{number}")
+}
+
+/// Lines of random letters, so that every reduce gets about as many.
+async fn put_input(files: &Client, number: usize, job: &JobPlan) -> Result<()> {
+    let bytes: u64 = job.maps.iter().map(|map| map.bytes).sum();
+    let mut random = SmallRng::seed_from_u64(number as u64);
+    let mut text = Vec::with_capacity(bytes as usize);
+    while (text.len() as u64) < bytes {
+        text.extend((1..LINE).map(|_| random.random_range(b'a'..=b'z')));
+        text.push(b'\n');
+    }
+    let options = PutOptions { make_parents: true, ..PutOptions::default() };
+    let source = PutSource::Reader(Box::new(std::io::Cursor::new(text)));
+    files.put(source, &DfsPath::parse(&input(number))?, options, &()).await?;
+    Ok(())
+}
+
+/// A connection for each user.
+async fn users(launch: &Launch, trial: &Trial) -> Result<BTreeMap<String, JobTracker>> {
+    let mut trackers = BTreeMap::new();
+    for job in &trial.workload.jobs {
+        if !trackers.contains_key(&job.user) {
+            let tracker =
+                JobTracker::connect(&launch.state.jobtracker, Some(&job.user), launch.credentials()?).await?;
+            trackers.insert(job.user.clone(), tracker);
+        }
+    }
+    Ok(trackers)
+}
+
+async fn submit_all(
+    trial: &Trial,
+    trackers: &BTreeMap<String, JobTracker>,
+    began: Instant,
+) -> Result<Vec<String>> {
+    let mut ids = Vec::new();
+    for (number, job) in trial.workload.jobs.iter().enumerate() {
+        until(began, job.at.as_secs_f64()).await;
+        ids.push(trackers[&job.user].submit(submission(number, job)).await?);
+    }
+    Ok(ids)
+}
+
+async fn until(began: Instant, seconds: f64) {
+    tokio::time::sleep_until((began + Duration::from_secs_f64(seconds)).into()).await;
+}
+
+/// The job as planned: lines as they are, as slowly as the plan says.
+fn submission(number: usize, job: &JobPlan) -> Submission {
+    let map = job.maps.first().map_or(1.0, |map| map.bytes as f64 / f64::from(map.work_s));
+    let pace = |rate: f64| format!("{:.0}", rate.max(1.0));
+    let conf = [
+        ("group", job.group.clone()),
+        ("pace.map", pace(map)),
+        ("pace.reduce", pace(job.reduce_rate)),
+        ("slow.start", job.slow_start.to_string()),
+        ("speculation", job.speculation.to_string()),
+        ("split.size", BLOCK.to_string()),
+    ];
+    Submission {
+        name: job.name.clone(),
+        queue: job.queue.clone(),
+        priority: "normal".into(),
+        builtin: Some("identity".into()),
+        inputs: vec![input(number)],
+        reduces: job.reduces.len() as u32,
+        conf: conf.map(|(key, value)| (key.to_owned(), value)).into(),
+        ..Submission::default()
+    }
+}
+
+async fn harm_all(launch: &mut Launch, faults: &[Fault], began: Instant) -> Result<()> {
+    for fault in faults {
+        until(began, fault.at_s).await;
+        let (node, kinds) = match fault.what {
+            Harm::Node { node } => (node, &[Kind::Tasktracker, Kind::Datanode][..]),
+            Harm::Tracker { node } => (node, &[Kind::Tasktracker][..]),
+            ref other => bail!("{other:?} is for the simulator alone"),
+        };
+        let name = format!("node{}", node + 1);
+        for kind in kinds {
+            launch.state.find(&name, Some(*kind))?.signal(Signal::KILL)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! Clusters and jobs that are small enough to be run for real on one machine, and are simulated as well.
+//!
+//! A [`Trial`] is a [`Setup`] and a [`Workload`] like any other. What makes it fit for one machine is that its tasks
+//! are paced: they read 64 KiB each, as slowly as the plan says, and sleep in between. Who has real processes runs it
+//! with them and gives back an [`Outcome`] like the simulator's, from the jobs' histories.
+
+use crate::{
+    Outcome, Setup, Workload,
+    experiment::{Variant, makespan_s},
+    fault::{Fault, Harm},
+    report::{Table, percent},
+    workload::{JobPlan, MapPlan, ReducePlan, history::History, seconds},
+};
+use mrcore::{PerPhase, Span, ids::JobId, job::Priority, metrics::stats::mean};
+
+/// What one map reads.
+pub const BLOCK: u64 = 64 << 10;
+/// The nodes, and the slots of each: those of the Chronos paper.
+const NODES: u32 = 8;
+const SLOTS: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
+
+/// A cluster under one policy, and the jobs that come to it.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// What it is called.
+    pub name: String,
+    /// The cluster, its policy, and what goes wrong.
+    pub setup: Setup,
+    /// The jobs.
+    pub workload: Workload,
+}
+
+/// A job of paced tasks.
+#[derive(Debug, Clone, Copy)]
+pub struct Paced<'a> {
+    /// When it comes, seconds after the first.
+    pub at_s: f64,
+    /// Its group and the beginning of its name.
+    pub group: &'a str,
+    /// Whose.
+    pub user: &'a str,
+    /// How many maps, and seconds of each.
+    pub maps: (u32, f64),
+    /// How many reduces, and seconds of each once it has its input.
+    pub reduces: (u32, f64),
+}
+
+impl Paced<'_> {
+    /// The job.
+    pub fn plan(&self, number: usize) -> JobPlan {
+        let (maps, map_s) = self.maps;
+        let (reduces, reduce_s) = self.reduces;
+        let share = 1.0 / f64::from(reduces.max(1));
+        let bytes = f64::from(maps) * BLOCK as f64 * share;
+        JobPlan {
+            at: seconds(self.at_s),
+            name: format!("{}-{number}", self.group),
+            group: self.group.to_owned(),
+            user: self.user.to_owned(),
+            queue: "default".into(),
+            priority: Priority::Normal,
+            maps: vec![MapPlan { bytes: BLOCK, work_s: map_s as f32 }; maps as usize],
+            hosts: Vec::new(),
+            reduces: vec![ReducePlan { share: share as f32, factor: 1.0, fixed_s: 0.0 }; reduces as usize],
+            map_out: 1.0,
+            reduce_rate: bytes / reduce_s.max(1e-3),
+            merge_rate: 1e12,
+            reduce_out: 1.0,
+            start: Span(0),
+            slow_start: 0.05,
+            speculation: false,
+        }
+    }
+}
+
+/// A workload of such jobs.
+pub fn workload(name: &str, jobs: &[Paced<'_>]) -> Workload {
+    let jobs = jobs.iter().enumerate().map(|(number, job)| job.plan(number)).collect();
+    Workload { name: name.to_owned(), jobs }.sorted()
+}
+
+/// What policies wait for, as short as everything else here: tasks take seconds, not minutes.
+const BRISK: [(&str, &str); 6] = [
+    ("fair.node_wait", "500ms"),
+    ("fair.rack_wait", "500ms"),
+    ("fcs.node_wait", "500ms"),
+    ("fcs.rack_wait", "500ms"),
+    ("hsrtf.colocate_wait", "500ms"),
+    ("hsrtf.every", "2s"),
+];
+
+/// Eight nodes on one machine: disks and links are as fast as memory, silence is noticed within seconds, and it takes
+/// a process some time to begin, sometimes more.
+pub fn setup(variant: &Variant) -> Setup {
+    let mut setup = Setup::even(NODES, SLOTS, &variant.scheduler);
+    setup.params = BRISK.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    setup.params.extend(variant.params.clone());
+    setup.replication = 3;
+    setup.heartbeat = Span::millis(500);
+    setup.config.suspect_after = Span::secs(2);
+    setup.config.lost_after = Span::secs(4);
+    for machine in &mut setup.machines {
+        (machine.disk, machine.nic) = (1e9, 1e9);
+    }
+    setup.costs.start_spread = Span::millis(200);
+    setup.costs.fetch = 1e9;
+    setup.costs.write = 1e9;
+    setup.costs.net_epoch = Span::millis(50);
+    setup
+}
+
+impl Trial {
+    /// Jobs under a policy.
+    pub fn new(name: &str, variant: &Variant, workload: Workload, faults: Vec<Fault>) -> Self {
+        let setup = Setup { faults, ..setup(variant) };
+        Self { name: name.to_owned(), setup, workload }
+    }
+
+    /// The same with what was up to the real cluster: when jobs came, and where their input lay. How long tasks take
+    /// stays as it was planned. Everything is a second later, when all trackers have come.
+    #[must_use]
+    pub fn as_it_was(&self, history: &History) -> Self {
+        let mut same = self.clone();
+        let number = |host: &u32| {
+            let name = history.trackers.get(*host as usize)?;
+            name.strip_prefix("node")?.parse::<u32>().ok()?.checked_sub(1)
+        };
+        for (job, real) in same.workload.jobs.iter_mut().zip(&history.workload.jobs) {
+            job.at = real.at + Span::secs(1);
+            job.hosts = real.hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
+        }
+        same.setup.faults.iter_mut().for_each(|fault| fault.at_s += 1.0);
+        same
+    }
+}
+
+/// How well a simulation foretold what really came: each job's seconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fidelity {
+    /// Name, real, simulated.
+    pub jobs: Vec<(String, f64, f64)>,
+}
+
+impl Fidelity {
+    /// Of one run and its simulation.
+    pub fn of(real: &Outcome, simulated: &Outcome) -> Self {
+        let seconds =
+            |outcome: &Outcome, id: JobId| outcome.metrics.job(id).and_then(makespan_s).unwrap_or(0.0);
+        let jobs = real
+            .metrics
+            .jobs()
+            .map(|(id, job)| (job.name.clone(), seconds(real, id), seconds(simulated, id)));
+        Self { jobs: jobs.collect() }
+    }
+
+    /// Mean over jobs of how far the simulated time is from the real one, as a part of it.
+    pub fn error(&self) -> f64 {
+        let off = self.jobs.iter().map(|(_, real, simulated)| (simulated - real).abs() / real.max(1e-6));
+        mean(&off.collect::<Vec<_>>())
+    }
+
+    /// Each job.
+    pub fn table(&self) -> Table {
+        let mut table = Table::new(&["job", "real s", "simulated s", "off"]);
+        for (name, real, simulated) in &self.jobs {
+            let off = (simulated - real) / real.max(1e-6);
+            table.row(vec![name.clone(), format!("{real:.1}"), format!("{simulated:.1}"), percent(off)]);
+        }
+        table
+    }
+}
+
+/// The trials by which the simulator is measured: mixes of sizes under different policies, slots taken back from
+/// maps and reduces, and a node that dies.
+pub fn all() -> Vec<Trial> {
+    let job = |at_s, group, user, maps, reduces| Paced { at_s, group, user, maps, reduces };
+    // Jobs come in the middle of others' waves: which of two things at the same moment comes first is nobody's merit.
+    let mix = workload(
+        "mix",
+        &[
+            job(0.0, "large", "ann", (150, 4.0), (16, 3.0)),
+            job(1.5, "medium", "bob", (40, 3.0), (8, 2.5)),
+            job(2.6, "small", "ann", (6, 2.0), (1, 2.0)),
+            job(5.7, "medium", "bob", (40, 3.0), (8, 2.5)),
+            job(6.6, "small", "carl", (6, 2.0), (1, 2.0)),
+            job(7.1, "small", "bob", (6, 2.0), (1, 2.0)),
+        ],
+    );
+    let long = workload(
+        "long maps",
+        &[
+            job(0.0, "long", "ann", (90, 12.0), (8, 3.0)),
+            job(2.5, "medium", "bob", (30, 3.0), (8, 3.0)),
+            job(5.2, "small", "carl", (12, 3.0), (2, 3.0)),
+        ],
+    );
+    let reduces = workload(
+        "reduces",
+        &[
+            // Its reduces hold every slot while its maps go on.
+            job(0.0, "large", "ann", (190, 4.0), (40, 4.0)),
+            job(1.7, "small", "bob", (8, 2.0), (4, 2.0)),
+            job(5.9, "medium", "bob", (32, 2.0), (12, 3.0)),
+            job(10.1, "small", "carl", (8, 2.0), (4, 2.0)),
+            job(14.3, "small", "ann", (8, 2.0), (4, 2.0)),
+        ],
+    );
+    let two = workload(
+        "two",
+        &[job(0.0, "first", "ann", (67, 6.0), (28, 3.0)), job(0.5, "second", "bob", (150, 6.0), (28, 3.0))],
+    );
+    let dies = || vec![Fault { at_s: 3.0, for_s: None, what: Harm::Node { node: 3 } }];
+    let soon = [("min_share_timeout", "1s"), ("fair_share_timeout", "1s")];
+    let back = Variant::tuned("fair, slots back", "fair", &soon);
+    let fcs = Variant::tuned("fcs", "fcs", &[("newly_launched", "2s")]);
+    vec![
+        Trial::new("fifo", &Variant::plain("fifo"), mix.clone(), Vec::new()),
+        Trial::new("fair", &Variant::plain("fair"), mix.clone(), Vec::new()),
+        Trial::new("fair, slots back", &back, long, Vec::new()),
+        Trial::new("hsrtf-prp", &Variant::plain("hsrtf-prp"), mix, Vec::new()),
+        Trial::new("fcs", &fcs, reduces, Vec::new()),
+        Trial::new("chronos(fifo), a node dies", &Variant::plain("chronos(fifo)"), two.clone(), dies()),
+        Trial::new("fifo, a node dies", &Variant::plain("fifo"), two, dies()),
+    ]
+}
+
+/// One that takes some seconds.
+pub fn short() -> Trial {
+    let job = |at_s, group, user, maps, reduces| Paced { at_s, group, user, maps, reduces };
+    let jobs = [
+        job(0.0, "large", "ann", (80, 4.0), (8, 2.0)),
+        job(1.5, "small", "bob", (12, 2.0), (4, 2.0)),
+        job(2.5, "small", "carl", (12, 2.0), (4, 2.0)),
+    ];
+    let fair = Variant::tuned("fair", "fair", &[("fair_share_timeout", "2s")]);
+    Trial::new("short", &fair, workload("short", &jobs), Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::World;
+
+    #[test]
+    fn every_trial_ends_and_takes_no_longer_than_it_may() {
+        for Trial { name, setup, workload } in all().into_iter().chain([short()]) {
+            let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
+            let took = outcome.end.since(mrcore::Time(0)).as_secs_f64();
+            assert!(outcome.unfinished == 0 && took < 90.0, "{name}: {took} s");
+        }
+    }
+
+    #[test]
+    fn slots_are_taken_back_in_some_and_a_node_dies_in_some() {
+        let mut sum = [0; 3];
+        for Trial { setup, workload, .. } in all() {
+            let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
+            for (_, job) in outcome.metrics.jobs() {
+                sum[0] += job.taken.splits;
+                sum[1] += job.taken.pauses;
+                sum[2] += job.recovery.tasks;
+            }
+        }
+        assert!(sum.iter().all(|count| *count > 0), "splits, pauses, tasks recovered: {sum:?}");
+    }
+}

@@ -1,0 +1,257 @@
+//! A history's lines as the facts that they were, so that whoever understands facts understands histories.
+//!
+//! A job's history names trackers and says nothing of their comings and goings. They are numbered as they are first
+//! seen, join with the first attempt they are given, are lost with the first attempt that ended for that, and join
+//! again with the next. Racks are not told: all trackers are in one.
+
+use mrcore::{
+    Fact, PerPhase, Time, Why,
+    fact::{Entry, TRACKER_LOST},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
+    job::{JobOutcome, JobSpec, Priority, Split},
+    task::{AttemptResult, Recall, Stage},
+};
+use serde::Deserialize;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// The first line.
+#[derive(Deserialize)]
+pub(super) struct Head {
+    pub(super) format: u32,
+    pub(super) job: String,
+    pub(super) at_us: u64,
+    pub(super) spec: Spec,
+}
+
+/// The job as it was submitted.
+#[derive(Deserialize)]
+pub(super) struct Spec {
+    name: String,
+    user: String,
+    queue: String,
+    priority: Priority,
+    #[serde(default)]
+    program: String,
+    reduces: u32,
+    slow_start: f64,
+    speculation: bool,
+    #[serde(default)]
+    conf: BTreeMap<String, String>,
+    splits: Vec<Piece>,
+}
+
+#[derive(Deserialize)]
+struct Piece {
+    #[serde(default)]
+    source: String,
+    start: u64,
+    end: u64,
+    #[serde(default = "yes")]
+    divisible: bool,
+    #[serde(default)]
+    hosts: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Every other line.
+#[derive(Deserialize)]
+pub(super) struct Line {
+    pub(super) at_us: u64,
+    fact: BTreeMap<String, Value>,
+}
+
+impl From<Spec> for JobSpec {
+    fn from(spec: Spec) -> Self {
+        let split = |piece: Piece| Split {
+            source: piece.source,
+            start: piece.start,
+            end: piece.end.max(piece.start),
+            divisible: piece.divisible,
+            hosts: piece.hosts,
+        };
+        Self {
+            name: spec.name,
+            user: spec.user,
+            queue: spec.queue,
+            priority: spec.priority,
+            program: spec.program,
+            splits: spec.splits.into_iter().map(split).collect(),
+            reduces: spec.reduces,
+            output: String::new(),
+            slow_start: spec.slow_start,
+            speculation: spec.speculation,
+            attempts_max: 4,
+            conf: spec.conf,
+        }
+    }
+}
+
+/// Trackers of one cluster, and what is known of them at a point of a job's history.
+#[derive(Debug, Default)]
+pub(super) struct Trackers {
+    numbers: BTreeMap<String, TrackerId>,
+    joined: BTreeSet<TrackerId>,
+    /// Who runs what.
+    on: BTreeMap<AttemptId, TrackerId>,
+}
+
+impl Trackers {
+    /// Their names, by number.
+    pub(super) fn names(&self) -> Vec<String> {
+        let mut names: Vec<(&TrackerId, &String)> =
+            self.numbers.iter().map(|(name, number)| (number, name)).collect();
+        names.sort_unstable();
+        names.into_iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Another job's history begins, and with it an earlier time.
+    pub(super) fn begin(&mut self) {
+        self.joined.clear();
+        self.on.clear();
+    }
+
+    /// The facts of a line of a job; none for what is not of use to anybody here.
+    pub(super) fn facts(&mut self, job: JobId, at: Time, line: &Line) -> Result<Vec<Entry>, String> {
+        let mut facts = Vec::new();
+        for (kind, value) in &line.fact {
+            let Some(fact) = self.fact(job, Fields { kind, value })? else { continue };
+            facts.extend(self.around(&fact));
+            facts.push(fact);
+        }
+        Ok(facts.into_iter().map(|fact| Entry { at, fact }).collect())
+    }
+
+    /// What must have happened to a tracker before this fact.
+    fn around(&mut self, fact: &Fact) -> Option<Fact> {
+        match fact {
+            Fact::AttemptLaunched { attempt, tracker, .. } => {
+                self.on.insert(*attempt, *tracker);
+                let name = self.numbers.iter().find(|(_, number)| *number == tracker)?.0.clone();
+                self.joined.insert(*tracker).then(|| Fact::TrackerJoined {
+                    tracker: *tracker,
+                    host: name.clone(),
+                    name,
+                    incarnation: Incarnation(1),
+                    rack: String::new(),
+                    shuffle_addr: String::new(),
+                    logs_addr: String::new(),
+                    slots: PerPhase::default(),
+                })
+            }
+            Fact::AttemptKilled { attempt, why, .. } if why == TRACKER_LOST => {
+                let tracker = *self.on.get(attempt)?;
+                let why = why.clone();
+                self.joined.remove(&tracker).then_some(Fact::TrackerLost { tracker, why })
+            }
+            _ => None,
+        }
+    }
+
+    fn number(&mut self, name: &str) -> TrackerId {
+        let next = TrackerId(self.numbers.len() as u32);
+        *self.numbers.entry(name.to_owned()).or_insert(next)
+    }
+
+    fn fact(&mut self, job: JobId, fields: Fields<'_>) -> Result<Option<Fact>, String> {
+        let result = || AttemptResult { bytes_out: fields.number("bytes_out"), ..AttemptResult::default() };
+        Ok(Some(match fields.kind {
+            "attempt-launched" => Fact::AttemptLaunched {
+                attempt: fields.attempt("attempt")?,
+                tracker: self.number(fields.text("tracker").ok_or("a launch without a tracker")?),
+                speculative: fields.flag("speculative"),
+                from: fields.text("from").is_some().then(|| fields.attempt("from")).transpose()?,
+                why: Why::default(),
+            },
+            "attempt-recalled" => Fact::AttemptRecalled {
+                attempt: fields.attempt("attempt")?,
+                how: fields.one_of("how", Recall::Kill)?,
+                why: fields.words("why"),
+                fault: fields.flag("fault"),
+                hold: fields.flag("hold"),
+            },
+            "attempt-succeeded" => {
+                Fact::AttemptSucceeded { attempt: fields.attempt("attempt")?, result: result() }
+            }
+            "map-split" => Fact::MapSplit {
+                attempt: fields.attempt("attempt")?,
+                position: fields.number("position"),
+                result: result(),
+            },
+            "attempt-paused" => Fact::AttemptPaused {
+                attempt: fields.attempt("attempt")?,
+                stage: fields.one_of("stage", Stage::Reduce)?,
+                bytes: fields.number("bytes"),
+                bytes_in: fields.number("bytes_in"),
+            },
+            "attempt-failed" => {
+                Fact::AttemptFailed { attempt: fields.attempt("attempt")?, error: fields.words("error") }
+            }
+            "attempt-killed" => Fact::AttemptKilled {
+                attempt: fields.attempt("attempt")?,
+                why: fields.words("why"),
+                bytes_in: fields.number("bytes_in"),
+            },
+            "map-output-lost" => Fact::MapOutputLost {
+                attempt: fields.attempt("attempt")?,
+                why: fields.words("why"),
+                unfetched: fields.flag("unfetched"),
+            },
+            "job-ended" => Fact::JobEnded { job, outcome: fields.outcome() },
+            _ => return Ok(None),
+        }))
+    }
+}
+
+/// A job came in.
+pub(super) fn submitted(job: JobId, spec: &Arc<JobSpec>) -> Fact {
+    Fact::JobSubmitted { job, request: RequestId(u128::from(job.0)), spec: spec.clone() }
+}
+
+#[derive(Clone, Copy)]
+struct Fields<'a> {
+    kind: &'a str,
+    value: &'a Value,
+}
+
+impl Fields<'_> {
+    fn text(&self, key: &str) -> Option<&str> {
+        self.value.get(key).and_then(Value::as_str)
+    }
+
+    fn words(&self, key: &str) -> String {
+        self.text(key).unwrap_or_default().to_owned()
+    }
+
+    fn number(&self, key: &str) -> u64 {
+        self.value.get(key).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.value.get(key).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    fn attempt(&self, key: &str) -> Result<AttemptId, String> {
+        let name = self.text(key).ok_or_else(|| format!("{} without an attempt", self.kind))?;
+        name.parse().map_err(|error| format!("{}: {error}", self.kind))
+    }
+
+    fn outcome(&self) -> JobOutcome {
+        match self.text("outcome") {
+            Some("failed") => JobOutcome::Failed(self.words("why")),
+            Some("killed") => JobOutcome::Killed(self.words("why")),
+            _ => JobOutcome::Succeeded,
+        }
+    }
+
+    fn one_of<T: serde::de::DeserializeOwned>(&self, key: &str, usual: T) -> Result<T, String> {
+        let Some(value) = self.value.get(key) else { return Ok(usual) };
+        serde_json::from_value(value.clone()).map_err(|error| format!("{}: {key}: {error}", self.kind))
+    }
+}

@@ -1,0 +1,68 @@
+//! The simulator against real clusters of eight nodes, and the papers' experiments on one machine.
+
+use fermata_tests::binaries;
+use serde_json::Value;
+use std::process::Command;
+
+/// Runs `mrctl ARGS` with its clusters below the build folder; what it printed.
+fn mrctl(args: &[&str]) -> String {
+    let space = binaries().with_file_name("tmp");
+    std::fs::create_dir_all(&space).expect("a writable build folder");
+    let dir = space.display().to_string();
+    let args = [args, &["--dir", &dir]].concat();
+    let ran = Command::new(binaries().join("mrctl")).args(&args).output().expect("mrctl starts");
+    let (out, why) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "mrctl {args:?}: {out}{why}");
+    out.into_owned()
+}
+
+/// Runs trials for real and simulated.
+fn verify(only: Option<&str>) -> Value {
+    let only: Vec<&str> = only.into_iter().flat_map(|only| ["--only", only]).collect();
+    let out = mrctl(&[&["sim", "verify", "--json"], &only[..]].concat());
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// On a machine that has other work to do, too: hence not the ten percent of the measurement below.
+#[test]
+fn the_simulator_foretells_a_short_trial() {
+    let told = verify(Some("short"));
+    assert!(number(&told["error"]) < 0.25, "{told:#}");
+}
+
+#[test]
+#[ignore = "six minutes on a quiet machine"]
+fn the_simulator_foretells_mixed_workloads_within_ten_percent() {
+    let told = verify(None);
+    println!("{told:#}");
+    assert!(told["trials"].as_array().is_some_and(|trials| trials.len() >= 6), "{told:#}");
+    assert!(number(&told["error"]) <= 0.10, "{told:#}");
+}
+
+/// A node dies; what the first job lost with it starts again within two seconds of when that is known, on hosts of its
+/// input.
+#[test]
+fn lost_work_starts_again_at_once_near_its_data() {
+    let told = verify(Some("chronos(fifo), a node dies"));
+    let jobs = told["trials"][0]["jobs"].as_array().expect("jobs");
+    let first = &jobs.iter().find(|job| job["job"] == "first-0").expect("the first job")["recovery"];
+    let (maps, local) = (number(&first["maps"]), number(&first["local"]));
+    assert!(maps > 0.0 && local >= maps, "{told:#}");
+    assert!(number(&first["longest_s"]) <= 2.0, "{told:#}");
+}
+
+#[test]
+#[ignore = "half an hour, three papers"]
+fn papers_are_repeated_on_one_machine() {
+    for paper in ["chronos", "hsrtf", "fcs"] {
+        let began = std::time::Instant::now();
+        let out = mrctl(&["repro", paper, "--scale", "laptop"]);
+        println!("{out}");
+        assert!(began.elapsed().as_secs() < 600, "{paper} took {:?}", began.elapsed());
+        assert!(out.contains("paper") && out.contains("ours"), "{out}");
+    }
+}
