@@ -44,12 +44,12 @@ pub(crate) struct Heal {
 /// A machine and which of its daemons are meant.
 fn find<'a>(fleet: &'a Fleet, node: &str, kinds: &[Kind]) -> Result<(&'a Machine, Vec<&'static str>)> {
     let master = || fleet.machines.iter().find(|machine| machine.host.part == Part::Master);
-    let (machine, all) = match (["namenode", "jobtracker"].into_iter().find(|name| *name == node), master()) {
-        (Some(daemon), Some(machine)) => (machine, vec![daemon]),
-        _ => {
-            let machine = fleet.find(node)?;
-            (machine, machine.host.part.daemons().to_vec())
-        }
+    let of_master = ["namenode", "jobtracker"].into_iter().find(|name| *name == node);
+    let (machine, all) = if let (Some(daemon), Some(machine)) = (of_master, master()) {
+        (machine, vec![daemon])
+    } else {
+        let machine = fleet.find(node)?;
+        (machine, machine.host.part.daemons().to_vec())
     };
     let wanted: Vec<_> = all
         .iter()
@@ -121,18 +121,22 @@ pub(crate) fn heal(args: &Heal) -> Result<ExitCode> {
     let only = args.node.as_deref().map(|node| fleet.find(node)).transpose()?;
     let concerned = |machine: &&Machine| only.is_none_or(|only| only.host.name == machine.host.name);
     for from in &fleet.machines {
-        let mend: String = fleet
-            .machines
-            .iter()
-            .filter(|to| to.host.name != from.host.name && (concerned(&from) || concerned(to)))
-            .map(|to| {
-                let way = way_to(to);
-                format!(
-                    "( {way}ip neigh show $a | grep -qi {NOWHERE} && ip neigh del $a dev $d && echo {} )\n",
-                    to.host.name
-                )
-            })
-            .collect();
+        let mut mend = String::new();
+        for to in &fleet.machines {
+            if to.host.name != from.host.name && (concerned(&from) || concerned(&to)) {
+                let (way, name) = (way_to(to), &to.host.name);
+                mend += "( ";
+                mend += &way;
+                mend += &[
+                    "ip neigh show $a | grep -qi ",
+                    NOWHERE,
+                    " && ip neigh del $a dev $d && echo ",
+                    name,
+                    " )\n",
+                ]
+                .concat();
+            }
+        }
         for to in from.shell.script(&from.host.name, &format!("{mend}true\n"))?.lines() {
             output::line(format!("{to} hears {} again", from.host.name))?;
         }

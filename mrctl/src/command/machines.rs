@@ -92,7 +92,7 @@ impl Fleet {
         let before = Launch::load(&cluster)?;
         let said = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
         let launch = Launch {
-            hosts: reach.hosts.as_ref().map(|path| std::path::absolute(path)).transpose()?.or(before.hosts),
+            hosts: reach.hosts.as_ref().map(std::path::absolute).transpose()?.or(before.hosts),
             shell: said(&reach.shell.as_ref().map(ToString::to_string), before.shell),
             remote_dir: said(&reach.remote_dir, before.remote_dir),
             programs: said(&reach.programs, before.programs),

@@ -80,17 +80,18 @@ impl Machine {
     /// Flags that only this machine's daemons have.
     fn flags(&self, daemon: &str) -> String {
         let Host { name, rack, addr, part } = &self.host;
-        let mut flags = format!("--config {0}/fermata.toml --ready-file {0}/run/{daemon}.ready", self.dir);
-        let data = format!("{}/data/{daemon}", self.dir);
-        flags += &format!(" --dir {data}");
+        let dir = &self.dir;
+        let mut flags = vec![format!(
+            "--config {dir}/fermata.toml --ready-file {dir}/run/{daemon}.ready --dir {dir}/data/{daemon}"
+        )];
         if *part == Part::Node {
-            flags += &format!(" --node {name} --rack {rack}");
+            flags.push(format!("--node {name} --rack {rack}"));
             if addr != name {
                 let port = self.ports[usize::from(daemon == "tasktracker")];
-                flags += &format!(" --listen {addr}:{port}");
+                flags.push(format!("--listen {addr}:{port}"));
             }
         }
-        flags
+        flags.join(" ")
     }
 
     /// Starts a daemon unless it runs, and waits until it serves.
