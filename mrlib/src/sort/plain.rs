@@ -8,7 +8,6 @@ use crate::{
     merge::{Cursor, Groups, SortOrder},
     segment::SegmentWriter,
 };
-use std::cmp::Ordering;
 
 /// What sorting needs to see of a record; the rest only where prefixes are equal.
 #[derive(Debug, Clone, Copy)]
@@ -37,17 +36,11 @@ pub(crate) fn cost(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + size_of::<Entry>()
 }
 
-/// Entries that are sorted together as they come, small enough for a near cache. When a map is to end, only the last of
-/// these are left to sort, and whole chunks to merge: that is what whoever wants its slot waits for.
-const CHUNK: usize = 32 << 10;
-
 /// The records.
 #[derive(Debug)]
 pub(crate) struct Plain {
     arena: Vec<u8>,
     entries: Vec<Entry>,
-    /// So many of the first are sorted, chunk by chunk.
-    sorted: usize,
     order: SortOrder,
     bytes_max: usize,
 }
@@ -55,7 +48,7 @@ pub(crate) struct Plain {
 impl Plain {
     /// `bytes_max` is below 4 GiB.
     pub(crate) fn new(order: SortOrder, bytes_max: usize) -> Self {
-        Self { arena: Vec::new(), entries: Vec::new(), sorted: 0, order, bytes_max }
+        Self { arena: Vec::new(), entries: Vec::new(), order, bytes_max }
     }
 
     /// Adds a record; false if it does not fit.
@@ -74,18 +67,7 @@ impl Plain {
         });
         self.arena.extend_from_slice(key);
         self.arena.extend_from_slice(value);
-        if self.entries.len() - self.sorted == CHUNK {
-            self.sort_chunk();
-        }
         true
-    }
-
-    /// Sorts what has come since the last chunk.
-    #[cold]
-    fn sort_chunk(&mut self) {
-        let (arena, order) = (&self.arena, self.order);
-        self.entries[self.sorted..].sort_unstable_by(|a, b| compare(arena, order, a, b));
-        self.sorted = self.entries.len();
     }
 
     /// Writes all in order. They stay, so that it can be done again elsewhere.
@@ -95,13 +77,21 @@ impl Plain {
         combiner: Option<&mut Combiner>,
         pulse: &Pulse,
     ) -> Result<(), TaskError> {
-        pulse.beat();
-        self.sort_chunk();
         let (arena, order) = (&self.arena, self.order);
-        if self.entries.len() > CHUNK {
-            // This kind finds what is sorted already, and merges it.
-            self.entries.sort_by(|a, b| compare(arena, order, a, b));
-        }
+        pulse.beat();
+        // Those that are equal stay as they came, so that a map gives the same output each time it is run.
+        self.entries.sort_unstable_by(|a, b| {
+            let full = || match order.keys {
+                // Of keys that lie wholly in their prefixes, only zeros at the end can make a difference: no need to
+                // go to the arena for what is most often the same word.
+                KeyOrder::Bytes if a.key.max(b.key) <= 8 && !order.values => a.key.cmp(&b.key),
+                KeyOrder::Reverse if a.key.max(b.key) <= 8 && !order.values => b.key.cmp(&a.key),
+                _ => order.compare(a.record(arena), b.record(arena)),
+            };
+            // Where a pair of no bytes came, the next lies at the same place.
+            let came = || (a.at, a.value).cmp(&(b.at, b.value));
+            a.rank().cmp(&b.rank()).then_with(full).then_with(came)
+        });
         pulse.beat();
         let Some(combiner) = combiner else {
             for some in self.entries.chunks(STEP_RECORDS as usize) {
@@ -135,23 +125,7 @@ impl Plain {
     pub(crate) fn clear(&mut self) {
         self.arena.clear();
         self.entries.clear();
-        self.sorted = 0;
     }
-}
-
-/// Those that are equal stay as they came, so that a map gives the same output each time it is run.
-#[inline]
-fn compare(arena: &[u8], order: SortOrder, a: &Entry, b: &Entry) -> Ordering {
-    let full = || match order.keys {
-        // Of keys that lie wholly in their prefixes, only zeros at the end can make a difference: no need to go to the
-        // arena for what is most often the same word.
-        KeyOrder::Bytes if a.key.max(b.key) <= 8 && !order.values => a.key.cmp(&b.key),
-        KeyOrder::Reverse if a.key.max(b.key) <= 8 && !order.values => b.key.cmp(&a.key),
-        _ => order.compare(a.record(arena), b.record(arena)),
-    };
-    // Where a pair of no bytes came, the next lies at the same place.
-    let came = || (a.at, a.value).cmp(&(b.at, b.value));
-    a.rank().cmp(&b.rank()).then_with(full).then_with(came)
 }
 
 /// The sorted records of one partition.
