@@ -240,7 +240,7 @@ mod tests {
         assert!(ours(&chronos, "Fifo: recovery maps local with Chronos") > 0.99);
         let hsrtf = simulated(Paper::Hsrtf);
         println!("{}", hsrtf.text());
-        assert!(ours(&hsrtf, "small jobs, hsrtf-pr against fifo") < 0.0, "small jobs gain");
+        assert!(ours(&hsrtf, "small jobs, hsrtf-pu against fifo") < 0.0, "small jobs gain under pu");
         let fcs = simulated(Paper::Fcs);
         println!("{}", fcs.text());
         assert!(ours(&fcs, "all jobs, fcs against fair") < -0.1, "all gain");
