@@ -126,7 +126,8 @@ fn work_of_a_lost_tracker() {
     for (at, fact) in &life {
         metrics.observe(Time(at * 1_000_000), fact);
     }
-    let expected = Recovery { tasks: 2, maps: 2, local: 1, waited: Span::secs(7), longest: Span::secs(5) };
+    let (waited, longest) = (Span::secs(7), Span::secs(5));
+    let expected = Recovery { tasks: 2, maps: 2, local: 1, waited, maps_waited: waited, longest };
     assert_eq!(metrics.recovery, expected);
     let job = metrics.job(JobId(1)).expect("it is known");
     assert_eq!((job.lost, job.lost_bytes, job.taken.kills), (Span::secs(19), 60, 0));
