@@ -133,7 +133,7 @@ fn the_namenode_is_killed_and_comes_back() {
 
 #[test]
 fn a_namenode_that_stays_away_is_nobodys_fault() {
-    let settings = format!("{QUICK}[client]\ndeadline = \"1s\"\n");
+    let settings = format!("{QUICK}block_size_min = \"16KiB\"\n[client]\ndeadline = \"1s\"\n");
     let cluster = Cluster::up(Up { nodes: 2, block_size: "16KiB", settings: &settings, ..Up::default() });
     fs::write(cluster.path("in"), "line\n".repeat(100_000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
