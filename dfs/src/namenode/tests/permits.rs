@@ -50,9 +50,12 @@ impl Town {
     /// `/home/ann` (750, group lab) and `/home/bob` (700), and `/tmp`, which is everybody's and sticky.
     fn new() -> Self {
         let mut bench = Bench::with_nodes(1);
-        for (at, owner, mode) in
-            [("/home/ann", "ann", 0o750), ("/home/bob", "bob", 0o700), ("/tmp", "root", 0o1777)]
-        {
+        for (at, owner, mode) in [
+            ("/home/ann", "ann", 0o750),
+            ("/home/bob", "bob", 0o700),
+            ("/tmp", "root", 0o1777),
+            ("/home", "root", 0o755),
+        ] {
             bench.ask(mkdir(at)).unwrap();
             bench.ask(set(at, Some(mode), Some(owner), Some("lab"))).unwrap();
         }
