@@ -160,6 +160,38 @@ fn machines_of_a_closed_cluster_die_and_are_cut_off() {
         .unwrap();
     assert_eq!(bare.status.code(), Some(1));
 
+    dies_in_the_middle_of_a_job(&machines, &second);
+    machines.cluster(&["up"]);
+    machines.await_tracker(&second, "live");
+
+    is_cut_off_and_comes_back(&machines, &third);
+
+    machines.cluster(&["restart", &fourth]);
+    machines.await_tracker(&fourth, "live");
+    let log = machines.cluster(&["logs", &fourth, "--daemon", "datanode"]);
+    assert!(log.contains("== datanode on"), "{log}");
+    let unknown = machines.try_mrctl(&["cluster", "restart", "fa9", "--cluster", "lab"]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("fa1, fa2, fa3, fa4"), "{}", unknown.stderr);
+
+    machines.cluster(&["down"]);
+    assert!(machines.processes().is_empty(), "{:?}", machines.processes());
+    let status = machines.try_mrctl(&["cluster", "status", "--cluster", "lab"]).stdout;
+    assert!(status.contains("absent") && !status.contains("running"), "{status}");
+}
+
+/// The master does not hear a node; the node hears the master. Then it is whole again by itself.
+fn is_cut_off_and_comes_back(machines: &Machines, node: &str) {
+    let master = machines.node(1);
+    machines.mrctl(&["chaos", "partition", node, &master, "--one-way", "--cluster", "lab"]);
+    machines.await_tracker(node, "lost");
+    let said = machines.mrctl(&["chaos", "heal", "--cluster", "lab"]);
+    assert_eq!(said.trim(), format!("{master} hears {node} again"));
+    machines.await_tracker(node, "live");
+    machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+}
+
+/// A sort during which a machine dies gives what it gives in peace.
+fn dies_in_the_middle_of_a_job(machines: &Machines, node: &str) {
     machines.mrctl(&["fs", "mkdir", "/lab"]);
     machines.mrctl(&["fs", "chown", "admin", "/lab"]);
     machines.mrctl(&[
@@ -193,7 +225,7 @@ fn machines_of_a_closed_cluster_die_and_are_cut_off() {
     eventually("a map is done", PATIENCE, || {
         (machines.json(&["job", &id])["maps"]["done"].as_u64()? >= 1).then_some(())
     });
-    machines.mrctl(&["chaos", "kill", &second, "--cluster", "lab"]);
+    machines.mrctl(&["chaos", "kill", node, "--cluster", "lab"]);
     let over = machines.mrctl(&["job", &id, "--follow"]);
     assert!(over.contains("succeeded"), "{over}");
     assert_eq!(machines.sums("/lab/sorted"), calm, "the output differs from an undisturbed run");
@@ -202,27 +234,4 @@ fn machines_of_a_closed_cluster_die_and_are_cut_off() {
         1,
         "two daemons are dead"
     );
-    machines.cluster(&["up"]);
-    machines.await_tracker(&second, "live");
-
-    // The master does not hear the third; it hears the master. Then it is whole again by itself.
-    let master = machines.node(1);
-    machines.mrctl(&["chaos", "partition", &third, &master, "--one-way", "--cluster", "lab"]);
-    machines.await_tracker(&third, "lost");
-    let said = machines.mrctl(&["chaos", "heal", "--cluster", "lab"]);
-    assert_eq!(said.trim(), format!("{master} hears {third} again"));
-    machines.await_tracker(&third, "live");
-    machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
-
-    machines.cluster(&["restart", &fourth]);
-    machines.await_tracker(&fourth, "live");
-    let log = machines.cluster(&["logs", &fourth, "--daemon", "datanode"]);
-    assert!(log.contains("== datanode on"), "{log}");
-    let unknown = machines.try_mrctl(&["cluster", "restart", "fa9", "--cluster", "lab"]);
-    assert!(unknown.code == 2 && unknown.stderr.contains("fa1, fa2, fa3, fa4"), "{}", unknown.stderr);
-
-    machines.cluster(&["down"]);
-    assert!(machines.processes().is_empty(), "{:?}", machines.processes());
-    let status = machines.try_mrctl(&["cluster", "status", "--cluster", "lab"]).stdout;
-    assert!(status.contains("absent") && !status.contains("running"), "{status}");
 }
