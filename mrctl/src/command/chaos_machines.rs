@@ -19,7 +19,7 @@ const NOWHERE: &str = "02:00:00:00:00:01";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl chaos partition n1 n2 --cluster lab              neither hears the other
-  mrctl chaos partition n1 m1 --one-way --cluster lab    m1 does not hear n1; n1 hears m1")]
+  mrctl chaos partition n1 m1 --one-way --cluster lab    m1 does not hear n1")]
 pub(crate) struct Partition {
     /// A machine
     a: String,

@@ -47,7 +47,7 @@ pub(crate) enum ClusterCommand {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster init lab --master node1 --node node2 --node node3
-  mrctl cluster init lab --master node1 --node node2 --no-tls     a shared secret instead of certificates")]
+  mrctl cluster init lab --master node1 --node node2 --no-tls   a shared secret")]
 pub(crate) struct Init {
     /// Folder to make
     dir: PathBuf,

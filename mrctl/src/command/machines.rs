@@ -207,7 +207,7 @@ fn shown(standings: &[Standing]) -> String {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster up --cluster lab
-  mrctl cluster up --cluster lab --hosts hosts --shell 'oarsh {host}' --remote-dir /tmp/fermata
+  mrctl cluster up --cluster lab --shell 'oarsh {host}' --remote-dir /tmp/f
   mrctl --config lab/fermata.toml fs report")]
 pub(crate) struct Up {
     #[command(flatten)]

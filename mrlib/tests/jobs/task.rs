@@ -201,7 +201,10 @@ fn attempts_in_one_process_know_nothing_of_each_other() {
         let result = tracker.done_and_waits();
         assert_eq!(result.counters["REDUCE_INPUT_RECORDS"], round);
         // These come too late, and are not for the next.
-        tracker.send(to_task::Kind::Stop(TaskStop { why: "too late".into(), ..TaskStop::default() }));
+        tracker.send(to_task::Kind::Stop(TaskStop {
+            why: "too late".into(),
+            how: proto::mr::Recall::Kill.into(),
+        }));
         tracker.map_output(1, &["x"]);
     }
     tracker.start_with("wordcount", 0, &[("pace.reduce", "nonsense")]);
@@ -256,7 +259,7 @@ fn an_output_that_cannot_be_fetched_is_told_of() {
         }
     };
     assert_eq!(heard, Some(from_task::Kind::Unfetched("job_3.m0.0".into())));
-    tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into(), ..TaskStop::default() }));
+    tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into(), how: proto::mr::Recall::Kill.into() }));
     assert_eq!(failed(tracker.end()), "stopped: enough");
 }
 
@@ -267,7 +270,10 @@ fn a_task_stops_when_it_is_told_even_if_its_program_does_not() {
         tracker.start(program, if program == "wait" { 2 } else { 1 });
         tracker.map_output(0, &["a"]);
         tracker.wait_for_stage(stage);
-        tracker.send(to_task::Kind::Stop(TaskStop { why: "preempted".into(), ..TaskStop::default() }));
+        tracker.send(to_task::Kind::Stop(TaskStop {
+            why: "preempted".into(),
+            how: proto::mr::Recall::Kill.into(),
+        }));
         let started = Instant::now();
         assert_eq!(failed(tracker.end()), "stopped: preempted");
         assert!(started.elapsed() < Duration::from_secs(20));
@@ -288,7 +294,10 @@ fn a_task_that_waits_is_alive_and_one_whose_program_hangs_is_not() {
     let beat = hanging.progress().beat;
     assert_eq!(hanging.progress().beat, beat);
     for mut tracker in [waiting, hanging] {
-        tracker.send(to_task::Kind::Stop(TaskStop { why: "enough".into(), ..TaskStop::default() }));
+        tracker.send(to_task::Kind::Stop(TaskStop {
+            why: "enough".into(),
+            how: proto::mr::Recall::Kill.into(),
+        }));
         failed(tracker.end());
     }
 }

@@ -4,7 +4,11 @@ use super::*;
 use proto::mr::{MapAvailable, MapEvent, MapEvents, Stop, attempt_report::Status as Said, map_event};
 
 fn stop(attempt: &str) -> order::Kind {
-    order::Kind::Stop(Stop { attempt: attempt.into(), why: "enough".into(), ..Default::default() })
+    order::Kind::Stop(Stop {
+        attempt: attempt.into(),
+        why: "enough".into(),
+        how: proto::mr::Recall::Kill.into(),
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,8 +119,9 @@ async fn what_cannot_be_fetched_or_started_fails_with_the_reason() {
     spec.namenode = "127.0.0.1:1".into();
     spec.program = Some(Program { kind: Some(program::Kind::Executable("/bin/job".into())), files: vec![] });
     world.launch_spec(spec.clone());
-    let failure = world.jobtracker.failure_of("job_1.m0.0").await;
-    assert!(failure.contains("127.0.0.1:1"), "{failure}");
+    // A file system that is away is nobody's fault.
+    let end = world.jobtracker.end_of("job_1.m0.0").await;
+    assert!(matches!(&end, Said::Killed(why) if why.contains("127.0.0.1:1")), "{end:?}");
     spec.attempt = "job_1.m1.0".into();
     spec.program = None;
     world.launch_spec(spec);

@@ -75,7 +75,11 @@ impl Drop for Daemon {
 }
 
 fn stop(attempt: &str) -> order::Kind {
-    order::Kind::Stop(proto::mr::Stop { attempt: attempt.into(), why: "enough".into(), ..Default::default() })
+    order::Kind::Stop(proto::mr::Stop {
+        attempt: attempt.into(),
+        why: "enough".into(),
+        how: proto::mr::Recall::Kill.into(),
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]

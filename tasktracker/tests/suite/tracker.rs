@@ -83,7 +83,11 @@ async fn after_a_broken_line_it_registers_with_what_it_runs_and_has() {
     assert_eq!(running, ["job_1.m1.0"]);
     assert_eq!(again.incarnation, world.jobtracker.with(|heard| heard.registrations[0].incarnation));
     // It still runs, and the JobTracker can stop it.
-    let stop = proto::mr::Stop { attempt: "job_1.m1.0".into(), why: "enough".into(), ..Default::default() };
+    let stop = proto::mr::Stop {
+        attempt: "job_1.m1.0".into(),
+        why: "enough".into(),
+        how: proto::mr::Recall::Kill.into(),
+    };
     world.jobtracker.order(order::Kind::Stop(stop));
     assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Said::Killed("enough".into()));
 }
