@@ -7,6 +7,7 @@
 //! The same pairs and settings give the same bytes each time.
 
 mod combine;
+mod memory;
 mod plain;
 mod slots;
 mod table;

@@ -1,6 +1,6 @@
 //! Records as they came, in one arena, sorted by small entries that point into it.
 
-use super::{STEP_RECORDS, combine::Combiner};
+use super::{STEP_RECORDS, combine::Combiner, memory};
 use crate::{
     api::KeyOrder,
     engine::Pulse,
@@ -8,6 +8,11 @@ use crate::{
     merge::{Cursor, Groups, SortOrder},
     segment::SegmentWriter,
 };
+
+/// Records that are asked for before they are written.
+const AHEAD: usize = 16;
+/// Of the processor's cache.
+const LINE_BYTES: usize = 64;
 
 /// What sorting needs to see of a record; the rest only where prefixes are equal.
 #[derive(Debug, Clone, Copy)]
@@ -25,9 +30,39 @@ impl Entry {
         u128::from(self.partition) << 64 | u128::from(self.prefix)
     }
 
+    /// Has a record of usual length brought near.
+    #[inline]
+    fn prefetch(&self, arena: &[u8]) {
+        let start = self.at as usize;
+        for at in [start, start + LINE_BYTES] {
+            if let Some(byte) = arena.get(at) {
+                memory::prefetch(byte);
+            }
+        }
+    }
+
     #[inline]
     fn record<'a>(&self, arena: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         arena[self.at as usize..][..(self.key + self.value) as usize].split_at(self.key as usize)
+    }
+}
+
+/// Sorts by partition, then as the order says. Those that are equal stay as they came, so that a map gives the same
+/// output each time it is run.
+fn sort(entries: &mut [Entry], arena: &[u8], order: SortOrder) {
+    // By what is in the entries alone first: a comparison without a branch that could be guessed wrong.
+    entries.sort_unstable_by_key(Entry::rank);
+    let full = |a: &Entry, b: &Entry| match order.keys {
+        // Of keys that lie wholly in their prefixes, only zeros at the end can make a difference: no need to go to the
+        // arena for what is most often the same word.
+        KeyOrder::Bytes if a.key.max(b.key) <= 8 && !order.values => a.key.cmp(&b.key),
+        KeyOrder::Reverse if a.key.max(b.key) <= 8 && !order.values => b.key.cmp(&a.key),
+        _ => order.compare(a.record(arena), b.record(arena)),
+    };
+    // Where a pair of no bytes came, the next lies at the same place.
+    let came = |a: &Entry, b: &Entry| (a.at, a.value).cmp(&(b.at, b.value));
+    for same in entries.chunk_by_mut(|a, b| a.rank() == b.rank()).filter(|same| same.len() > 1) {
+        same.sort_unstable_by(|a, b| full(a, b).then_with(|| came(a, b)));
     }
 }
 
@@ -58,6 +93,13 @@ impl Plain {
         if used + cost(key, value) > self.bytes_max {
             return false;
         }
+        if self.entries.len() == self.entries.capacity() {
+            memory::grow(&mut self.entries, 1, self.bytes_max / size_of::<Entry>());
+        }
+        let length = key.len() + value.len();
+        if self.arena.capacity() - self.arena.len() < length {
+            memory::grow(&mut self.arena, length, self.bytes_max);
+        }
         self.entries.push(Entry {
             prefix: self.order.prefix(key),
             partition,
@@ -79,27 +121,18 @@ impl Plain {
     ) -> Result<(), TaskError> {
         let (arena, order) = (&self.arena, self.order);
         pulse.beat();
-        // Those that are equal stay as they came, so that a map gives the same output each time it is run.
-        self.entries.sort_unstable_by(|a, b| {
-            let full = || match order.keys {
-                // Of keys that lie wholly in their prefixes, only zeros at the end can make a difference: no need to
-                // go to the arena for what is most often the same word.
-                KeyOrder::Bytes if a.key.max(b.key) <= 8 && !order.values => a.key.cmp(&b.key),
-                KeyOrder::Reverse if a.key.max(b.key) <= 8 && !order.values => b.key.cmp(&a.key),
-                _ => order.compare(a.record(arena), b.record(arena)),
-            };
-            // Where a pair of no bytes came, the next lies at the same place.
-            let came = || (a.at, a.value).cmp(&(b.at, b.value));
-            a.rank().cmp(&b.rank()).then_with(full).then_with(came)
-        });
+        sort(&mut self.entries, arena, order);
         pulse.beat();
         let Some(combiner) = combiner else {
-            for some in self.entries.chunks(STEP_RECORDS as usize) {
-                for entry in some {
-                    let (key, value) = entry.record(arena);
-                    writer.append(entry.partition, key, value)?;
+            for (at, entry) in self.entries.iter().enumerate() {
+                if let Some(soon) = self.entries.get(at + AHEAD) {
+                    soon.prefetch(arena);
                 }
-                pulse.beat();
+                let (key, value) = entry.record(arena);
+                writer.append(entry.partition, key, value)?;
+                if at as u64 % STEP_RECORDS == 0 {
+                    pulse.beat();
+                }
             }
             return Ok(());
         };

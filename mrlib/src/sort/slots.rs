@@ -3,6 +3,8 @@
 //! Nearly every access to a table that is larger than the cache is a wait for memory. So a slot can be asked for
 //! before it is needed ([`Slots::prefetch`]), which is why the table is our own.
 
+use super::memory;
+
 /// A key and its values.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
@@ -51,16 +53,10 @@ impl Slots {
 
     /// Has the place of a hash brought near.
     #[inline]
-    #[allow(unsafe_code, reason = "there is no other way to ask for memory without waiting for it")]
     pub(super) fn prefetch(&self, hash: u64) {
-        #[cfg(target_arch = "x86_64")]
         if let Some(slot) = self.all.get(hash as usize & self.all.len().wrapping_sub(1)) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint; it reads nothing, and the address is that of a slot.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(slot).cast()) };
+            memory::prefetch(slot);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = hash;
     }
 
     /// The slot of a key.
@@ -84,7 +80,7 @@ impl Slots {
     pub(super) fn insert(&mut self, hash: u64, slot: Slot, hash_of: impl Fn(&Slot) -> u64) {
         if self.used >= self.all.len() / 2 && self.all.len() < self.most {
             let larger = (2 * self.all.len()).max(FIRST);
-            let old = std::mem::replace(&mut self.all, vec![EMPTY; larger]);
+            let old = std::mem::replace(&mut self.all, memory::filled(EMPTY, larger));
             for slot in old.into_iter().filter(|slot| slot.key_length != NOBODY) {
                 self.place(hash_of(&slot), slot);
             }

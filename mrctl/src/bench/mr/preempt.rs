@@ -86,11 +86,11 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     say("split and paused, again and again");
     let (gentle, same) = bench.run(Weather::Gentle).await?;
     ensure!(sum == same, "{} put out other bytes than the job left in peace", gentle.job);
-    let mut figures = bench.latencies(&gentle, true).await?;
+    let mut figures = bench.latencies(&gentle, Some(folder)).await?;
     say("the same, all at once");
     let (gusts, same) = bench.run(Weather::Gusts).await?;
     ensure!(sum == same, "{} put out other bytes than the job left in peace", gusts.job);
-    figures.extend(bench.latencies(&gusts, false).await?);
+    figures.extend(bench.latencies(&gusts, None).await?);
     say("the same with kills");
     let (killed, same) = bench.run(Weather::Kills).await?;
     ensure!(sum == same, "{} put out other bytes than the job left in peace", killed.job);
@@ -183,8 +183,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How soon slots were free. `alone`: they were taken back one at a time, and the limits are for that.
-    async fn latencies(&self, job: &Job, alone: bool) -> Result<Vec<Figure>> {
+    /// How soon slots were free. `alone`, with a folder to write into: they were taken back one at a time, and the
+    /// limits are for that.
+    async fn latencies(&self, job: &Job, alone: Option<&Path>) -> Result<Vec<Figure>> {
         let tasks = self.cluster.tracker.tasks(&job.job).await?;
         let of = |how: &str, stage: &str| -> Vec<f64> {
             let attempts = tasks.iter().flat_map(|task| &task.attempts);
@@ -193,26 +194,37 @@ impl Bench<'_> {
             ended.map(|attempt| attempt.ended_ms.saturating_sub(attempt.recalled_ms) as f64).collect()
         };
         let mut figures = Vec::new();
-        let kinds =
-            [("split", "", 50.0, 250.0), ("pause", "shuffle", 0.0, 0.0), ("pause", "reduce", 100.0, 0.0)];
+        let (splits, pauses) = (job.preemption.splits, job.preemption.pauses);
+        // A reduce may take as long more as it takes to write what it holds in memory.
+        let held = job.preemption.checkpoint_bytes / u64::from(pauses.max(1));
+        let flush = alone.map(|folder| write(&folder.join("plain"), held)).transpose()?.unwrap_or_default();
+        let kinds = [
+            ("split", "", 50.0, 250.0),
+            ("pause", "shuffle", 0.0, 0.0),
+            ("pause", "reduce", 100.0 + flush, 0.0),
+        ];
         for (how, stage, middle, late) in kinds {
             let times = of(how, stage);
             let what = if stage.is_empty() { how.to_owned() } else { format!("{how} in {stage}") };
-            let what = if alone { what } else { format!("{what}, all asked at once") };
-            let limit = |most: f64| (alone && most > 0.0).then_some(Limit::AtMost(most));
+            let what = if alone.is_some() { what } else { format!("{what}, all asked at once") };
+            let limit = |most: f64| (alone.is_some() && most > 0.0).then_some(Limit::AtMost(most));
             let name = format!("slot free after {what}, median of {}", times.len());
             figures.push(Figure { limit: limit(middle), ..Figure::told(name, median(times.clone()), "ms") });
             let name = format!("slot free after {what}, 99 of 100 within");
             figures.push(Figure { limit: limit(late), ..Figure::told(name, within(times, 99), "ms") });
         }
-        if !alone {
+        if alone.is_none() {
             return Ok(figures);
         }
         // What tasks themselves take of it: the rest is on the way, and in journals.
         let mean = |counter: &str, times: u32| {
             job.counters.get(counter).copied().unwrap_or(0) as f64 / f64::from(times.max(1))
         };
-        let (splits, pauses) = (job.preemption.splits, job.preemption.pauses);
+        let name = format!(
+            "writing and syncing {}, as much as a pause puts aside, mean",
+            crate::output::human(held)
+        );
+        figures.push(Figure::told(name, flush, "ms"));
         for (name, took) in [
             (
                 "of a split, the task's own part: its output sorted and written, mean",
