@@ -4,7 +4,7 @@
 //! Cleared when the job ends; again when an attempt that outlived its job is gone, because it may have written
 //! since; and at every start for the jobs that are remembered, because a crash may have come in between. Only
 //! names that Fermata gave are deleted: a folder around them goes if it is empty, and only if one of them was
-//! there. Deliberately absent: what was staged by a client that died before it could submit.
+//! there. What a client staged that died before it could submit goes a day later.
 
 use crate::{
     driver::Driver,
@@ -12,7 +12,7 @@ use crate::{
     output::{Pause, WORK, is_passing},
 };
 use dfs::{
-    client::{Attributes, ClientError},
+    client::{Attributes, ClientError, FileStatus},
     error::Kind,
     path::DfsPath,
 };
@@ -23,6 +23,7 @@ use mrcore::{
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 /// The folder in which clients stage, each job in one of its own.
@@ -30,11 +31,16 @@ pub(crate) const STAGING: &str = "/tmp/fermata/staging";
 /// The setting that names it.
 const STAGING_KEY: &str = "staging";
 
+/// What is staged for longer than this, and named by no job, was staged in vain.
+const STAGED_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Between two looks for such.
+const LOOK_PERIOD: Duration = Duration::from_secs(60 * 60);
+
 /// What may be left of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leftovers {
-    /// Whose: nothing is cleared away that this user could not.
-    user: String,
+    /// Whose: nothing is cleared away that this user could not. None: nobody's, for the JobTracker to clear.
+    user: Option<String>,
     /// The folder its attempts wrote in, if it may be there.
     work: Option<DfsPath>,
     /// Whether its output folder has nothing of worth in it.
@@ -49,7 +55,7 @@ impl Leftovers {
         let in_vain = !matches!(job.state, JobState::Ended(JobOutcome::Succeeded));
         let work = || DfsPath::parse(&job.spec.output).ok()?.join(WORK).ok()?.join(&job.id.to_string()).ok();
         let work = if in_vain || written_since { work() } else { None };
-        let user = job.spec.user.clone();
+        let user = Some(job.spec.user.clone());
         Self { user, work, in_vain, staging: staging(&job.spec.conf).ok().flatten() }
     }
 }
@@ -80,7 +86,8 @@ pub(crate) async fn clear(driver: Arc<Driver>, left: Leftovers) {
 }
 
 async fn try_clear(driver: &Driver, left: &Leftovers) -> Result<(), ClientError> {
-    let client = driver.files().client().await?.acting_for(&left.user);
+    let client = driver.files().client().await?;
+    let client = left.user.as_ref().map_or(client.clone(), |user| client.acting_for(user));
     if let Some(staging) = &left.staging {
         client.delete(staging, true).await?;
     }
@@ -109,12 +116,34 @@ pub(crate) async fn sweep(driver: Arc<Driver>) {
     if driver.files().is_closed() {
         open_staging(&driver).await;
     }
-    let staged = staged(&driver).await;
+    let staged: BTreeSet<DfsPath> = staged(&driver).await.into_iter().map(|entry| entry.path).collect();
     let over = |cluster: &Cluster| -> Vec<Leftovers> {
         cluster.jobs().filter(|job| job.is_over()).map(|job| Leftovers::of(job, true)).collect()
     };
     for mut left in driver.peek(over) {
         left.staging = left.staging.filter(|path| staged.contains(path));
+        clear(driver.clone(), left).await;
+    }
+    loop {
+        sweep_staging(&driver, STAGED_MAX).await;
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+/// Clears away what was staged so long ago and is named by no job.
+pub(crate) async fn sweep_staging(driver: &Arc<Driver>, age: Duration) {
+    let Some(before) = SystemTime::now().checked_sub(age) else { return };
+    let before_ms = before.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let mut old = staged(driver).await;
+    old.retain(|entry| entry.modified_ms <= before_ms);
+    // Looked at after the folder: a job that was submitted in between is seen.
+    let named = driver.peek(|cluster| {
+        let of = |job: &Job| staging(&job.spec.conf).ok().flatten();
+        cluster.jobs().filter_map(of).collect::<BTreeSet<DfsPath>>()
+    });
+    for path in old.into_iter().map(|entry| entry.path).filter(|path| !named.contains(path)) {
+        tracing::info!(path = path.as_str(), "staged long ago, and no job came");
+        let left = Leftovers { user: None, work: None, in_vain: false, staging: Some(path) };
         clear(driver.clone(), left).await;
     }
 }
@@ -140,7 +169,7 @@ async fn try_open_staging(driver: &Driver) -> Result<(), ClientError> {
 }
 
 /// All folders in the staging area.
-async fn staged(driver: &Driver) -> BTreeSet<DfsPath> {
+async fn staged(driver: &Driver) -> Vec<FileStatus> {
     let area = DfsPath::parse(STAGING).expect("a plain path");
     let mut pause = Pause::new();
     loop {
@@ -149,10 +178,10 @@ async fn staged(driver: &Driver) -> BTreeSet<DfsPath> {
             Err(error) => Err(error),
         };
         match listed {
-            Ok(entries) => return entries.into_iter().map(|entry| entry.path).collect(),
+            Ok(entries) => return entries,
             Err(error) if is_passing(&error) => pause.wait().await,
             // Nobody has staged anything yet.
-            Err(_) => return BTreeSet::new(),
+            Err(_) => return Vec::new(),
         }
     }
 }

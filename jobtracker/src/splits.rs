@@ -4,7 +4,7 @@
 //! the job says `input.recursive = true`. An empty file gives no split.
 
 use crate::error::Refusal;
-use dfs::client::{Client, InputError, Inputs, LocatedBlock};
+use dfs::client::{Client, InputError, Inputs, LocatedBlock, is_gzip};
 use mrcore::job::Split;
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub(crate) async fn cut(client: &Client, input: &Inputs, cutting: Cutting) -> Re
     let mut splits = Vec::new();
     for file in input.files.iter().filter(|file| file.length > 0) {
         let size = if cutting.size > 0 { cutting.size } else { file.block_size.max(1) };
-        let whole = cutting.whole || file.path.name().strip_suffix(".gz").is_some();
+        let whole = cutting.whole || is_gzip(file.path.as_str());
         let size = if whole { file.length } else { size };
         if splits.len() as u64 + file.length / size > cutting.splits_max as u64 {
             return Err(Refusal::refused(format!(

@@ -66,8 +66,11 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     let client = client.acting_for(&submission.user);
     check_program(&client, &submission).await?;
     let input = splits::find(&client, &submission.inputs, settings.cutting).await?;
-    let output = check_output(&client, &submission.output, &input).await?;
     let splits = splits::cut(&client, &input, settings.cutting).await?;
+    // A job that writes there is looked for before the folder, and once more when this one is taken in: one that ends
+    // in between has been seen.
+    driver.check_writers(submission.request, &submission.output)?;
+    let output = check_output(&client, &submission.output, &input).await?;
     let request = submission.request;
     let spec = describe(submission, settings, output, splits);
     let bytes = codec::encode(&spec).len();

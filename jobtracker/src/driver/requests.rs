@@ -18,19 +18,12 @@ impl Driver {
         self.look(|cluster| cluster.job_of_request(request)).await
     }
 
-    /// A job comes in. No two jobs write to one place at a time.
+    /// A job comes in.
     pub(crate) async fn submit(&self, request: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
         let (reply, seq) = {
             let mut inner = self.inner.lock();
             let cluster = inner.mind.cluster();
-            if cluster.job_of_request(request).is_none()
-                && let Some(job) = cluster.jobs().find(|job| shares_output(job, &spec.output))
-            {
-                let (id, output) = (job.id, &job.spec.output);
-                return Err(Refusal::exists(format!(
-                    "{id} writes to {output}: wait for it, or choose another"
-                )));
-            }
+            check_writers(cluster, request, &spec.output)?;
             check_load(cluster, request, &spec, self.config())?;
             self.act(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
         };
@@ -40,6 +33,11 @@ impl Driver {
             Some(Reply::Refused(why)) => Err(Refusal::refused(why)),
             _ => Err(Refusal::unavailable("internal error: the job was not answered for")),
         }
+    }
+
+    /// Whether another job writes to a place.
+    pub(crate) fn check_writers(&self, request: RequestId, output: &str) -> Result<(), Refusal> {
+        self.peek(|cluster| check_writers(cluster, request, output))
     }
 
     /// Stops a job.
@@ -133,6 +131,16 @@ fn check_load(
         ));
     }
     Ok(())
+}
+
+/// No two jobs write to one place at a time.
+fn check_writers(cluster: &Cluster, request: RequestId, output: &str) -> Result<(), Refusal> {
+    if cluster.job_of_request(request).is_some() {
+        return Ok(());
+    }
+    let Some(job) = cluster.jobs().find(|job| shares_output(job, output)) else { return Ok(()) };
+    let (id, output) = (job.id, &job.spec.output);
+    Err(Refusal::exists(format!("{id} writes to {output}: wait for it, or choose another")))
 }
 
 fn shares_output(job: &Job, output: &str) -> bool {

@@ -128,6 +128,10 @@ async fn what_a_job_left_is_cleared_by_the_next_start_if_need_be() {
     client.submit(staged("/killed", folders[1])).await.unwrap();
     let map = tracker.launch().await;
     cluster.put(&format!("{}/piece-0", map.work_output), b"half").await;
+    let (forgotten, long_ago) = ("/tmp/fermata/staging/forgotten", 1_000_000_000_000);
+    cluster.put(&format!("{forgotten}/program"), b"its client died").await;
+    let attributes = dfs::client::Attributes { modified_ms: Some(long_ago), ..Default::default() };
+    cluster.dfs.set_attributes(&dfs_path(forgotten), attributes).await.unwrap();
     cluster.dfs.set_safemode(true).await.unwrap();
     client.kill(pb::KillRequest { request_id: vec![9; 16], job: "job_2".into() }).await.unwrap();
     assert_eq!(cluster.status("job_2").await.state, "killed");
@@ -136,7 +140,9 @@ async fn what_a_job_left_is_cleared_by_the_next_start_if_need_be() {
     cluster.start_jobtracker();
     cluster.dfs.set_safemode(false).await.unwrap();
     until("the rest is cleared away", || async {
-        !cluster.exists("/killed").await && !cluster.exists(folders[1]).await
+        !cluster.exists("/killed").await
+            && !cluster.exists(folders[1]).await
+            && !cluster.exists(forgotten).await
     })
     .await;
     assert!(cluster.exists(folders[2]).await, "nobody's job: it may be on its way");

@@ -18,7 +18,8 @@ pub use gzip::Gunzip;
 pub use local::LocalFile;
 
 use crate::{error::TaskError, job::InputFormat};
-use std::{ops::Range, path::Path};
+pub use dfs::client::is_gzip;
+use std::ops::Range;
 
 /// The bytes of one file, from a place on, in stretches as they come.
 pub trait ByteSource: Send {
@@ -92,11 +93,6 @@ pub struct SplitSpec {
     pub record_bytes_max: u64,
     /// Pass over what cannot be read, rather than fail.
     pub skip_bad: bool,
-}
-
-/// Whether a file is compressed, by its name: `.gz` at its end. Such a file is always one split.
-pub fn is_gzip(path: &str) -> bool {
-    Path::new(path).extension().is_some_and(|extension| extension == "gz")
 }
 
 /// Opens a split. A path that ends in `.gz` is decompressed; it can only be read as a whole.

@@ -33,6 +33,8 @@ use telling::{Untold, shorten};
 /// News that come this close together share a heartbeat.
 pub const GAP: Duration = Duration::from_millis(2);
 /// The interval until the JobTracker names one.
+/// Until what could not be deleted is tried again.
+const CLEAN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -61,6 +63,17 @@ enum Cleaning {
     Waiting,
     /// Its files are being deleted.
     Deleting,
+    /// Some could not be: once more, then.
+    Again(Instant),
+}
+
+impl Cleaning {
+    fn again(&self) -> Option<Instant> {
+        match self {
+            Self::Again(due) => Some(*due),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -139,7 +152,8 @@ impl Agent {
     pub fn next_deadline(&self) -> Option<Instant> {
         let cut_off = self.heard.and_then(|heard| heard.checked_add(self.cut_off_after));
         let cut_off = cut_off.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
-        [self.next_beat, cut_off].into_iter().flatten().min()
+        let again = self.cleaning.values().filter_map(Cleaning::again);
+        [self.next_beat, cut_off].into_iter().flatten().chain(again).min()
     }
 
     /// Takes an event in; what follows from it goes to `out`.
@@ -172,9 +186,10 @@ impl Agent {
             }
             Event::Ended(attempt, ending) => self.ended(now, attempt, ending, out),
             Event::Took(attempt, result) => self.took(now, attempt, result, out),
-            Event::Cleaned(job, whole) => self.cleaned(job, whole),
+            Event::Cleaned(job, whole) => self.cleaned(now, job, whole),
             Event::Tick => {}
         }
+        self.clean_again(now, out);
         self.stop_if_cut_off(now, out);
         self.beat_if_due(now, out);
     }
@@ -359,7 +374,9 @@ impl Agent {
             }
         }
         self.stop_taking(job, out);
-        self.cleaning.entry(job).or_insert(Cleaning::Waiting);
+        if self.cleaning.get(&job) != Some(&Cleaning::Deleting) {
+            self.cleaning.insert(job, Cleaning::Waiting);
+        }
         self.finish_cleaning(job, out);
     }
 
@@ -373,11 +390,22 @@ impl Agent {
         }
     }
 
-    /// A job of which something is left stays among those that are registered: the JobTracker orders it again.
-    fn cleaned(&mut self, job: Job, whole: bool) {
-        self.cleaning.remove(&job);
+    /// A job of which something is left stays among those that are registered, and is tried again.
+    fn cleaned(&mut self, now: Instant, job: Job, whole: bool) {
         if whole {
+            self.cleaning.remove(&job);
             self.jobs.remove(&job);
+        } else {
+            self.cleaning.insert(job, Cleaning::Again(now + CLEAN_AGAIN_AFTER));
+        }
+    }
+
+    fn clean_again(&mut self, now: Instant, out: &mut Vec<Action>) {
+        for (job, step) in &mut self.cleaning {
+            if step.again().is_some_and(|due| due <= now) {
+                *step = Cleaning::Deleting;
+                out.push(Action::Clean(*job));
+            }
         }
     }
 

@@ -130,9 +130,11 @@ fn every_job_that_something_is_left_of_is_registered() {
     let gone = world.on(Event::Ended(attempt("job_1.m0.0"), Ending::Killed("killed".into())));
     assert!(gone.contains(&Action::Clean(Job(1))), "{gone:?}");
     assert_eq!(jobs(&mut world), [Job(1)]);
-    // It could not be deleted; when ordered again, it can.
+    // It could not be deleted: tried again a minute later, and at once when it is ordered again.
     world.on(Event::Cleaned(Job(1), false));
     assert_eq!(jobs(&mut world), [Job(1)]);
+    assert!(world.after(CLEAN_AGAIN_AFTER).contains(&Action::Clean(Job(1))));
+    world.on(Event::Cleaned(Job(1), false));
     assert_eq!(world.orders(0, vec![(1, Order::Clean(Job(1)))]), [Action::Clean(Job(1))]);
     // News of it while it is deleted are nobody's, and bring nothing back.
     world.orders(0, vec![(2, Order::MapEvents(Job(1), some(0, &["a"], 1)))]);
