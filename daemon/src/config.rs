@@ -417,8 +417,9 @@ impl Config {
     /// Checks what types cannot: run after flags have gone over the file.
     pub fn check(&self) -> Result<(), ConfigError> {
         let NameNodeConfig { replication, replication_max, block_size, block_size_min, .. } = self.namenode;
-        let refuse =
-            |key, value: String, why: &'static str| Err(ConfigError::Value { key, value, why: why.into() });
+        let refuse = |key, value: String, why: &str| {
+            Err(ConfigError::Value { key, value, why: why.to_owned().into() })
+        };
         for (key, addr) in [
             ("namenode.listen", &self.namenode.listen),
             ("datanode.listen", &self.datanode.listen),
@@ -433,14 +434,14 @@ impl Config {
             return refuse(
                 "namenode.replication",
                 replication.to_string(),
-                "must be at least 1 and at most namenode.replication_max",
+                &format!("must be at least 1 and at most namenode.replication_max, {replication_max}"),
             );
         }
         if block_size < block_size_min || block_size_min.0 == 0 {
             return refuse(
                 "namenode.block_size",
                 block_size.to_string(),
-                "must be at least namenode.block_size_min",
+                &format!("must be at least namenode.block_size_min, {block_size_min}"),
             );
         }
         let NameNodeConfig { copies_max, copies_per_node_max, retry_cache, lease, heartbeat, .. } =

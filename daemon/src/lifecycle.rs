@@ -64,14 +64,20 @@ impl DaemonArgs {
     }
 }
 
-/// Completes when the process is asked to stop (SIGTERM or SIGINT).
+/// Completes when the process is asked to stop (SIGTERM or SIGINT), or its folders have been deleted under it.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         return std::future::pending().await;
     };
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    tokio::select! {
+        _ = term.recv() => {},
+        _ = int.recv() => {},
+        folder = crate::lock::all_folders_gone() => {
+            tracing::error!(folder = %folder.display(), "the folder has been deleted: nothing can be kept any more");
+        }
+    }
 }
 
 /// From now on a panic in any thread ends the process: it may leave the state half changed, and the task that it

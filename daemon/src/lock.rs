@@ -3,14 +3,58 @@
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{File, OpenOptions},
-    io::{Read, Write},
+    io::{self, Read, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
+
+/// Between two looks at whether the folders are still there.
+const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
 /// Held for as long as it lives.
 #[derive(Debug)]
 pub struct FolderLock {
-    _file: File,
+    held: Arc<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    path: PathBuf,
+    file: File,
+}
+
+impl Held {
+    /// Whether its file has been deleted, or another is in its place. A disk that does not answer is no proof.
+    fn is_gone(&self) -> bool {
+        let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
+        match (std::fs::metadata(&self.path), self.file.metadata()) {
+            (Err(error), _) => error.kind() == io::ErrorKind::NotFound,
+            (Ok(there), Ok(ours)) => identity(there) != identity(ours),
+            (Ok(_), Err(_)) => false,
+        }
+    }
+}
+
+/// All that this process holds.
+static HELD: Mutex<Vec<Weak<Held>>> = Mutex::new(Vec::new());
+
+/// Completes when every folder that this process holds has been deleted under it; one of them is named.
+///
+/// Whoever deletes a cluster's folder and makes another in its place must not find the old daemons at work in it.
+pub async fn all_folders_gone() -> PathBuf {
+    loop {
+        tokio::time::sleep(LOOK_PERIOD).await;
+        let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|held| held.strong_count() > 0);
+        let held: Vec<Arc<Held>> = all.iter().filter_map(Weak::upgrade).collect();
+        if let Some(first) = held.first()
+            && held.iter().all(|held| held.is_gone())
+        {
+            return first.path.parent().map(Path::to_owned).unwrap_or_default();
+        }
+    }
 }
 
 /// Why a folder could not be locked.
@@ -41,7 +85,7 @@ impl FolderLock {
         std::fs::create_dir_all(folder).map_err(io)?;
         let path = folder.join("LOCK");
         let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut holder = String::new();
             file.read_to_string(&mut holder).map_err(io)?;
@@ -50,7 +94,14 @@ impl FolderLock {
         }
         file.set_len(0).map_err(io)?;
         write!(file, "{who}, pid {}", std::process::id()).map_err(io)?;
-        Ok(Self { _file: file })
+        let held = Arc::new(Held { path, file });
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&held));
+        Ok(Self { held })
+    }
+
+    /// Whether the folder has been deleted under its holder.
+    pub fn is_gone(&self) -> bool {
+        self.held.is_gone()
     }
 }
 
@@ -64,6 +115,11 @@ mod tests {
         let first = FolderLock::acquire(dir.path(), "namenode").unwrap();
         let error = FolderLock::acquire(dir.path(), "namenode").unwrap_err().to_string();
         assert!(error.contains("in use by namenode, pid "), "{error}");
+        assert!(!first.is_gone());
+        std::fs::remove_file(dir.path().join("LOCK")).unwrap();
+        assert!(first.is_gone());
+        std::fs::write(dir.path().join("LOCK"), "another's").unwrap();
+        assert!(first.is_gone());
         drop(first);
         FolderLock::acquire(dir.path(), "namenode").unwrap();
     }

@@ -32,9 +32,9 @@ pub(crate) const STAGING: &str = "/tmp/fermata/staging";
 const STAGING_KEY: &str = "staging";
 
 /// What is staged for longer than this, and named by no job, was staged in vain.
-const STAGED_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const STAGED_MAX: Duration = Duration::from_hours(24);
 /// Between two looks for such.
-const LOOK_PERIOD: Duration = Duration::from_secs(60 * 60);
+const LOOK_PERIOD: Duration = Duration::from_hours(1);
 
 /// What may be left of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]

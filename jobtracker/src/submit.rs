@@ -25,6 +25,8 @@ use std::{collections::BTreeMap, str::FromStr};
 /// Left free in a journal record beside the job's description.
 const RECORD_SLACK: usize = 64 << 10;
 const TOKEN_BYTES: usize = 16;
+/// Of output. A NameNode may have been told to take fewer.
+const REPLICATION_MAX: u32 = 64;
 /// What follows the output's own name in that of a piece, about.
 const NAME_BYTES: usize = 48;
 
@@ -66,6 +68,8 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     let client = client.acting_for(&submission.user);
     check_program(&client, &submission).await?;
     let input = splits::find(&client, &submission.inputs, settings.cutting).await?;
+    // Looked for after the files: a job that has ended in between has put its output there as a whole.
+    driver.check_inputs(&input.named, settings.cutting.recursive)?;
     let splits = splits::cut(&client, &input, settings.cutting).await?;
     // A job that writes there is looked for before the folder, and once more when this one is taken in: one that ends
     // in between has been seen.
@@ -97,7 +101,9 @@ fn check_commit(spec: &JobSpec) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::refused(format!(
-        "job with {parts} parts of output is more than can be committed in one step: use larger splits, or reduces"
+        "job with {parts} parts of output takes {bytes} bytes to commit, the limit is {}: use fewer reduces, or for a \
+         job without reduces larger splits",
+        RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4
     )))
 }
 
@@ -147,6 +153,7 @@ impl Settings {
         if size.0 == 0 && conf.contains_key("split.size") {
             return Err(bad("split.size", "0", "a size such as 16MiB"));
         }
+        check_replication(conf)?;
         let format = conf.get("input.format").map(String::as_str);
         check_format(format)?;
         Ok(Self {
@@ -160,6 +167,15 @@ impl Settings {
                 splits_max: defaults.maps_max as usize,
             },
         })
+    }
+}
+
+fn check_replication(conf: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    const KEY: &str = "output.replication";
+    let Some(text) = conf.get(KEY) else { return Ok(()) };
+    match text.trim().parse() {
+        Ok(1..=REPLICATION_MAX) => Ok(()),
+        _ => Err(bad(KEY, text, &format!("a number from 1 to {REPLICATION_MAX}"))),
     }
 }
 

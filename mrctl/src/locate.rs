@@ -3,7 +3,7 @@
 use crate::{
     cluster::{ClusterState, Daemon, Kind},
     job::{refusal::Refusal, wire::JobTracker},
-    output::Usage,
+    output::{self, Usage},
 };
 use anyhow::{Context, Result, bail};
 use daemon::config::{ClientConfig, Config, SecurityConfig};
@@ -247,7 +247,7 @@ fn check_addr(what: &str, addr: &str) -> Result<()> {
 /// How a command line names `folder`: not at all if it is the one that is found anyhow.
 pub(crate) fn dir_flag(folder: Option<&Path>) -> String {
     match folder {
-        Some(folder) if folder != Path::new(FOLDER) => format!(" --dir {}", folder.display()),
+        Some(folder) if folder != Path::new(FOLDER) => format!(" --dir {}", output::shell(folder)),
         _ => String::new(),
     }
 }

@@ -1,12 +1,15 @@
 //! What attempts wrote on stdout and stderr: kept for the newest, and served to whoever asks.
 
-use crate::{disks::Disks, ids::Attempt};
+use crate::{
+    disks::Disks,
+    ids::{Attempt, Job},
+};
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use proto::mr::{LogChunk, LogRequest, tracker_logs_server::TrackerLogs};
 use security::Identity;
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fs::File,
     io::{self, Read, Seek, SeekFrom},
     path::Path,
@@ -30,7 +33,8 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(read)
 }
 
-/// Keeps the logs of the newest attempts, and deletes older ones.
+/// Keeps the logs of so many attempts. Where there are more, the oldest of the job that has the most goes: a large job
+/// does not take those of others.
 #[derive(Debug, Clone)]
 pub(crate) struct Retention {
     kept: usize,
@@ -57,13 +61,24 @@ impl Retention {
             if ended.len() <= self.kept {
                 return;
             }
-            let oldest = ended.pop_front();
+            let surplus = surplus(&ended).and_then(|at| ended.remove(at));
             drop(ended);
-            if let Some(oldest) = oldest {
-                disks.remove_log(oldest);
+            if let Some(surplus) = surplus {
+                disks.remove_log(surplus);
             }
         }
     }
+}
+
+/// The first attempt of the job with the most; of several such jobs, the one that comes first.
+fn surplus(ended: &VecDeque<Attempt>) -> Option<usize> {
+    let mut jobs: BTreeMap<Job, (usize, usize)> = BTreeMap::new();
+    for (at, attempt) in ended.iter().enumerate() {
+        jobs.entry(attempt.job).or_insert((0, at)).0 += 1;
+    }
+    jobs.into_values()
+        .max_by_key(|(count, first)| (*count, std::cmp::Reverse(*first)))
+        .map(|(_, first)| first)
 }
 
 /// The service.
@@ -98,7 +113,8 @@ impl TrackerLogs for Logs {
         let file = opening.await.map_err(|error| Status::internal(error.to_string()))?;
         let file = file.ok_or_else(|| {
             Status::not_found(format!(
-                "no logs of {id} here: it did not run on this tracker, or they are too old"
+                "no logs of {id} here: it did not run on this tracker, or its logs had to make room for others \
+                 (tasktracker.logs_kept)"
             ))
         })??;
         tokio::task::spawn_blocking(move || {
@@ -130,4 +146,18 @@ fn send(mut file: File, tail_bytes: u64, chunks: &mpsc::Sender<Result<LogChunk, 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_job_makes_room_for_others() {
+        let attempts =
+            |words: &[&str]| words.iter().map(|word| word.parse().unwrap()).collect::<VecDeque<Attempt>>();
+        assert_eq!(surplus(&attempts(&["job_1.m0.0", "job_2.m0.0", "job_2.m1.0", "job_3.m0.0"])), Some(1));
+        assert_eq!(surplus(&attempts(&["job_1.m0.0", "job_2.m0.0"])), Some(0));
+        assert_eq!(surplus(&VecDeque::new()), None);
+    }
 }

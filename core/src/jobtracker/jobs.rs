@@ -165,22 +165,31 @@ impl JobTracker {
         }
     }
 
-    /// Remembers only so many finished jobs, and so many tasks of theirs. One whose attempts still stop is kept until
-    /// they have.
+    /// Remembers only so many finished jobs, the newest, and so many tasks of theirs: where there are more, the largest
+    /// job goes first, because it would take many others with it. The newest is kept however large it is: somebody is
+    /// about to ask for it. One whose attempts still stop is kept until they have.
     fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let is_idle = |job: &&Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
         let over = self.cluster.jobs().filter(|job| job.is_over()).filter(is_idle);
-        let over: Vec<(JobId, usize)> =
+        let mut over: Vec<(JobId, usize)> =
             over.map(|job| (job.id, job.tasks.map.len() + job.tasks.reduce.len())).collect();
-        let mut jobs = over.len();
+        over.pop();
+        let mut forgotten: Vec<JobId> = Vec::new();
+        let too_many = (over.len() + 1).saturating_sub(self.config.jobs_kept.max(1));
+        forgotten.extend(over.drain(..too_many).map(|(job, _)| job));
         let mut tasks: usize = over.iter().map(|(_, tasks)| tasks).sum();
+        if tasks > self.config.tasks_kept {
+            over.sort_by_key(|(job, tasks)| (std::cmp::Reverse(*tasks), *job));
+        }
         for (job, its) in over {
-            // The newest is kept however large it is: somebody is about to ask for it.
-            if jobs <= 1 || (jobs <= self.config.jobs_kept && tasks <= self.config.tasks_kept) {
+            if tasks <= self.config.tasks_kept {
                 break;
             }
+            forgotten.push(job);
+            tasks -= its;
+        }
+        for job in forgotten {
             self.record(now, Fact::JobForgotten { job }, out);
-            (jobs, tasks) = (jobs - 1, tasks - its);
         }
     }
 }

@@ -235,6 +235,7 @@ impl Player<'_> {
                 "task_timeout" => config.task_timeout = span(value)?,
                 "straggler_after" => config.straggler_after = span(value)?,
                 "jobs_kept" => config.jobs_kept = words.number("jobs_kept", 0)?,
+                "tasks_kept" => config.tasks_kept = words.number("tasks_kept", 0)?,
                 "reduces_max" => config.reduces_max = words.number("reduces_max", 0)?,
                 other => return Err(format!("{other} cannot be set here")),
             }

@@ -3,6 +3,7 @@
 use super::Driver;
 use crate::error::Refusal;
 use daemon::config::JobTrackerConfig;
+use dfs::path::DfsPath;
 use mrcore::{
     Cluster, Event, Span,
     event::Reply,
@@ -38,6 +39,25 @@ impl Driver {
     /// Whether another job writes to a place.
     pub(crate) fn check_writers(&self, request: RequestId, output: &str) -> Result<(), Refusal> {
         self.peek(|cluster| check_writers(cluster, request, output))
+    }
+
+    /// Whether an input is the output of a job that still runs: what is there is not whole, and may be nothing yet.
+    pub(crate) fn check_inputs(&self, inputs: &[DfsPath], recursive: bool) -> Result<(), Refusal> {
+        self.peek(|cluster| {
+            for job in cluster.jobs().filter(|job| !job.is_over()) {
+                let Ok(output) = DfsPath::parse(&job.spec.output) else { continue };
+                let reads = |input: &&DfsPath| {
+                    input.is_within(&output) || **input == output || (recursive && output.is_within(input))
+                };
+                if let Some(input) = inputs.iter().find(reads) {
+                    return Err(Refusal::refused(format!(
+                        "input {input}: {} still writes to {output}; wait for it (`mrctl job --follow {}`)",
+                        job.id, job.id
+                    )));
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Stops a job.

@@ -38,6 +38,10 @@ async fn inputs_and_outputs_that_cannot_be() {
     cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
     let (code, message) = refused(&cluster, submission("/in", "/out/below", 1)).await;
     assert!(code == Code::AlreadyExists && message.contains("job_1 writes to /out"), "{message}");
+    // What it has written so far is there, and is no input yet.
+    cluster.put("/out/_temporary/job_1/half", b"half").await;
+    let (code, message) = refused(&cluster, submission("/out", "/other", 1)).await;
+    assert!(code == Code::FailedPrecondition && message.contains("job_1 still writes to /out"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,6 +71,7 @@ async fn requests_that_make_no_sense() {
         (pb::SubmitRequest { queue: "a\nb".into(), ..good.clone() }, "queue must"),
         (pb::SubmitRequest { reduces: 20_000, ..good.clone() }, "the limit is 10000"),
         (with("slow.start", "2"), "setting slow.start"),
+        (with("output.replication", "99"), "a number from 1 to 64"),
         (with("split.size", "1B"), "more than 10 maps"),
         (with("fermata.token", "0"), "setting fermata.token"),
     ];

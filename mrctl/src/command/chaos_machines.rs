@@ -15,7 +15,7 @@ use std::process::ExitCode;
 /// Nobody has this hardware address.
 const NOWHERE: &str = "02:00:00:00:00:01";
 
-/// Drop what one machine sends to another, in silence, until `heal`
+/// Drop what one machine sends to another, in silence, until `heal` (clusters of `mrctl cluster` only)
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl chaos partition n1 n2 --cluster lab              neither hears the other

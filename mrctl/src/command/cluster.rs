@@ -162,8 +162,11 @@ fn init(args: &Init) -> Result<ExitCode> {
     };
     output::line(format!("  who calls is proved by {how}"))?;
     output::line(format!("  settings: {}", dir.join("fermata.toml").display()))?;
-    output::line(format!("  start it: mrctl cluster up --cluster {}", dir.display()))?;
-    output::line(format!("  more users: mrctl cluster user NAME --cluster {} --out FOLDER", dir.display()))?;
+    output::line(format!("  start it: mrctl cluster up --cluster {}", output::shell(dir)))?;
+    output::line(format!(
+        "  more users: mrctl cluster user NAME --cluster {} --out FOLDER",
+        output::shell(dir)
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

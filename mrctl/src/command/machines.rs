@@ -235,7 +235,7 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
         }
     }
     let config = args.reach.cluster.join("fermata.toml");
-    output::line(format!("use it with: mrctl --config {} nodes", config.display()))?;
+    output::line(format!("use it with: mrctl --config {} nodes", output::shell(&config)))?;
     Ok(ExitCode::SUCCESS)
 }
 

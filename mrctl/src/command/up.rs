@@ -26,16 +26,16 @@ const WATCH: Duration = Duration::from_millis(500);
     `jobtracker --print-config` prints every setting with its default.")]
 pub(crate) struct Args {
     /// Nodes, each a datanode and a tasktracker [default: 3, or as the folder was made with]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=200))]
     nodes: Option<u32>,
     /// Replicas of each block, unless a file asks otherwise [default: 2]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     replication: Option<u32>,
     /// Block size, unless a file asks otherwise [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
     /// Racks that the datanodes are dealt to in turn [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
     racks: Option<u32>,
     /// Folder for data, logs and configuration
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
@@ -44,10 +44,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
     /// Maps at a time on each node [default: 2]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     map_slots: Option<u32>,
     /// Reduces at a time on each node [default: 1]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     reduce_slots: Option<u32>,
     /// Scheduling policy, such as fair or 'chronos(fair)'; `mrctl schedulers` describes them [default: fifo]
     #[arg(long, value_name = "NAME")]
@@ -93,7 +93,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     let dir = dir_flag(Some(&args.dir));
     if !dir.is_empty() {
         let file = args.dir.join("fermata.toml");
-        output::line(format!("use it with: mrctl --config {}, or FERMATA_CONFIG", file.display()))?;
+        output::line(format!("use it with: mrctl --config {}, or FERMATA_CONFIG", output::shell(&file)))?;
     }
     if args.detach {
         output::line(format!("stop it with: mrctl down{dir}"))?;

@@ -14,6 +14,9 @@ use std::{
 };
 
 const POLL: Duration = Duration::from_millis(200);
+/// How long it waits in silence, and between two lines after that.
+const QUIET: Duration = Duration::from_secs(2);
+const TELL_PERIOD: Duration = Duration::from_secs(10);
 /// What is left of a file that lacks a block.
 const REST: &str = "`mrctl fs get --skip-lost` reads the rest of its file";
 
@@ -71,10 +74,22 @@ enum Action {
 /// The last check when `path` was healthy or the time was up.
 pub(crate) async fn await_health(client: &Client, path: &DfsPath, wait: Duration) -> Result<client::Fsck> {
     let deadline = Instant::now() + wait;
+    let mut tell = Instant::now() + QUIET;
     loop {
         let fsck = client.fsck(path).await?;
-        if fsck.status == Health::Healthy || Instant::now() >= deadline {
+        let now = Instant::now();
+        if fsck.status == Health::Healthy || now >= deadline {
             return Ok(fsck);
+        }
+        if now >= tell {
+            tell = now + TELL_PERIOD;
+            let blocks = lacking(&fsck).into_iter().flat_map(|file| &file.blocks);
+            let lacking = blocks.filter(|block| block.status != Health::Healthy).count() as u64;
+            let (blocks, left) = (output::count(lacking, "block"), (deadline - now).as_secs());
+            eprintln!(
+                "mrctl: {path} is {}: {blocks} not whole; waiting up to {left} s more",
+                word(fsck.status)
+            );
         }
         tokio::time::sleep(POLL).await;
     }

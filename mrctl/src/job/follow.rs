@@ -179,13 +179,54 @@ fn silent(tracker: &JobTracker, id: &str) -> String {
     )
 }
 
+/// A job of which nothing has run yet, and whether it has been said why.
+#[derive(Debug, Default)]
+struct Waits {
+    job: Option<String>,
+    told: bool,
+}
+
+impl Waits {
+    fn look_at(&mut self, job: &Job) {
+        let begun = |phase: &Phase| phase.done + phase.running + phase.failed_attempts > 0;
+        let waits = !begun(&job.maps) && !begun(&job.reduces) && !job.is_over();
+        self.job = waits.then(|| job.job.clone());
+    }
+
+    /// Does `work`; if nothing has run when it has taken a while, says why, once.
+    async fn during<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        tracker: &JobTracker,
+        display: &Display,
+    ) -> T {
+        let Some(job) = self.job.as_ref().filter(|_| !self.told) else { return work.await };
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep(SILENCE) => {}
+        }
+        self.told = true;
+        if let Ok(why) = tracker.why(job).await
+            && !why.waits.is_empty()
+        {
+            let words: Vec<&str> = why.waits.iter().map(|reason| reason.words.as_str()).collect();
+            display.say(&format!("{job} waits: {}", words.join("; ")));
+        }
+        work.await
+    }
+}
+
 async fn watch_on(
     mut watch: Watch,
     tracker: &JobTracker,
     display: &mut Display,
     silence: &mut Silence,
 ) -> Result<Option<Job>, Refusal> {
-    while let Some(job) = watch.next().await? {
+    let mut waits = Waits::default();
+    while let Some(job) = waits.during(watch.next(), tracker, display).await? {
+        waits.look_at(&job);
         if silence.is_over() {
             display.say(&format!("the JobTracker at {} answers again", tracker.addr()));
         }

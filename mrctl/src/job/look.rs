@@ -141,6 +141,13 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
         ]);
     }
     output::print_table(&table)?;
+    let number = |job: &Job| job.job.strip_prefix("job_").and_then(|number| number.parse::<u64>().ok());
+    let newest = jobs.iter().filter_map(number).max().unwrap_or(0);
+    let gone = newest.saturating_sub(jobs.len() as u64);
+    if !args.running && gone > 0 {
+        let jobs = output::count(gone, "older job");
+        eprintln!("mrctl: {jobs} no longer remembered here; `mrctl history JOB` has what there was of each");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Result, ensure};
 use dfs::{client::Client, path::DfsPath};
 use std::{
     collections::BTreeMap,
+    io::IsTerminal,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -135,12 +136,18 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if !args.json && !std::io::stderr().is_terminal() {
+        eprintln!("{id} submitted");
+    }
     let Some(job) = follow::follow_until(&tracker, &id, args.json, stop).await? else {
         eprintln!(
             "mrctl: {id} goes on; come back with `mrctl job --follow {id}`, stop it with `mrctl kill {id}`"
         );
         return Ok(ExitCode::SUCCESS);
     };
+    if job.maps.total == 0 {
+        eprintln!("mrctl: note: the input holds no bytes, so there was nothing to map");
+    }
     if args.json {
         output::json(&job)?;
     } else {

@@ -1,7 +1,7 @@
 //! Numbers for people: sizes, ages, times, permission bits.
 
 use jiff::Timestamp;
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 /// How sizes are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,16 @@ pub(crate) fn human(bytes: u64) -> String {
 /// `1 file`, `2 files`: of things whose names take an s.
 pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A path as a shell takes it: quoted where it must be.
+pub(crate) fn shell(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// A duration since something happened, short: `0.4 s`, `12 s`, `3 min`.

@@ -130,7 +130,7 @@ impl Plain {
                 }
                 let (key, value) = entry.record(arena);
                 writer.append(entry.partition, key, value)?;
-                if at as u64 % STEP_RECORDS == 0 {
+                if (at as u64).is_multiple_of(STEP_RECORDS) {
                     pulse.beat();
                 }
             }

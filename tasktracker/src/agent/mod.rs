@@ -34,7 +34,7 @@ use telling::{Untold, shorten};
 pub const GAP: Duration = Duration::from_millis(2);
 /// The interval until the JobTracker names one.
 /// Until what could not be deleted is tried again.
-const CLEAN_AGAIN_AFTER: Duration = Duration::from_secs(60);
+const CLEAN_AGAIN_AFTER: Duration = Duration::from_mins(1);
 const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

@@ -3,7 +3,13 @@
 use fermata_tests::{Cluster, Up, eventually};
 use proto::mr as pb;
 use serde_json::Value;
-use std::{collections::BTreeSet, fs, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -50,6 +56,25 @@ fn a_kill_frees_slots_at_once_and_urgent_jobs_go_first() {
     }
     cluster.wait_clean();
     cluster.refused(1, &["fs", "stat", "/one"]);
+}
+
+#[test]
+fn a_job_that_waits_says_for_what() {
+    let settings = "[tasktracker]\nmap_slots = 1\n";
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
+    put(&cluster, "in", "a b\n");
+    let first = cluster.detach(&["streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/one"]);
+    eventually("the first runs", PATIENCE, || {
+        (state(&cluster, &first)["maps"]["running"] == 1).then_some(())
+    });
+    let mut second = cluster.command(&["submit", "wordcount", "--input", "/in", "--output", "/two"]);
+    let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(said.next().as_deref(), Some("job_2 submitted"));
+    let why = said.next().unwrap();
+    assert!(why.starts_with("mrctl: job_2 waits: ") && why.contains("job_1"), "{why}");
+    cluster.mrctl(&["kill", &first]);
+    assert!(second.wait().unwrap().success());
 }
 
 #[test]

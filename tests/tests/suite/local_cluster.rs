@@ -1,10 +1,11 @@
 //! `mrctl up`, `down`, `demo`: a cluster comes and goes without a trace.
 
-use fermata_tests::{Cluster, Up, binaries};
+use fermata_tests::{Cluster, Up, binaries, eventually};
 use std::{
     fs,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
+    time::Duration,
 };
 
 fn pids(cluster: &Cluster) -> Vec<u32> {
@@ -35,6 +36,21 @@ fn up_is_ready_refuses_twice_and_down_leaves_nothing_running() {
     cluster.mrctl(&["down"]);
     assert!(!pids.iter().any(|pid| alive(*pid)), "down left a daemon running");
     cluster.mrctl(&["down"]);
+}
+
+#[test]
+fn daemons_end_when_their_folder_is_deleted() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let pids = pids(&cluster);
+    assert!(pids.len() == 4 && pids.iter().all(|pid| alive(*pid)));
+    // Some files may come in between: then once more.
+    eventually("the folder is gone", Duration::from_secs(10), || {
+        fs::remove_dir_all(cluster.path(".fermata")).ok();
+        (!cluster.path(".fermata").exists()).then_some(())
+    });
+    eventually("the daemons have seen it", Duration::from_mins(1), || {
+        (!pids.iter().any(|pid| alive(*pid))).then_some(())
+    });
 }
 
 #[test]
