@@ -27,6 +27,7 @@ pub mod task;
 pub mod time;
 pub mod tracker;
 pub mod why;
+pub mod witness;
 
 pub use cluster::Cluster;
 pub use config::Config;

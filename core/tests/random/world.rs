@@ -10,6 +10,7 @@ use mrcore::{
     invariants,
     job::JobOutcome,
     task::{Progress, Recall, Stage},
+    witness::Witness,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,6 +56,7 @@ pub(crate) struct World {
     pub(crate) faults: bool,
     pub(crate) submitted: u32,
     pub(crate) seen: Seen,
+    witness: Witness,
 }
 
 pub(crate) fn config() -> Config {
@@ -98,6 +100,7 @@ impl World {
             faults: true,
             submitted: 0,
             seen: Seen::default(),
+            witness: Witness::default(),
         };
         world.send(Event::Start);
         world
@@ -106,7 +109,10 @@ impl World {
     pub(crate) fn send(&mut self, event: Event) -> Option<Reply> {
         let shown = format!("{event:?}");
         let mut effects = Vec::new();
-        self.mind.handle(self.now, event, &mut effects);
+        self.mind.handle(self.now, event.clone(), &mut effects);
+        if let Err(what) = self.witness.see(&event, &effects, self.mind.cluster()) {
+            panic!("seed {}: {what}\nafter {shown}", self.seed);
+        }
         let mut answer = None;
         for effect in effects {
             match effect {

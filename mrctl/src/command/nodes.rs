@@ -12,6 +12,9 @@ use std::process::ExitCode;
 
 /// List the nodes: what they store and what they run
 ///
+/// States: live; suspect (silent for a while); lost or dead (given up); awaited (a tracker that was there before the
+/// JobTracker started, and has not come back yet); draining, drained.
+///
 /// If the JobTracker does not answer, the datanodes are shown without it and the exit code is 1. `mrctl fs report`
 /// asks the NameNode alone.
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,7 @@
 //! Daemons die while a job runs; its output is the same, byte for byte, as without.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
+use serde_json::Value;
 use std::{fs, process::Stdio, time::Duration};
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -62,12 +63,13 @@ impl When {
 }
 
 /// Starts a slow sort, does `harm` when its time has come, and compares the result.
-fn disturbed(harm: impl Fn(&Cluster)) {
+fn disturbed(harm: impl Fn(&Cluster)) -> Value {
     let (cluster, calm) = cluster();
-    disturb(&cluster, &calm, "/disturbed", When::Mapping, harm);
+    disturb(&cluster, &calm, "/disturbed", When::Mapping, harm)
 }
 
-fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, harm: impl Fn(&Cluster)) {
+/// The job as it ended.
+fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, harm: impl Fn(&Cluster)) -> Value {
     let args = ["submit", "terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
     let args = [&args[..], &["--conf", when.pace(), "--json"]].concat();
     let job = cluster.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -91,6 +93,7 @@ fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, harm: i
         nodes.as_array().unwrap().iter().all(|node| node["tracker"]["state"] == "live").then_some(())
     });
     cluster.wait_clean();
+    serde_json::from_str(&text).unwrap()
 }
 
 fn wait_lost(cluster: &Cluster, node: &str) {
@@ -117,10 +120,16 @@ fn a_whole_node_is_killed() {
 
 #[test]
 fn the_jobtracker_is_killed_and_comes_back() {
-    disturbed(|cluster| {
+    let job = disturbed(|cluster| {
         cluster.mrctl(&["chaos", "kill", "jobtracker"]);
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     });
+    // What was done is kept, and what ran goes on: nothing was run twice.
+    for phase in ["maps", "reduces"] {
+        for ended in ["failed_attempts", "killed_attempts"] {
+            assert_eq!(job[phase][ended], 0, "{phase} {ended}: {job}");
+        }
+    }
 }
 
 #[test]

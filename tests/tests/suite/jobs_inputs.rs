@@ -1,6 +1,7 @@
 //! Awkward inputs and shapes of jobs, each against a plain computation in the test.
 
 use fermata_tests::{Cluster, QUICK, Up};
+use serde_json::Value;
 use std::{fs, io::Write as _, path::Path};
 
 /// Lines as the specification has them: ended by `\n` or `\r\n`, or by the end of the file.
@@ -97,7 +98,8 @@ fn gather(cluster: &Cluster, folder: &str, to: &Path) {
 }
 
 /// Terasort of so many records: against a plain sort of the same bytes, and as teravalidate sees it.
-fn terasort(cluster: &Cluster, rows: usize, reduces: &str) {
+/// The job as it ended.
+fn terasort(cluster: &Cluster, rows: usize, reduces: &str) -> Value {
     let rows_setting = format!("rows={rows}");
     cluster.succeed(&["teragen", "--output", "/gen", "--conf", &rows_setting, "--conf", "maps=7"]);
     let job = cluster.succeed(&["terasort", "--input", "/gen", "--output", "/sorted", "--reduces", reduces]);
@@ -116,6 +118,7 @@ fn terasort(cluster: &Cluster, rows: usize, reduces: &str) {
     assert!(report.contains(&format!("records\t{rows}\n")), "{report}");
     assert!(report.contains("out-of-order\t0\n"), "{report}");
     cluster.wait_clean();
+    job
 }
 
 #[test]
@@ -143,5 +146,7 @@ fn terasort_of_64_mib_spills_and_merges() {
         settings: &settings,
         ..Up::default()
     });
-    terasort(&cluster, 671_089, "5");
+    let job = terasort(&cluster, 671_089, "5");
+    let spilled = job["counters"]["SPILLED_RECORDS"].as_u64();
+    assert!(spilled >= Some(671_089), "every record went to disk before the merge: {spilled:?}");
 }
