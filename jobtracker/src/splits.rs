@@ -150,6 +150,7 @@ mod tests {
             length,
             nodes: names.iter().map(|name| node(name)).collect(),
             token: security::BlockToken::default(),
+            damaged_on: Vec::new(),
         };
         let blocks = [block(1, 0, 100, &["a", "b"]), block(2, 100, 100, &["b", "c"])];
         assert_eq!(hosts(&blocks, 0, 100), ["a", "machine", "b"]);

@@ -294,6 +294,7 @@ mod tests {
             rack: String::new(),
             dir: PathBuf::new(),
             log: PathBuf::new(),
+            log_before: 0,
             ready_file: PathBuf::new(),
             program: PathBuf::new(),
             args: std::env::args().skip(1).collect(),

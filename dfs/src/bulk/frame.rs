@@ -38,7 +38,7 @@ pub enum FrameError {
     #[error("connection closed")]
     Closed,
     /// The stream failed or ended inside a frame.
-    #[error("connection lost: {0}")]
+    #[error("{}", lost(.0))]
     Io(#[from] io::Error),
     /// Not this protocol, or damaged.
     #[error("not a valid frame: {0}")]
@@ -57,6 +57,15 @@ pub enum FrameError {
     /// A frame of another kind was due.
     #[error("unexpected frame: {0:?}")]
     Unexpected(FrameKind),
+}
+
+/// Whether a time limit of the socket has run out: to the system it is "resource temporarily unavailable".
+pub fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn lost(error: &io::Error) -> String {
+    if is_timeout(error) { "no answer in time".into() } else { format!("connection lost: {error}") }
 }
 
 /// A frame as read. `data` starts at a chunk boundary of its block.

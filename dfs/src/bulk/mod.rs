@@ -40,7 +40,16 @@ mod connect;
 mod frame;
 
 pub use connect::connect;
-pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, encode_frame, read_frame, recycle};
+pub use frame::{
+    FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, encode_frame, is_timeout, read_frame, recycle,
+};
+
+/// How long the set-up of a pipeline of `nodes` is waited for while others could do without its first: twice as long as
+/// for one node less, so that whoever stands before a silent node notices first and can still say so. A set-up moves
+/// no data; a node that takes longer is frozen or cut off.
+pub fn set_up_within(nodes: usize) -> std::time::Duration {
+    std::time::Duration::from_secs(3) * (1 << nodes.clamp(1, 6)) / 2
+}
 
 /// Data bytes in a full packet: a whole number of chunks.
 pub const PACKET_BYTES: usize = 8 * crate::checksum::CHUNK_BYTES;

@@ -3,7 +3,7 @@
 //! Writers own their connection on a thread that does nothing but move bytes. Readers ask for a block in the same
 //! blocking way, and then receive it themselves.
 
-use crate::bulk::{self, FrameKind, PACKET_BYTES, encode_frame};
+use crate::bulk::{self, FrameKind, PACKET_BYTES, encode_frame, is_timeout};
 use parking_lot::Mutex;
 use prost::Message;
 use security::{Connector, Stream};
@@ -81,10 +81,10 @@ pub(super) fn send_frame(stream: &mut impl Write, kind: FrameKind, body: &impl M
     stream.write_all(&out)
 }
 
-/// An error of the socket in words: a time limit that ran out is not "resource temporarily unavailable".
+/// An error of the socket in words.
 pub(super) fn reason(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "no answer in time".into(),
+        _ if is_timeout(error) => "no answer in time".into(),
         io::ErrorKind::UnexpectedEof => "the connection ended early".into(),
         _ => error.to_string(),
     }

@@ -9,7 +9,7 @@
 use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
 use super::local::{self, LocalReplica, ReadError};
 use super::{Client, LocatedBlock, NodeAddress};
-use crate::bulk::{FrameError, FrameKind, PACKET_BYTES, read_frame};
+use crate::bulk::{FrameError, FrameKind, PACKET_BYTES, is_timeout, read_frame};
 use crate::checksum::{self, CHUNK_BYTES, ChecksumError};
 use bytes::{Bytes, BytesMut};
 use proto::dfs as pb;
@@ -27,6 +27,9 @@ use tokio::task::{JoinHandle, block_in_place, spawn_blocking};
 /// How long a consumer waits on its own thread. Long beside the gaps of a busy local link, short beside anything else.
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
+/// How long a node may give nothing while another has the block too.
+const STALL: Duration = Duration::from_secs(1);
+
 const BROKEN: &str = "the thread that read it broke down";
 
 /// Bytes in one request: keeps the checksums of its answer within a frame, and is a whole number of packets.
@@ -38,6 +41,8 @@ pub(super) struct Part {
     pub(super) node: NodeAddress,
     pub(super) from: u64,
     pub(super) to: u64,
+    /// Another node has it too: this one need not be waited for long.
+    pub(super) spare: bool,
 }
 
 /// Why a part could not be fetched.
@@ -78,7 +83,7 @@ impl Run {
             };
             let next = match source {
                 Source::File(file) => file.next().await,
-                Source::Stream(stream) => stream.next(self.way.timeouts.silence).await,
+                Source::Stream(stream) => stream.next(self.way.patience(&request.part)).await,
             };
             match next {
                 Ok(Some((offset, bytes))) => return Some(Ok((request.part.block.offset + offset, bytes))),
@@ -187,9 +192,13 @@ impl Way {
 
     fn open_blocking(&self, request: &Request) -> Result<Opened, Bad> {
         let part = &request.part;
-        let local = if self.short_circuit { local::open_if_local(&part.block, &part.node) } else { None };
-        if let Some(local) = local {
-            return Ok(Opened::Local(local));
+        if self.short_circuit {
+            match local::open_if_local(&part.block, &part.node, self.patience(part)) {
+                Ok(Some(local)) => return Ok(Opened::Local(local)),
+                // Over TCP it would be as silent.
+                Err(silent) if part.spare => return Err(silent.into()),
+                Ok(None) | Err(_) => {}
+            }
         }
         let (socket, sums) = self.ask(part, request.chunks())?;
         Ok(Opened::Asked(socket, sums.into()))
@@ -198,14 +207,22 @@ impl Way {
     /// Sends the request, over a kept connection if there is a good one; the stream stands at the data.
     fn ask(&self, part: &Part, range: Range<u64>) -> Result<(Stream, Vec<u32>), Bad> {
         let addr = &part.node.data_addr;
-        if let Some(stream) = self.idle.take(addr, &self.timeouts, &self.hangup) {
+        let silence = self.patience(part);
+        let timeouts =
+            Timeouts { silence, connect: self.timeouts.connect.min(silence), ..self.timeouts.clone() };
+        if let Some(stream) = self.idle.take(addr, &timeouts, &self.hangup) {
             match ask_over(stream, part, range.clone()) {
+                Err(Bad::Frame(FrameError::Io(error))) if is_timeout(&error) => return Err(error.into()),
                 // It was closed while nobody looked.
                 Err(Bad::Frame(FrameError::Io(_) | FrameError::Closed)) => {}
                 other => return other,
             }
         }
-        ask_over(connect(addr, &self.timeouts, &self.hangup)?, part, range)
+        ask_over(connect(addr, &timeouts, &self.hangup)?, part, range)
+    }
+
+    fn patience(&self, part: &Part) -> Duration {
+        if part.spare { self.timeouts.silence.min(STALL) } else { self.timeouts.silence }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::connection::{reason, send_frame};
 use super::{Client, LocatedBlock, NodeAddress, Result};
-use crate::bulk::{FrameError, FrameKind, read_frame};
+use crate::bulk::{FrameError, FrameKind, is_timeout, read_frame};
 use crate::checksum::{self, CHUNK_BYTES, ChecksumError, Checksums};
 use bytes::BytesMut;
 use memmap2::Mmap;
@@ -89,20 +89,28 @@ impl Client {
             return Ok(None);
         }
         let block = block.clone();
-        let open = move || block.nodes.iter().find_map(|node| open_if_local(&block, node)?.map().ok());
+        // With others to turn to, one that is silent is soon left alone.
+        let within = if block.nodes.len() > 1 { ANSWER_WITHIN / 5 } else { ANSWER_WITHIN };
+        let open =
+            move || block.nodes.iter().find_map(|node| open_if_local(&block, node, within).ok()??.map().ok());
         Ok(tokio::task::spawn_blocking(open).await.ok().flatten())
     }
 }
 
-/// Opens `node`'s replica if it is on this machine. Whatever goes wrong, TCP remains.
-pub(super) fn open_if_local(block: &LocatedBlock, node: &NodeAddress) -> Option<LocalReplica> {
-    let socket = node.local_socket.as_deref().filter(|path| path.exists())?;
-    match open(socket, block, node) {
-        Ok(local) => Some(local),
+/// Opens `node`'s replica if it is on this machine. Whatever goes wrong, TCP remains; an error is its silence.
+pub(super) fn open_if_local(
+    block: &LocatedBlock,
+    node: &NodeAddress,
+    within: Duration,
+) -> io::Result<Option<LocalReplica>> {
+    let Some(socket) = node.local_socket.as_deref().filter(|path| path.exists()) else { return Ok(None) };
+    match open(socket, block, node, within.min(ANSWER_WITHIN)) {
+        Ok(local) => Ok(Some(local)),
+        Err(FrameError::Io(error)) if is_timeout(&error) => Err(error),
         Err(error) => {
             let why = if let FrameError::Io(error) = &error { reason(error) } else { error.to_string() };
             tracing::debug!(block = %block.block, node = node.node, why, "no short circuit");
-            None
+            Ok(None)
         }
     }
 }
@@ -111,10 +119,11 @@ fn open(
     socket: &Path,
     block: &LocatedBlock,
     node: &NodeAddress,
+    within: Duration,
 ) -> std::result::Result<LocalReplica, FrameError> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+    stream.set_read_timeout(Some(within))?;
+    stream.set_write_timeout(Some(within))?;
     let open =
         pb::OpenLocal { block_id: block.block.0, block_length: block.length, node_uuid: node.uuid.clone() };
     let request =

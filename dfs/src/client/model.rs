@@ -146,6 +146,8 @@ pub struct LocatedBlock {
     /// To be shown to them.
     #[serde(skip)]
     pub token: security::BlockToken,
+    /// Nodes that are there and have a damaged one.
+    pub damaged_on: Vec<String>,
 }
 
 /// The verdict of a check.
@@ -260,8 +262,10 @@ pub struct Report {
     pub under_replicated: u64,
     /// Blocks with too many.
     pub over_replicated: u64,
-    /// Blocks with none.
+    /// Blocks of which no node that is there has a replica.
     pub missing: u64,
+    /// Blocks of which only damaged replicas are there.
+    pub corrupt: u64,
     /// Replicas known damaged and not yet replaced.
     pub corrupt_replicas: u64,
     /// Damaged replicas found since the NameNode started.
@@ -426,6 +430,8 @@ pub struct PutReport {
     pub status: FileStatus,
     /// Nodes that failed on the way and were left out, with the reason.
     pub faults: Vec<NodeFault>,
+    /// How many replicas the block with the fewest had when it was written; `None` without blocks.
+    pub replicas: Option<u32>,
 }
 
 /// How to get.

@@ -3,7 +3,8 @@
 use super::call::{Backoff, What};
 use super::lease::LeaseGuard;
 use super::namespace::request_id;
-use super::{Client, CreateOptions, FileStatus, LocatedBlock, NodeFault, OnAbandon, Result, wire};
+use super::pipeline::Written;
+use super::{Client, CreateOptions, FileStatus, LocatedBlock, NodeFault, OnAbandon, PutReport, Result, wire};
 use crate::error::Kind;
 use crate::ids::{BlockId, FileId};
 use crate::path::DfsPath;
@@ -25,6 +26,8 @@ pub(super) struct OpenFile {
     commits: Vec<pb::BlockLength>,
     /// Allocated blocks that are neither committed nor abandoned, in order.
     in_flight: Vec<BlockId>,
+    /// Of each written block.
+    replicas: Vec<(BlockId, u32)>,
     exclude: Vec<String>,
     _lease: LeaseGuard,
 }
@@ -85,6 +88,7 @@ impl OpenFile {
             suggested_hosts: Vec::new(),
             commits: Vec::new(),
             in_flight: Vec::new(),
+            replicas: Vec::new(),
             exclude: Vec::new(),
             _lease: LeaseGuard::new(client, lease_ms),
         })
@@ -131,7 +135,8 @@ impl OpenFile {
     }
 
     /// `block` is written; the NameNode hears of it with the next call.
-    pub(super) fn written(&mut self, block: BlockId, length: u64) {
+    pub(super) fn written(&mut self, block: BlockId, Written { length, replicas }: Written) {
+        self.replicas.push((block, replicas));
         self.commits.push(pb::BlockLength { block_id: block.0, length });
     }
 
@@ -162,12 +167,20 @@ impl OpenFile {
             self.client.call(what, request, send).await?;
             self.in_flight.pop();
             self.commits.retain(|commit| commit.block_id != block.0);
+            self.replicas.retain(|(written, _)| *written != block);
         }
         Ok(())
     }
 
+    /// Closes the file, at another place if `rename_to` says so, and says how it went.
+    pub(super) async fn finish(&mut self, rename_to: Option<&DfsPath>, overwrite: bool) -> Result<PutReport> {
+        let status = self.close(rename_to, overwrite).await?;
+        let replicas = self.replicas.iter().map(|(_, replicas)| *replicas).min();
+        Ok(PutReport { status, faults: std::mem::take(&mut self.faults), replicas })
+    }
+
     /// Closes the file, at another place if `rename_to` says so.
-    pub(super) async fn close(&self, rename_to: Option<&DfsPath>, overwrite: bool) -> Result<FileStatus> {
+    async fn close(&self, rename_to: Option<&DfsPath>, overwrite: bool) -> Result<FileStatus> {
         let what = What("close", self.path.as_str());
         let request = pb::CloseRequest {
             request_id: request_id(),

@@ -10,7 +10,7 @@
 
 use super::connection::{Buffers, Hangup, Timeouts, connect, reason, send_frame};
 use super::{ClientError, LocatedBlock, NodeAddress, NodeFault, wire};
-use crate::bulk::{FrameError, FrameKind, WINDOW_BYTES, encode_frame, read_frame};
+use crate::bulk::{FrameError, FrameKind, WINDOW_BYTES, encode_frame, is_timeout, read_frame, set_up_within};
 use crate::checksum;
 use crate::ids::BlockId;
 use bytes::BytesMut;
@@ -52,6 +52,14 @@ pub(super) enum Stop {
     Source(ClientError),
     /// The writer gave up.
     GivenUp,
+}
+
+/// A block that is durable with its nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) length: u64,
+    /// How many nodes.
+    pub(super) replicas: u32,
 }
 
 struct Packet {
@@ -106,13 +114,14 @@ impl Link {
 
     fn take_timeout(&mut self, status: &pb::WriteStatus) -> io::Result<()> {
         let told = Duration::from_millis(status.timeout_ms).clamp(TIMEOUT_MIN, TIMEOUT_MAX);
-        if status.timeout_ms > 0 && told != self.timeout {
-            self.timeout = told;
-            let stream = self.replies.get_ref();
-            stream.set_read_timeout(Some(self.patience()))?;
-            stream.set_write_timeout(Some(self.patience()))?;
-        }
-        Ok(())
+        if status.timeout_ms > 0 && told != self.timeout { self.set_timeout(told) } else { Ok(()) }
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        self.timeout = timeout;
+        let stream = self.replies.get_ref();
+        stream.set_read_timeout(Some(self.patience()))?;
+        stream.set_write_timeout(Some(self.patience()))
     }
 }
 
@@ -176,12 +185,15 @@ impl BlockWriter {
         (self.sent, self.acked, self.done) = (0, 0, false);
     }
 
-    /// Writes the block to its end; its length.
-    pub(super) fn run(&mut self, source: &mut dyn Source) -> Result<u64, Stop> {
+    /// Writes the block to its end.
+    pub(super) fn run(&mut self, source: &mut dyn Source) -> Result<Written, Stop> {
         loop {
             let mut link = self.connect_first()?;
             match self.drive(&mut link, source) {
-                Ok(()) => return Ok(self.produced),
+                Ok(()) => {
+                    let (length, replicas) = (self.produced, self.survivors.len() as u32);
+                    return Ok(Written { length, replicas });
+                }
                 Err(Broken::Stop(stop)) => return Err(stop),
                 Err(Broken::Link(_)) if self.hangup.is_gone() => return Err(Stop::GivenUp),
                 Err(Broken::Link(error)) => {
@@ -189,7 +201,7 @@ impl BlockWriter {
                     // too long: it gets one more chance. It is dropped if it will not set up again.
                     let passing = match &error {
                         FrameError::Closed => true,
-                        FrameError::Io(error) => !timed_out(error),
+                        FrameError::Io(error) => !is_timeout(error),
                         _ => false,
                     };
                     if !(passing && self.acked > link.acked_at_start) {
@@ -214,7 +226,7 @@ impl BlockWriter {
     }
 
     fn set_up(&mut self, first: &NodeAddress) -> Result<Link, FrameError> {
-        let mut stream = connect(&first.data_addr, &self.timeouts, &self.hangup)?;
+        let mut stream = connect(&first.data_addr, &self.set_up_timeouts(), &self.hangup)?;
         let resume_at = self.first_kept();
         let write = pb::WriteBlock {
             block_id: self.block.0,
@@ -227,11 +239,23 @@ impl BlockWriter {
         send_frame(&mut stream, FrameKind::Request, &request)?;
         self.sent = 0;
         let replies = BufReader::with_capacity(16 << 10, stream);
-        let timeout = self.timeouts.silence;
+        let timeout = Duration::ZERO;
         let mut link =
             Link { replies, head: Vec::new(), acked_at_start: self.acked, timeout, owed_since: None };
         self.take_status(&mut link)?;
+        // The set-up's own limit is over.
+        if link.timeout.is_zero() {
+            link.set_timeout(self.timeouts.silence)?;
+        }
         Ok(link)
+    }
+
+    /// The last node left is given all the time there is.
+    fn set_up_timeouts(&self) -> Timeouts {
+        let Timeouts { connect, silence, connector } = self.timeouts.clone();
+        let within = if self.survivors.len() > 1 { set_up_within(self.survivors.len()) } else { silence };
+        let silence = silence.min(within);
+        Timeouts { connect: connect.min(silence), silence, connector }
     }
 
     fn drop_first(&mut self, error: &FrameError) {
@@ -370,10 +394,6 @@ impl BlockWriter {
             self.buffers.give(packet.data);
         }
     }
-}
-
-fn timed_out(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// Whether something of a reply has come in.

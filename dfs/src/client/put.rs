@@ -11,9 +11,9 @@
 
 use super::connection::{Buffers, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
-use super::pipeline::{BlockWriter, Next, Source, Stop};
+use super::pipeline::{BlockWriter, Next, Source, Stop, Written};
 use super::writer::{BLOCK_ATTEMPTS_MAX, lost};
-use super::{Client, ClientError, CreateOptions, FileStatus, FileWriter, NodeFault, OnAbandon};
+use super::{Client, ClientError, CreateOptions, FileWriter, NodeFault, OnAbandon};
 use super::{Progress, PutOptions, PutReport, PutSource, Result};
 use crate::bulk::PACKET_BYTES;
 use crate::error::{Error, Kind};
@@ -40,8 +40,7 @@ impl Client {
         self.check_target(to, options.overwrite).await?;
         let hidden = hidden_name(to)?;
         let put = self.put_hidden(source, &hidden, to, options, progress).await;
-        let (status, faults) = put.map_err(|error| error.naming(&hidden, to))?;
-        Ok(PutReport { status, faults })
+        put.map_err(|error| error.naming(&hidden, to))
     }
 
     async fn put_hidden(
@@ -51,7 +50,7 @@ impl Client {
         to: &DfsPath,
         options: PutOptions,
         progress: &dyn Progress,
-    ) -> Result<(FileStatus, Vec<NodeFault>)> {
+    ) -> Result<PutReport> {
         let overwrite = options.overwrite;
         let create = CreateOptions {
             replication: options.replication,
@@ -130,7 +129,7 @@ async fn put_stream(
     to: &DfsPath,
     overwrite: bool,
     progress: &dyn Progress,
-) -> Result<(FileStatus, Vec<NodeFault>)> {
+) -> Result<PutReport> {
     let mut buffer = vec![0; PACKET_BYTES];
     loop {
         let taken = match reader.read(&mut buffer).await {
@@ -170,21 +169,18 @@ async fn put_file(
     to: &DfsPath,
     overwrite: bool,
     progress: &dyn Progress,
-) -> Result<(FileStatus, Vec<NodeFault>)> {
+) -> Result<PutReport> {
     let mut unfinished = Unfinished(Some(Box::new(open)));
     let open = unfinished.0.as_mut().expect("put there a line above");
     let result = match put_blocks(open, &from, length, progress).await {
-        Ok(()) => open.close(Some(to), overwrite).await,
+        Ok(()) => open.finish(Some(to), overwrite).await,
         Err(error) => Err(error),
     };
-    let mut open = unfinished.0.take().expect("nobody else takes it");
-    match result {
-        Ok(status) => Ok((status, std::mem::take(&mut open.faults))),
-        Err(error) => {
-            discard(open).await;
-            Err(error)
-        }
+    let open = unfinished.0.take().expect("nobody else takes it");
+    if result.is_err() {
+        discard(open).await;
     }
+    result
 }
 
 /// A block being written. Dropped, it is hung up.
@@ -192,7 +188,7 @@ struct Flight {
     index: usize,
     block: BlockId,
     hangup: Hangup,
-    task: oneshot::Receiver<(Vec<NodeFault>, std::result::Result<u64, Stop>)>,
+    task: oneshot::Receiver<(Vec<NodeFault>, std::result::Result<Written, Stop>)>,
 }
 
 impl Drop for Flight {
@@ -246,8 +242,8 @@ async fn put_blocks(
         let (faults, result) = ended.map_err(|_| local(&from.path, "the writing thread failed"))?;
         open.exclude(faults);
         match result {
-            Ok(bytes) => {
-                open.written(oldest.block, bytes);
+            Ok(written) => {
+                open.written(oldest.block, written);
                 losses = 0;
             }
             Err(Stop::Source(error)) => return Err(error),

@@ -1,7 +1,8 @@
 //! Reads one file, verified, going on with another replica from the byte reached when one fails.
 //!
 //! The length is that at opening. Blocks are located a stretch at a time; when every known replica of a block
-//! has failed they are located anew, until the deadline.
+//! has failed they are located anew, until the deadline. A node that stalls is left for another after a moment, and
+//! asked last from then on; who else has nothing is waited for. What is damaged wherever it is is not waited for.
 
 use super::call::{Backoff, What};
 use super::fetch::{self, Failure, Part, Run};
@@ -222,14 +223,15 @@ impl Trouble {
     }
 }
 
-/// Who was tried, and what came of it.
-fn tell(tried: &[(NodeAddress, String)]) -> String {
-    if tried.is_empty() {
-        return "no live DataNode has one".into();
-    }
+/// Who was tried, and what came of it; and who has set a damaged one aside.
+fn tell(tried: &[(NodeAddress, String)], damaged_on: &[String]) -> String {
     let one =
         |(node, reason): &(NodeAddress, String)| format!("{} ({}): {reason}", node.node, node.data_addr);
-    tried.iter().map(one).collect::<Vec<_>>().join("; ")
+    let mut all: Vec<String> = tried.iter().map(one).collect();
+    if !damaged_on.is_empty() {
+        all.push(format!("the one on {} is damaged", damaged_on.join(", that on ")));
+    }
+    if all.is_empty() { "no live DataNode has one".into() } else { all.join("; ") }
 }
 
 struct ReadFile {
@@ -255,7 +257,6 @@ impl ReadFile {
         let hole_end = here.map_or(end, |block| (block.offset + block.length).min(end));
         self.lost.push(Lost { block, offset: at, length: hole_end - at, why });
         self.trouble = None;
-        self.client.inner.gave_up.store(true, Ordering::Relaxed);
         hole_end
     }
 
@@ -268,22 +269,23 @@ impl ReadFile {
         let first = loop {
             let block = &self.blocks[index];
             match self.replica_of(block) {
-                Some(node) => break node,
+                Some(found) => break found,
                 None => index = self.wait_and_locate(at).await?,
             }
         };
         let mut parts = Vec::new();
         for block in &self.blocks[index..] {
-            let node = if parts.is_empty() { Some(first.clone()) } else { self.replica_of(block) };
+            let found = if parts.is_empty() { Some(first.clone()) } else { self.replica_of(block) };
             // A later block without a replica is looked into when its turn comes.
-            let Some(node) = node.filter(|_| block.offset < end && parts.len() < RUN_BLOCKS_MAX) else {
+            let Some((node, spare)) = found.filter(|_| block.offset < end && parts.len() < RUN_BLOCKS_MAX)
+            else {
                 break;
             };
             let from = at.saturating_sub(block.offset);
             let to = block.length.min(end - block.offset);
             // An empty block holds nothing to ask for.
             if from < to {
-                parts.push(Part { block: block.clone(), node, from, to });
+                parts.push(Part { block: block.clone(), node, from, to, spare });
             }
         }
         Ok(parts)
@@ -294,13 +296,15 @@ impl ReadFile {
         (self.blocks.get(index)?.offset <= at).then_some(index)
     }
 
-    /// The best replica that has not failed in this round: on this machine first, those that failed before last.
-    fn replica_of(&self, block: &LocatedBlock) -> Option<NodeAddress> {
+    /// The best replica that has not failed in this round, those on nodes that failed before last; and whether another
+    /// is as good. The NameNode names the nearest first, and those it has not heard of lately last.
+    fn replica_of(&self, block: &LocatedBlock) -> Option<(NodeAddress, bool)> {
         let tried = self.trouble.as_ref().filter(|trouble| trouble.block == block.block);
-        let host = &self.client.inner.options.host;
         let fresh = |node: &&NodeAddress| tried.is_none_or(|t| !t.this_round.contains(&node.uuid));
-        let rank = |node: &&NodeAddress| (self.avoid.contains(&node.uuid), node.host != *host);
-        block.nodes.iter().filter(fresh).min_by_key(rank).cloned()
+        let avoided = |node: &&NodeAddress| self.avoid.contains(&node.uuid);
+        let best = block.nodes.iter().filter(fresh).min_by_key(avoided)?;
+        let others = block.nodes.iter().filter(fresh).filter(|node| node.uuid != best.uuid);
+        Some((best.clone(), others.into_iter().any(|node| !avoided(&node))))
     }
 
     /// Locates the stretch from `at` on; the index of the block that holds `at`.
@@ -318,7 +322,10 @@ impl ReadFile {
     /// Every known replica of the block at `at` has failed: waits a little and locates anew.
     async fn wait_and_locate(&mut self, at: u64) -> Result<usize> {
         let index = self.index_of(at).unwrap_or(0);
-        let block = self.blocks[index].block;
+        let LocatedBlock { block, damaged_on, nodes, .. } = &self.blocks[index];
+        let block = *block;
+        // Nobody is missing who could come back with a good one.
+        let hopeless = nodes.is_empty() && damaged_on.len() >= self.status.replication.max(1) as usize;
         let deadline = self.client.inner.options.config.deadline.0;
         let hurried = self.skip_lost && self.client.inner.gave_up.load(Ordering::Relaxed);
         let deadline = if hurried { deadline.min(LOST_AFTER) } else { deadline };
@@ -328,8 +335,12 @@ impl ReadFile {
         let listener = self.client.inner.options.listener.as_ref();
         let wait = trouble.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
         let what = format!("a good replica of {block} of {}, at byte {at}", self.path);
-        let why = tell(&trouble.tried);
-        if !wait.during(&what, &why, trouble.backoff.sleep_until(since + deadline)).await {
+        let why = tell(&trouble.tried, damaged_on);
+        let over = hopeless || !wait.during(&what, &why, trouble.backoff.sleep_until(since + deadline)).await;
+        if over {
+            if self.skip_lost && !hopeless {
+                self.client.inner.gave_up.store(true, Ordering::Relaxed);
+            }
             let (path, tried) = (self.path.clone(), why);
             return Err(ClientError::Read { path, offset: at, block, tried });
         }

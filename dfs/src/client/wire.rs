@@ -76,7 +76,8 @@ pub(super) fn located_block(block: pb::LocatedBlock) -> Wire<LocatedBlock> {
     }
     let nodes = block.nodes.into_iter().map(node_address).collect::<Wire<Vec<_>>>()?;
     let token = BlockToken::from_bytes(&block.token);
-    Ok(LocatedBlock { block: id, offset: block.offset, length: block.length, nodes, token })
+    let pb::LocatedBlock { offset, length, damaged_on, .. } = block;
+    Ok(LocatedBlock { block: id, offset, length, nodes, token, damaged_on })
 }
 
 /// The blocks of a file, in order and without a gap.
@@ -154,6 +155,7 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
         under_replicated: reply.under_replicated,
         over_replicated: reply.over_replicated,
         missing: reply.missing,
+        corrupt: reply.corrupt,
         corrupt_replicas: reply.corrupt_replicas,
         corrupt_found_total: reply.corrupt_found_total,
         corrupt_replaced_total: reply.corrupt_replaced_total,

@@ -7,7 +7,7 @@
 use super::connection::{Buffers, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
 use super::pipeline::{BlockWriter, Next, Source, Stop};
-use super::{Client, ClientError, CreateOptions, FileStatus, NodeFault, Result};
+use super::{Client, ClientError, CreateOptions, FileStatus, NodeFault, PutReport, Result};
 use crate::bulk::PACKET_BYTES;
 use crate::path::DfsPath;
 use std::sync::{Arc, mpsc};
@@ -91,27 +91,23 @@ impl FileWriter {
 
     /// Finishes the file; when it returns, each block has a durable, reported replica.
     pub async fn close(self) -> Result<FileStatus> {
-        Ok(self.finish(None, false).await?.0)
+        Ok(self.finish(None, false).await?.status)
     }
 
     /// Finishes it and moves it to `to` in the same atomic step.
     pub async fn close_as(self, to: &DfsPath, overwrite: bool) -> Result<FileStatus> {
-        Ok(self.finish(Some(to), overwrite).await?.0)
+        Ok(self.finish(Some(to), overwrite).await?.status)
     }
 
-    pub(super) async fn finish(
-        mut self,
-        to: Option<&DfsPath>,
-        overwrite: bool,
-    ) -> Result<(FileStatus, Vec<NodeFault>)> {
+    /// Finishes it, at another place if `to` says so, and says how it went.
+    pub(super) async fn finish(mut self, to: Option<&DfsPath>, overwrite: bool) -> Result<PutReport> {
         if self.in_block > 0 {
             self.finish_block().await?;
         }
         let State::Between(open) = &mut self.state else { return Err(self.failed_before()) };
-        let status = open.close(to, overwrite).await?;
-        let faults = std::mem::take(&mut open.faults);
+        let report = open.finish(to, overwrite).await?;
         self.state = State::Failed;
-        Ok((status, faults))
+        Ok(report)
     }
 
     /// Gives up: a created file is deleted, an appended one keeps the blocks that were committed.
@@ -269,8 +265,8 @@ async fn stream_block_attempts(open: &mut OpenFile, mut source: StreamSource) ->
         (writer, source) = (back, unread);
         open.exclude(writer.take_faults());
         match result {
-            Ok(length) => {
-                open.written(target.block, length);
+            Ok(written) => {
+                open.written(target.block, written);
                 return Ok(());
             }
             Err(Stop::Source(error)) => return Err(error),

@@ -19,7 +19,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -53,6 +53,8 @@ pub(super) struct Chores {
     others: Queue,
     /// Deletions of an older registration are void.
     registration: AtomicU64,
+    /// A copy has ended and none is waiting.
+    idle: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +74,11 @@ impl Chores {
         }
         waiting.push_back((self.registration.load(Ordering::SeqCst), chore));
         queue.bell.notify_one();
+    }
+
+    /// Whether copies have run out since it was last asked.
+    pub(super) fn ran_out(&self) -> bool {
+        self.idle.swap(false, Ordering::SeqCst)
     }
 
     /// The node stops: nobody waits for chores any more.
@@ -114,7 +121,13 @@ fn work(node: &Node, queue: &Queue) {
         };
         drop(waiting);
         match chore {
-            Chore::Copy { block, length, targets, token } => copy(node, block, length, &targets, token),
+            Chore::Copy { block, length, targets, token } => {
+                copy(node, block, length, &targets, token);
+                if queue.waiting.lock().is_empty() {
+                    node.chores.idle.store(true, Ordering::SeqCst);
+                    node.store.news.ring();
+                }
+            }
             Chore::Delete(blocks) => {
                 let registration = &node.chores.registration;
                 node.store.delete(&blocks, || registration.load(Ordering::SeqCst) == given);

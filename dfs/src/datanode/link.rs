@@ -25,6 +25,10 @@ use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 const REPORT_REPLICAS_MAX: usize = 50_000;
 /// News that come this close together share a heartbeat.
 const GAP: Duration = Duration::from_millis(5);
+/// A node that has run out of copies to make asks for more so often and at such intervals: the NameNode may hear of
+/// the last one's end from its target only a moment later.
+const ASK_TIMES: u32 = 10;
+const ASK_GAP: Duration = Duration::from_millis(20);
 /// How long a node that stops waits for its goodbye to be heard.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -155,8 +159,12 @@ impl Link {
         // Sent again as it is until it is answered: the NameNode may have taken it, and gives a repeat the same
         // answer, so that no command is lost with one.
         let mut unanswered = None;
+        let mut asks = 0;
         loop {
             let sent_at = Instant::now();
+            if node.chores.ran_out() {
+                asks = ASK_TIMES;
+            }
             let (request, batch) = unanswered.get_or_insert_with(|| {
                 let batch = node.store.news.batch();
                 (self.heartbeat(&batch), batch)
@@ -170,7 +178,9 @@ impl Link {
                         return;
                     }
                     node.store.news.told(batch);
-                    self.take(reply);
+                    if self.take(reply) {
+                        asks = 0;
+                    }
                     unanswered = None;
                 }
                 Err(status) => {
@@ -182,10 +192,12 @@ impl Link {
                     continue;
                 }
             }
+            let wait = if asks > 0 { ASK_GAP.min(interval) } else { interval };
+            asks = asks.saturating_sub(1);
             tokio::time::sleep_until(sent_at + GAP).await;
             tokio::select! {
                 () = node.store.news.rung() => {}
-                () = tokio::time::sleep_until(sent_at + interval) => {}
+                () = tokio::time::sleep_until(sent_at + wait) => {}
             }
         }
     }
@@ -218,11 +230,14 @@ impl Link {
         request
     }
 
-    fn take(&self, reply: HeartbeatReply) {
+    /// Takes the commands; whether a copy is among them.
+    fn take(&self, reply: HeartbeatReply) -> bool {
+        let mut copies = false;
         for Command { kind } in reply.commands {
             let chore = match kind {
                 Some(command::Kind::Copy(copy)) => {
                     let token = BlockToken::from_bytes(&copy.token);
+                    copies = true;
                     Chore::Copy {
                         block: BlockId(copy.block_id),
                         length: copy.length,
@@ -241,6 +256,7 @@ impl Link {
             };
             self.node.chores.add(chore);
         }
+        copies
     }
 
     /// What a failed registration means.

@@ -108,7 +108,7 @@ pub(super) fn connect(
 fn set_up(order: Order, chain: &[DataNodeAddress], connector: &Connector) -> Result<Ready, FrameError> {
     let count = chain.len() as u32;
     // Even if every node below is silent, the sum of these waits stays below the one above.
-    let wait = order.timeout * count / (2 * (count + 1));
+    let wait = (order.timeout * count / (2 * (count + 1))).min(bulk::set_up_within(chain.len()));
     let addr = &chain[0].data_addr;
     let mut stream = bulk::connect(addr, wait / 2, connector)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {addr}: {error}")))?;

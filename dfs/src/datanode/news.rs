@@ -51,6 +51,11 @@ impl News {
         self.bell.notify_one();
     }
 
+    /// Nothing to tell, but something to ask: a heartbeat is due.
+    pub(super) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
     /// Adds an item unless something newer is waiting to be told of the block.
     pub(super) fn post_if_silent(&self, block: BlockId, item: Item) {
         let silent = !self.waiting.lock().items.contains_key(&block);

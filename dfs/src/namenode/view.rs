@@ -71,6 +71,8 @@ pub struct LocatedBlock {
     pub length: u64,
     /// Nearest to the reader first; in pipeline order for a new block.
     pub nodes: Vec<NodeAddress>,
+    /// Names of nodes that are there and have a damaged replica.
+    pub damaged_on: Vec<String>,
 }
 
 /// What a folder (or file) holds, itself not counted for a folder.
@@ -243,8 +245,10 @@ pub struct Report {
     pub under_replicated: u64,
     /// Blocks with more than wanted.
     pub over_replicated: u64,
-    /// Finished blocks with no good replica.
+    /// Finished blocks of which no node that is there has a replica.
     pub missing: u64,
+    /// Finished blocks of which only damaged replicas are there.
+    pub corrupt: u64,
     /// Damaged replicas not yet replaced.
     pub corrupt_replicas: u64,
     /// Damaged replicas found since the start.

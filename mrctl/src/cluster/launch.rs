@@ -26,6 +26,8 @@ use std::{
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
+/// What daemons tell people to start them with when a log is damaged.
+const RECOVER: &str = "--recover";
 
 /// A cluster being started, or started by this process.
 pub(crate) struct Launch {
@@ -164,6 +166,7 @@ impl Launch {
             rack: role.rack.clone(),
             dir: layout.data_dir(role),
             log: layout.log(role),
+            log_before: 0,
             ready_file: layout.ready_file(role),
             program: program(role.kind)?,
             args: layout.args(role),
@@ -274,6 +277,7 @@ fn run(daemon: &mut Daemon) -> Result<Child> {
     let _ = fs::remove_file(&daemon.ready_file);
     let log = fs::OpenOptions::new().create(true).append(true).open(&daemon.log);
     let log = log.with_context(|| format!("cannot open log {}", daemon.log.display()))?;
+    daemon.log_before = log.metadata().map_or(0, |about| about.len());
     let errors = log.try_clone().context("cannot share a log file")?;
     let child = Command::new(&daemon.program)
         .args(&daemon.args)
@@ -307,8 +311,32 @@ async fn await_ready(daemon: &Daemon) -> Result<String> {
 }
 
 fn died(daemon: &Daemon) -> anyhow::Error {
-    let tail = last_lines(&fs::read_to_string(&daemon.log).unwrap_or_default(), LOG_LINES);
-    anyhow!("{} died while starting; the end of {}:\n{tail}", daemon.title(), daemon.log.display())
+    let log = fs::read(&daemon.log).unwrap_or_default();
+    let own = log.get(daemon.log_before as usize..).unwrap_or(&log);
+    let tail = last_lines(&String::from_utf8_lossy(own), LOG_LINES);
+    let (title, log) = (daemon.title(), daemon.log.display());
+    let advice = if tail.contains(RECOVER) { recovery(daemon) } else { String::new() };
+    anyhow!("{title} died while starting; the end of {log}:\n{tail}{advice}")
+}
+
+/// How to start it once with the flag that its log speaks of.
+fn recovery(daemon: &Daemon) -> String {
+    let words = std::iter::once(daemon.program.to_string_lossy().into_owned());
+    let command: Vec<String> = words.chain(daemon.args.clone()).map(|word| quoted(&word)).collect();
+    let command = command.join(" ");
+    format!(
+        "\nto start it once with {RECOVER} (end it with Ctrl-C when it serves, then start the cluster again):\n  \
+         {command} {RECOVER}"
+    )
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.into();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 fn last_lines(text: &str, count: usize) -> String {
@@ -327,6 +355,11 @@ mod tests {
         assert_eq!(last_lines("a\nb\nc\n", 2), "  b\n  c");
         assert_eq!(last_lines("a\n", 2), "  a");
         assert_eq!(last_lines("", 2), "  (empty)");
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(["/a/b-c", "a b", "it's", ""].map(quoted), ["/a/b-c", "'a b'", r"'it'\''s'", "''"]);
     }
 
     #[test]

@@ -61,6 +61,9 @@ pub(crate) struct Daemon {
     pub(crate) dir: PathBuf,
     /// Its log file.
     pub(crate) log: PathBuf,
+    /// How long that was when it was started last.
+    #[serde(default)]
+    pub(crate) log_before: u64,
     /// The file it writes when it serves.
     pub(crate) ready_file: PathBuf,
     /// The binary.
@@ -218,6 +221,7 @@ mod tests {
             rack: "rack1".into(),
             dir: "d".into(),
             log: "l".into(),
+            log_before: 0,
             ready_file: "r".into(),
             program: "p".into(),
             args: vec!["--dir".into(), "a b".into()],

@@ -18,6 +18,7 @@ pub(crate) use check::await_health;
 
 use crate::{locate::Target, output};
 use anyhow::{Result, bail};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use dfs::{
     client::{Client, ClientError, FileReader, FileStatus, Lost},
     error::Kind,
@@ -113,6 +114,12 @@ impl Outcome {
     fn code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
+}
+
+/// Arguments that must be text; one that is not is named.
+fn utf8() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new()
+        .try_map(|text| text.into_string().map_err(|_| "not UTF-8: give it another name"))
 }
 
 /// A pattern that matched nothing.
@@ -233,7 +240,7 @@ fn tell_lost(path: &DfsPath, lost: &[Lost]) -> bool {
 
 /// The rest of a file, to standard output.
 async fn copy_out(reader: &mut FileReader) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     while let Some(bytes) = reader.next().await? {
         out.write_all(&bytes)?;
     }

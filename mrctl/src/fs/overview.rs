@@ -111,7 +111,11 @@ fn show(detail: &Detail) -> Result<()> {
             block.block.to_string(),
             block.offset.to_string(),
             block.length.to_string(),
-            if nodes.is_empty() { "none: the block is missing".into() } else { nodes.join(", ") },
+            match nodes.as_slice() {
+                [] if block.damaged_on.is_empty() => "none: the block is missing".into(),
+                [] => format!("none: damaged on {}", block.damaged_on.join(", ")),
+                nodes => nodes.join(", "),
+            },
         ]);
     }
     output::print_table(&table)
@@ -146,10 +150,11 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     row(
         "replicas",
         format!(
-            "{} under-replicated, {} over-replicated, {} missing",
+            "{} under-replicated, {} over-replicated, {} missing, {} damaged everywhere",
             output::count(report.under_replicated, "block"),
             report.over_replicated,
-            report.missing
+            report.missing,
+            report.corrupt
         ),
     );
     row("copies", format!("{} pending, {} done", report.copies_pending, report.copies_done_total));

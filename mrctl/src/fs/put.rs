@@ -8,6 +8,7 @@ use super::{
     dest::{self, Dest},
     lookup,
     namespace::there,
+    utf8,
 };
 use crate::{
     command::end_signal,
@@ -21,7 +22,7 @@ use dfs::{
 };
 use rustix::fs::OFlags;
 use std::{
-    fs,
+    fs, io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     pin::pin,
@@ -51,7 +52,7 @@ const APPEND_BUFFER: usize = 1 << 20;
 )]
 pub(crate) struct Put {
     /// Local files, or - for standard input; then a name or a folder in the cluster
-    #[arg(value_name = "PATH", num_args = 2.., required = true)]
+    #[arg(value_name = "PATH", num_args = 2.., required = true, value_parser = utf8())]
     paths: Vec<String>,
     /// Folders with all that is in them
     #[arg(short, long, short_alias = 'R')]
@@ -132,6 +133,9 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     meter.tell();
     drop(meter);
     tell_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
+    if let Some(note) = shortfall(&reports) {
+        eprintln!("mrctl: note: {note}");
+    }
     if args.json {
         output::json(&reports)?;
     }
@@ -144,7 +148,8 @@ fn check_source(source: &str, recursive: bool) -> Result<()> {
     let path = Path::new(source);
     match fs::metadata(path) {
         _ if source == "-" => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if leads_nowhere(path, &error) => refuse(" is a link that leads nowhere".into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             refuse(": there is no such file here".into())
         }
         Err(error) => refuse(format!(": {error}")),
@@ -156,6 +161,11 @@ fn check_source(source: &str, recursive: bool) -> Result<()> {
         }
         Ok(_) => Ok(()),
     }
+}
+
+/// Whether a path cannot be looked at because it is a link to nothing.
+fn leads_nowhere(path: &Path, error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound && path.is_symlink()
 }
 
 fn plan(sources: &[String], to: &DfsPath, way: Dest) -> Result<Plan> {
@@ -194,13 +204,19 @@ fn own_name(path: &Path) -> Result<String> {
 }
 
 fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
-    let metadata = fs::metadata(path).with_context(|| format!("cannot find {}", path.display()))?;
+    let refuse = |why: &str| Err(Usage(format!("{} {why}", path.display())).into());
+    let metadata = match fs::metadata(path) {
+        Err(error) if leads_nowhere(path, &error) => {
+            return refuse("is a link that leads nowhere: remove it, or mend it");
+        }
+        metadata => metadata.with_context(|| format!("cannot find {}", path.display()))?,
+    };
     if metadata.is_file() {
         plan.copies.push(Copy { from: Some(path.into()), to, length: Some(metadata.len()) });
         return Ok(());
     }
     if !metadata.is_dir() {
-        bail!("{} is neither a file nor a folder: pipe it in as -", path.display());
+        return refuse("is a pipe, socket or device: only files and folders can be copied; move it away");
     }
     plan.folders.push(to.clone());
     let unreadable = || format!("cannot read folder {}", path.display());
@@ -211,7 +227,8 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
         let path = entry.path();
         // A link to a folder may lead back up: the copy would never end.
         if path.is_symlink() && path.is_dir() {
-            bail!("{} is a link to a folder: copy that folder by its own name", path.display());
+            let why = "is a link to a folder: copy that folder by its own name";
+            bail!(Usage(format!("{} {why}", path.display())));
         }
         add(plan, &path, to.join(&own_name(&path)?)?)?;
     }
@@ -347,6 +364,24 @@ pub(super) fn tell_faults<'a>(files: impl Iterator<Item = (&'a DfsPath, &'a [Nod
     }
 }
 
+/// What to say of files that have fewer replicas than they are to have; of many, how many.
+fn shortfall(reports: &[PutReport]) -> Option<String> {
+    let short = |report: &&PutReport| report.replicas.is_some_and(|has| has < report.status.replication);
+    let (worst, files) = (
+        reports.iter().filter(short).min_by_key(|report| report.replicas)?,
+        reports.iter().filter(short).count(),
+    );
+    let FileStatus { path, replication, .. } = &worst.status;
+    let has = worst.replicas.unwrap_or(0);
+    let others = match files - 1 {
+        0 => String::new(),
+        others => format!(" (and {others} more files)"),
+    };
+    Some(format!(
+        "{path}{others} has {has} of {replication} replicas for now; the rest follow when nodes are there for them"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -385,6 +420,40 @@ mod tests {
         std::os::unix::fs::symlink(root.path(), root.path().join("loop")).unwrap();
         let error = plan(&sources(&[root.path()]), &path("/in"), Dest::Exact).unwrap_err().to_string();
         assert!(error.contains("is a link to a folder"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_copied_in_a_folder_is_named_with_the_reason() {
+        let root = tempfile::tempdir().unwrap();
+        let refusal = || {
+            let error = plan(&sources(&[root.path()]), &path("/in"), Dest::Exact).unwrap_err();
+            assert_eq!(output::exit_code(&error), 2, "{error}");
+            error.to_string()
+        };
+        let socket = root.path().join("socket");
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let text = refusal();
+        assert!(
+            text.contains("socket is a pipe, socket or device") && !text.contains("pipe it in"),
+            "{text}"
+        );
+        fs::remove_file(&socket).unwrap();
+        let dangling = root.path().join("dangling");
+        std::os::unix::fs::symlink(root.path().join("absent"), &dangling).unwrap();
+        assert!(refusal().contains("dangling is a link that leads nowhere"), "{}", refusal());
+        let alone = check_source(dangling.to_str().unwrap(), false).unwrap_err().to_string();
+        assert!(alone.ends_with("dangling is a link that leads nowhere"), "{alone}");
+    }
+
+    #[test]
+    fn an_argument_that_is_not_text_is_named() {
+        use clap::{Args, Command};
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+        let words = [OsStr::new("put"), OsStr::from_bytes(b"odd-\xff"), OsStr::new("/to")];
+        let error = Put::augment_args(Command::new("put")).try_get_matches_from(words).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("odd-") && text.contains("not UTF-8"), "{text}");
+        assert_eq!(error.exit_code(), 2);
     }
 
     #[test]

@@ -118,7 +118,10 @@ pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
         let size = sizes.of(usage.bytes);
         table.add_row([size, sizes.of(usage.space), usage.files.to_string(), path.to_string()]);
     }
-    output::print_table(&table)?;
+    // Below an error, a header alone says nothing.
+    if !entries.is_empty() || outcome.code == 0 {
+        output::print_table(&table)?;
+    }
     Ok(outcome.code())
 }
 

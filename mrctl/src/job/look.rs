@@ -239,7 +239,7 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
         bail!("{job} has no attempt {}: `mrctl tasks {job}` lists them", args.attempt);
     };
     let tail = args.tail.map_or(0, |tail| tail.0);
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     tracker.log(attempt, !args.stdout, tail, |bytes| Ok(out.write_all(bytes)?)).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -266,7 +266,7 @@ pub(crate) async fn history(History { one: args, figures }: History, target: &Ta
     if figures {
         return super::figures::show(&tracker, &args.job, args.json).await;
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     if !args.json {
         tracker.history(&args.job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;
         return Ok(ExitCode::SUCCESS);

@@ -12,14 +12,37 @@ use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use dfs::{client::ClientError, error::Kind};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{self, Write};
 
 /// What to do about a path of this machine where one of the cluster was meant.
 pub(crate) const QUOTE_IT: &str = "has your shell expanded a pattern? quote it, as in '/in/*'";
 
+/// Standard output, whose errors say that they are of it.
+pub(crate) fn stdout() -> Named<io::StdoutLock<'static>> {
+    Named(io::stdout().lock())
+}
+
+/// What `stdout` gives.
+pub(crate) struct Named<W>(W);
+
+impl<W: Write> Write for Named<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
+/// Of the same kind, so that a closed pipe stays one and an interrupted call is made again.
+fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
+}
+
 /// Prints a line to standard output.
 pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
-    writeln!(std::io::stdout().lock(), "{text}")?;
+    writeln!(stdout(), "{text}")?;
     Ok(())
 }
 
@@ -62,7 +85,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 
 /// Prints a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     serde_json::to_writer_pretty(&mut out, value).map_err(std::io::Error::from)?;
     writeln!(out)?;
     Ok(())
@@ -79,10 +102,10 @@ pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
     table
 }
 
-/// Prints a table; nothing if it has no rows.
+/// Prints a table.
 pub(crate) fn print_table(table: &Table) -> Result<()> {
     let text = table.to_string();
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     for row in text.lines() {
         // The preset pads each cell by a space on both sides.
         writeln!(out, "{}", row.strip_prefix(' ').unwrap_or(row).trim_end())?;
@@ -112,6 +135,15 @@ mod tests {
         assert_eq!(exit_code(&anyhow::Error::from(refused(Kind::Invalid)).context("y")), 2);
         assert_eq!(exit_code(&refused(Kind::NotFound).into()), 1);
         assert_eq!(exit_code(&anyhow::anyhow!("x")), 1);
+    }
+
+    #[test]
+    fn a_full_disk_behind_standard_output_is_told_as_such() {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let error = Named(full).write_all(b"x").unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("cannot write to standard output: No space left"), "{text}");
+        assert_eq!(of_stdout(io::ErrorKind::BrokenPipe.into()).kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]

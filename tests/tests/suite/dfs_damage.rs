@@ -118,6 +118,28 @@ fn a_readers_report_alone_leads_to_repair() {
     });
 }
 
+/// Nobody can come back with a good one: that is said at once, and as what it is.
+#[test]
+fn a_block_that_is_damaged_everywhere_is_not_waited_for() {
+    let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\ndeadline = \"1m\"\n");
+    let cluster = Cluster::up(Up { replication: 1, nodes: 1, settings: &settings, ..Up::default() });
+    let source = cluster.path("source");
+    random_file(&source, 1 << 20, 7);
+    cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
+    flip_a_byte(&cluster.replicas_on("node1")[0]);
+    let begin = std::time::Instant::now();
+    for skip in [None, Some("--skip-lost")] {
+        let got = cluster.path("got");
+        let mut words = vec!["fs", "get", "--force", "/file", got.to_str().unwrap()];
+        words.extend(skip);
+        let ran = cluster.try_mrctl(&words);
+        assert!(ran.code == 1 && ran.stderr.contains("node1 is damaged"), "{}: {}", ran.code, ran.stderr);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", begin.elapsed());
+    let report = cluster.json(&["fs", "report"]);
+    assert_eq!((&report["missing"], &report["corrupt"]), (&0.into(), &1.into()), "{report}");
+}
+
 #[test]
 fn the_scrubber_finds_damage_that_nobody_reads() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"256MiB\"\nscrub_period = \"1s\"\n");

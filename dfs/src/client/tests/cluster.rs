@@ -147,7 +147,7 @@ impl FakeNameNode {
         let all = self.nodes.lock();
         let find = |name: &String| all.iter().find(|node| node.name == *name).map(|node| Self::address(node));
         let nodes = on.iter().filter_map(find).collect();
-        let mut located = pb::LocatedBlock { block_id: block, offset, length, nodes, token: Vec::new() };
+        let mut located = pb::LocatedBlock { block_id: block, offset, length, nodes, ..Default::default() };
         if let Some(mangle) = table.mangle {
             mangle(&mut located);
         }

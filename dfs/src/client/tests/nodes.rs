@@ -33,6 +33,10 @@ pub(in super::super) enum Misdeed {
     CutAt(u64),
     /// Stops sending at this byte of every block.
     StallAt(u64),
+    /// Takes requests and never answers.
+    Mute,
+    /// Answers reads after so many milliseconds.
+    Slow(u64),
     /// Refuses reads as if the replica were missing.
     Missing,
     /// Offers fewer bytes than asked.
@@ -98,6 +102,10 @@ impl Node {
             let Ok(request) = frame.expect::<pb::BulkRequest>(FrameKind::Request) else { return };
             if self.misdeed() == Some(Misdeed::Garbage) {
                 let _ = stream.write_all(&[0xAB; 64]);
+                return;
+            }
+            if self.misdeed() == Some(Misdeed::Mute) {
+                self.state.lock().held.push(stream);
                 return;
             }
             let served = match request.op {
@@ -194,6 +202,7 @@ impl Node {
             Some(Misdeed::FlipByte(at)) if (at as usize) < whole.len() => whole[at as usize] ^= 1,
             Some(Misdeed::CutAt(at) | Misdeed::StallAt(at)) => upto = (at as usize).clamp(start, end),
             Some(Misdeed::OfferLess) => reply.length -= 1,
+            Some(Misdeed::Slow(ms)) => std::thread::sleep(std::time::Duration::from_millis(ms)),
             _ => {}
         }
         send(stream, FrameKind::ReadReply, &reply)?;

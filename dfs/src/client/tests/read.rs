@@ -96,6 +96,85 @@ async fn a_dead_node_is_read_around_and_then_avoided() {
 }
 
 #[tokio::test]
+async fn a_node_that_stalls_is_left_after_a_moment_and_asked_no_more() {
+    let mut cluster = Cluster::start(2).await;
+    cluster.config.deadline = daemon::Period::secs(60);
+    let client = cluster.client().await;
+    let data = bytes(20 * PACKET_BYTES);
+    put(&client, "/f", &data, 2, PACKET_BYTES).await;
+    // The connection that the first read leaves behind must not be waited for either.
+    for stall_at in [PACKET_BYTES as u64 / 2, 0] {
+        cluster.node(1).misbehave(Misdeed::StallAt(stall_at));
+        cluster.node(1).state.lock().reads = 0;
+        let started = std::time::Instant::now();
+        let mut reader = client.open(&path("/f")).await.unwrap();
+        assert!(read_all(&mut reader).await.unwrap() == data);
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(8), "{took:?} of the 15 s that a last replica is given");
+        assert_eq!((reader.faults().len(), cluster.node(1).state.lock().reads), (1, 1), "asked once");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_node_is_waited_for_where_nobody_else_has_the_block() {
+    let mut cluster = Cluster::start(2).await;
+    cluster.config.deadline = daemon::Period::secs(60);
+    let client = cluster.client().await;
+    let data = bytes(1000);
+    for replication in [1, 2] {
+        let name = format!("/f{replication}");
+        put(&client, &name, &data, replication, 1 << 20).await;
+        (1..=2).for_each(|number| cluster.node(number).misbehave(Misdeed::Slow(1500)));
+        let mut reader = client.open(&path(&name)).await.unwrap();
+        assert!(read_all(&mut reader).await.unwrap() == data);
+        assert_eq!(reader.faults().len(), replication as usize - 1, "the last one is waited for");
+        (1..=2).for_each(|number| cluster.node(number).state.lock().misdeed = None);
+    }
+}
+
+#[tokio::test]
+async fn what_is_damaged_wherever_it_is_is_not_waited_for() {
+    let mut cluster = Cluster::start(2).await;
+    cluster.config.deadline = daemon::Period::secs(60);
+    let client = cluster.client().await;
+    put(&client, "/f", &bytes(1000), 1, 1 << 20).await;
+    cluster.table.lock().mangle = Some(|block| {
+        block.nodes.clear();
+        block.damaged_on = vec!["n1".into()];
+    });
+    let started = std::time::Instant::now();
+    for skip in [false, true] {
+        let mut reader = client.open(&path("/f")).await.unwrap();
+        if skip {
+            reader.skip_lost();
+            assert!(read_all(&mut reader).await.unwrap() == [0; 1000]);
+            assert_eq!(reader.lost()[0].why, "the one on n1 is damaged");
+        } else {
+            let text = read_all(&mut reader).await.unwrap_err().to_string();
+            assert!(text.ends_with(": the one on n1 is damaged"), "{text}");
+        }
+    }
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(!client.inner.gave_up.load(std::sync::atomic::Ordering::Relaxed), "others may only be away");
+}
+
+#[tokio::test]
+async fn damage_is_no_reason_not_to_wait_for_a_replica_that_is_away() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client().await;
+    put(&client, "/f", &bytes(1000), 2, 1 << 20).await;
+    cluster.table.lock().mangle = Some(|block| {
+        block.nodes.clear();
+        block.damaged_on = vec!["n1".into()];
+    });
+    let mut reader = client.open(&path("/f")).await.unwrap();
+    let reading = tokio::spawn(async move { read_all(&mut reader).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cluster.table.lock().mangle = None;
+    assert!(reading.await.unwrap().unwrap() == bytes(1000));
+}
+
+#[tokio::test]
 async fn no_good_replica_names_every_host_and_why() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
@@ -195,7 +274,8 @@ async fn a_local_block_is_mapped_and_verified() {
     // The reader takes the same way; a byte that changed is noticed and the other replica read instead.
     let run = |socket| {
         let block = with(socket);
-        let part = fetch::Part { node: block.nodes[0].clone(), from: 7, to: block.length, block };
+        let part =
+            fetch::Part { node: block.nodes[0].clone(), from: 7, to: block.length, block, spare: false };
         fetch::start(&client, vec![part])
     };
     let reads = cluster.node(1).state.lock().reads;
@@ -224,7 +304,10 @@ async fn a_wrong_byte_ends_the_run_after_everything_good_before_it() {
     let (_, blocks) = client.locate(&path("/f"), 0, u64::MAX).await.unwrap();
     let run = |from, to| {
         let block = blocks[0].clone();
-        fetch::start(&client, vec![fetch::Part { node: block.nodes[0].clone(), from, to, block }])
+        fetch::start(
+            &client,
+            vec![fetch::Part { node: block.nodes[0].clone(), from, to, block, spare: false }],
+        )
     };
     // Whole chunks come, whatever was asked for, and the last one is short.
     let (chunk, end) = (CHUNK_BYTES as u64, content.len() as u64);

@@ -161,6 +161,18 @@ async fn a_failed_mirror_is_left_out_and_named() {
 }
 
 #[tokio::test]
+async fn a_put_tells_how_many_replicas_it_has() {
+    let cluster = Cluster::start(2).await;
+    let client = cluster.client().await;
+    let all = client.put_with("/two", &bytes(300_000), options(2, 100_000), &()).await.unwrap();
+    let none = client.put_with("/empty", &[], options(2, 100_000), &()).await.unwrap();
+    assert_eq!((all.replicas, none.replicas), (Some(2), None));
+    cluster.node(2).state.lock().dead = true;
+    let one = client.put_with("/one", &bytes(300_000), options(2, 100_000), &()).await.unwrap();
+    assert_eq!((one.replicas, one.status.replication), (Some(1), 2));
+}
+
+#[tokio::test]
 async fn the_only_replica_dies_and_a_put_writes_the_block_again() {
     let mut cluster = Cluster::start(3).await;
     for parallel in [1, 2, 3] {
@@ -324,6 +336,20 @@ async fn a_node_that_stalls_is_left_after_the_time_it_told_and_the_survivor_take
         assert_eq!(report.faults[0].node, "n1");
         assert_eq!(report.faults[0].reason, "no answer in time");
     }
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_set_up_is_soon_gone_around() {
+    let mut cluster = Cluster::start(2).await;
+    cluster.config.deadline = daemon::Period::secs(60);
+    let client = cluster.client().await;
+    cluster.node(1).misbehave(Misdeed::Mute);
+    let data = bytes(4 * PACKET_BYTES);
+    let begin = std::time::Instant::now();
+    let report = client.put_with("/f", &data, options(2, PACKET_BYTES as u64), &()).await.unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?} of 30 s", begin.elapsed());
+    assert!(cluster.content("/f") == data);
+    assert_eq!((report.faults[0].node.as_str(), report.replicas), ("n1", Some(1)));
 }
 
 #[tokio::test]

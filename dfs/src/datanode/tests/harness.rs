@@ -49,6 +49,8 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Books {
     pub(super) nodes: HashMap<String, Known>,
+    /// 50 if none.
+    pub(super) heartbeat_ms: Option<u64>,
     pub(super) refuse: Option<String>,
 }
 
@@ -95,10 +97,11 @@ impl BlockReports for FakeNameNode {
         }
         let request = request.into_inner();
         let uuid = request.address.as_ref().unwrap().uuid.clone();
+        let heartbeat_ms = books.heartbeat_ms.unwrap_or(50);
         let known = books.nodes.entry(uuid).or_default();
         known.registrations.push(request);
         known.forget = false;
-        Ok(Response::new(RegisterReply { cluster_id: "test-cluster".into(), heartbeat_ms: 50 }))
+        Ok(Response::new(RegisterReply { cluster_id: "test-cluster".into(), heartbeat_ms }))
     }
 
     async fn full_report(

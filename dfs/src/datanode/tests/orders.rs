@@ -26,6 +26,29 @@ async fn a_copy_is_made_verified_and_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_made_its_copies_asks_for_more_at_once() {
+    let bench = Bench::new().await;
+    bench.namenode.books.lock().heartbeat_ms = Some(60_000);
+    let (from, to) = (bench.node("n1").await, bench.node("n2").await);
+    for block in 1..=8 {
+        put(&chain(&[&from]), block, &bytes(CHUNK, block)).unwrap();
+    }
+    let copy = |block| {
+        let (targets, length) = (chain(&[&to]), CHUNK as u64);
+        Kind::Copy(CopyBlock { block_id: block, length, targets, token: Vec::new() })
+    };
+    // News bring the first heartbeat; all others are owed to copies that ended. The order comes a moment after that,
+    // as it does where the target's word is slow.
+    bench.namenode.command(&from, copy(1));
+    put(&chain(&[&from]), 9, b"news").unwrap();
+    for block in 1..=7 {
+        bench.namenode.until(&to, "copy", |known| known.replicas.contains_key(&block)).await;
+        bench.namenode.command(&from, copy(block + 1));
+    }
+    bench.namenode.until(&to, "the last copy", |known| known.replicas.contains_key(&8)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_replica_is_not_copied_but_reported() {
     let bench = Bench::new().await;
     let (from, to) = (bench.node("n1").await, bench.node("n2").await);

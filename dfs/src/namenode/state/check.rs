@@ -3,6 +3,7 @@
 use super::{
     State,
     nodes::{Ix, Life},
+    repair::{Copy, Traffic},
 };
 use crate::ids::{BlockId, FileId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,24 +86,33 @@ impl State {
     fn check_orders(&self) -> Result<(), String> {
         let staying = self.nodes.iter().filter(|(_, node)| node.stays()).count();
         demand(staying == self.nodes.staying(), || format!("{staying} nodes stay"))?;
-        demand(self.copies.len() <= self.settings.copies_max, || "too many copies".into())?;
+        let all = Self::traffic(self.copies.values());
+        demand(all == self.copying, || format!("copying {:?}, should be {all:?}", self.copying))?;
+        demand(all.is_within(self.settings.copies_max), || "too many copies".into())?;
         for (ix, node) in self.nodes.iter() {
-            let sending = self.copies.values().filter(|copy| copy.source == ix).count() as u32;
-            let receiving = self.copies.keys().filter(|(_, target)| *target == ix).count() as u32;
+            let sending = Self::traffic(self.copies.values().filter(|copy| copy.source == ix));
+            let to_here = self.copies.iter().filter(|((_, target), _)| *target == ix);
+            let receiving = Self::traffic(to_here.map(|(_, copy)| copy));
             let writes = self.writing.values().flatten().filter(|at| **at == ix).count() as u32;
             let is = (node.sending, node.receiving, node.writes);
             demand(is == (sending, receiving, writes), || format!("node {ix} counts {is:?}"))?;
             let most = self.settings.copies_per_node_max;
-            demand(sending <= most && receiving <= most, || {
+            demand(sending.is_within(most) && receiving.is_within(most), || {
                 format!("node {ix} has too many copies: {is:?}")
             })?;
-            let idle = node.blocks.is_empty() && node.outbox.is_empty() && is == (0, 0, 0);
+            let idle = node.blocks.is_empty() && node.outbox.is_empty() && is == Default::default();
             demand(node.life != Life::Dead || idle, || format!("dead node {ix} holds something"))?;
         }
         for block in self.writing.keys().chain(self.copies.keys().map(|(block, _)| block)) {
             demand(self.namespace.block(*block).is_some(), || format!("{block} is under way and unknown"))?;
         }
         Ok(())
+    }
+
+    fn traffic<'a>(copies: impl Iterator<Item = &'a Copy>) -> Traffic {
+        let mut traffic = Traffic::default();
+        copies.for_each(|copy| traffic.add(copy.share));
+        traffic
     }
 
     fn check_leases(&self) -> Result<(), String> {

@@ -44,6 +44,7 @@ impl State {
         node.volumes = heartbeat.volumes;
         node.failed_volumes = heartbeat.failed_volumes;
         self.take_news(ix, &heartbeat);
+        self.repair_on(now);
         let commands = self.commands(now, ix);
         self.nodes.get_mut(ix).last = Some((heartbeat.seq, commands.clone()));
         HeartbeatAnswer::Commands(commands)

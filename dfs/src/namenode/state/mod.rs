@@ -33,7 +33,7 @@ use crate::{
 use journal::{codec, log::RECORD_BYTES_MAX};
 use leases::Lease;
 use nodes::{Ix, Nodes};
-use repair::{Copy, Queue};
+use repair::{Copy, Queue, Traffic};
 use safemode::Safemode;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,6 +79,10 @@ pub struct State {
     surplus_after: BlockId,
     /// Copies under way, by block and target.
     copies: BTreeMap<(BlockId, Ix), Copy>,
+    /// All of them together.
+    copying: Traffic,
+    /// One of them has ended and left a slot of its source free.
+    slot_freed: bool,
     /// Where unfinished blocks are being written.
     writing: BTreeMap<BlockId, SmallVec<[Ix; 4]>>,
     /// Committed blocks whose other replicas may still be on their way, or come back, and until when that is so.
@@ -117,6 +121,8 @@ impl State {
             surplus: BTreeSet::new(),
             surplus_after: BlockId(0),
             copies: BTreeMap::new(),
+            copying: Traffic::default(),
+            slot_freed: false,
             writing: BTreeMap::new(),
             fresh: BTreeMap::new(),
             leases: BTreeMap::new(),

@@ -3,6 +3,7 @@
 //! A node keeps its index for as long as its name is known, so that replica lists hold four bytes a replica.
 //! A dead node holds nothing: no replica, no command, no copy.
 
+use super::repair::Traffic;
 use crate::{
     ids::{BlockId, NodeUuid},
     namenode::{
@@ -54,9 +55,9 @@ pub(super) struct Node {
     /// Copies and checks to be told with the next answer.
     pub(super) outbox: VecDeque<Command>,
     /// Copies under way from here.
-    pub(super) sending: u32,
+    pub(super) sending: Traffic,
     /// Copies under way to here.
-    pub(super) receiving: u32,
+    pub(super) receiving: Traffic,
     /// Blocks being written here.
     pub(super) writes: u32,
     pub(super) report: Option<Incoming>,
@@ -150,8 +151,8 @@ impl Node {
             left: BTreeSet::new(),
             deletes: Deletes::default(),
             outbox: VecDeque::new(),
-            sending: 0,
-            receiving: 0,
+            sending: Traffic::default(),
+            receiving: Traffic::default(),
             writes: 0,
             report: Some(Incoming::default()),
             reported: false,

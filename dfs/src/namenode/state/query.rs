@@ -116,7 +116,8 @@ impl State {
             }
             if at + length > offset {
                 let nodes = self.near(block, reader_host, rack);
-                blocks.push(LocatedBlock { block, offset: at, length, nodes });
+                let damaged_on = self.damaged_on(block);
+                blocks.push(LocatedBlock { block, offset: at, length, nodes, damaged_on });
             }
             at += length;
         }
@@ -144,6 +145,10 @@ impl State {
         on.into_iter().map(|ix| self.nodes.get(ix).address()).collect()
     }
 
+    fn damaged_on(&self, block: BlockId) -> Vec<String> {
+        self.bad_holders(block).map(|ix| self.nodes.get(ix).who.node.clone()).collect()
+    }
+
     /// The answer to `AddBlock`: a new block and its pipeline. Nodes that are no more are left out.
     pub fn located_block(&self, block: BlockId, nodes: &[NodeUuid]) -> Result<LocatedBlock, Error> {
         let gone = || Error::new(Kind::NotFound, format!("{block} is there no more"));
@@ -158,6 +163,7 @@ impl State {
             offset: file.length - own - from_here.sum::<u64>(),
             length: own,
             nodes: nodes.iter().filter_map(|uuid| self.node_address(*uuid)).collect(),
+            damaged_on: Vec::new(),
         })
     }
 

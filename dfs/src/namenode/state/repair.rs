@@ -23,12 +23,55 @@ use std::{
 
 /// Queue entries looked at in one pass.
 const PASS: usize = 1024;
+/// A copy of so much or more takes up a slot (`copies_max`, `copies_per_node_max`); smaller ones share slots, so that a
+/// node has enough of them at hand to be busy until it asks again.
+const SLOT_BYTES: u64 = 4 << 20;
+/// What the smallest copy counts: its syncs and its connection cost something too.
+const SHARE_MIN: u64 = 64 << 10;
 
 /// A copy under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Copy {
     pub(super) source: Ix,
     pub(super) until_ms: u64,
+    pub(super) share: u64,
+}
+
+/// Copies under way: of the cluster, or in one direction at a node.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Traffic {
+    /// What they take up of slots of `SLOT_BYTES`.
+    share: u64,
+}
+
+impl Traffic {
+    pub(super) fn add(&mut self, share: u64) {
+        self.share += share;
+    }
+
+    fn remove(&mut self, share: u64) {
+        self.share -= share;
+    }
+
+    /// The slots taken up, in whole or in part.
+    fn slots(self) -> u32 {
+        self.share.div_ceil(SLOT_BYTES) as u32
+    }
+
+    /// Whether one of `slots` is free as a whole. No less will do for a small copy either: else they would keep a large
+    /// one waiting for ever.
+    fn has_slot(self, slots: u32) -> bool {
+        self.share + SLOT_BYTES <= u64::from(slots) * SLOT_BYTES
+    }
+
+    fn is_half_of(self, slots: u32) -> bool {
+        2 * self.share <= u64::from(slots) * SLOT_BYTES
+    }
+
+    /// For checks.
+    pub(super) fn is_within(self, slots: u32) -> bool {
+        self.share <= u64::from(slots) * SLOT_BYTES
+    }
 }
 
 /// Blocks with too few replicas, the most endangered first.
@@ -78,17 +121,25 @@ impl State {
     /// Orders copies, as many as the limits allow.
     pub(super) fn repair(&mut self, now: Now) {
         let waited = now.mono_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms;
-        if !waited || self.queue.len() == 0 || self.copies.len() >= self.settings.copies_max {
+        let all = self.settings.copies_max;
+        if !waited || self.queue.len() == 0 || !self.copying.has_slot(all) {
             return;
         }
         for block in self.queue.next_pass() {
-            if self.copies.len() >= self.settings.copies_max {
+            if !self.copying.has_slot(all) {
                 self.queue.rewind();
                 return;
             }
             if !self.fresh.contains_key(&block) {
                 self.copy_block(now, block);
             }
+        }
+    }
+
+    /// Copies have ended since the last pass and left room for more: nobody waits for the next tick.
+    pub(super) fn repair_on(&mut self, now: Now) {
+        if std::mem::take(&mut self.slot_freed) && !self.safemode.is_on() {
+            self.repair(now);
         }
     }
 
@@ -110,24 +161,30 @@ impl State {
         else {
             return;
         };
+        // Before any placing: while all are busy, most of a long queue ends here.
+        if self.copy_source(block).is_none() {
+            return;
+        }
         let pending: Vec<Ix> =
             self.copies.range((block, 0)..=(block, Ix::MAX)).map(|((_, target), _)| *target).collect();
         let short = (tally.wanted.saturating_sub(tally.live) as usize).saturating_sub(pending.len());
         if short == 0 || tally.live as usize + pending.len() >= self.nodes.staying() {
             return;
         }
+        let share = length.clamp(SHARE_MIN, SLOT_BYTES);
         let targets = self.copy_targets(block, length, short, &pending);
         for target in targets {
             let Some(source) = self.copy_source(block) else { return };
-            if self.copies.len() >= self.settings.copies_max {
+            if !self.copying.has_slot(self.settings.copies_max) {
                 return;
             }
             let until_ms = now.mono_ms + self.settings.copy_timeout_ms;
-            self.copies.insert((block, target), Copy { source, until_ms });
+            self.copies.insert((block, target), Copy { source, until_ms, share });
+            self.copying.add(share);
             let uuid = self.nodes.get(target).who.uuid;
-            self.nodes.get_mut(target).receiving += 1;
+            self.nodes.get_mut(target).receiving.add(share);
             let node = self.nodes.get_mut(source);
-            node.sending += 1;
+            node.sending.add(share);
             node.outbox.push_back(Command::Copy { block, length, targets: vec![uuid] });
         }
     }
@@ -142,7 +199,7 @@ impl State {
             .map(|(ix, node)| {
                 let mut candidate = candidate(node, length);
                 candidate.usable &=
-                    node.receiving < slots && !bad.contains(&ix) && !node.deletes.contains(block);
+                    node.receiving.has_slot(slots) && !bad.contains(&ix) && !node.deletes.contains(block);
                 candidate
             })
             .collect();
@@ -158,19 +215,23 @@ impl State {
         let slots = self.settings.copies_per_node_max;
         let able = |ix: &Ix| {
             let node = self.nodes.get(*ix);
-            node.life == Life::Live && node.sending < slots
+            node.life == Life::Live && node.sending.has_slot(slots)
         };
         let holders = self.holders(block).iter().copied();
-        holders.filter(able).min_by_key(|ix| (self.nodes.get(*ix).sending, *ix))
+        holders.filter(able).min_by_key(|ix| (self.nodes.get(*ix).sending.share, *ix))
     }
 
     /// Ends a copy, done or not.
     pub(super) fn drop_copy(&mut self, block: BlockId, target: Ix) {
         let Some(copy) = self.copies.remove(&(block, target)) else { return };
+        self.copying.remove(copy.share);
         let uuid = self.nodes.get(target).who.uuid;
-        self.nodes.get_mut(target).receiving -= 1;
+        self.nodes.get_mut(target).receiving.remove(copy.share);
         let node = self.nodes.get_mut(copy.source);
-        node.sending -= 1;
+        node.sending.remove(copy.share);
+        // Small copies are handed out by the dozen, not one for each that ends.
+        let few = node.sending.is_half_of(self.settings.copies_per_node_max);
+        self.slot_freed |= few || copy.share == SLOT_BYTES;
         node.outbox.retain(|command| {
             !matches!(command, Command::Copy { block: b, targets, .. } if *b == block && targets[..] == [uuid])
         });
@@ -228,7 +289,7 @@ impl State {
 
 /// A node as placement sees it. Room for what is on its way there is taken off.
 pub(super) fn candidate(node: &Node, block_bytes: u64) -> Candidate<'_> {
-    let load = node.writes + node.receiving;
+    let load = node.writes + node.receiving.slots();
     Candidate {
         name: &node.who.node,
         host: &node.who.host,

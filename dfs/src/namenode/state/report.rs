@@ -3,7 +3,7 @@
 use super::{State, nodes::Life};
 use crate::{
     error::Error,
-    ids::FileId,
+    ids::{BlockId, FileId},
     namenode::{
         namespace::Block,
         op::Now,
@@ -17,7 +17,8 @@ impl State {
     pub fn report(&self, now: Now) -> Report {
         let root = self.usage(&DfsPath::root()).unwrap_or_default();
         let alive = || self.nodes.iter().map(|(_, node)| node).filter(|node| node.life != Life::Dead);
-        let finished = self.namespace.finished_blocks();
+        let unreadable = self.namespace.finished_blocks() - self.good.len() as u64;
+        let corrupt = self.corrupt_blocks();
         Report {
             cluster_id: self.cluster_id().to_owned(),
             safemode: self.safemode(),
@@ -30,7 +31,8 @@ impl State {
             free: alive().map(|node| node.free).sum(),
             under_replicated: self.queue.len() as u64,
             over_replicated: self.surplus.len() as u64,
-            missing: finished - self.good.len() as u64,
+            missing: unreadable - corrupt,
+            corrupt,
             corrupt_replicas: self.bad.len() as u64,
             corrupt_found_total: self.counters.corrupt_found,
             corrupt_replaced_total: self.counters.corrupt_replaced,
@@ -41,6 +43,15 @@ impl State {
             started_ms: self.started.wall_ms,
             nodes: self.node_reports(now),
         }
+    }
+
+    /// Finished blocks that only damaged replicas are known of.
+    fn corrupt_blocks(&self) -> u64 {
+        let lost =
+            |block: &BlockId| self.holders(*block).is_empty() && self.namespace.wanted(*block).is_some();
+        let mut blocks: Vec<BlockId> = self.bad.iter().map(|(block, _)| *block).filter(lost).collect();
+        blocks.dedup();
+        blocks.len() as u64
     }
 
     fn node_reports(&self, now: Now) -> Vec<NodeReport> {

@@ -30,6 +30,47 @@ fn problems(bench: &Bench) -> usize {
     bench.state.fsck(&path("/"), None, 1000).unwrap().problems.len()
 }
 
+/// A block of which each copy takes up a slot.
+const LARGE: u64 = 64 << 20;
+
+fn large_blocks(nodes: usize, copies_max: u32, copies_per_node_max: u32) -> Bench {
+    let settings = Settings { block_size: LARGE, copies_max, copies_per_node_max, ..settings() };
+    let mut bench = Bench::with_settings(nodes, settings);
+    bench.nodes.iter_mut().for_each(|node| node.capacity = 1 << 40);
+    bench.beat_all();
+    bench
+}
+
+/// Copies under way after a drain of the first node was ordered and a tick has passed.
+fn pending_in_drain(bench: &mut Bench, lengths: &[u64]) -> u64 {
+    bench.file("/f", 2, lengths);
+    bench.run_ms(11_000);
+    bench.ask(drain("n1", false)).unwrap();
+    bench.tick();
+    bench.state.report(bench.now).copies_pending
+}
+
+#[test]
+fn small_copies_share_a_slot_and_large_ones_do_not() {
+    let pending = pending_in_drain(&mut large_blocks(3, 3, 2), &[LARGE; 20]);
+    assert!((2..=3).contains(&pending), "{pending} under way, two a node and three in all");
+    // Some sixty of 64 KiB or less fit a slot, and one of two must be free as a whole for another.
+    let pending = pending_in_drain(&mut large_blocks(3, 2, 2), &[1000; 200]);
+    assert!((60..=66).contains(&pending), "{pending} under way");
+}
+
+#[test]
+fn the_next_copy_waits_for_no_tick() {
+    let mut bench = large_blocks(3, 1, 1);
+    let pending = pending_in_drain(&mut bench, &[LARGE; 12]);
+    assert_eq!(pending, 1);
+    // Heartbeats alone, with no time going by: each report of a copy brings the order for the next.
+    for _ in 0..12 {
+        bench.beat_all();
+    }
+    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+}
+
 #[test]
 fn a_dead_nodes_blocks_are_copied() {
     let mut bench = Bench::with_nodes(4);
@@ -52,9 +93,9 @@ fn a_dead_nodes_blocks_are_copied() {
 
 #[test]
 fn the_most_endangered_go_first() {
-    let mut bench = Bench::with_settings(6, Settings { copies_max: 1, copies_per_node_max: 1, ..settings() });
-    let safe = bench.file("/safe", 4, &[10]).1[0];
-    let weak = bench.file("/weak", 2, &[10]).1[0];
+    let mut bench = large_blocks(6, 1, 1);
+    let safe = bench.file("/safe", 4, &[LARGE]).1[0];
+    let weak = bench.file("/weak", 2, &[LARGE]).1[0];
     bench.run_ms(11_000);
     for block in [safe, weak] {
         let at = bench.good_on(block)[0];
@@ -148,7 +189,15 @@ fn the_last_replica_is_kept_even_if_damaged() {
     bench.run_ms(15_000);
     assert!(bench.nodes[0].aside.contains(&block));
     let report = bench.state.report(bench.now);
-    assert_eq!((report.missing, report.corrupt_replicas), (1, 1));
+    assert_eq!((report.missing, report.corrupt, report.corrupt_replicas), (0, 1, 1), "damaged, as fsck says");
+    let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
+    assert_eq!((located[0].nodes.len(), located[0].damaged_on.as_slice()), (0, &["n1".to_owned()][..]));
+    bench.nodes[0].up = false;
+    bench.run_ms(15_000);
+    let report = bench.state.report(bench.now);
+    assert_eq!((report.missing, report.corrupt), (1, 0), "who knows what is there");
+    bench.nodes[0].up = true;
+    bench.run_ms(2_000);
     bench.ask(Op::Delete { path: path("/f"), recursive: false }).unwrap();
     bench.run_ms(2_000);
     assert!(bench.nodes[0].aside.is_empty(), "with the file it goes");

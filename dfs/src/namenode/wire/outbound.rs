@@ -53,6 +53,7 @@ pub(crate) fn located(block: LocatedBlock, key: &BlockKey, access: Access) -> pb
         offset: block.offset,
         length: block.length,
         nodes: block.nodes.into_iter().map(address).collect(),
+        damaged_on: block.damaged_on,
     }
 }
 
@@ -159,6 +160,7 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
         under_replicated: report.under_replicated,
         over_replicated: report.over_replicated,
         missing: report.missing,
+        corrupt: report.corrupt,
         corrupt_replicas: report.corrupt_replicas,
         corrupt_found_total: report.corrupt_found_total,
         corrupt_replaced_total: report.corrupt_replaced_total,
