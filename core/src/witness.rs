@@ -1,9 +1,12 @@
 //! What must hold from one event to the next (numbers as in [`crate::invariants`]): a witness of all that happened.
 //!
-//! 1. A task is done once, unless its output was lost since. 3. Who has not registered with this start of the
-//! JobTracker, or is not the newest start of its tracker, cannot report. 5. A heartbeat that is heard again brings
-//! nothing new. 6. Done maps run again only while reduces need them, done reduces never. 8. Every attempt ends before
-//! its job is forgotten. (Reduces cannot hold what a map waits for: slots of maps and of reduces are apart.)
+//! - 1: a task is done once, unless its output was lost since.
+//! - 3: who has not registered with this start of the JobTracker, or is not the newest start of its tracker, cannot
+//!   report.
+//! - 5: a heartbeat that is heard again brings nothing new.
+//! - 6: done maps run again only while reduces need them, done reduces never.
+//! - 8: every attempt ends before its job is forgotten. (Reduces cannot hold what a map waits for: slots of maps and of
+//!   reduces are apart.)
 
 use crate::{
     cluster::Cluster,

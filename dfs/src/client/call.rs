@@ -83,6 +83,7 @@ impl Client {
         let namenode = format!("the NameNode at {}", self.inner.options.namenode);
         let mut wait = Wait::until(end, self.inner.options.listener.as_ref());
         let mut why = "it does not answer".to_owned();
+        let mut heard: Option<(String, Option<Kind>)> = None;
         loop {
             let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             let mut attempt = Request::new(request.clone());
@@ -93,6 +94,11 @@ impl Client {
             let failed = match answer {
                 Ok(Ok(reply)) => return Ok(reply.into_inner()),
                 Ok(Err(status)) => self.judge(&status),
+                // Cut off by the deadline: what it said before is the reason.
+                Err(_) if left < one && heard.is_some() => {
+                    let (reason, kind) = heard.take().unwrap_or_default();
+                    Failed::Now { reason, kind }
+                }
                 Err(_) => Failed::Now { reason: format!("{namenode} does not answer"), kind: None },
             };
             match failed {
@@ -100,6 +106,7 @@ impl Client {
                 Failed::Now { reason: last, kind } => {
                     tracing::debug!(%what, last, "asking again");
                     why = last.strip_prefix(&format!("{namenode} ")).unwrap_or(&last).to_owned();
+                    heard = Some((last.clone(), kind));
                     if !wait.during(&namenode, &why, backoff.sleep_until(end)).await {
                         let seconds = started.elapsed().as_secs_f64();
                         return Err(ClientError::Deadline { what: what.to_string(), seconds, last, kind });
