@@ -136,13 +136,14 @@ impl Setup {
     }
 
     /// Sets the heartbeat, and with it when silence counts: suspect after three, lost after ten, and an attempt that is
-    /// not spoken of after three was never started; but never sooner than by default.
+    /// not spoken of after three was never started, or is stuck; but never sooner than by default.
     pub fn beat_every(&mut self, heartbeat: Span) {
         let usual = Config::default();
         self.heartbeat = heartbeat;
         self.config.suspect_after = Span(3 * heartbeat.0 + 500_000).max(usual.suspect_after);
         self.config.lost_after = Span(10 * heartbeat.0).max(usual.lost_after);
         self.config.launch_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.launch_timeout);
+        self.config.task_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.task_timeout);
     }
 
     /// Slots of all machines.

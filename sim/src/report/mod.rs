@@ -103,7 +103,7 @@ pub fn summary(comparison: &Comparison) -> Table {
         "preempted",
         "lost, slot s",
         "end s",
-        "unfinished",
+        "not done",
     ]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         let seconds = |span: Option<Span>| span.map(Span::as_secs_f64);
@@ -130,7 +130,9 @@ pub fn summary(comparison: &Comparison) -> Table {
             show(total(|job| f64::from(job.taken.preemptions()))),
             show(total(|job| job.lost.as_secs_f64())),
             show(comparison.figure(at, |outcome| outcome.end.since(mrcore::Time(1_000_000)).as_secs_f64())),
-            show(comparison.figure(at, |outcome| outcome.unfinished as f64)),
+            show(comparison.figure(at, |outcome| {
+                outcome.metrics.jobs().filter(|(_, job)| !job.succeeded).count() as f64
+            })),
         ]);
     }
     table

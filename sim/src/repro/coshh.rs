@@ -178,3 +178,24 @@ pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
     scaling(&mut out, facebook, seeds)?;
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::World;
+
+    /// A run is long, and looked at every twenty minutes: that must not look like tasks that are stuck.
+    #[test]
+    fn nothing_is_lost_where_nothing_goes_wrong() {
+        for variant in variants(&YAHOO, false) {
+            let mut setup = coshh::resources(6, &variant.scheduler);
+            setup.params.clone_from(&variant.params);
+            let workload = coshh::workload("Yahoo!", &YAHOO, 20, GAP_S, 1);
+            let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
+            for (id, job) in outcome.metrics.jobs() {
+                assert!(job.succeeded, "{}: {id} has not succeeded", variant.label);
+                assert_eq!(job.lost, mrcore::Span(0), "{}: {id} has lost work", variant.label);
+            }
+        }
+    }
+}

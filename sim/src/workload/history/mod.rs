@@ -7,7 +7,7 @@ mod lines;
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Source, TraceError},
+    trace::{Room, Source, TraceError},
 };
 use crate::{
     Outcome,
@@ -84,6 +84,7 @@ struct Reading {
     busy: Busy,
     metrics: Metrics,
     jobs: Vec<Finished>,
+    room: Room,
     first: Option<Time>,
 }
 
@@ -153,7 +154,7 @@ impl Reading {
         let mut current: Option<Job> = None;
         for (number, text) in lines.lines().enumerate() {
             let line = number as u64 + 1;
-            let text = text.map_err(|error| source.unreadable(error))?;
+            let text = text.map_err(|error| source.unreadable(line, error))?;
             if text.trim().is_empty() {
                 continue;
             }
@@ -183,6 +184,7 @@ impl Reading {
         }
         let id: JobId = head.job.parse().map_err(|error| format!("{error}"))?;
         let job = Job::new(id, Time(head.at_us), Arc::new(head.spec.into()));
+        self.room.take(job.spec.splits.len() as f64 + f64::from(job.spec.reduces))?;
         self.trackers.begin();
         let first = *self.first.get_or_insert(job.submitted);
         self.metrics.observe(shifted(job.submitted, first), &lines::submitted(id, &job.spec));
