@@ -1,8 +1,12 @@
 //! What a world is made of: machines, network, costs, faults, the policy. Plain data.
 
 use crate::fault::Fault;
-use mrcore::{Config, PerPhase, Span};
-use schedulers::Params;
+use mrcore::{Config, PerPhase, Scheduler, Span};
+use schedulers::{
+    MakeError, Params,
+    timed::{Spent, Timed},
+};
+use std::{sync::Arc, time::Instant};
 
 /// One machine: a TaskTracker and a DataNode.
 #[derive(Debug, Clone, PartialEq)]
@@ -144,6 +148,13 @@ impl Setup {
         self.config.lost_after = Span(10 * heartbeat.0).max(usual.lost_after);
         self.config.launch_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.launch_timeout);
         self.config.task_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.task_timeout);
+    }
+
+    /// The policy, timed.
+    pub(crate) fn policy(&self, spent: &Arc<Spent>) -> Result<Box<dyn Scheduler>, MakeError> {
+        let policy = schedulers::make(&self.scheduler, &self.params)?;
+        let began = Instant::now();
+        Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))
     }
 
     /// Slots of all machines.
