@@ -27,10 +27,16 @@ fn variants(classes: &[Class], alike: bool) -> Vec<Variant> {
         let pairs = promised.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         Variant::tuned(label, section, &pairs.chain(more.iter().copied()).collect::<Vec<_>>())
     };
-    let never = [("min_share_timeout", "never"), ("fair_share_timeout", "never")];
+    // As in the paper, which blames Fair for sticky slots: nothing taken back, and no waiting for better places.
+    let naive = [
+        ("min_share_timeout", "never"),
+        ("fair_share_timeout", "never"),
+        ("node_wait", "0s"),
+        ("rack_wait", "0s"),
+    ];
     vec![
         Variant::plain("fifo"),
-        tuned("fair", "fair", "pools", &never),
+        tuned("fair", "fair", "pools", &naive),
         tuned("coshh", "coshh", "users", &[]),
         tuned("coshh, literal", "coshh", "users", &[("literal", "true")]),
     ]
