@@ -35,10 +35,17 @@ pub struct Replay {
     pub comparison: Comparison,
 }
 
-/// What really ran, as a comparison of one policy: slowdowns are against each group's first job alone, simulated.
+/// What really ran, as a comparison of one policy: slowdowns are against the first job of each group that succeeded, alone and simulated.
 pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, ExperimentError> {
     let (nodes, slots) = (history.trackers.len().max(1) as u32, history.slots);
+    let mut succeeded = history.real.iter().map(|real| real.succeeded);
+    history.workload.jobs.retain(|_| succeeded.next().unwrap_or(false));
     let mut comparison = experiment(&history, nodes, slots, Vec::new(), Vec::new(), true)?;
+    for (_, job) in history.metrics.jobs() {
+        if !comparison.groups.contains(&job.group) {
+            comparison.groups.push(job.group.clone());
+        }
+    }
     comparison.variants = vec![Variant::plain(scheduler)];
     comparison.runs = vec![vec![history.outcome(scheduler)]];
     Ok(comparison)

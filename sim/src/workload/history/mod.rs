@@ -18,7 +18,7 @@ use lines::{Head, Line, Trackers};
 use mrcore::{
     Fact, PerPhase, Phase, Span, Time,
     ids::{AttemptId, JobId},
-    job::JobSpec,
+    job::{JobOutcome, JobSpec},
     metrics::{GROUP, Metrics, shares::Promise},
 };
 use serde_json::Value;
@@ -40,6 +40,8 @@ pub struct Real {
     pub name: String,
     /// From submission to end.
     pub makespan: Span,
+    /// Whether it did what it was to do.
+    pub succeeded: bool,
 }
 
 /// What histories tell.
@@ -73,6 +75,7 @@ struct Job {
     maps_done: Option<Time>,
     bytes_out: f64,
     ended: Option<Time>,
+    succeeded: bool,
     last: Time,
 }
 
@@ -235,6 +238,7 @@ impl Job {
             maps_done: (maps == 0).then_some(submitted),
             bytes_out: 0.0,
             ended: None,
+            succeeded: false,
             last: submitted,
             spec,
         }
@@ -260,7 +264,9 @@ impl Job {
                     self.work_s[*root as usize] = 0.0;
                 }
             }
-            Fact::JobEnded { .. } => self.ended = Some(at),
+            Fact::JobEnded { outcome, .. } => {
+                (self.ended, self.succeeded) = (Some(at), *outcome == JobOutcome::Succeeded);
+            }
             _ => {}
         }
     }
@@ -333,7 +339,8 @@ impl Job {
             speculation: *speculation,
         };
         let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
-        let real = Real { name: name.clone(), makespan: ended.since(self.submitted) };
+        let makespan = ended.since(self.submitted);
+        let real = Real { name: name.clone(), makespan, succeeded: self.succeeded };
         Some((self.submitted, plan, real, hosts, program.clone()))
     }
 }
