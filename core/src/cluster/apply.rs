@@ -130,10 +130,10 @@ impl Cluster {
         let host = HostId(self.hosts.number(host));
         let rack = RackId(self.racks.number(rack));
         let before = self.trackers.remove(id);
-        if let Some(before) = &before {
-            if let Some(there) = self.trackers_on.get_mut(&before.host) {
-                there.remove(id);
-            }
+        if let Some(before) = &before
+            && let Some(there) = self.trackers_on.get_mut(&before.host)
+        {
+            there.remove(id);
         }
         let counted = before.as_ref().map(Tracker::capacity).unwrap_or_default();
         let (running, outputs, checkpoints, drain) = before.map_or_else(
