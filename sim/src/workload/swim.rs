@@ -107,8 +107,8 @@ impl<'a> Row<'a> {
         };
         let number = |name: &str, text: &str| match text.trim().parse::<f64>() {
             Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-            Ok(_) => Err(format!("{name} is {text}: below 0")),
-            Err(_) => Err(format!("{name} is {text:?}: not a number")),
+            Ok(value) if value < 0.0 => Err(format!("{name} is {text}: below 0")),
+            _ => Err(format!("{name} is {text:?}: not a number")),
         };
         number("gap", gap)?;
         Ok(Self {
@@ -201,6 +201,7 @@ mod tests {
                 format!("{good}job1\t12\t11\t3\t4\t5\n"),
                 ":2: submitted at 12 s, before the job above it (49 s)",
             ),
+            (format!("{good}job1\tnan\t11\t3\t4\t5\n"), ":2: submission is \"nan\": not a number"),
             (format!("{good}job1\tnoon\t11\t3\t4\t5\n"), ":2: submission is \"noon\": not a number"),
             (
                 format!("{good}job1\t60\t11\t1e18\t4\t5\n"),

@@ -134,3 +134,17 @@ impl Source {
         TraceError::Empty { path: self.path.clone() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_end_is_refused_before_it_fills_memory() {
+        let line = Rc::new(Cell::new(0));
+        let mut endless = Counted { inner: Box::new(io::repeat(b'x')), line, length: 0 };
+        let mut buffer = vec![0; 1 << 20];
+        let refused = (0..=LINE_MAX >> 20).find_map(|_| endless.read(&mut buffer).err());
+        assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
+    }
+}
