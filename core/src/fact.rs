@@ -109,6 +109,21 @@ pub enum Fact {
 }
 
 impl Fact {
+    /// The tracker whose slots policies may reckon with, or no longer, from now on ([`Cluster::slots`]).
+    ///
+    /// [`Cluster::slots`]: crate::Cluster::slots
+    pub fn reshapes(&self) -> Option<TrackerId> {
+        match self {
+            Fact::TrackerJoined { tracker, .. }
+            | Fact::TrackerSuspected { tracker, .. }
+            | Fact::TrackerRecovered { tracker, .. }
+            | Fact::TrackerLost { tracker, .. }
+            | Fact::TrackerDraining { tracker, .. }
+            | Fact::TrackerReturned { tracker, .. } => Some(*tracker),
+            _ => None,
+        }
+    }
+
     /// The job that it is about, if it is about one.
     pub fn job(&self) -> Option<JobId> {
         match self {

@@ -163,9 +163,7 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
             }
             let lost = tracker.state == TrackerState::Lost;
             ensure(!lost || held.is_empty(), || format!("{id}: lost, and yet attempts run on it"))?;
-            if !lost {
-                slots += tracker.slots[phase];
-            }
+            slots += tracker.capacity()[phase];
             let listed = cluster.free_trackers(phase).contains(&id);
             ensure(listed == (tracker.free(phase) > 0), || {
                 format!("{id}: the list of free trackers is wrong")

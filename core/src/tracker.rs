@@ -93,6 +93,13 @@ impl Tracker {
         self.state == TrackerState::Live && self.drain.is_none()
     }
 
+    /// Slots that policies divide among jobs: none if it cannot be relied on or is being emptied. After a restart of the
+    /// JobTracker those that are expected back count.
+    pub fn capacity(&self) -> PerPhase<u32> {
+        let relied_on = matches!(self.state, TrackerState::Live | TrackerState::Awaited);
+        if relied_on && self.drain.is_none() { self.slots } else { PerPhase::default() }
+    }
+
     /// Slots that nothing holds; none if it takes no work.
     pub fn free(&self, phase: Phase) -> u32 {
         if !self.takes_work() {

@@ -2,13 +2,19 @@
 
 use daemon::config::{Config, ConfigError, SchedulerConfig};
 use mrcore::Scheduler;
-use schedulers::{MakeError, Params};
+use schedulers::{
+    MakeError, Params,
+    timed::{Spent, Timed},
+};
+use std::{sync::Arc, time::Instant};
 
 /// What the configuration asks for.
 pub(crate) struct Chosen {
     pub(crate) policy: Box<dyn Scheduler>,
     pub(crate) shadow: Option<Box<dyn Scheduler>>,
     pub(crate) params: Params,
+    /// How long the policy takes to decide.
+    pub(crate) spent: Arc<Spent>,
 }
 
 /// Whether there is a policy of the name that the configuration gives, and all parameters are sound.
@@ -27,8 +33,10 @@ pub(crate) fn choose(config: &SchedulerConfig) -> Result<Chosen, ConfigError> {
             ConfigError::Setting { key: format!("scheduler.{key}"), value, why: error.to_string() }
         })
     };
+    let (began, spent) = (Instant::now(), Arc::new(Spent::default()));
     let policy = make("name", &config.name)?;
+    let policy = Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone()));
     let shadow = Some(config.shadow.trim()).filter(|name| !name.is_empty());
     let shadow = shadow.map(|name| make("shadow", name)).transpose()?;
-    Ok(Chosen { policy, shadow, params })
+    Ok(Chosen { policy, shadow, params, spent })
 }

@@ -84,7 +84,7 @@ impl Daemon {
     /// Opens the folder, replays the journal, and serves. Called within a runtime.
     pub fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
         let settings = config.jobtracker.clone();
-        let Chosen { policy, shadow, params } = choose(&config.scheduler)?;
+        let Chosen { policy, shadow, params, spent } = choose(&config.scheduler)?;
         let mut mind = JobTracker::new(mind_config(&settings), policy);
         if let Some(shadow) = shadow {
             mind = mind.with_shadow(shadow);
@@ -107,7 +107,8 @@ impl Daemon {
         tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0)));
         let addr = listener.local_addr()?;
         let incoming = daemon::serve::incoming(listener)?;
-        let service = ClientService { driver: driver.clone(), histories, params: Arc::new(params) };
+        let params = Arc::new(params);
+        let service = ClientService { driver: driver.clone(), histories, params, spent };
         let server = tokio::spawn(serve(guard, service, incoming));
         Ok(Self { addr, driver, server, tasks, _lock: lock })
     }

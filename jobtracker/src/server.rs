@@ -3,7 +3,7 @@
 use crate::{driver::Driver, error::Refusal, history, submit, wire};
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
-use schedulers::Params;
+use schedulers::{Params, timed::Spent};
 use security::Identity;
 use std::{
     io::{self, Read},
@@ -33,6 +33,7 @@ pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) histories: PathBuf,
     pub(crate) params: Arc<Params>,
+    pub(crate) spent: Arc<Spent>,
 }
 
 impl ClientService {
@@ -199,7 +200,8 @@ impl JobTracker for ClientService {
     async fn schedulers(&self, _: Request<pb::SchedulersRequest>) -> Answer<pb::SchedulersReply> {
         // They were checked at the start.
         let described = schedulers::describe(&self.params).unwrap_or_default();
-        Ok(Response::new(self.driver.look_in(|mind| wire::schedulers(mind, described)).await?))
+        let deciding = self.spent.so_far();
+        Ok(Response::new(self.driver.look_in(|mind| wire::schedulers(mind, described, deciding)).await?))
     }
 
     async fn shadow(&self, _: Request<pb::ShadowRequest>) -> Answer<pb::ShadowReply> {

@@ -176,8 +176,7 @@ fn places(task: TaskId, plan: &Plan<'_>) -> Vec<TrackerId> {
     if !near.is_empty() {
         return near.into_iter().collect();
     }
-    let all = cluster.trackers().filter(|tracker| tracker.state == TrackerState::Live);
-    all.map(|tracker| tracker.id).collect()
+    cluster.trackers().filter(|tracker| tracker.takes_work()).map(|tracker| tracker.id).collect()
 }
 
 fn recovery(task: TaskId, on: TrackerId, plan: &Plan<'_>) -> Why {

@@ -29,6 +29,7 @@ use mrcore::{
     job::Job,
     plan::Locality,
     scheduler::{Cause, Round},
+    tracker::TrackerState,
 };
 use predictor::Predictor;
 use std::collections::BTreeMap;
@@ -70,7 +71,7 @@ pub struct Coshh {
     users: Users,
     kinds: Kinds,
     predictor: Predictor,
-    /// Trackers that are not lost, and have slots.
+    /// Trackers that have slots to reckon with.
     nodes: BTreeMap<TrackerId, PerPhase<u32>>,
     /// The first job that used an input.
     first_users: BTreeMap<String, JobId>,
@@ -142,6 +143,22 @@ impl Coshh {
                 "how often classes are compared with what is known",
             ),
             now: Time(0),
+        }
+    }
+
+    /// A tracker has come, has gone, or has other slots. One that is silent may be back in a moment: no reason to compute.
+    fn reshape(&mut self, id: TrackerId, cluster: &Cluster) {
+        let Some(tracker) = cluster.tracker(id).filter(|tracker| tracker.state != TrackerState::Suspect)
+        else {
+            return;
+        };
+        let slots = Some(tracker.capacity()).filter(|slots| *slots != PerPhase::default());
+        let before = match slots {
+            Some(slots) => self.nodes.insert(id, slots),
+            None => self.nodes.remove(&id),
+        };
+        if before != slots {
+            self.kinds.nodes_changed();
         }
     }
 
@@ -277,20 +294,10 @@ impl Scheduler for Coshh {
 
     fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
         self.now = now;
+        if let Some(tracker) = fact.reshapes() {
+            self.reshape(tracker, cluster);
+        }
         match fact {
-            Fact::TrackerJoined { tracker, slots, .. } => {
-                let before = self.nodes.insert(*tracker, *slots);
-                if *slots == PerPhase::default() {
-                    self.nodes.remove(tracker);
-                }
-                if before != Some(*slots) {
-                    self.kinds.nodes_changed();
-                }
-            }
-            Fact::TrackerLost { tracker, .. } => {
-                self.nodes.remove(tracker);
-                self.kinds.nodes_changed();
-            }
             Fact::JobSubmitted { job, .. } => self.submitted(*job, now, cluster),
             Fact::AttemptSucceeded { attempt, .. } => self.learn(*attempt, now, cluster),
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.over(*job),

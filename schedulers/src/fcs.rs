@@ -22,12 +22,12 @@ use crate::{
     params::Section,
 };
 use mrcore::{
-    Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
+    Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::Job,
     plan::Place,
     scheduler::{Cause, Round},
-    tracker::TrackerState,
+    tracker::Tracker,
 };
 use paused::Paused;
 use std::collections::BTreeMap;
@@ -150,7 +150,8 @@ impl Settings {
         match self.skips {
             Skips::Fixed(skips) => skips,
             Skips::Formula(locality) => {
-                let nodes = cluster.trackers().filter(|tracker| tracker.state != TrackerState::Lost).count();
+                let counts = |tracker: &&Tracker| tracker.capacity() != PerPhase::default();
+                let nodes = cluster.trackers().filter(counts).count();
                 work::skips_for(nodes as f64, locality).round() as u64
             }
         }
@@ -328,10 +329,10 @@ impl Scheduler for Fcs {
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.jobs.remove(job);
             }
-            Fact::TrackerJoined { .. } | Fact::TrackerLost { .. } => {
-                self.skips = self.settings.skips(cluster);
-            }
             _ => {}
+        }
+        if fact.reshapes().is_some() {
+            self.skips = self.settings.skips(cluster);
         }
         if let Some(job) = fact.job() {
             self.refresh(job, now, cluster);

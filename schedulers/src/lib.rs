@@ -15,6 +15,7 @@ pub mod line;
 pub mod params;
 pub mod shares;
 pub mod stage;
+pub mod timed;
 pub mod victims;
 pub mod words;
 

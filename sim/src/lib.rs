@@ -2,7 +2,7 @@
 //!
 //! A [`World`] is made of a [`Setup`] (machines, network, costs, faults, policy, seed) and a [`Workload`] (jobs and
 //! when they come); it runs to an [`Outcome`] (figures and a hash of all facts). Pure but for the files it reads and
-//! writes. Read [`world`] first.
+//! writes, and the clock that policies are timed by. Read [`world`] first.
 
 pub mod catalog;
 pub mod chance;
@@ -18,7 +18,10 @@ pub mod trial;
 pub mod workload;
 pub mod world;
 
-pub use mrcore::{PerPhase, Span, metrics::JobFigures};
+pub use mrcore::{
+    PerPhase, Span,
+    metrics::{JobFigures, shares::Promise},
+};
 pub use setup::Setup;
 pub use workload::Workload;
 pub use world::{Broken, Outcome, World};

@@ -35,11 +35,27 @@ pub struct Replay {
     pub comparison: Comparison,
 }
 
+/// What really ran, as a comparison of one policy: slowdowns are against the first job of each group that succeeded, alone and simulated.
+pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, ExperimentError> {
+    let (nodes, slots) = (history.trackers.len().max(1) as u32, history.slots);
+    let mut succeeded = history.real.iter().map(|real| real.succeeded);
+    history.workload.jobs.retain(|_| succeeded.next().unwrap_or(false));
+    let mut comparison = experiment(&history, nodes, slots, Vec::new(), Vec::new(), true)?;
+    for (_, job) in history.metrics.jobs() {
+        if !comparison.groups.contains(&job.group) {
+            comparison.groups.push(job.group.clone());
+        }
+    }
+    comparison.variants = vec![Variant::plain(scheduler)];
+    comparison.runs = vec![vec![history.outcome(scheduler)]];
+    Ok(comparison)
+}
+
 /// Replays a history.
 pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentError> {
     let slots = what.slots.unwrap_or(history.slots);
     let nodes = history.trackers.len().max(1) as u32;
-    let before = experiment(history, nodes, slots, Vec::new(), vec![what.ran.clone()])?;
+    let before = experiment(history, nodes, slots, Vec::new(), vec![what.ran.clone()], false)?;
     let simulated =
         before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
     let both = history.real.iter().zip(simulated);
@@ -47,7 +63,7 @@ pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentErro
     let fidelity = Fidelity { jobs: jobs.collect() };
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
     let nodes = nodes.saturating_add_signed(what.nodes).max(1);
-    let comparison = experiment(history, nodes, slots, what.faults.clone(), variants)?;
+    let comparison = experiment(history, nodes, slots, what.faults.clone(), variants, false)?;
     Ok(Replay { fidelity, comparison })
 }
 
@@ -57,6 +73,7 @@ fn experiment(
     slots: PerPhase<u32>,
     faults: Vec<Fault>,
     variants: Vec<Variant>,
+    alone: bool,
 ) -> Result<Comparison, ExperimentError> {
     let mut setup = Setup::even(nodes, slots, "fifo");
     // What a task took is known: it is the machine that it took it on.
@@ -72,7 +89,7 @@ fn experiment(
         variants,
         seeds: 1,
         limit: None,
-        alone: false,
+        alone,
     };
     experiment.run()
 }

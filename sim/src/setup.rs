@@ -1,8 +1,12 @@
 //! What a world is made of: machines, network, costs, faults, the policy. Plain data.
 
 use crate::fault::Fault;
-use mrcore::{Config, PerPhase, Span};
-use schedulers::Params;
+use mrcore::{Config, PerPhase, Scheduler, Span};
+use schedulers::{
+    MakeError, Params,
+    timed::{Spent, Timed},
+};
+use std::{sync::Arc, time::Instant};
 
 /// One machine: a TaskTracker and a DataNode.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,13 +140,21 @@ impl Setup {
     }
 
     /// Sets the heartbeat, and with it when silence counts: suspect after three, lost after ten, and an attempt that is
-    /// not spoken of after three was never started; but never sooner than by default.
+    /// not spoken of after three was never started, or is stuck; but never sooner than by default.
     pub fn beat_every(&mut self, heartbeat: Span) {
         let usual = Config::default();
         self.heartbeat = heartbeat;
         self.config.suspect_after = Span(3 * heartbeat.0 + 500_000).max(usual.suspect_after);
         self.config.lost_after = Span(10 * heartbeat.0).max(usual.lost_after);
         self.config.launch_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.launch_timeout);
+        self.config.task_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.task_timeout);
+    }
+
+    /// The policy, timed.
+    pub(crate) fn policy(&self, spent: &Arc<Spent>) -> Result<Box<dyn Scheduler>, MakeError> {
+        let policy = schedulers::make(&self.scheduler, &self.params)?;
+        let began = Instant::now();
+        Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))
     }
 
     /// Slots of all machines.

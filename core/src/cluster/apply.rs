@@ -99,27 +99,18 @@ impl Cluster {
 
     /// After a restart nothing has been heard yet, and everybody gets the full time to come back.
     fn await_trackers(&mut self, at: Time) {
-        for tracker in self.trackers.values_mut().filter(|tracker| tracker.state != TrackerState::Lost) {
-            tracker.state = TrackerState::Awaited;
-            tracker.last_heard = at;
+        let kept = self.trackers.values().filter(|tracker| tracker.state != TrackerState::Lost);
+        for id in kept.map(|tracker| tracker.id).collect::<Vec<_>>() {
+            self.change_tracker(id, |tracker| {
+                tracker.state = TrackerState::Awaited;
+                tracker.last_heard = at;
+            });
         }
-        self.free = PerPhase::default();
     }
 
     fn set_state(&mut self, id: TrackerId, state: TrackerState) -> Result<(), Misfit> {
-        let Some(tracker) = self.trackers.get_mut(&id) else { return misfit(format!("{id} is not known")) };
-        let was = std::mem::replace(&mut tracker.state, state);
-        let slots = tracker.slots;
-        for phase in Phase::BOTH {
-            match (was, state) {
-                (TrackerState::Lost, TrackerState::Lost) => {}
-                (_, TrackerState::Lost) => self.slots[phase] -= slots[phase],
-                (TrackerState::Lost, _) => self.slots[phase] += slots[phase],
-                _ => {}
-            }
-        }
-        self.refresh_free(id);
-        Ok(())
+        let changed = self.change_tracker(id, |tracker| tracker.state = state);
+        changed.ok_or_else(|| Misfit(format!("{id} is not known")))
     }
 
     fn tracker_joined(&mut self, at: Time, fact: &Fact) -> Result<(), Misfit> {
@@ -139,16 +130,12 @@ impl Cluster {
         let host = HostId(self.hosts.number(host));
         let rack = RackId(self.racks.number(rack));
         let before = self.trackers.remove(id);
-        if let Some(before) = &before {
-            if before.state != TrackerState::Lost {
-                for phase in Phase::BOTH {
-                    self.slots[phase] -= before.slots[phase];
-                }
-            }
-            if let Some(there) = self.trackers_on.get_mut(&before.host) {
-                there.remove(id);
-            }
+        if let Some(before) = &before
+            && let Some(there) = self.trackers_on.get_mut(&before.host)
+        {
+            there.remove(id);
         }
+        let counted = before.as_ref().map(Tracker::capacity).unwrap_or_default();
         let (running, outputs, checkpoints, drain) = before.map_or_else(
             || (PerPhase::default(), BTreeSet::new(), BTreeSet::new(), None),
             |before| (before.running, before.outputs, before.checkpoints, before.drain),
@@ -171,6 +158,7 @@ impl Cluster {
             drain,
         };
         self.trackers.insert(*id, tracker);
+        self.count_slots(*id, counted);
         self.by_name.insert(name.clone(), *id);
         if let Some(before) = self.rack_of.insert(host, rack)
             && let Some(there) = self.hosts_in.get_mut(&before)
@@ -179,9 +167,6 @@ impl Cluster {
         }
         self.hosts_in.entry(rack).or_default().insert(host);
         self.trackers_on.entry(host).or_default().insert(*id);
-        for phase in Phase::BOTH {
-            self.slots[phase] += slots[phase];
-        }
         self.refresh_free(*id);
         Ok(())
     }

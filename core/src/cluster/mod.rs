@@ -18,7 +18,7 @@ use crate::{
     phase::{PerPhase, Phase},
     plan::Locality,
     task::{Attempt, Task},
-    tracker::Tracker,
+    tracker::{Tracker, TrackerState},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,8 +63,10 @@ pub struct Cluster {
     pub(crate) trackers_on: BTreeMap<HostId, BTreeSet<TrackerId>>,
     /// Trackers with a free slot.
     pub(crate) free: PerPhase<BTreeSet<TrackerId>>,
-    /// Slots of all trackers that are not lost.
+    /// Slots of all trackers that can be relied on and are not being emptied.
     pub(crate) slots: PerPhase<u32>,
+    /// Trackers that are not lost and whose slots are not in that sum.
+    pub(crate) apart: BTreeSet<TrackerId>,
     /// Trackers that are being emptied.
     pub(crate) draining: BTreeSet<TrackerId>,
     pub(crate) next_job: u32,
@@ -112,9 +114,15 @@ impl Cluster {
         &self.free[phase]
     }
 
-    /// Slots of all trackers that are not lost.
+    /// Slots of all trackers that can be relied on and are not being emptied: what there is to divide among jobs.
     pub fn slots(&self, phase: Phase) -> u32 {
         self.slots[phase]
+    }
+
+    /// Slots beside these that attempts still hold, on trackers that are suspect or being emptied.
+    pub fn held_apart(&self, phase: Phase) -> u32 {
+        let apart = self.apart.iter().filter_map(|id| self.trackers.get(id));
+        apart.map(|tracker| tracker.running[phase].len() as u32).sum()
     }
 
     /// A job.
@@ -176,6 +184,34 @@ impl Cluster {
     pub(crate) fn attempt_mut(&mut self, id: AttemptId) -> Option<&mut Attempt> {
         let job = self.jobs.get_mut(&id.job())?;
         job.tasks[id.phase()].get_mut(id.task.index as usize)?.attempts.get_mut(id.number as usize)
+    }
+
+    /// Changes a tracker, if it is known, and keeps the sum of all slots and the list of free ones right.
+    pub(crate) fn change_tracker<T>(
+        &mut self,
+        id: TrackerId,
+        change: impl FnOnce(&mut Tracker) -> T,
+    ) -> Option<T> {
+        let tracker = self.trackers.get_mut(&id)?;
+        let before = tracker.capacity();
+        let changed = change(tracker);
+        self.count_slots(id, before);
+        self.refresh_free(id);
+        Some(changed)
+    }
+
+    /// A tracker counted for so many slots before, and counts now for as many as it says.
+    pub(crate) fn count_slots(&mut self, id: TrackerId, before: PerPhase<u32>) {
+        let Some(tracker) = self.trackers.get(&id) else { return };
+        let after = tracker.capacity();
+        for phase in Phase::BOTH {
+            self.slots[phase] = self.slots[phase] - before[phase] + after[phase];
+        }
+        if tracker.state != TrackerState::Lost && after != tracker.slots {
+            self.apart.insert(id);
+        } else {
+            self.apart.remove(&id);
+        }
     }
 
     /// Keeps the list of trackers with free slots right after one has changed.

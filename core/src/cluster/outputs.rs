@@ -114,18 +114,17 @@ impl Cluster {
         by: &str,
         until: Time,
     ) -> Result<(), Misfit> {
-        let tracker = self.keeping(id)?;
         let new = Drain { by: by.to_owned(), since: at, until, cost: DrainCost::default() };
-        tracker.drain.get_or_insert(new).until = until;
+        let changed = self.change_tracker(id, |tracker| tracker.drain.get_or_insert(new).until = until);
+        changed.ok_or_else(|| Misfit(format!("{id} is not known")))?;
         self.draining.insert(id);
-        self.refresh_free(id);
         Ok(())
     }
 
     pub(super) fn tracker_returned(&mut self, id: TrackerId) -> Result<(), Misfit> {
-        self.keeping(id)?.drain = None;
+        let changed = self.change_tracker(id, |tracker| tracker.drain = None);
+        changed.ok_or_else(|| Misfit(format!("{id} is not known")))?;
         self.draining.remove(&id);
-        self.refresh_free(id);
         Ok(())
     }
 

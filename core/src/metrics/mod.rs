@@ -11,7 +11,7 @@
 //! | wait and locality of recovery | Chronos | [`Recovery`], of each job and of all |
 //! | dissatisfaction, fairness | COSHH | [`shares::Shares`] |
 //!
-//! Deliberately absent: time spent deciding. That is measured by who has a clock.
+//! | scheduling time | COSHH | `schedulers::timed`, by the clock of who asks: it is in no fact |
 
 pub mod shares;
 pub mod stats;

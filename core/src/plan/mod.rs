@@ -211,10 +211,17 @@ impl<'a> Plan<'a> {
         self.given.get(&job.id).map_or(Given::default(), |given| given[phase])
     }
 
-    /// Slots that a job holds and has not been told to give back, and those reserved for it, this round included.
+    /// Slots that a job holds and has not been told to give back, and those reserved for it, this round included. What it
+    /// holds on a tracker that is suspect it does not count on.
     pub fn keeps(&self, job: &Job, phase: Phase) -> u32 {
-        let told = job.running[phase].iter().filter(|id| self.is_recalled(**id)).count() as u32;
-        self.held(job, phase) + self.promised(job, phase) - told
+        let goes = |id: AttemptId| self.is_recalled(id) || self.is_in_doubt(id);
+        let going = job.running[phase].iter().filter(|id| goes(**id)).count() as u32;
+        self.held(job, phase) + self.promised(job, phase) - going
+    }
+
+    fn is_in_doubt(&self, id: AttemptId) -> bool {
+        let on = self.cluster.attempt(id).and_then(|attempt| self.cluster.tracker(attempt.tracker));
+        on.is_some_and(|tracker| tracker.state == TrackerState::Suspect)
     }
 
     /// Slots that are reserved for a job's tasks.

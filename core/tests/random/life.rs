@@ -11,6 +11,7 @@ use mrcore::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
     job::{JobSpec, Priority, Split},
     task::{AttemptResult, Recall, Stage},
+    tracker::Tracker,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -292,9 +293,12 @@ impl World {
 
     pub(crate) fn is_quiet(&self) -> bool {
         let cluster = self.mind.cluster();
-        let idle = cluster
-            .trackers()
-            .all(|tracker| Phase::BOTH.into_iter().all(|phase| tracker.running[phase].is_empty()));
+        // Of what was given up, a tracker's next word says that it is gone.
+        let is_idle = |tracker: &Tracker, phase: Phase| {
+            tracker.running[phase].is_empty() && tracker.strangers[phase].is_empty()
+        };
+        let idle =
+            cluster.trackers().all(|tracker| Phase::BOTH.into_iter().all(|phase| is_idle(tracker, phase)));
         let at_rest =
             |body: &Body| body.running.is_empty() && body.ended.is_empty() && body.away_until <= self.now;
         idle && self.bodies.iter().all(at_rest) && cluster.jobs().all(mrcore::job::Job::is_over)

@@ -8,7 +8,7 @@ use mrcore::{
     shadow::{Choice, Difference},
 };
 use proto::mr as pb;
-use schedulers::{Description, Params};
+use schedulers::{Description, Params, timed::Deciding};
 
 /// Whom a question is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,11 @@ pub(crate) fn why(mind: &JobTracker, params: &Params, now: Time, whom: Whom) -> 
 }
 
 /// The policies, with their parameters as they are.
-pub(crate) fn schedulers(mind: &JobTracker, described: Vec<Description>) -> pb::SchedulersReply {
+pub(crate) fn schedulers(
+    mind: &JobTracker,
+    described: Vec<Description>,
+    deciding: Deciding,
+) -> pb::SchedulersReply {
     let parameter = |own: schedulers::Parameter| pb::Parameter {
         key: own.key,
         value: own.value,
@@ -90,6 +94,9 @@ pub(crate) fn schedulers(mind: &JobTracker, described: Vec<Description>) -> pb::
         scheduler: mind.scheduler_name().into(),
         shadow: mind.shadow().map_or_else(String::new, |shadow| shadow.name().into()),
         policies: described.into_iter().map(policy).collect(),
+        rounds: deciding.rounds,
+        deciding_us: deciding.total.as_micros() as u64,
+        longest_us: deciding.longest.as_micros() as u64,
     }
 }
 

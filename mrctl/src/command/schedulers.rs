@@ -72,7 +72,7 @@ fn defaults() -> Schedulers {
         in_use: false,
         parameters: own.parameters.into_iter().map(parameter).collect(),
     });
-    Schedulers { scheduler: None, shadow: None, policies: policies.collect() }
+    Schedulers { scheduler: None, shadow: None, deciding: None, policies: policies.collect() }
 }
 
 /// The policies that a name such as `chronos(fair)` is made of.
@@ -86,6 +86,9 @@ fn print(all: &Schedulers) -> Result<()> {
             let shadow =
                 all.shadow.as_ref().map_or_else(String::new, |name| format!(", {name} in its shadow"));
             output::line(format!("in use: {name}{shadow}"))?;
+            if let Some(deciding) = &all.deciding {
+                output::line(deciding.words())?;
+            }
         }
         None => output::line("no cluster was asked: these are the defaults")?,
     }

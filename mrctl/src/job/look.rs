@@ -54,11 +54,17 @@ pub(crate) struct Counters {
 ///
 /// One JSON object a line, as the JobTracker keeps it (docs/history.md); with --json, one array of them.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --figures")]
+#[command(after_help = "Examples:\n  mrctl history job_7 > job_7.jsonl\n  mrctl history job_7 --figures\n  \
+    mrctl history --figures      of all jobs, by group, with slowdown and fairness")]
 pub(crate) struct History {
-    #[command(flatten)]
-    one: One,
-    /// Not the history but what follows from it: waiting, locality, slots taken back, work lost
+    /// Its id, such as job_7; `mrctl jobs` lists them
+    #[arg(required_unless_present = "figures")]
+    job: Option<String>,
+    /// As JSON: one value
+    #[arg(long)]
+    json: bool,
+    /// Not the history but what follows from it: waiting, locality, slots taken back, work lost; without a job, of all jobs
+    /// that are over
     #[arg(long)]
     figures: bool,
 }
@@ -261,14 +267,15 @@ pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn history(History { one: args, figures }: History, target: &Target) -> Result<ExitCode> {
+pub(crate) async fn history(args: History, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
-    if figures {
-        return super::figures::show(&tracker, &args.job, args.json).await;
+    let Some(job) = &args.job else { return super::figures::of_all(&tracker, args.json).await };
+    if args.figures {
+        return super::figures::show(&tracker, job, args.json).await;
     }
     let mut out = output::stdout();
     if !args.json {
-        tracker.history(&args.job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;
+        tracker.history(job, |lines| Ok(out.write_all(lines.as_bytes())?)).await?;
         return Ok(ExitCode::SUCCESS);
     }
     // A line may come in pieces.
@@ -283,7 +290,7 @@ pub(crate) async fn history(History { one: args, figures }: History, target: &Ta
         Ok(())
     };
     tracker
-        .history(&args.job, |lines| {
+        .history(job, |lines| {
             text.push_str(lines);
             put(&mut text, false)
         })

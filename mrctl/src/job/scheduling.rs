@@ -40,7 +40,24 @@ pub(crate) struct Schedulers {
     /// The one in use; none without a cluster.
     pub(crate) scheduler: Option<String>,
     pub(crate) shadow: Option<String>,
+    /// How long the one in use takes to decide; none without a cluster.
+    pub(crate) deciding: Option<Deciding>,
     pub(crate) policies: Vec<Policy>,
+}
+
+/// Time that a policy took to decide, since the JobTracker started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Deciding {
+    pub(crate) rounds: u64,
+    pub(crate) total_us: u64,
+    pub(crate) longest_us: u64,
+}
+
+impl Deciding {
+    pub(crate) fn words(&self) -> String {
+        let mean = self.total_us as f64 / self.rounds.max(1) as f64;
+        format!("asked {} times: {mean:.1} us a decision, {} us at most", self.rounds, self.longest_us)
+    }
 }
 
 /// One of them.

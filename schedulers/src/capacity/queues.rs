@@ -47,9 +47,10 @@ impl Queue {
         self.guaranteed * f64::from(cluster.slots(phase))
     }
 
-    /// Slots that it may hold.
+    /// Slots that it may hold; what still runs on nodes that do not count any more is part of what there is to hold.
     pub(super) fn most(&self, phase: Phase, cluster: &Cluster) -> f64 {
-        (self.most * f64::from(cluster.slots(phase)) - 1e-9).ceil()
+        let slots = cluster.slots(phase) + cluster.held_apart(phase);
+        (self.most * f64::from(slots) - 1e-9).ceil()
     }
 
     /// Slots that each of its users may hold now: as much as the queue has, divided by its users, but no less than

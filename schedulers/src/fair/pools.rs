@@ -141,15 +141,14 @@ impl Pools {
         if let Fact::JobForgotten { job } = fact {
             self.members.remove(job);
         }
-        let reshaped = matches!(
+        let divides = matches!(
             fact,
-            Fact::JobSubmitted { .. }
+            Fact::JobTrackerStarted { .. }
+                | Fact::JobSubmitted { .. }
                 | Fact::JobCommitting { .. }
                 | Fact::JobEnded { .. }
-                | Fact::TrackerJoined { .. }
-                | Fact::TrackerLost { .. }
         );
-        if reshaped {
+        if divides || fact.reshapes().is_some() {
             self.divide(cluster);
         }
     }

@@ -67,9 +67,8 @@ impl Estimator {
     pub(super) fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) -> bool {
         self.flow.observe(fact, cluster);
         match fact {
-            Fact::JobTrackerStarted { .. } | Fact::TrackerLost { .. } | Fact::TrackerJoined { .. } => {
-                self.estimate(now, cluster);
-            }
+            Fact::JobTrackerStarted { .. } => self.estimate(now, cluster),
+            fact if fact.reshapes().is_some() => self.estimate(now, cluster),
             Fact::JobSubmitted { job, .. } => {
                 let Some(job) = cluster.job(*job) else { return false };
                 let thought = self.think(job, now, cluster);

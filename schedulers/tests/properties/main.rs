@@ -149,7 +149,7 @@ fn what_leaves_slots_free_on_purpose_starves_nobody() {
     for (spec, key, value) in variants {
         let mut params: Params = TUNED.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         params.insert(key.into(), value.into());
-        for seed in seeds(6) {
+        for seed in seeds(12) {
             let params = params.clone();
             let life = play(seed, Rc::new(move |_| mind(make(spec, &params).unwrap())));
             assert_eq!(life.refusals, 0, "{spec}, {key} = {value}: seed {seed} has refused decisions");

@@ -102,8 +102,9 @@ pub fn summary(comparison: &Comparison) -> Table {
         "locality",
         "preempted",
         "lost, slot s",
+        "deciding, s",
         "end s",
-        "unfinished",
+        "not done",
     ]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         let seconds = |span: Option<Span>| span.map(Span::as_secs_f64);
@@ -129,8 +130,11 @@ pub fn summary(comparison: &Comparison) -> Table {
             percent(comparison.figure(at, locality).mean),
             show(total(|job| f64::from(job.taken.preemptions()))),
             show(total(|job| job.lost.as_secs_f64())),
+            show(comparison.figure(at, |outcome| outcome.deciding.total.as_secs_f64())),
             show(comparison.figure(at, |outcome| outcome.end.since(mrcore::Time(1_000_000)).as_secs_f64())),
-            show(comparison.figure(at, |outcome| outcome.unfinished as f64)),
+            show(comparison.figure(at, |outcome| {
+                outcome.metrics.jobs().filter(|(_, job)| !job.succeeded).count() as f64
+            })),
         ]);
     }
     table
@@ -152,6 +156,43 @@ pub fn by_group(comparison: &Comparison, of: impl Fn(&JobFigures) -> Option<f64>
         let mut row = vec![group.clone()];
         row.extend((0..comparison.variants.len()).map(|at| show(comparison.mean_over(at, Some(group), &of))));
         table.row(row);
+    }
+    table
+}
+
+/// The figures of each group's jobs under one policy, and of all.
+pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
+    let mut table = Table::new(&[
+        "group",
+        "jobs",
+        "makespan, mean s",
+        "waiting s",
+        "execution s",
+        "worst slowdown",
+        "reduce wait s",
+        "maps local",
+        "preempted",
+        "lost, slot s",
+    ]);
+    let groups = comparison.groups.iter().map(|group| (group.as_str(), Some(group.as_str())));
+    for (name, group) in groups.chain([("all", None)]) {
+        let mean = |of: fn(&JobFigures) -> Option<f64>| show(comparison.mean_over(at, group, of));
+        let values = |of: fn(&JobFigures) -> f64| comparison.values(at, group, |job| Some(of(job)));
+        let sum = |of: fn(&JobFigures) -> f64| svg::short(values(of).iter().sum());
+        let near: f64 = values(|job| f64::from(job.near[0])).iter().sum();
+        let maps: f64 = values(|job| f64::from(job.near.iter().sum::<u32>())).iter().sum();
+        table.row(vec![
+            name.to_owned(),
+            values(|_| 1.0).len().to_string(),
+            mean(makespan_s),
+            mean(|job| job.waiting().map(Span::as_secs_f64)),
+            mean(|job| job.execution().map(Span::as_secs_f64)),
+            show(comparison.worst_slowdown(at, group)),
+            mean(|job| Some(job.reduce_wait().as_secs_f64())),
+            percent(near / maps.max(1.0)),
+            sum(|job| f64::from(job.taken.preemptions())),
+            sum(|job| job.lost.as_secs_f64()),
+        ]);
     }
     table
 }

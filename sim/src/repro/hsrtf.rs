@@ -23,12 +23,14 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     let mut setup = Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo");
     setup.beat_every(Span::secs(3));
     setup.out_of_band = false;
-    let kill = [("preempt", "kill")];
+    let (kill, literal) = ([("preempt", "kill")], [("literal", "true")]);
     let variants = vec![
         Variant::plain("fifo"),
         plain_fair(),
         Variant::plain("hsrtf-pu"),
         Variant::plain("hsrtf-pr"),
+        Variant::tuned("hsrtf-pu, literal", "hsrtf-pu", &literal),
+        Variant::tuned("hsrtf-pr, literal", "hsrtf-pr", &literal),
         Variant::tuned("hsrtf-pup, kill", "hsrtf-pup", &kill),
         Variant::tuned("hsrtf-prp, kill", "hsrtf-prp", &kill),
         Variant::plain("hsrtf-pup"),

@@ -108,12 +108,14 @@ impl Number {
 }
 
 impl Claim {
-    /// Whether ours says the same: a change by its sign and within 15 points, other figures within a quarter.
+    /// Whether ours says the same: a change if it differs by no more than half of the paper's, or five points; a part of all within 15
+    /// points, other figures within a quarter.
     fn verdict(&self) -> &'static str {
         let Some(ours) = self.ours else { return "not run" };
         let paper = self.paper.value();
         match self.paper {
-            Number::Change(_) | Number::Part(_) if (ours - paper).abs() <= 0.15 => "agrees",
+            Number::Change(_) if (ours - paper).abs() <= (0.5 * paper.abs()).max(0.05) => "agrees",
+            Number::Part(_) if (ours - paper).abs() <= 0.15 => "agrees",
             Number::Change(_) if ours * paper > 0.0 && ours.abs() > paper.abs() => "same direction, larger",
             Number::Change(_) if ours * paper > 0.0 => "same direction, smaller",
             Number::Change(_) | Number::Part(_) => "differs",
@@ -196,6 +198,8 @@ mod tests {
         assert_eq!(verdict(Number::Change(-0.45), -0.80), "same direction, larger");
         assert_eq!(verdict(Number::Change(-0.45), -0.10), "same direction, smaller");
         assert_eq!(verdict(Number::Change(-0.45), 0.10), "differs");
+        assert_eq!(verdict(Number::Change(-0.096), 0.005), "differs", "next to nothing is not a tenth");
+        assert_eq!(verdict(Number::Change(0.002), -0.03), "agrees");
         assert_eq!(verdict(Number::Seconds(51.0), 60.0), "agrees");
         assert_eq!(verdict(Number::Seconds(51.0), 6.0), "differs in size");
     }

@@ -16,7 +16,7 @@ use mrcore::{PerPhase, Span, job::Priority, metrics::shares::Promise};
 pub const TASKS_MAX: u32 = 240;
 
 /// Between two heartbeats.
-const BEAT: Span = Span::secs(1200);
+const BEAT: Span = Span::secs(3600);
 
 /// A class of jobs: a line of table 4.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,7 +5,7 @@
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Source, TraceError},
+    trace::{Room, Source, TraceError},
 };
 use mrcore::{job::Priority, metrics::stats::quantile};
 use serde::Deserialize;
@@ -68,16 +68,18 @@ type Hosts = BTreeMap<String, u32>;
 pub fn read(path: &Path) -> Result<(Workload, usize), TraceError> {
     let (source, counted) = Source::open(path)?;
     let stream = serde_json::Deserializer::from_reader(counted).into_iter::<Job>();
-    let (mut jobs, mut hosts) = (Vec::new(), Hosts::new());
+    let (mut jobs, mut hosts, mut room) = (Vec::new(), Hosts::new(), Room::default());
     for job in stream {
         let job = job.map_err(|error| {
             if error.is_io() {
-                source.unreadable(error.into())
+                source.unreadable(error.line() as u64, error.into())
             } else {
                 source.bad(error.line() as u64, error.to_string())
             }
         })?;
-        jobs.push(plan(&job, &mut hosts).map_err(|what| source.bad_here(format!("{}: {what}", job.id)))?);
+        let tasks = [&job.map_tasks, &job.reduce_tasks].map(|tasks| tasks.as_ref().map_or(0, Vec::len));
+        let plan = room.take((tasks[0] + tasks[1]) as f64).and_then(|()| plan(&job, &mut hosts));
+        jobs.push(plan.map_err(|what| source.bad_here(format!("{}: {what}", job.id)))?);
     }
     let first = jobs.iter().map(|(submitted, _)| *submitted).min().ok_or_else(|| source.empty())?;
     let at = |(submitted, mut job): (i64, JobPlan)| {

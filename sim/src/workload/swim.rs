@@ -8,7 +8,7 @@
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Source, TraceError},
+    trace::{Room, Source, TraceError},
 };
 use mrcore::job::Priority;
 use std::{
@@ -59,14 +59,11 @@ pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
     let (source, counted) = Source::open(path)?;
     let mut reader = BufReader::new(counted);
     let (mut text, mut line, mut before_s) = (String::new(), 0, 0.0_f64);
-    let mut jobs = Vec::new();
+    let (mut jobs, mut room) = (Vec::new(), Room::default());
     loop {
         text.clear();
         line += 1;
-        let read = reader.read_line(&mut text).map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidData => source.bad(line, "not text"),
-            _ => source.unreadable(error),
-        })?;
+        let read = reader.read_line(&mut text).map_err(|error| source.unreadable(line, error))?;
         if read == 0 {
             break;
         }
@@ -80,6 +77,8 @@ pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
             return Err(source.bad(line, what));
         }
         before_s = row.submit_s;
+        let tasks = row.maps(scaling) + row.reduces(scaling);
+        room.take(tasks).map_err(|what| source.bad(line, what))?;
         jobs.push(row.plan(scaling));
     }
     if jobs.is_empty() {
@@ -108,8 +107,8 @@ impl<'a> Row<'a> {
         };
         let number = |name: &str, text: &str| match text.trim().parse::<f64>() {
             Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-            Ok(_) => Err(format!("{name} is {text}: below 0")),
-            Err(_) => Err(format!("{name} is {text:?}: not a number")),
+            Ok(value) if value < 0.0 => Err(format!("{name} is {text}: below 0")),
+            _ => Err(format!("{name} is {text:?}: not a number")),
         };
         number("gap", gap)?;
         Ok(Self {
@@ -121,19 +120,31 @@ impl<'a> Row<'a> {
         })
     }
 
+    /// Bytes that decide how many maps there are, in this cluster.
+    fn size(&self, scaling: Scaling) -> f64 {
+        scaling.bytes * if self.shuffle == 0.0 { self.input.max(self.output) } else { self.input }
+    }
+
+    fn maps(&self, scaling: Scaling) -> f64 {
+        (self.size(scaling) / scaling.block as f64).ceil().max(1.0)
+    }
+
+    fn reduces(&self, scaling: Scaling) -> f64 {
+        let wanted = ((self.shuffle + self.output) * scaling.bytes / f64::from(1 << 30)).round().max(1.0);
+        if self.shuffle == 0.0 { 0.0 } else { wanted.min(f64::from(scaling.reduces_max)) }
+    }
+
     fn plan(&self, scaling: Scaling) -> JobPlan {
         let class = class(self.input, self.shuffle);
         let [input, shuffle, output] =
             [self.input, self.shuffle, self.output].map(|bytes| bytes * scaling.bytes);
-        let size = if shuffle == 0.0 { input.max(output) } else { input };
-        let count = (size / scaling.block as f64).ceil().max(1.0);
-        let each = size / count;
+        let count = self.maps(scaling);
+        let each = self.size(scaling) / count;
         let map = MapPlan {
             bytes: (input / count) as u64,
             work_s: (class.fixed_s + each / (class.map_mbps * 1e6)) as f32,
         };
-        let wanted = ((shuffle + output) / f64::from(1 << 30)).round().max(1.0);
-        let reduces = if shuffle == 0.0 { 0 } else { wanted.min(f64::from(scaling.reduces_max)) as usize };
+        let reduces = self.reduces(scaling) as usize;
         let reduce = ReducePlan { share: 1.0 / reduces.max(1) as f32, factor: 1.0, fixed_s: 0.0 };
         JobPlan {
             at: seconds(self.submit_s),
@@ -190,7 +201,13 @@ mod tests {
                 format!("{good}job1\t12\t11\t3\t4\t5\n"),
                 ":2: submitted at 12 s, before the job above it (49 s)",
             ),
+            (format!("{good}job1\tnan\t11\t3\t4\t5\n"), ":2: submission is \"nan\": not a number"),
             (format!("{good}job1\tnoon\t11\t3\t4\t5\n"), ":2: submission is \"noon\": not a number"),
+            (
+                format!("{good}job1\t60\t11\t1e18\t4\t5\n"),
+                ":2: a job of 7450580598 tasks: 1000000 is the most",
+            ),
+            (good.repeat(1_000_001), ":1000001: 1000001 jobs and 2000002 tasks up to here"),
             (String::new(), "no jobs in it"),
         ];
         for (text, expected) in cases {

@@ -21,6 +21,41 @@ pub enum TraceError {
     Bad { path: String, line: u64, what: String },
 }
 
+/// Bytes of a line: a job of ours with a million splits has a line of some hundred MiB.
+const LINE_MAX: u64 = 512 << 20;
+/// Jobs, and tasks of all of them: more would not fit into memory while they run.
+const JOBS_MAX: u64 = 1_000_000;
+const TASKS_MAX: u64 = 20_000_000;
+/// Tasks of one job, as the core has it.
+const TASKS_OF_A_JOB_MAX: f64 = 1_000_000.0;
+
+/// How much has been read: a trace that is too large is refused before it takes all memory.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    jobs: u64,
+    tasks: u64,
+}
+
+impl Room {
+    /// One job more, of so many tasks.
+    pub(super) fn take(&mut self, tasks: f64) -> Result<(), String> {
+        if tasks > TASKS_OF_A_JOB_MAX {
+            return Err(format!(
+                "a job of {tasks:.0} tasks: {TASKS_OF_A_JOB_MAX:.0} is the most; scale its bytes down"
+            ));
+        }
+        self.jobs += 1;
+        self.tasks += tasks as u64;
+        if self.jobs > JOBS_MAX || self.tasks > TASKS_MAX {
+            return Err(format!(
+                "{} jobs and {} tasks up to here: {JOBS_MAX} and {TASKS_MAX} are the most; cut the trace",
+                self.jobs, self.tasks
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// A trace being read.
 pub(super) struct Source {
     path: String,
@@ -32,13 +67,23 @@ pub(super) struct Source {
 pub(super) struct Counted {
     inner: Box<dyn Read>,
     line: Rc<Cell<u64>>,
+    /// Bytes of the line so far.
+    length: u64,
 }
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         for byte in &buffer[..read] {
-            self.line.set(self.line.get() + u64::from(*byte == b'\n'));
+            self.length += 1;
+            if *byte == b'\n' {
+                self.line.set(self.line.get() + 1);
+                self.length = 0;
+            }
+        }
+        if self.length > LINE_MAX {
+            let what = format!("a line of more than {} MiB: this is no trace", LINE_MAX >> 20);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(read)
     }
@@ -58,7 +103,7 @@ impl Source {
             Box::new(buffered)
         };
         let line = Rc::new(Cell::new(0));
-        Ok((Self { path: name, line: line.clone() }, Counted { inner, line }))
+        Ok((Self { path: name, line: line.clone() }, Counted { inner, line, length: 0 }))
     }
 
     /// Something that is at hand already.
@@ -76,13 +121,30 @@ impl Source {
         self.bad(self.line.get() + 1, what)
     }
 
-    /// It could not be read further.
-    pub(super) fn unreadable(&self, source: io::Error) -> TraceError {
+    /// It could not be read further: the disk's fault, or that of what is at this line.
+    pub(super) fn unreadable(&self, line: u64, source: io::Error) -> TraceError {
+        if source.kind() == io::ErrorKind::InvalidData {
+            return self.bad(line, format!("not text: {source}"));
+        }
         TraceError::Unreadable { path: self.path.clone(), source }
     }
 
     /// There is nothing in it.
     pub(super) fn empty(&self) -> TraceError {
         TraceError::Empty { path: self.path.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_without_end_is_refused_before_it_fills_memory() {
+        let line = Rc::new(Cell::new(0));
+        let mut endless = Counted { inner: Box::new(io::repeat(b'x')), line, length: 0 };
+        let mut buffer = vec![0; 1 << 20];
+        let refused = (0..=LINE_MAX >> 20).find_map(|_| endless.read(&mut buffer).err());
+        assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
     }
 }

@@ -46,8 +46,14 @@ use mrcore::{
 use net::Net;
 use node::{Ills, Node};
 use queue::{Happening, Queue};
-use schedulers::MakeError;
-use std::collections::{BTreeMap, BTreeSet};
+use schedulers::{
+    MakeError,
+    timed::{Deciding, Spent},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use trace::Trace;
 
 /// What the world knows of a job that the core has taken.
@@ -78,6 +84,8 @@ pub struct Outcome {
     pub facts: u64,
     /// Jobs that did not end within the limit.
     pub unfinished: usize,
+    /// How long the policy took to decide, on this machine: the one figure that another run gives anew.
+    pub deciding: Deciding,
 }
 
 /// A run that broke a rule.
@@ -98,6 +106,7 @@ pub struct World {
     now: Time,
     queue: Queue,
     mind: Option<JobTracker>,
+    deciding: Arc<Spent>,
     nodes: Vec<Node>,
     /// Machines by tracker number.
     by_tracker: BTreeMap<TrackerId, u32>,
@@ -136,7 +145,8 @@ pub struct World {
 impl World {
     /// A world at its beginning.
     pub fn new(setup: Setup, workload: Workload) -> Result<Self, MakeError> {
-        let mind = JobTracker::new(setup.config.clone(), schedulers::make(&setup.scheduler, &setup.params)?);
+        let deciding = Arc::new(Spent::default());
+        let mind = JobTracker::new(setup.config.clone(), setup.policy(&deciding)?);
         let nodes: Vec<Node> = (0..setup.machines.len()).map(|at| machine(&setup, at)).collect();
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
@@ -146,6 +156,7 @@ impl World {
             now: Time(1_000_000),
             queue: Queue::default(),
             mind: Some(mind),
+            deciding,
             nodes,
             by_tracker: BTreeMap::new(),
             net,
@@ -233,6 +244,7 @@ impl World {
             events: self.events,
             facts: self.trace.facts,
             unfinished: self.jobs_open,
+            deciding: self.deciding.so_far(),
         })
     }
 
@@ -428,7 +440,7 @@ impl World {
     /// It comes back and replays its journal, which must give the cluster that it came from.
     fn find_mind(&mut self) {
         let before = self.lost_mind.take();
-        let Ok(scheduler) = schedulers::make(&self.setup.scheduler, &self.setup.params) else { return };
+        let Ok(scheduler) = self.setup.policy(&self.deciding) else { return };
         let mut mind = JobTracker::new(self.setup.config.clone(), scheduler);
         for entry in self.journal.iter().flatten() {
             if let Err(misfit) = mind.replay(entry) {

@@ -2,7 +2,7 @@
 
 use super::JobTracker;
 use crate::job::scheduling::{
-    Choice, Comparison, Difference, Happening, Pace, Parameter, Policy, Reason, Schedulers, Why,
+    Choice, Comparison, Deciding, Difference, Happening, Pace, Parameter, Policy, Reason, Schedulers, Why,
 };
 use anyhow::Result;
 use proto::mr as pb;
@@ -32,7 +32,9 @@ impl JobTracker {
         let reply = self.answer(self.client.clone().schedulers(message).await)?;
         let policies = reply.policies.into_iter().map(|own| policy(own, &reply.scheduler)).collect();
         let shadow = Some(reply.shadow).filter(|name| !name.is_empty());
-        Ok(Schedulers { scheduler: Some(reply.scheduler), shadow, policies })
+        let deciding =
+            Deciding { rounds: reply.rounds, total_us: reply.deciding_us, longest_us: reply.longest_us };
+        Ok(Schedulers { scheduler: Some(reply.scheduler), shadow, deciding: Some(deciding), policies })
     }
 
     /// How the policy in the shadow differs.

@@ -4,10 +4,11 @@
 //! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.
 
 mod lines;
+mod told;
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Source, TraceError},
+    trace::{Room, Source, TraceError},
 };
 use crate::{
     Outcome,
@@ -16,9 +17,9 @@ use crate::{
 use lines::{Head, Line, Trackers};
 use mrcore::{
     Fact, PerPhase, Phase, Span, Time,
-    ids::{AttemptId, JobId, TrackerId},
-    job::JobSpec,
-    metrics::{GROUP, Metrics},
+    ids::{AttemptId, JobId},
+    job::{JobOutcome, JobSpec},
+    metrics::{GROUP, Metrics, shares::Promise},
 };
 use serde_json::Value;
 use std::{
@@ -27,6 +28,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use told::{Counted, Told};
 
 /// When the first job came, as histories are told: as in a simulated world.
 const BEGINNING: Time = Time(1_000_000);
@@ -38,6 +40,8 @@ pub struct Real {
     pub name: String,
     /// From submission to end.
     pub makespan: Span,
+    /// Whether it did what it was to do.
+    pub succeeded: bool,
 }
 
 /// What histories tell.
@@ -62,7 +66,7 @@ struct Job {
     id: JobId,
     submitted: Time,
     spec: Arc<JobSpec>,
-    launched: BTreeMap<AttemptId, (Time, TrackerId)>,
+    launched: BTreeMap<AttemptId, Time>,
     /// The split of each map.
     roots: Vec<u32>,
     work_s: Vec<f64>,
@@ -71,6 +75,7 @@ struct Job {
     maps_done: Option<Time>,
     bytes_out: f64,
     ended: Option<Time>,
+    succeeded: bool,
     last: Time,
 }
 
@@ -81,9 +86,9 @@ type Finished = (Time, JobPlan, Real, Vec<Vec<String>>, String);
 #[derive(Default)]
 struct Reading {
     trackers: Trackers,
-    busy: Busy,
-    metrics: Metrics,
+    told: Told,
     jobs: Vec<Finished>,
+    room: Room,
     first: Option<Time>,
 }
 
@@ -94,19 +99,28 @@ pub fn read(path: &Path) -> Result<History, TraceError> {
         let (source, counted) = Source::open(file)?;
         reading.take(&source, BufReader::new(counted))?;
     }
-    reading.end(path)
+    reading.end(path, Vec::new())
+}
+
+/// Reads texts of histories, the oldest job first, each with a name for errors; what users were promised is counted against.
+pub fn read_texts(texts: &[(String, String)], users: Vec<(String, Promise)>) -> Result<History, TraceError> {
+    let mut reading = Reading::default();
+    for (name, text) in texts {
+        reading.take(&Source::named(name), text.as_bytes())?;
+    }
+    reading.end(Path::new("the history"), users)
 }
 
 /// The figures of a job that may still run, from the text of its history.
 pub fn figures(name: &str, text: &str) -> Result<Metrics, TraceError> {
     let mut reading = Reading::default();
     reading.take(&Source::named(name), text.as_bytes())?;
-    Ok(reading.metrics)
+    Ok(reading.told.count(Vec::new()).metrics)
 }
 
 impl Reading {
-    fn end(self, path: &Path) -> Result<History, TraceError> {
-        let Reading { trackers, busy, metrics, mut jobs, .. } = self;
+    fn end(self, path: &Path, users: Vec<(String, Promise)>) -> Result<History, TraceError> {
+        let Reading { trackers, told, mut jobs, .. } = self;
         if jobs.is_empty() {
             return Err(TraceError::Empty { path: path.display().to_string() });
         }
@@ -115,7 +129,8 @@ impl Reading {
         let mut names = trackers.names();
         names.sort();
         let number = |name: &String| names.iter().position(|known| known == name).map(|at| at as u32);
-        let mut history = History { slots: busy.slots(), metrics, ..History::default() };
+        let Counted { metrics, slots } = told.count(users);
+        let mut history = History { slots, metrics, ..History::default() };
         for (at, mut plan, real, hosts, program) in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
@@ -153,7 +168,7 @@ impl Reading {
         let mut current: Option<Job> = None;
         for (number, text) in lines.lines().enumerate() {
             let line = number as u64 + 1;
-            let text = text.map_err(|error| source.unreadable(error))?;
+            let text = text.map_err(|error| source.unreadable(line, error))?;
             if text.trim().is_empty() {
                 continue;
             }
@@ -183,9 +198,10 @@ impl Reading {
         }
         let id: JobId = head.job.parse().map_err(|error| format!("{error}"))?;
         let job = Job::new(id, Time(head.at_us), Arc::new(head.spec.into()));
+        self.room.take(job.spec.splits.len() as f64 + f64::from(job.spec.reduces))?;
         self.trackers.begin();
         let first = *self.first.get_or_insert(job.submitted);
-        self.metrics.observe(shifted(job.submitted, first), &lines::submitted(id, &job.spec));
+        self.told.add(shifted(job.submitted, first), lines::submitted(id, &job.spec));
         Ok(job)
     }
 
@@ -197,8 +213,8 @@ impl Reading {
         job.last = at;
         let first = self.first.unwrap_or(job.submitted);
         for entry in self.trackers.facts(job.id, at, line)? {
-            self.metrics.observe(shifted(at, first), &entry.fact);
-            job.take(at, &entry.fact, &mut self.busy);
+            job.take(at, &entry.fact);
+            self.told.add(shifted(at, first), entry.fact);
         }
         Ok(())
     }
@@ -206,33 +222,6 @@ impl Reading {
 
 fn shifted(at: Time, first: Time) -> Time {
     BEGINNING + at.since(first)
-}
-
-/// Attempts at a time, by tracker.
-#[derive(Default)]
-struct Busy {
-    now: BTreeMap<TrackerId, PerPhase<u32>>,
-    most: BTreeMap<TrackerId, PerPhase<u32>>,
-}
-
-impl Busy {
-    fn begins(&mut self, tracker: TrackerId, phase: Phase) {
-        let now = &mut self.now.entry(tracker).or_default()[phase];
-        *now += 1;
-        let most = &mut self.most.entry(tracker).or_default()[phase];
-        *most = (*most).max(*now);
-    }
-
-    fn ends(&mut self, tracker: TrackerId, phase: Phase) {
-        if let Some(now) = self.now.get_mut(&tracker) {
-            now[phase] = now[phase].saturating_sub(1);
-        }
-    }
-
-    fn slots(&self) -> PerPhase<u32> {
-        let most = |phase| self.most.values().map(|most| most[phase]).max().unwrap_or(1).max(1);
-        PerPhase { map: most(Phase::Map), reduce: most(Phase::Reduce) }
-    }
 }
 
 impl Job {
@@ -249,26 +238,24 @@ impl Job {
             maps_done: (maps == 0).then_some(submitted),
             bytes_out: 0.0,
             ended: None,
+            succeeded: false,
             last: submitted,
             spec,
         }
     }
 
-    fn take(&mut self, at: Time, fact: &Fact, busy: &mut Busy) {
+    fn take(&mut self, at: Time, fact: &Fact) {
         match fact {
-            Fact::AttemptLaunched { attempt, tracker, .. } => {
-                busy.begins(*tracker, attempt.phase());
-                self.launched.insert(*attempt, (at, *tracker));
-            }
+            Fact::AttemptLaunched { attempt, .. } => drop(self.launched.insert(*attempt, at)),
             Fact::AttemptSucceeded { attempt, result } => {
-                self.counted(at, *attempt, result.bytes_out, false, busy);
+                self.counted(at, *attempt, result.bytes_out, false);
             }
             Fact::MapSplit { attempt, result, .. } => {
-                self.counted(at, *attempt, result.bytes_out, true, busy);
+                self.counted(at, *attempt, result.bytes_out, true);
             }
-            Fact::AttemptPaused { attempt, .. } => self.paused(at, *attempt, busy),
+            Fact::AttemptPaused { attempt, .. } => self.paused(at, *attempt),
             Fact::AttemptFailed { attempt, .. } | Fact::AttemptKilled { attempt, .. } => {
-                self.gone(*attempt, busy);
+                self.launched.remove(attempt);
             }
             Fact::MapOutputLost { attempt, .. } => {
                 self.maps_left += 1;
@@ -277,19 +264,15 @@ impl Job {
                     self.work_s[*root as usize] = 0.0;
                 }
             }
-            Fact::JobEnded { .. } => self.ended = Some(at),
+            Fact::JobEnded { outcome, .. } => {
+                (self.ended, self.succeeded) = (Some(at), *outcome == JobOutcome::Succeeded);
+            }
             _ => {}
         }
     }
 
-    fn gone(&mut self, id: AttemptId, busy: &mut Busy) -> Option<Time> {
-        let (launched, tracker) = self.launched.remove(&id)?;
-        busy.ends(tracker, id.phase());
-        Some(launched)
-    }
-
-    fn counted(&mut self, at: Time, id: AttemptId, bytes: u64, split: bool, busy: &mut Busy) {
-        let Some(launched) = self.gone(id, busy) else { return };
+    fn counted(&mut self, at: Time, id: AttemptId, bytes: u64, split: bool) {
+        let Some(launched) = self.launched.remove(&id) else { return };
         let index = id.task.index as usize;
         match id.phase() {
             Phase::Map => {
@@ -311,8 +294,8 @@ impl Job {
         }
     }
 
-    fn paused(&mut self, at: Time, id: AttemptId, busy: &mut Busy) {
-        if let Some(launched) = self.gone(id, busy) {
+    fn paused(&mut self, at: Time, id: AttemptId) {
+        if let Some(launched) = self.launched.remove(&id) {
             self.reduced(at, launched, id.task.index as usize);
         }
     }
@@ -356,7 +339,8 @@ impl Job {
             speculation: *speculation,
         };
         let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
-        let real = Real { name: name.clone(), makespan: ended.since(self.submitted) };
+        let makespan = ended.since(self.submitted);
+        let real = Real { name: name.clone(), makespan, succeeded: self.succeeded };
         Some((self.submitted, plan, real, hosts, program.clone()))
     }
 }
@@ -375,6 +359,7 @@ impl History {
             events: 0,
             facts: 0,
             unfinished,
+            deciding: schedulers::timed::Deciding::default(),
         }
     }
 
@@ -459,6 +444,23 @@ mod tests {
         assert_eq!((figures.taken.splits, figures.waiting()), (1, Some(Span::secs(1))));
         let profile = history.calibrate()["sort"];
         assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn jobs_that_ran_side_by_side_are_put_together() {
+        let other = life().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
+        let texts = [("one".to_owned(), life()), ("other".to_owned(), other)];
+        let promise = |min_share| Promise { min_share, weight: 1.0 };
+        let users = vec![("ann".to_owned(), promise(2.0)), ("bob".to_owned(), promise(0.0))];
+        let history = read_texts(&texts, users).expect("they read");
+        assert_eq!(
+            history.slots,
+            PerPhase { map: 2, reduce: 2 },
+            "the tracker ran one of each job at a time"
+        );
+        // Of 11.5 s ann has both her slots from 2 to 4 s and from 5 to 8, one from 4 to 5 and from 8 to 12, none else.
+        let lacked = (1.0 + 0.5 + 4.0 * 0.5 + 0.5) / 11.5;
+        assert!((history.metrics.shares.dissatisfaction() - lacked).abs() < 1e-9, "{lacked}");
     }
 
     #[test]

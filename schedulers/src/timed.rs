@@ -1,0 +1,146 @@
+//! How long a policy takes to decide, by the clock of who has one: the daemon and the simulator each bring theirs.
+//!
+//! The policy itself knows nothing of it, and its decisions are the same. Computations beside the mind are not counted.
+
+use mrcore::{
+    Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
+    compute::{Numbers, Problem},
+    ids::{JobId, TrackerId},
+    job::Job,
+    scheduler::Round,
+};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// Time that decisions took.
+#[derive(Debug, Default)]
+pub struct Spent {
+    rounds: AtomicU64,
+    nanos: AtomicU64,
+    longest: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Deciding {
+    /// How often the policy was asked.
+    pub rounds: u64,
+    /// Time in all.
+    pub total: Duration,
+    /// The longest of all.
+    pub longest: Duration,
+}
+
+impl Spent {
+    fn add(&self, took: Duration) {
+        let nanos = took.as_nanos() as u64;
+        self.rounds.fetch_add(1, Relaxed);
+        self.nanos.fetch_add(nanos, Relaxed);
+        self.longest.fetch_max(nanos, Relaxed);
+    }
+
+    /// So far.
+    pub fn so_far(&self) -> Deciding {
+        Deciding {
+            rounds: self.rounds.load(Relaxed),
+            total: Duration::from_nanos(self.nanos.load(Relaxed)),
+            longest: Duration::from_nanos(self.longest.load(Relaxed)),
+        }
+    }
+}
+
+impl Deciding {
+    /// How long one decision took, on average.
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.total.as_nanos() as u64 / self.rounds.max(1))
+    }
+}
+
+/// Time that has passed since some moment.
+pub type Clock = Box<dyn Fn() -> Duration + Send>;
+
+/// A policy, timed.
+pub struct Timed {
+    inner: Box<dyn Scheduler>,
+    clock: Clock,
+    spent: Arc<Spent>,
+}
+
+impl Timed {
+    /// Around a policy.
+    pub fn new(inner: Box<dyn Scheduler>, clock: Clock, spent: Arc<Spent>) -> Self {
+        Self { inner, clock, spent }
+    }
+}
+
+impl fmt::Debug for Timed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Scheduler for Timed {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
+        self.inner.observe(now, fact, cluster);
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        let began = (self.clock)();
+        self.inner.decide(round, plan);
+        self.spent.add((self.clock)().saturating_sub(began));
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.inner.outranks(a, b, phase, plan)
+    }
+
+    fn tick_every(&self) -> Option<Span> {
+        self.inner.tick_every()
+    }
+
+    fn wants_round(&self) -> bool {
+        self.inner.wants_round()
+    }
+
+    fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
+        self.inner.explain(job, now, cluster)
+    }
+
+    fn take_problem(&mut self) -> Option<Problem> {
+        self.inner.take_problem()
+    }
+
+    fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
+        self.inner.solved(now, answer, cluster);
+    }
+
+    fn placement(&self, source: &str) -> Vec<TrackerId> {
+        self.inner.placement(source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_spent_adds_up() {
+        let spent = Spent::default();
+        assert_eq!(spent.so_far().mean(), Duration::ZERO);
+        spent.add(Duration::from_micros(10));
+        spent.add(Duration::from_micros(30));
+        let so_far = spent.so_far();
+        assert_eq!((so_far.rounds, so_far.total), (2, Duration::from_micros(40)));
+        assert_eq!((so_far.mean(), so_far.longest), (Duration::from_micros(20), Duration::from_micros(30)));
+    }
+}

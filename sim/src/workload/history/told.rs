@@ -1,0 +1,75 @@
+//! The facts of all jobs in the order of time. Each job has its own file, and yet they ran side by side: what users held
+//! together, and how many attempts a tracker ran at a time, only shows when they are put together.
+
+use mrcore::{
+    Fact, PerPhase, Phase, Time,
+    ids::{AttemptId, TrackerId},
+    metrics::{Metrics, shares::Promise},
+};
+use std::collections::BTreeMap;
+
+/// Facts as they are read, job by job.
+#[derive(Default)]
+pub(super) struct Told(Vec<(Time, Fact)>);
+
+/// What follows from all of them.
+pub(super) struct Counted {
+    pub(super) metrics: Metrics,
+    /// The most attempts that one tracker ran at a time.
+    pub(super) slots: PerPhase<u32>,
+}
+
+impl Told {
+    pub(super) fn add(&mut self, at: Time, fact: Fact) {
+        self.0.push((at, fact));
+    }
+
+    /// Puts them in order, and counts.
+    pub(super) fn count(mut self, users: Vec<(String, Promise)>) -> Counted {
+        self.0.sort_by_key(|(at, _)| *at);
+        let (mut metrics, mut busy) = (Metrics::with_users(users), Busy::default());
+        for (at, fact) in &self.0 {
+            metrics.observe(*at, fact);
+            busy.observe(fact);
+        }
+        Counted { metrics, slots: busy.slots() }
+    }
+}
+
+/// Attempts at a time, by tracker.
+#[derive(Default)]
+struct Busy {
+    runs: BTreeMap<AttemptId, TrackerId>,
+    now: BTreeMap<TrackerId, PerPhase<u32>>,
+    most: BTreeMap<TrackerId, PerPhase<u32>>,
+}
+
+impl Busy {
+    fn observe(&mut self, fact: &Fact) {
+        match fact {
+            Fact::AttemptLaunched { attempt, tracker, .. } => {
+                self.runs.insert(*attempt, *tracker);
+                let now = &mut self.now.entry(*tracker).or_default()[attempt.phase()];
+                *now += 1;
+                let most = &mut self.most.entry(*tracker).or_default()[attempt.phase()];
+                *most = (*most).max(*now);
+            }
+            Fact::AttemptSucceeded { attempt, .. }
+            | Fact::MapSplit { attempt, .. }
+            | Fact::AttemptPaused { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. } => {
+                let on = self.runs.remove(attempt).and_then(|tracker| self.now.get_mut(&tracker));
+                if let Some(now) = on {
+                    now[attempt.phase()] = now[attempt.phase()].saturating_sub(1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn slots(&self) -> PerPhase<u32> {
+        let most = |phase| self.most.values().map(|most| most[phase]).max().unwrap_or(1).max(1);
+        PerPhase { map: most(Phase::Map), reduce: most(Phase::Reduce) }
+    }
+}
