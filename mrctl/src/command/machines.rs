@@ -81,7 +81,7 @@ impl Launch {
 pub(crate) struct Fleet {
     pub(crate) machines: Vec<Machine>,
     hosts_file: PathBuf,
-    cluster: PathBuf,
+    pub(crate) cluster: PathBuf,
     launch: Launch,
 }
 

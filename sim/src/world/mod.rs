@@ -27,6 +27,7 @@ mod node;
 mod orders;
 mod queue;
 mod run;
+mod steps;
 mod trace;
 mod work;
 
@@ -124,6 +125,7 @@ pub struct World {
     lost_mind: Option<String>,
     asleep: bool,
     faults_open: usize,
+    scenario: steps::Progress,
     dice: Dice,
     trace: Trace,
     metrics: Metrics,
@@ -141,7 +143,9 @@ impl World {
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
         let net = Net::new(&nic, rack_of, setup.rack_uplink, nic.iter().sum());
-        let restarts = setup.faults.iter().any(|fault| fault.what == crate::fault::Harm::JobTracker);
+        // A scenario may be for the JobTracker.
+        let restarts = !setup.steps.is_empty()
+            || setup.faults.iter().any(|fault| fault.what == crate::fault::Harm::JobTracker);
         let mut world = Self {
             now: Time(1_000_000),
             queue: Queue::default(),
@@ -165,6 +169,7 @@ impl World {
             lost_mind: None,
             asleep: false,
             faults_open: setup.faults.len(),
+            scenario: steps::Progress::new(setup.seed),
             dice: Dice::of(setup.seed, "world"),
             trace: Trace::default(),
             metrics: Metrics::default(),
@@ -202,6 +207,7 @@ impl World {
                 self.queue.push(origin + until, Happening::Heal { index: index as u32 });
             }
         }
+        self.plan_steps();
         self.await_arrival();
     }
 
@@ -216,6 +222,7 @@ impl World {
             self.now = at;
             self.events += 1;
             self.happen(what);
+            self.look_at_conditions();
             if self.setup.checked && self.broken.is_none() {
                 self.check();
             }
@@ -274,6 +281,7 @@ impl World {
                     self.tell(Event::Computed { number, answer });
                 }
             }
+            Happening::Step { index } => self.step(index as usize),
             Happening::Fault { index } => self.harm(index as usize),
             Happening::Heal { index } => self.heal(index as usize),
             Happening::Repaired { node, incarnation } => self.repaired(node as usize, incarnation),
