@@ -26,6 +26,8 @@ pub(crate) struct Wound {
     pub(crate) at_s: f64,
     /// How long until a master said so; none: nobody noticed.
     pub(crate) noticed_s: Option<f64>,
+    /// How long until it was given up for lost.
+    pub(crate) given_up_s: Option<f64>,
     /// When it was undone.
     pub(crate) undone_s: Option<f64>,
     /// How long until all was well again.
@@ -69,19 +71,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// A master has said something of this node.
+    /// A master has said something, of this node if of any.
     pub(crate) fn noticed(&mut self, node: Option<&str>, text: &str) {
         let now = self.now_s();
-        for wound in
-            self.steps.iter_mut().filter(|wound| wound.noticed_s.is_none() && wound.whole_s.is_none())
-        {
-            let meant = if wound.hidden {
-                text.contains("damaged") || node == Some(wound.node.as_str())
-            } else {
-                node == Some(wound.node.as_str()) && !text.contains("live") && !text.contains("again")
-            };
+        let lost = text.contains("tracker lost") || text.contains("datanode dead");
+        let ill = !text.contains("live") && !text.contains("again");
+        for wound in self.steps.iter_mut().filter(|wound| wound.whole_s.is_none()) {
+            let own = node == Some(wound.node.as_str());
+            let meant = if wound.hidden { own || text.contains("damaged") } else { own && ill };
             if meant {
-                wound.noticed_s = Some(now - wound.at_s);
+                wound.noticed_s.get_or_insert(now - wound.at_s);
+            }
+            if own && lost {
+                wound.given_up_s.get_or_insert(now - wound.at_s);
             }
         }
     }
@@ -106,8 +108,17 @@ impl Ledger {
     /// A line for each thing that was done.
     pub(crate) fn print(&self) -> Result<()> {
         let mut table = output::table(
-            &["line", "what", "node", "at s", "noticed after s", "undone at s", "whole after s"],
-            &[3, 4, 5, 6],
+            &[
+                "line",
+                "what",
+                "node",
+                "at s",
+                "noticed after s",
+                "given up after s",
+                "undone at s",
+                "whole after s",
+            ],
+            &[3, 4, 5, 6, 7],
         );
         let shown = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
         for wound in &self.steps {
@@ -117,6 +128,7 @@ impl Ledger {
                 wound.node.clone(),
                 format!("{:.1}", wound.at_s),
                 shown(wound.noticed_s),
+                shown(wound.given_up_s),
                 shown(wound.undone_s),
                 shown(wound.whole_s),
             ]);

@@ -358,6 +358,7 @@ impl Play {
             node: deed.sufferer().to_owned(),
             at_s: self.ledger.now_s(),
             noticed_s: None,
+            given_up_s: None,
             undone_s: None,
             whole_s: None,
             hidden,

@@ -6,6 +6,7 @@ use crate::{
         wire::JobTracker,
     },
     locate::{Target, credentials},
+    output::count as count_of,
 };
 use anyhow::{Result, bail};
 use dfs::client::{Client, ClientOptions, NodeState, Report};
@@ -84,7 +85,8 @@ impl Sight {
             (files.corrupt_replicas, "damaged"),
         ];
         let told = counts.iter().filter(|(count, _)| *count > 0);
-        let told: Vec<String> = told.map(|(count, what)| format!("{count} blocks {what}")).collect();
+        let told: Vec<String> =
+            told.map(|(count, what)| format!("{} {what}", count_of(*count, "block"))).collect();
         (!told.is_empty()).then(|| told.join(", "))
     }
 
@@ -142,12 +144,15 @@ pub(crate) fn changes(before: &Sight, now: &Sight) -> Vec<(Option<String>, Strin
     if let (Some(was), Some(is)) = (&before.files, &now.files) {
         if is.corrupt_found_total > was.corrupt_found_total {
             let found = is.corrupt_found_total - was.corrupt_found_total;
-            told.push((None, format!("{found} damaged replicas found")));
+            told.push((None, format!("{} found", count_of(found, "damaged replica"))));
         }
         let short = |report: &Report| report.under_replicated + report.missing > 0;
         match (short(was), short(is)) {
             (false, true) => {
-                told.push((None, format!("{} blocks short of replicas", is.under_replicated + is.missing)));
+                told.push((
+                    None,
+                    format!("{} short of replicas", count_of(is.under_replicated + is.missing, "block")),
+                ));
             }
             (true, false) => told.push((None, "every block has its replicas".into())),
             _ => {}

@@ -1,0 +1,164 @@
+//! Faults on a cluster of this machine: scenario files, damaged, slow and full nodes by `mrctl chaos`, a short soak.
+
+use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
+use serde_json::Value;
+use std::{fs, process::Stdio, time::Duration};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn cluster() -> Cluster {
+    let settings = format!(
+        "{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"2s\"\n\
+         [datanode]\nscrub_rate = \"0\"\n"
+    );
+    Cluster::up(Up { nodes: 4, racks: 2, settings: &settings, ..Up::default() })
+}
+
+/// A file of three blocks on every node but one; its checksum.
+fn put(cluster: &Cluster) -> String {
+    let source = cluster.path("source");
+    random_file(&source, 3 << 20, 9);
+    cluster.mrctl(&["fs", "put", "--replication", "3", source.to_str().unwrap(), "/file"]);
+    sha256_of(&source)
+}
+
+fn get(cluster: &Cluster) -> String {
+    let got = cluster.path("got");
+    cluster.mrctl(&["fs", "get", "--force", "/file", got.to_str().unwrap()]);
+    sha256_of(&got)
+}
+
+#[test]
+fn a_scenario_is_played_and_its_figures_told() {
+    let cluster = cluster();
+    put(&cluster);
+    let args = ["submit", "teragen", "--output", "/gen", "--conf", "rows=50000", "--conf", "maps=4"];
+    cluster.mrctl(&args);
+    let scenario = "[[step]]\nwhen = \"job 1 maps 25%\"\ndo = \"kill\"\nnode = \"any running job 1\"\nfor = \"4s\"\n\n\
+                    [[step]]\nwhen = \"job 1 over\"\nafter = \"500ms\"\ndo = \"stop\"\nnode = \"jobtracker\"\nfor = \"2s\"\n";
+    fs::write(cluster.path("faults.toml"), scenario).unwrap();
+    // It waits for a job that is yet to come.
+    let play = cluster
+        .command(&["chaos", "run", "faults.toml", "--within", "90s", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let sort = ["terasort", "--input", "/gen", "--output", "/sorted", "--conf", "pace.map=400KiB"];
+    cluster.succeed(&sort);
+    let ended = play.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(ended.status.success() && report["whole"] == true, "{report:#}");
+    let [kill, stop] = [0, 1].map(|at| report["steps"][at].clone());
+    assert_eq!((&kill["verb"], &stop["node"]), (&"kill".into(), &"jobtracker".into()), "{report:#}");
+    for step in [&kill, &stop] {
+        let [noticed, whole] = ["noticed_s", "whole_s"].map(|key| step[key].as_f64().unwrap());
+        assert!(
+            noticed < whole && step["undone_s"].as_f64().unwrap() > step["at_s"].as_f64().unwrap(),
+            "{step}"
+        );
+    }
+    assert_eq!(report["jobs"][0]["state"], "succeeded", "{report:#}");
+    bad_scenarios(&cluster);
+}
+
+fn bad_scenarios(cluster: &Cluster) {
+    let cases = [
+        ("[[step]]\nat = \"1s\"\ndo = \"explode\"\n", 2, "bad.toml:1: do = \"explode\""),
+        (
+            "\n[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"node9\"\n",
+            2,
+            "bad.toml:2: there is no node node9: node1,",
+        ),
+        ("[[step]\n", 2, "bad.toml:1: "),
+    ];
+    for (text, code, words) in cases {
+        fs::write(cluster.path("bad.toml"), text).unwrap();
+        let said = cluster.refused(code, &["chaos", "run", "bad.toml"]);
+        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+        if !text.contains("node9") {
+            let said = cluster.refused(2, &["sim", "--workload", "mixed", "--faults", "bad.toml"]);
+            assert!(said.contains(words), "{said}");
+        }
+    }
+    assert!(cluster.refused(1, &["chaos", "run", "nowhere.toml"]).contains("nowhere.toml"));
+    // What needs several machines is told as one line, and the scenario fails.
+    let cut = "[[step]]\nat = \"0s\"\ndo = \"partition\"\nnode = \"node1\"\nfrom = \"master\"\n";
+    fs::write(cluster.path("bad.toml"), cut).unwrap();
+    let ran = cluster.try_mrctl(&["chaos", "run", "bad.toml", "--within", "5s"]);
+    assert!(
+        ran.code == 1 && ran.stdout.contains("bad.toml:1: partition: a cluster on this machine"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn replicas_that_chaos_damages_are_found_and_replaced() {
+    let cluster = cluster();
+    let sum = put(&cluster);
+    let stat = cluster.json(&["fs", "stat", "--blocks", "/file"])[0].clone();
+    let block = |at: usize| format!("blk_{}", stat["locations"][at]["block"].as_u64().unwrap());
+    let node = |at: usize| stat["locations"][at]["nodes"][0]["node"].as_str().unwrap().to_owned();
+    let said = cluster.mrctl(&["chaos", "corrupt", &block(0), "--node", &node(0)]);
+    assert!(said.contains(&format!("of {} on {}", block(0), node(0))), "{said}");
+    let said = cluster.mrctl(&["chaos", "corrupt", &block(1), "--node", &node(1), "--truncate"]);
+    assert!(said.starts_with(&format!("cut {} on {}", block(1), node(1))), "{said}");
+    assert_eq!(get(&cluster), sum);
+    // 1 while copies of what it found are still being made.
+    assert!(cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]).code <= 1);
+    eventually("both are replaced", PATIENCE, || {
+        let report = cluster.json(&["fs", "report"]);
+        (report["corrupt_replaced_total"] == 2 && report["under_replicated"] == 0).then_some(())
+    });
+    assert_eq!(get(&cluster), sum);
+    assert!(cluster.refused(2, &["chaos", "corrupt", "everything"]).contains("is not a block"));
+    assert!(
+        cluster.refused(1, &["chaos", "corrupt", "blk_999999"]).contains("no datanode here has blk_999999")
+    );
+    assert!(
+        cluster.refused(1, &["chaos", "corrupt", &block(0), "--node", "node9"]).contains("node9 not has")
+    );
+}
+
+#[test]
+fn a_slow_node_is_slow_and_then_is_not() {
+    let cluster = cluster();
+    // It has no time to speak: it is suspected, and counted on again afterwards.
+    let slow = cluster
+        .command(&["chaos", "slow", "node2", "--share", "0", "--for", "4s"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let state = |wanted: &str| {
+        eventually(&format!("node2 is {wanted}"), PATIENCE, || {
+            let nodes = cluster.json(&["nodes"]);
+            let node = nodes.as_array()?.iter().find(|one| one["node"] == "node2")?.clone();
+            (node["tracker"]["state"] == wanted).then_some(())
+        });
+    };
+    state("suspect");
+    let ended = slow.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("node2 runs freely again"), "{said}");
+    state("live");
+    assert!(cluster.refused(2, &["chaos", "slow", "node2", "--share", "1"]).contains("a part of the time"));
+    assert!(cluster.refused(1, &["chaos", "slow", "node9", "--for", "1s"]).contains("it has"));
+}
+
+#[test]
+fn a_soak_finds_nothing_wrong() {
+    let folder = tempfile::tempdir_in(fermata_tests::binaries()).unwrap();
+    let ran = std::process::Command::new(fermata_tests::binaries().join("mrctl"))
+        .args(["chaos", "soak", "--minutes", "0.4", "--nodes", "4", "--seed", "11", "--json", "--dir"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let report: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.stderr)));
+    println!("{report:#}");
+    assert!(ran.status.success() && report["wrong"] == Value::Array(Vec::new()), "{report:#}");
+    assert!(report["jobs"].as_u64() >= Some(2) && report["splits"].as_u64() >= Some(1), "{report:#}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "it leaves nothing behind");
+}
