@@ -91,8 +91,10 @@ struct Play {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let file = args.file.display().to_string();
-    let Scenario { steps, faults } =
-        catalog::read_scenario(&args.file).map_err(|error| Usage(error.to_string()))?;
+    let Scenario { steps, faults } = catalog::read_scenario(&args.file).map_err(|error| match error {
+        catalog::CatalogError::Scenario { .. } => Usage(error.to_string()).into(),
+        other => anyhow::Error::new(other),
+    })?;
     if !faults.is_empty() {
         eprintln!("mrctl: {file}: {} [[fault]] left out: they are for the simulator", faults.len());
     }

@@ -124,24 +124,29 @@ fn replicas_that_chaos_damages_are_found_and_replaced() {
 #[test]
 fn a_slow_node_is_slow_and_then_is_not() {
     let cluster = cluster();
-    // It has no time to speak: it is suspected, and counted on again afterwards.
-    let slow = cluster
-        .command(&["chaos", "slow", "node2", "--share", "0", "--for", "4s"])
+    let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
+    let state: Value = serde_json::from_str(&text).unwrap();
+    let daemons = state["daemons"].as_array().unwrap().iter().filter(|daemon| daemon["name"] == "node2");
+    let pids: Vec<String> = daemons.map(|daemon| daemon["pid"].to_string()).collect();
+    assert_eq!(pids.len(), 2);
+    let stands = |pid: &String| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+    let mut slow = cluster
+        .command(&["chaos", "slow", "node2", "--share", "0.2", "--for", "4s"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let state = |wanted: &str| {
-        eventually(&format!("node2 is {wanted}"), PATIENCE, || {
-            let nodes = cluster.json(&["nodes"]);
-            let node = nodes.as_array()?.iter().find(|one| one["node"] == "node2")?.clone();
-            (node["tracker"]["state"] == wanted).then_some(())
-        });
-    };
-    state("suspect");
+    eventually("it stands still", PATIENCE, || pids.iter().all(stands).then_some(()));
+    let (mut looks, mut still) = (0, 0);
+    while slow.try_wait().unwrap().is_none() {
+        looks += 1;
+        still += u32::from(pids.iter().all(stands));
+        std::thread::sleep(Duration::from_millis(7));
+    }
+    assert!(looks > 100 && still * 2 > looks && still < looks, "it stood still at {still} of {looks} looks");
     let ended = slow.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success() && said.contains("node2 runs freely again"), "{said}");
-    state("live");
+    assert!(!pids.iter().any(stands));
     assert!(cluster.refused(2, &["chaos", "slow", "node2", "--share", "1"]).contains("a part of the time"));
     assert!(cluster.refused(1, &["chaos", "slow", "node9", "--for", "1s"]).contains("it has"));
 }
