@@ -26,6 +26,7 @@ use std::{
 use tokio::task::JoinSet;
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Do what a scenario file says, and tell when it was noticed and when all was well again
 ///
@@ -104,11 +105,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         check(&nodes, &step.act).map_err(|why| Usage(format!("{file}:{}: {why}", step.line)))?;
     }
     let mut eyes = Eyes::new(site.target());
-    let sight = eyes.open().await?;
+    let sight = settled(&mut eyes).await?;
     let slots = sight.slots();
-    if let Some(why) = sight.trouble(slots, &[]) {
-        bail!("the cluster is not whole before anything is done to it ({why}): mend that, then begin");
-    }
     let running = sight.jobs.iter().filter(|job| !job.is_over()).map(|job| job.job.clone()).collect();
     let mut play = Play {
         site,
@@ -139,6 +137,21 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     play.ledger.note("seen", words)?;
     play.play(args.within.0).await?;
     play.tell(args.json)
+}
+
+/// What is seen before anything is done. All is well, or soon will be: a block that is being written has not all its
+/// replicas yet.
+async fn settled(eyes: &mut Eyes) -> Result<Sight> {
+    let began = Instant::now();
+    let mut sight = eyes.open().await?;
+    while let Some(why) = sight.trouble(sight.slots(), &[]) {
+        if began.elapsed() > SETTLED_WITHIN {
+            bail!("the cluster is not whole before anything is done to it ({why}): mend that, then begin");
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+        sight = eyes.look(&sight).await;
+    }
+    Ok(sight)
 }
 
 /// Whether everybody whom it names is there.

@@ -10,6 +10,11 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_mins(1);
+const SYNCS: &str = "fsync,fdatasync";
+/// Whatever goes out.
+const SENDS: &str = "write,writev,sendto,sendmsg";
+/// Whatever a tracker or a task does to names and disks when it puts a state aside.
+const NAMES: &str = "rename,renameat,renameat2,unlink,unlinkat,mkdir,fsync,fdatasync";
 
 fn cluster() -> Cluster {
     let settings = format!(
@@ -33,30 +38,23 @@ struct Strace(Child);
 impl Strace {
     /// Whenever the daemon makes something durable, `what` happens. None where that cannot be.
     fn hold(cluster: &Cluster, name: &str, kind: &str, what: &str) -> Option<Self> {
+        Self::hold_at(cluster, &pid_of(cluster, name, kind), &[], SYNCS, what)
+    }
+
+    /// Whenever the process, or one of the others, makes one of these calls, `what` happens.
+    fn hold_at(cluster: &Cluster, pid: &str, others: &[String], calls: &str, what: &str) -> Option<Self> {
         let log = cluster.path("strace.log");
-        let inject = format!("inject=fsync,fdatasync:{what}");
-        let child = Command::new("strace")
-            .args([
-                "-f",
-                "-q",
-                "-e",
-                "trace=fsync,fdatasync",
-                "-e",
-                &inject,
-                "-p",
-                &pid_of(cluster, name, kind),
-            ])
-            .arg("-o")
-            .arg(&log)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
-        let Ok(child) = child else {
+        let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{what}"));
+        let mut command = Command::new("strace");
+        command.args(["-f", "-q", "-e", &trace, "-e", &inject, "-p", pid]).arg("-o").arg(&log);
+        for other in others {
+            command.args(["-p", other]);
+        }
+        let Ok(child) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
             eprintln!("skipped: strace is not here");
             return None;
         };
         let mut held = Self(child);
-        let pid = pid_of(cluster, name, kind);
         let traced = || {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             (!status.contains("TracerPid:\t0")).then_some(true)
@@ -151,13 +149,13 @@ fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
 
 /// The JobTracker dies at the nth time that it makes something durable, from the submission to the commit; false if the
 /// job was over before that.
-fn jobtracker_dies_at(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
-    let output = format!("/counted-{point}");
-    let held = Strace::hold(cluster, "jobtracker", "jobtracker", &format!("signal=KILL:when={point}"))?;
+fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8]) -> Option<bool> {
+    let output = format!("/counted-{}-{point}", calls.len());
+    let pid = pid_of(cluster, "jobtracker", "jobtracker");
+    let held = Strace::hold_at(cluster, &pid, &[], calls, &format!("signal=KILL:when={point}"))?;
     let submit = ["submit", "wordcount", "--input", "/in", "--output", &output, "--detach"];
     // Not acknowledged if it dies first; whether it is there afterwards, the JobTracker knows.
     cluster.try_mrctl(&submit);
-    let pid = pid_of(cluster, "jobtracker", "jobtracker");
     let died = eventually("it dies, or the job is over", PATIENCE, || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         if stat.is_empty() || stat.contains(") Z ") {
@@ -184,38 +182,114 @@ fn jobtracker_dies_at(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
     });
     assert_eq!(cluster.output(&output), wanted, "died at sync {point}");
     cluster.wait_clean();
-    println!("the jobtracker dies at sync {point}: {died}");
+    println!("the jobtracker dies at call {point} of {calls}: {died}");
     Some(died)
 }
 
-fn dies_at_points(points: impl Iterator<Item = u32> + Clone) -> u32 {
+fn small() -> (Cluster, Vec<u8>) {
     let cluster = cluster();
     fs::write(cluster.path("in"), "a b\n".repeat(1000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
     cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counted"]);
     let wanted = cluster.output("/counted");
-    let mut deaths = 0;
-    for point in points {
-        match jobtracker_dies_at(&cluster, point, &wanted) {
-            Some(true) => deaths += 1,
-            Some(false) => break,
-            None => return deaths,
-        }
-        if namenode_dies_at(&cluster, point).is_none() {
-            return deaths;
-        }
-    }
-    deaths
+    (cluster, wanted)
 }
 
 #[test]
 fn masters_die_while_they_make_something_durable() {
-    dies_at_points([1, 4].into_iter());
+    let (cluster, wanted) = small();
+    if jobtracker_dies_at(&cluster, SYNCS, 3, &wanted).is_some() {
+        namenode_dies_at(&cluster, 2);
+    }
 }
 
 #[test]
-#[ignore = "minutes: scripts/long-tests masters_die_at_every_sync"]
-fn masters_die_at_every_sync_of_a_job() {
-    let deaths = dies_at_points(1..40);
-    println!("{deaths} points from the submission of a job to its end");
+#[ignore = "minutes: scripts/long-tests masters_die_at_every"]
+fn masters_die_at_every_point_of_a_job() {
+    let (cluster, wanted) = small();
+    for (calls, step) in [(SYNCS, 1), (SENDS, 3)] {
+        let mut deaths = 0;
+        for point in (1..400).step_by(step) {
+            match jobtracker_dies_at(&cluster, calls, point, &wanted) {
+                Some(true) => deaths += 1,
+                Some(false) => break,
+                None => return,
+            }
+        }
+        println!("{deaths} points of {calls} from the submission of a job to its end");
+    }
+    for point in 1..=8 {
+        namenode_dies_at(&cluster, point);
+    }
+}
+
+/// A tracker, or its task, dies at the nth thing that it does to its disk once a reduce is told to pause; false if there
+/// are not so many.
+fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
+    let output = format!("/paused-{point}");
+    let conf = ["--conf", "pace.reduce=2KiB", "--conf", "slow.start=0", "--reduces", "1"];
+    let id = cluster.detach(&[&["wordcount", "--input", "/words", "--output", &output], &conf[..]].concat());
+    let (attempt, node) = eventually("its reduce reduces", PATIENCE, || {
+        let tasks = cluster.json(&["tasks", &id]);
+        let all = tasks
+            .as_array()?
+            .iter()
+            .filter(|task| task["task"].as_str().is_some_and(|name| name.contains(".r")));
+        let running = all.flat_map(|task| task["attempts"].as_array().unwrap().clone());
+        let attempt = running
+            .into_iter()
+            .find(|one| one["state"] == "running" && one["progress"].as_f64() > Some(0.7))?;
+        Some((attempt["attempt"].as_str()?.to_owned(), attempt["tracker"].as_str()?.to_owned()))
+    });
+    let pid = pid_of(cluster, &node, "tasktracker");
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<String> =
+        children.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let held = Strace::hold_at(cluster, &pid, &children, NAMES, &format!("signal=KILL:when={point}"))?;
+    cluster.try_mrctl(&["preempt", &attempt, "--how", "pause"]);
+    let is_gone = |pid: &String| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    };
+    let task = attempt.rsplit_once('.').unwrap().0.to_owned();
+    let died = eventually("it has paused, or somebody has died", PATIENCE, || {
+        if is_gone(&pid) {
+            return Some(true);
+        }
+        let killed = fs::read_to_string(cluster.path("strace.log")).unwrap_or_default().contains("SIGKILL");
+        let tasks = cluster.json(&["tasks", &id]);
+        let paused =
+            tasks.as_array()?.iter().any(|one| one["task"] == task.as_str() && one["state"] == "paused");
+        if killed { Some(true) } else { paused.then_some(false) }
+    });
+    drop(held);
+    if is_gone(&pid) {
+        cluster.mrctl(&["chaos", "restart", &node, "--daemon", "tasktracker"]);
+    }
+    eventually("the job succeeds", PATIENCE, || {
+        // Paused, it waits until somebody lets it go on.
+        cluster.try_mrctl(&["resume", &task]);
+        let job = cluster.json(&["job", &id]);
+        assert_ne!(job["state"], "failed", "{job}");
+        (job["state"] == "succeeded").then_some(())
+    });
+    assert_eq!(cluster.output(&output), wanted, "died at {point}");
+    cluster.wait_clean();
+    println!("dies at call {point} while a reduce is put aside: {died}");
+    Some(died)
+}
+
+#[test]
+#[ignore = "minutes: scripts/long-tests trackers_die_at_every"]
+fn trackers_die_at_every_point_of_a_pause() {
+    let cluster = cluster();
+    let words: String = (0..3000).map(|number| format!("word{number:05}\n")).collect();
+    fs::write(cluster.path("words"), words).unwrap();
+    cluster.mrctl(&["fs", "put", "words", "/words"]);
+    cluster.succeed(&["wordcount", "--input", "/words", "--output", "/calm", "--reduces", "1"]);
+    let wanted = cluster.output("/calm");
+    let deaths =
+        (1..30).take_while(|point| dies_while_pausing(&cluster, *point, &wanted) == Some(true)).count();
+    println!("{deaths} points of a pause");
 }

@@ -1,8 +1,12 @@
 //! Faults on a cluster of this machine: scenario files, damaged, slow and full nodes by `mrctl chaos`, a short soak.
 
-use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
+use fermata_tests::{Cluster, QUICK, Up, binaries, eventually, random_file, sha256_of};
 use serde_json::Value;
-use std::{fs, process::Stdio, time::Duration};
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -151,11 +155,51 @@ fn a_slow_node_is_slow_and_then_is_not() {
     assert!(cluster.refused(1, &["chaos", "slow", "node9", "--for", "1s"]).contains("it has"));
 }
 
+/// A daemon of the test's own, under the name of another. Ended when dropped.
+struct Second(Child);
+
+impl Second {
+    fn start(cluster: &Cluster, program: &str) -> Self {
+        let mut command = Command::new(binaries().join(program));
+        command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
+        command.args(["--node", "node1", "--listen", "127.0.0.1:0", "--dir"]).arg(cluster.path(program));
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn of_two_nodes_of_one_name_the_newest_stays_and_the_other_says_why() {
+    let cluster = cluster();
+    let mut seconds = ["tasktracker", "datanode"].map(|program| Second::start(&cluster, program));
+    for (program, words) in [
+        ("tasktracker", "another process has taken the name node1"),
+        ("datanode", "the name node1 is taken by"),
+    ] {
+        let log = cluster.path(&format!(".fermata/logs/node1-{program}.log"));
+        eventually(&format!("the first {program} ends and says why"), PATIENCE, || {
+            fs::read_to_string(&log).unwrap().contains(words).then_some(())
+        });
+    }
+    eventually("the second is counted on", PATIENCE, || {
+        let nodes = cluster.json(&["nodes"]);
+        let node = nodes.as_array()?.iter().find(|one| one["node"] == "node1")?.clone();
+        (node["tracker"]["state"] == "live" && node["state"] == "live").then_some(())
+    });
+    assert!(seconds.iter_mut().all(|second| second.0.try_wait().unwrap().is_none()), "the second goes on");
+}
+
 #[test]
 fn a_soak_finds_nothing_wrong() {
-    let folder = tempfile::tempdir_in(fermata_tests::binaries()).unwrap();
-    let ran = std::process::Command::new(fermata_tests::binaries().join("mrctl"))
-        .args(["chaos", "soak", "--minutes", "0.4", "--nodes", "4", "--seed", "11", "--json", "--dir"])
+    let folder = tempfile::tempdir_in(binaries()).unwrap();
+    let ran = Command::new(binaries().join("mrctl"))
+        .args(["chaos", "soak", "--minutes", "0.3", "--nodes", "4", "--seed", "11", "--json", "--dir"])
         .arg(folder.path())
         .output()
         .unwrap();
