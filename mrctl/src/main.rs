@@ -257,6 +257,7 @@ mod tests {
             "chaos restart namenode",
             "chaos run faults.toml --cluster lab --json",
             "chaos soak --minutes 1 --seed 7 --nodes 4",
+            "chaos recovery fifo=a/history fair=b/history --report r.html",
             "bench dfs --size 1GiB --only write,read --json",
             "bench mr --size 1GiB --nodes 4 --only wordcount,terasort,small,tasks,idle --rounds 1 --json",
             "bench preempt --size 64MiB --nodes 2 --json",

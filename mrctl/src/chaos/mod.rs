@@ -5,6 +5,7 @@ mod deed;
 mod here;
 mod ledger;
 mod machines;
+mod recovery;
 mod run;
 mod sight;
 mod site;
@@ -45,6 +46,7 @@ pub(crate) enum ChaosCommand {
     FillDisk(verbs::FillDisk),
     Run(run::Args),
     Soak(soak::Args),
+    Recovery(recovery::Args),
 }
 
 /// Which cluster.
@@ -97,6 +99,7 @@ pub(crate) async fn run(command: ChaosCommand) -> Result<ExitCode> {
         ChaosCommand::FillDisk(args) => verbs::fill_disk(&args),
         ChaosCommand::Run(args) => run::run(&args).await,
         ChaosCommand::Soak(args) => soak::run(&args).await,
+        ChaosCommand::Recovery(args) => recovery::run(&args),
     }
 }
 

@@ -180,7 +180,7 @@ pub(super) fn variants(list: &str) -> Result<Vec<Variant>> {
 }
 
 /// Writes a report.
-pub(super) fn write(path: &PathBuf, text: &str) -> Result<()> {
+pub(crate) fn write(path: &PathBuf, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 

@@ -227,7 +227,7 @@ fn masters_die_at_every_point_of_a_job() {
 /// are not so many.
 fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/paused-{point}");
-    let conf = ["--conf", "pace.reduce=2KiB", "--conf", "slow.start=0", "--reduces", "1"];
+    let conf = ["--conf", "pace.reduce=6KiB", "--conf", "slow.start=0", "--reduces", "1"];
     let id = cluster.detach(&[&["wordcount", "--input", "/words", "--output", &output], &conf[..]].concat());
     let (attempt, node) = eventually("its reduce reduces", PATIENCE, || {
         let tasks = cluster.json(&["tasks", &id]);
