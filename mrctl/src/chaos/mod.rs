@@ -5,6 +5,7 @@ mod deed;
 mod here;
 mod ledger;
 mod machines;
+mod play;
 mod recovery;
 mod run;
 mod sight;
@@ -108,12 +109,14 @@ fn signal(args: &Args, sign: Sign) -> Result<ExitCode> {
     for line in site.signal(&args.node, &args.daemon, sign)? {
         output::line(line)?;
     }
-    if sign != Sign::Cont && (args.daemon.is_empty() || args.daemon.contains(&Kind::Datanode)) {
-        if let Some(limit) = site.silence(&args.node)? {
-            output::line(format!(
-                "the namenode calls it dead after {limit} of silence, then its blocks are copied"
-            ))?;
-        }
+    let keeps_blocks = args.daemon.is_empty() || args.daemon.contains(&Kind::Datanode);
+    if sign != Sign::Cont
+        && keeps_blocks
+        && let Some(limit) = site.silence(&args.node)?
+    {
+        output::line(format!(
+            "the namenode calls it dead after {limit} of silence, then its blocks are copied"
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -50,8 +50,7 @@ struct Words {
 
 /// Reads a scenario.
 pub fn parse(text: &str) -> Result<Scenario, BadScenario> {
-    let line_of =
-        |at: usize| text.as_bytes()[..at.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1;
+    let line_of = |at: usize| text.get(..at).map_or(1, |before| before.split('\n').count());
     let file: File = toml::from_str(text).map_err(|error| {
         let line = line_of(error.span().map_or(0, |span| span.start));
         BadScenario { line, what: error.message().replace('\n', " ") }
@@ -137,6 +136,10 @@ fn act(words: &Words) -> Result<Act, String> {
         }
     };
     fits(words, &act)?;
+    let links = matches!(act, Act::Partition { .. } | Act::Heal { .. });
+    if !links && act.node() == Some(&Who::Named("master".into())) {
+        return Err(format!("{}: of the master, say namenode or jobtracker", act.verb()));
+    }
     Ok(act)
 }
 

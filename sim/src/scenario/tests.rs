@@ -76,6 +76,7 @@ fn nonsense_is_told_with_its_line() {
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"", 1, "kill: whom?"),
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"same\"", 1, "this is the first"),
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"some node\"", 1, "names no node"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"master\"", 1, "say namenode or jobtracker"),
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"a\"\nshare = 0.5", 1, "kill takes no share"),
         ("[[step]]\nat = \"1s\"\ndo = \"slow\"\nnode = \"a\"", 1, "for how long"),
         ("[[step]]\nat = \"1s\"\ndo = \"slow\"\nnode = \"a\"\nshare = 2.0\nfor = \"1s\"", 1, "share = 2"),

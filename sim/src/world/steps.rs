@@ -84,8 +84,8 @@ impl World {
         }
         let target = act.node().and_then(|who| self.target(who));
         match &act {
-            Act::Heal { node: None } => self.end_faults(None, |harm| is_cut(harm)),
-            Act::Heal { .. } => self.end_faults(target, |harm| is_cut(harm)),
+            Act::Heal { node: None } => self.end_faults(None, is_cut),
+            Act::Heal { .. } => self.end_faults(target, is_cut),
             Act::Cont { .. } => self.end_faults(target, |harm| matches!(harm, Harm::Frozen { .. })),
             Act::Restart { .. } => {
                 self.end_faults(target, |harm| !is_cut(harm) && !matches!(harm, Harm::Slow { .. }));

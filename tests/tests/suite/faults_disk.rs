@@ -284,8 +284,8 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
 #[ignore = "minutes: scripts/long-tests trackers_die_at_every"]
 fn trackers_die_at_every_point_of_a_pause() {
     let cluster = cluster();
-    let words: String = (0..3000).map(|number| format!("word{number:05}\n")).collect();
-    fs::write(cluster.path("words"), words).unwrap();
+    let words: Vec<String> = (0..3000).map(|number| format!("word{number:05}\n")).collect();
+    fs::write(cluster.path("words"), words.concat()).unwrap();
     cluster.mrctl(&["fs", "put", "words", "/words"]);
     cluster.succeed(&["wordcount", "--input", "/words", "--output", "/calm", "--reduces", "1"]);
     let wanted = cluster.output("/calm");

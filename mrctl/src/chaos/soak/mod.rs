@@ -144,64 +144,79 @@ async fn start(folder: &Path, nodes: u32) -> Result<Own> {
     Ok(own)
 }
 
+/// A soak under way.
+struct Soak {
+    site: Arc<Site>,
+    eyes: Eyes,
+    sight: Sight,
+    slots: (u32, u32),
+    works: Works,
+    dice: SmallRng,
+    report: Report,
+}
+
 async fn soak(args: &Args, site: &Arc<Site>) -> Result<Report> {
-    let mut report = Report { seed: args.seed, ..Report::default() };
-    let mut dice = SmallRng::seed_from_u64(args.seed);
+    let report = Report { seed: args.seed, ..Report::default() };
     let mut eyes = Eyes::new(site.target());
     let began = Instant::now();
-    let mut sight = whole(&mut eyes, site, None).await.context("before anything was done")?.0;
+    let sight = whole(&mut eyes, site, None).await.context("before anything was done")?;
+    let works = Works::prepare(site)?;
     let slots = sight.slots();
-    let works = Works::prepare(site).await?;
+    let dice = SmallRng::seed_from_u64(args.seed);
+    let mut soak = Soak { site: site.clone(), eyes, sight, slots, works, dice, report };
     let mut feet = Footprints::default();
     feet.take(site)?;
     let limit = Duration::from_secs_f64(args.minutes * 60.0);
-    say(
-        args.json,
-        format!("{} nodes; calm runs took {:.0} s", site.nodes()?.len(), began.elapsed().as_secs_f64()),
-    )?;
+    let calm_s = began.elapsed().as_secs_f64();
+    say(args.json, format!("{} nodes; calm runs took {calm_s:.0} s", site.nodes()?.len()))?;
     let start = Instant::now();
-    while report.rounds == 0 || start.elapsed() < limit {
-        report.rounds += 1;
+    let mut goes_on = true;
+    while goes_on && (soak.report.rounds == 0 || start.elapsed() < limit) {
+        soak.report.rounds += 1;
         let since = Instant::now();
-        let jobs = works.submit_some(report.rounds, &mut dice)?;
-        report.jobs += jobs.len() as u32;
-        let mut weather = Weather::new(site.clone(), &mut dice);
-        sight = weather.until_over(&mut eyes, sight, &jobs).await?;
-        report.tally.add(&weather.clear().await?);
-        let healing = Instant::now();
-        let mut wrong = Vec::new();
-        match whole(&mut eyes, site, Some(slots)).await {
-            Ok((seen, _)) => sight = seen,
-            Err(error) => wrong.push(output::chain(&error)),
-        }
-        report.whole_s = report.whole_s.max(healing.elapsed().as_secs_f64());
-        wrong.extend(works.wrong(&jobs, &sight)?);
-        works.remove(&jobs)?;
-        wrong.extend(leaks::left_over(site, &works, &mut eyes, &mut sight).await?);
+        // What cannot be done is wrong, too, and what comes after it would say nothing.
+        let wrong = soak.round().await.unwrap_or_else(|error| {
+            goes_on = false;
+            vec![output::chain(&error)]
+        });
         feet.take(site)?;
-        say(
-            args.json,
-            format!(
-                "round {}: {} jobs in {:.0} s, {}; {}",
-                report.rounds,
-                jobs.len(),
-                since.elapsed().as_secs_f64(),
-                report.tally,
-                if wrong.is_empty() { "all is well".to_owned() } else { wrong.join("; ") }
-            ),
-        )?;
-        let (seed, round) = (args.seed, report.rounds);
-        report.wrong.extend(wrong.into_iter().map(|what| format!("seed {seed}, round {round}: {what}")));
+        let (round, tally, took_s) = (soak.report.rounds, &soak.report.tally, since.elapsed().as_secs_f64());
+        let verdict = if wrong.is_empty() { "all is well".to_owned() } else { wrong.join("; ") };
+        say(args.json, format!("round {round}, {took_s:.0} s; so far {tally}: {verdict}"))?;
+        soak.report
+            .wrong
+            .extend(wrong.iter().map(|what| format!("seed {}, round {round}: {what}", args.seed)));
     }
-    report.seconds = start.elapsed().as_secs_f64();
-    report.memory = feet.growth();
-    report.wrong.extend(feet.leaks());
-    works.clear()?;
-    Ok(report)
+    soak.report.seconds = start.elapsed().as_secs_f64();
+    soak.report.memory = feet.growth();
+    soak.report.wrong.extend(feet.leaks());
+    if goes_on {
+        soak.works.clear()?;
+    }
+    Ok(soak.report)
+}
+
+impl Soak {
+    /// Some jobs in bad weather, and what is wrong when it is over.
+    async fn round(&mut self) -> Result<Vec<String>> {
+        let jobs = self.works.submit_some(self.report.rounds, &mut self.dice)?;
+        self.report.jobs += jobs.len() as u32;
+        let mut weather = Weather::new(self.site.clone(), &mut self.dice);
+        let over = weather.until_over(&mut self.eyes, self.sight.clone(), &jobs).await;
+        self.report.tally.add(&weather.clear().await?);
+        self.sight = over?;
+        let healing = Instant::now();
+        self.sight = whole(&mut self.eyes, &self.site, Some(self.slots)).await?;
+        self.report.whole_s = self.report.whole_s.max(healing.elapsed().as_secs_f64());
+        let mut wrong = self.works.wrong(&jobs, &self.sight);
+        self.works.remove(&jobs)?;
+        wrong.extend(leaks::left_over(&self.site, &self.works, &mut self.eyes, &mut self.sight).await?);
+        Ok(wrong)
+    }
 }
 
 /// Waits until all is well; what was seen then.
-async fn whole(eyes: &mut Eyes, site: &Site, slots: Option<(u32, u32)>) -> Result<(Sight, ())> {
+async fn whole(eyes: &mut Eyes, site: &Site, slots: Option<(u32, u32)>) -> Result<Sight> {
     let deadline = Instant::now() + WHOLE_WITHIN;
     let nodes = site.nodes()?.len();
     let mut sight = Sight::default();
@@ -214,7 +229,7 @@ async fn whole(eyes: &mut Eyes, site: &Site, slots: Option<(u32, u32)>) -> Resul
             Some(why) => why,
             None if !live => format!("{} of {nodes} nodes are there", sight.nodes().len()),
             None if busy > 0 && slots.is_some() => format!("{busy} slots are in use"),
-            None => return Ok((sight, ())),
+            None => return Ok(sight),
         };
         if Instant::now() > deadline {
             bail!("not whole after {} s: {why}", WHOLE_WITHIN.as_secs());

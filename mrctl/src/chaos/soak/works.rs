@@ -52,7 +52,7 @@ pub(super) struct Works {
 
 impl Works {
     /// Makes the inputs, and runs each program in peace.
-    pub(super) async fn prepare(site: &Site) -> Result<Self> {
+    pub(super) fn prepare(site: &Site) -> Result<Self> {
         let mrctl = std::env::current_exe().context("cannot tell where this program is")?;
         let mut works = Self { mrctl, config: site.config_file(), calm: Vec::new(), files: 0 };
         works.run(&["fs", "rm", "-rf", FOLDER])?;
@@ -158,7 +158,7 @@ impl Works {
     }
 
     /// Jobs that did not succeed, and outputs that are not what they should be.
-    pub(super) fn wrong(&self, works: &[Work], sight: &Sight) -> Result<Vec<String>> {
+    pub(super) fn wrong(&self, works: &[Work], sight: &Sight) -> Vec<String> {
         let mut wrong = Vec::new();
         for work in works {
             let name = PROGRAMS[work.program].name;
@@ -180,7 +180,7 @@ impl Works {
                 Err(error) => wrong.push(format!("{} ({name}): {error:#}", work.id)),
             }
         }
-        Ok(wrong)
+        wrong
     }
 
     /// Deletes outputs.
