@@ -63,6 +63,11 @@ fn a_scenario_is_played_and_its_figures_told() {
         );
     }
     assert_eq!(report["jobs"][0]["state"], "succeeded", "{report:#}");
+    let told =
+        cluster.mrctl(&["chaos", "recovery", "fifo=.fermata/data/jobtracker/history", "--report", "r.html"]);
+    assert!(told.contains("first job's wait s") && told.contains("\nfifo "), "{told}");
+    assert!(fs::read_to_string(cluster.path("r.html")).unwrap().contains("<table"));
+    assert!(cluster.refused(2, &["chaos", "recovery", "=x"]).contains("NAME=HISTORY"));
     bad_scenarios(&cluster);
 }
 
