@@ -80,10 +80,12 @@ impl Drop for Strace {
 
 fn await_death(cluster: &Cluster, name: &str, kind: &str) {
     let pid = pid_of(cluster, name, kind);
-    eventually(&format!("the {kind} of {name} has ended"), PATIENCE, || {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        (stat.is_empty() || stat.contains(") Z ")).then_some(())
-    });
+    eventually(&format!("the {kind} of {name} has ended"), PATIENCE, || is_gone(&pid).then_some(()));
+}
+
+fn is_gone(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.is_empty() || stat.contains(") Z ")
 }
 
 #[test]
@@ -156,17 +158,18 @@ fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8])
     let submit = ["submit", "wordcount", "--input", "/in", "--output", &output, "--detach"];
     // Not acknowledged if it dies first; whether it is there afterwards, the JobTracker knows.
     cluster.try_mrctl(&submit);
-    let died = eventually("it dies, or the job is over", PATIENCE, || {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        if stat.is_empty() || stat.contains(") Z ") {
-            return Some(true);
+    eventually("it dies, or the job is over", PATIENCE, || {
+        if is_gone(&pid) {
+            return Some(());
         }
         let ran = cluster.try_mrctl(&["jobs", "--json"]);
         let jobs: serde_json::Value = serde_json::from_str(&ran.stdout).ok()?;
         let over = |job: &serde_json::Value| job["output"] == output.as_str() && job["state"] == "succeeded";
-        jobs.as_array()?.iter().any(over).then_some(false)
+        jobs.as_array()?.iter().any(over).then_some(())
     });
     drop(held);
+    // It may have been hit after the job was over.
+    let died = is_gone(&pid);
     if died {
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     }
@@ -248,10 +251,6 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
         children.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
     let held = Strace::hold_at(cluster, &pid, &children, NAMES, &format!("signal=KILL:when={point}"))?;
     cluster.try_mrctl(&["preempt", &attempt, "--how", "pause"]);
-    let is_gone = |pid: &String| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.is_empty() || stat.contains(") Z ")
-    };
     let task = attempt.rsplit_once('.').unwrap().0.to_owned();
     let died = eventually("it has paused, or somebody has died", PATIENCE, || {
         if is_gone(&pid) {
