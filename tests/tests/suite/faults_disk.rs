@@ -60,7 +60,8 @@ impl Strace {
             (!status.contains("TracerPid:\t0")).then_some(true)
         };
         let attached = eventually("strace holds it, or cannot", PATIENCE, || {
-            traced().or_else(|| held.0.try_wait().unwrap().map(|_| false))
+            // Gone before anybody saw that it was held: it was.
+            traced().or_else(|| held.0.try_wait().unwrap().map(|_| is_gone(pid)))
         });
         if !attached {
             eprintln!("skipped: strace may not hold processes here");
@@ -72,9 +73,11 @@ impl Strace {
 
 impl Drop for Strace {
     fn drop(&mut self) {
-        // It lets go of what it holds when it is asked to end.
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
+        // It lets go of what it holds when it is asked to end; one that has ended has no number any more.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
+            let _ = self.0.wait();
+        }
     }
 }
 
