@@ -247,7 +247,7 @@ fn check_addr(what: &str, addr: &str) -> Result<()> {
 /// How a command line names `folder`: not at all if it is the one that is found anyhow.
 pub(crate) fn dir_flag(folder: Option<&Path>) -> String {
     match folder {
-        Some(folder) if folder != Path::new(FOLDER) => format!(" --dir {}", output::shell(folder)),
+        Some(folder) if !is_here(folder) => format!(" --dir {}", output::shell(folder)),
         _ => String::new(),
     }
 }

@@ -5,6 +5,7 @@
 //! the folder that `mrctl up` makes.
 
 mod bench;
+mod chaos;
 mod cluster;
 mod command;
 mod fs;
@@ -84,9 +85,9 @@ enum Command {
     /// Make and run a cluster of many machines, and credentials for those who use it
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(command::cluster::ClusterCommand),
-    /// Kill, stop, continue or restart daemons, cut links
+    /// Break things: one by one, by a scenario, or at random
     #[command(subcommand, arg_required_else_help = true)]
-    Chaos(command::chaos::ChaosCommand),
+    Chaos(chaos::ChaosCommand),
     /// Measure, each figure beside its limit
     #[command(subcommand, arg_required_else_help = true)]
     Bench(bench::BenchCommand),
@@ -130,7 +131,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
         Command::Cluster(command) => command::cluster::run(command).await,
-        Command::Chaos(command) => command::chaos::run(command).await,
+        Command::Chaos(command) => chaos::run(command).await,
         Command::Bench(command) => bench::run(command).await,
         Command::Sim(args) => command::sim::run(&args).await,
         Command::Replay(args) => command::sim_replay::run(&args),
@@ -254,6 +255,9 @@ mod tests {
             "nodes --rates",
             "chaos kill node1 --daemon datanode",
             "chaos restart namenode",
+            "chaos run faults.toml --cluster lab --json",
+            "chaos soak --minutes 1 --seed 7 --nodes 4",
+            "chaos recovery fifo=a/history fair=b/history --report r.html",
             "bench dfs --size 1GiB --only write,read --json",
             "bench mr --size 1GiB --nodes 4 --only wordcount,terasort,small,tasks,idle --rounds 1 --json",
             "bench preempt --size 64MiB --nodes 2 --json",

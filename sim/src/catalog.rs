@@ -2,8 +2,8 @@
 
 use crate::{
     Setup, Workload,
-    fault::{self, BadFaults},
     profile::{self, BadProfiles, Profiles},
+    scenario::{self, BadScenario, Scenario},
     workload::{
         coshh, history, papers, rumen, swim,
         synthetic::{self, Arrivals},
@@ -65,8 +65,8 @@ pub enum CatalogError {
     Trace(#[from] TraceError),
     #[error(transparent)]
     Profiles(#[from] BadProfiles),
-    #[error(transparent)]
-    Faults(#[from] BadFaults),
+    #[error("{path}:{bad}")]
+    Scenario { path: String, bad: BadScenario },
     #[error("{what} of {value} makes no sense: it must be {wanted}")]
     Number { what: &'static str, value: String, wanted: &'static str },
 }
@@ -101,6 +101,12 @@ fn text(path: &Path) -> Result<String, CatalogError> {
     std::fs::read_to_string(path).map_err(unreadable)
 }
 
+/// Reads a scenario file.
+pub fn read_scenario(path: &Path) -> Result<Scenario, CatalogError> {
+    let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
+    scenario::parse(&text(path)?).map_err(bad)
+}
+
 fn even(nodes: u32, map: u32, reduce: u32) -> Setup {
     Setup::even(nodes, PerPhase { map, reduce }, "fifo")
 }
@@ -128,7 +134,8 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
         machine.slots.reduce = request.reduce_slots.unwrap_or(machine.slots.reduce);
     }
     if let Some(path) = &request.faults {
-        case.setup.faults = fault::parse(&text(path)?)?;
+        let Scenario { steps, faults } = read_scenario(path)?;
+        (case.setup.steps, case.setup.faults) = (steps, faults);
     }
     Ok(case)
 }

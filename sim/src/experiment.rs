@@ -183,6 +183,7 @@ impl Experiment<'_> {
             let Some(index) = workload.jobs.iter().position(|job| job.group == *group) else { continue };
             let mut setup = self.setup.clone();
             setup.faults.clear();
+            setup.steps.clear();
             setup.seed = seed;
             "fifo".clone_into(&mut setup.scheduler);
             setup.params = Params::new();

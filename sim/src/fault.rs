@@ -1,4 +1,5 @@
-//! What goes wrong, and when. Plain data, read from scenario files and drawn by the fuzzer.
+//! What goes wrong in a simulated cluster, and when. Plain data, drawn by the fuzzer, written in scenario files, and what
+//! their steps become (`crate::scenario`).
 
 use mrcore::Span;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ pub enum Harm {
     Node { node: u32 },
     /// Every machine of a rack is unreachable.
     Rack { rack: u32 },
+    /// A machine stands still: nobody hears of it, and nobody reaches it.
+    Frozen { node: u32 },
     /// A machine computes slower by this factor.
     Slow { node: u32, factor: f64 },
     /// A tracker and the JobTracker do not hear each other; others reach it.
@@ -51,54 +54,18 @@ impl Fault {
     pub fn until(&self) -> Option<Span> {
         self.for_s.map(|lasts| Span(((self.at_s + lasts) * 1e6) as u64))
     }
-}
 
-/// A scenario file that cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("faults: {0}")]
-pub struct BadFaults(String);
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    fault: Vec<Fault>,
-}
-
-/// Reads a scenario: TOML with a `[[fault]]` for each.
-pub fn parse(text: &str) -> Result<Vec<Fault>, BadFaults> {
-    let file: File =
-        toml::from_str(text).map_err(|error| BadFaults(error.to_string().trim().replace('\n', " ")))?;
-    for fault in &file.fault {
+    /// Whether its numbers make sense.
+    pub(crate) fn check(&self) -> Result<(), String> {
         let sound = |value: f64| value.is_finite() && value >= 0.0;
-        if !sound(fault.at_s) || !fault.for_s.is_none_or(sound) {
-            return Err(BadFaults(format!("{fault:?}: times are seconds from 0 on")));
+        if !sound(self.at_s) || !self.for_s.is_none_or(sound) {
+            return Err("at_s and for_s are seconds from 0 on".into());
         }
-        if let Harm::Slow { factor, .. } = fault.what
+        if let Harm::Slow { factor, .. } = self.what
             && !(factor.is_finite() && factor > 0.0)
         {
-            return Err(BadFaults(format!("slow node: a factor of {factor} is not above 0")));
+            return Err(format!("slow: a factor of {factor} is not above 0"));
         }
-    }
-    Ok(file.fault)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scenario_reads_and_nonsense_does_not() {
-        let text = "[[fault]]\nat_s = 25.0\nwhat = \"node\"\nnode = 3\n\n[[fault]]\nat_s = 1.5\nfor_s = 10.0\nwhat = \"job-tracker\"\n";
-        let faults = parse(text).expect("it reads");
-        assert_eq!(faults[0].what, Harm::Node { node: 3 });
-        assert_eq!(faults[1].until(), Some(Span(11_500_000)));
-        for bad in [
-            "[[fault]]\nat_s = -1.0\nwhat = \"job-tracker\"",
-            "[[fault]]\nat_s = 1.0\nwhat = \"meteor\"",
-            "x = 1",
-        ] {
-            assert!(parse(bad).is_err(), "{bad}");
-        }
+        Ok(())
     }
 }

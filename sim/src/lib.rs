@@ -13,6 +13,7 @@ pub mod profile;
 pub mod replay;
 pub mod report;
 pub mod repro;
+pub mod scenario;
 pub mod setup;
 pub mod trial;
 pub mod workload;

@@ -1,6 +1,6 @@
 //! What a world is made of: machines, network, costs, faults, the policy. Plain data.
 
-use crate::fault::Fault;
+use crate::{fault::Fault, scenario::Step};
 use mrcore::{Config, PerPhase, Scheduler, Span};
 use schedulers::{
     MakeError, Params,
@@ -106,6 +106,8 @@ pub struct Setup {
     pub seed: u64,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// What a scenario does to it.
+    pub steps: Vec<Step>,
     /// One attempt in so many fails by itself; 0 for none.
     pub failing: u64,
     /// Check every invariant after every event.
@@ -132,6 +134,7 @@ impl Setup {
             params: Params::new(),
             seed: 1,
             faults: Vec::new(),
+            steps: Vec::new(),
             failing: 0,
             checked: false,
         };

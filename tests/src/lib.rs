@@ -2,8 +2,10 @@
 //! the test ends, however it ends. Nothing here sleeps for luck: [`eventually`] waits for a condition.
 
 mod cluster;
+mod machines;
 
 pub use cluster::{Cluster, QUICK, Ran, Up};
+pub use machines::Machines;
 
 use std::{
     path::PathBuf,

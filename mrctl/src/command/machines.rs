@@ -81,7 +81,7 @@ impl Launch {
 pub(crate) struct Fleet {
     pub(crate) machines: Vec<Machine>,
     hosts_file: PathBuf,
-    cluster: PathBuf,
+    pub(crate) cluster: PathBuf,
     launch: Launch,
 }
 
@@ -418,14 +418,21 @@ pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
     let masters = fleet.of_part(Part::Master);
     for machine in masters.iter().chain(&fleet.of_part(Part::Node)) {
         let results = on_all([*machine], |machine| {
+            let before = machine.look()?;
             let copied = machine.install(programs.as_ref(), &package)?;
-            again(machine).map(|standings| (copied, standings))
+            // One that somebody has stopped, or drained, stays so.
+            let stopped = before.iter().all(|one| one.state == "absent");
+            Ok((copied, if stopped { before } else { again(machine)? }))
         });
+        let runs = |result: &Result<(&str, Vec<Standing>)>| {
+            result.as_ref().is_ok_and(|(_, standings)| standings.iter().any(|one| one.state == "running"))
+        };
+        let counted_on = results.iter().all(|(_, result)| runs(result));
         if tell(results, |(copied, standings)| format!("{copied}; {}", shown(standings)))? > 0 {
             eprintln!("mrctl: the upgrade stops here: mend that and run it again");
             return Ok(ExitCode::FAILURE);
         }
-        if machine.host.part == Part::Node {
+        if machine.host.part == Part::Node && counted_on {
             back(&fleet.target(), &machine.host.name).await?;
         }
     }

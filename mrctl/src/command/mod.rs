@@ -1,8 +1,5 @@
 //! One file a command, outside `fs` and `bench`.
 
-pub(crate) mod chaos;
-pub(crate) mod chaos_local;
-pub(crate) mod chaos_machines;
 pub(crate) mod cluster;
 pub(crate) mod demo;
 pub(crate) mod down;

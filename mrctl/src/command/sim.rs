@@ -73,7 +73,7 @@ struct Compare {
     /// How many seeds; with more than one, confidence intervals
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// A file of faults (TOML)
+    /// A scenario of faults (TOML), as for `mrctl chaos run`
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
     /// A file of profiles (TOML), over the built-in ones
@@ -133,11 +133,16 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     };
     let variants = variants(&args.scheduler)?;
     let case = catalog::open(&request).map_err(|error| match error {
-        CatalogError::Unknown { .. } | CatalogError::Number { .. } => {
+        CatalogError::Unknown { .. } | CatalogError::Number { .. } | CatalogError::Scenario { .. } => {
             anyhow::Error::new(Usage(error.to_string()))
         }
         other => other.into(),
     })?;
+    for step in &case.setup.steps {
+        if let (Some(why), Some(file)) = (step.act.not_simulated(), &args.faults) {
+            eprintln!("mrctl: {}:{}: {} is left out: {why}", file.display(), step.line, step.act.verb());
+        }
+    }
     let begun = Instant::now();
     let experiment = Experiment {
         setup: case.setup,
@@ -175,7 +180,7 @@ pub(super) fn variants(list: &str) -> Result<Vec<Variant>> {
 }
 
 /// Writes a report.
-pub(super) fn write(path: &PathBuf, text: &str) -> Result<()> {
+pub(crate) fn write(path: &PathBuf, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 

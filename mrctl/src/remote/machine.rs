@@ -49,7 +49,8 @@ impl Machine {
         &self.host.name
     }
 
-    fn script(&self, script: &str) -> Result<String> {
+    /// Runs a script in its folder of ours; `alive DAEMON` is there, and `$p` its number.
+    pub(crate) fn script(&self, script: &str) -> Result<String> {
         self.shell.script(self.name(), &format!("dir={}\n{PRELUDE}{script}", self.dir))
     }
 

@@ -204,7 +204,8 @@ pub(super) fn first_local(outcome: &Outcome) -> f64 {
     f64::from(recovery.local) / f64::from(recovery.maps.max(1))
 }
 
-pub(super) fn recovery(comparison: &Comparison) -> Table {
+/// How long what a lost node ran, or had, waited to run again, and where it ran then.
+pub fn recovery(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         "policy",
         "tasks run again",

@@ -6,6 +6,8 @@ mod fcs;
 mod hsrtf;
 pub mod laptop;
 
+pub use chronos::recovery;
+
 use crate::{
     experiment::{Comparison, ExperimentError},
     profile::Profiles,

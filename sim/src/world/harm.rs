@@ -31,6 +31,7 @@ impl World {
                 self.queue.push(self.now + self.setup.costs.repair, repaired);
             }
             Harm::Rack { rack } => self.each_in(rack, |ills| ills.dark += 1),
+            Harm::Frozen { node } if fits(node) => self.change(node as usize, |ills| ills.dark += 1),
             Harm::Slow { node, factor } if fits(node) => self.change_pace(node as usize, factor),
             Harm::Partition { node } if fits(node) => self.change(node as usize, |ills| ills.cut += 1),
             Harm::Deaf { node } if fits(node) => self.change(node as usize, |ills| ills.deaf += 1),
@@ -54,6 +55,7 @@ impl World {
                 ills.wiped -= 1;
             }),
             Harm::Rack { rack } => self.each_in(rack, |ills| ills.dark -= 1),
+            Harm::Frozen { node } if fits(node) => self.change(node as usize, |ills| ills.dark -= 1),
             Harm::Slow { node, factor } if fits(node) => self.change_pace(node as usize, 1.0 / factor),
             Harm::Partition { node } if fits(node) => self.change(node as usize, |ills| ills.cut -= 1),
             Harm::Deaf { node } if fits(node) => self.change(node as usize, |ills| ills.deaf -= 1),

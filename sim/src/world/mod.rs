@@ -27,6 +27,7 @@ mod node;
 mod orders;
 mod queue;
 mod run;
+mod steps;
 mod trace;
 mod work;
 
@@ -133,6 +134,7 @@ pub struct World {
     lost_mind: Option<String>,
     asleep: bool,
     faults_open: usize,
+    scenario: steps::Progress,
     dice: Dice,
     trace: Trace,
     metrics: Metrics,
@@ -151,7 +153,9 @@ impl World {
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
         let net = Net::new(&nic, rack_of, setup.rack_uplink, nic.iter().sum());
-        let restarts = setup.faults.iter().any(|fault| fault.what == crate::fault::Harm::JobTracker);
+        // A scenario may be for the JobTracker.
+        let restarts = !setup.steps.is_empty()
+            || setup.faults.iter().any(|fault| fault.what == crate::fault::Harm::JobTracker);
         let mut world = Self {
             now: Time(1_000_000),
             queue: Queue::default(),
@@ -176,6 +180,7 @@ impl World {
             lost_mind: None,
             asleep: false,
             faults_open: setup.faults.len(),
+            scenario: steps::Progress::new(setup.seed),
             dice: Dice::of(setup.seed, "world"),
             trace: Trace::default(),
             metrics: Metrics::default(),
@@ -213,6 +218,7 @@ impl World {
                 self.queue.push(origin + until, Happening::Heal { index: index as u32 });
             }
         }
+        self.plan_steps();
         self.await_arrival();
     }
 
@@ -227,6 +233,7 @@ impl World {
             self.now = at;
             self.events += 1;
             self.happen(what);
+            self.look_at_conditions();
             if self.setup.checked && self.broken.is_none() {
                 self.check();
             }
@@ -286,6 +293,7 @@ impl World {
                     self.tell(Event::Computed { number, answer });
                 }
             }
+            Happening::Step { index } => self.step(index as usize),
             Happening::Fault { index } => self.harm(index as usize),
             Happening::Heal { index } => self.heal(index as usize),
             Happening::Repaired { node, incarnation } => self.repaired(node as usize, incarnation),

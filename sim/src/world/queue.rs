@@ -23,6 +23,8 @@ pub(super) enum Happening {
     Committed { job: JobId },
     /// A policy's problem has been solved.
     Solved { number: u64 },
+    /// A step of the scenario has come.
+    Step { index: u32 },
     /// A fault begins.
     Fault { index: u32 },
     /// A fault is over.

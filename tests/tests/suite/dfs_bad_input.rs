@@ -1,7 +1,7 @@
 //! Bad input gets one line that says what, where, why and what to do, a non-zero exit, and nothing half done.
 
 use fermata_tests::{Cluster, Up, binaries};
-use proto::dfs::{self as pb, name_node_client::NameNodeClient};
+use proto::dfs::{self as pb, block_reports_client::BlockReportsClient, name_node_client::NameNodeClient};
 use std::{fs, process::Command};
 use tonic::{Code, transport::Channel};
 
@@ -121,17 +121,38 @@ fn a_data_folder_has_one_daemon() {
     assert!(code == 1 && line.contains("in use by namenode"), "{line}");
 }
 
-async fn namenode(cluster: &Cluster) -> NameNodeClient<Channel> {
+fn address(cluster: &Cluster) -> String {
     let text = fs::read_to_string(cluster.path(".fermata/fermata.toml")).unwrap();
     let table: toml::Table = text.parse().unwrap();
-    let address = table["cluster"]["namenode"].as_str().unwrap().to_owned();
-    NameNodeClient::connect(format!("http://{address}")).await.unwrap()
+    format!("http://{}", table["cluster"]["namenode"].as_str().unwrap())
+}
+
+async fn namenode(cluster: &Cluster) -> NameNodeClient<Channel> {
+    NameNodeClient::connect(address(cluster)).await.unwrap()
+}
+
+/// Both versions and both protocols are named.
+async fn a_datanode_of_another_version_is_refused(cluster: &Cluster) {
+    let mut client = BlockReportsClient::connect(address(cluster)).await.unwrap();
+    let address = pb::DataNodeAddress { node: "old".into(), ..Default::default() };
+    let register = pb::RegisterRequest {
+        address: Some(address),
+        version: "0.0.1".into(),
+        protocol: 99,
+        ..Default::default()
+    };
+    let status = client.register(register).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    let words =
+        ["version 0.0.1 speaks protocol 99", concat!("version ", env!("CARGO_PKG_VERSION"), " speaks 1")];
+    assert!(words.iter().all(|word| status.message().contains(word)), "{status}");
 }
 
 #[tokio::test]
 async fn malformed_requests_are_refused_by_kind() {
     let cluster = tokio::task::spawn_blocking(tiny).await.unwrap();
     let mut client = namenode(&cluster).await;
+    a_datanode_of_another_version_is_refused(&cluster).await;
     let id = vec![1; 16];
 
     let status =

@@ -1,144 +1,11 @@
 //! Clusters on several machines: network namespaces with addresses of their own, closed by certificates, started by
 //! `mrctl cluster`. Skipped, with a word, where namespaces cannot be made.
 
-use fermata_tests::{Ran, binaries, eventually};
+use fermata_tests::{Machines, binaries, eventually};
 use serde_json::Value;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use std::{process::Command, time::Duration};
 
 const PATIENCE: Duration = Duration::from_mins(2);
-
-/// Numbered namespaces; the first is the master. Dropped, everything is stopped and taken away.
-struct Machines {
-    folder: tempfile::TempDir,
-    name: &'static str,
-}
-
-fn net() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/netns/net")
-}
-
-impl Machines {
-    /// None where the right to make namespaces is missing.
-    fn make(name: &'static str, subnet: u8, racks: &[&str]) -> Option<Self> {
-        let count = (racks.len() + 1).to_string();
-        let run = |args: &[&str]| {
-            Command::new(net()).args(args).env("SUBNET", subnet.to_string()).output().unwrap()
-        };
-        // What a run before this one may have left.
-        run(&["down", name]);
-        let made = run(&["up", name, &count]);
-        if !made.status.success() {
-            run(&["down", name]);
-            let why = String::from_utf8_lossy(&made.stderr);
-            eprintln!("skipped: no network namespaces here: {}", why.trim());
-            return None;
-        }
-        let space = binaries().with_file_name("tmp");
-        fs::create_dir_all(&space).unwrap();
-        let folder = tempfile::Builder::new().prefix("machines-").tempdir_in(space).unwrap();
-        let machines = Self { folder, name };
-        let master = format!("{name}1=10.77.{subnet}.1");
-        let nodes: Vec<String> = (racks.iter().zip(2..))
-            .flat_map(|(rack, at)| ["--node".to_owned(), format!("{name}{at}=10.77.{subnet}.{at}@{rack}")])
-            .collect();
-        let args: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        machines.mrctl(&[&["cluster", "init", "lab", "--master", &master], &args[..]].concat());
-        machines.set(
-            "namenode",
-            "replication = 2\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"3s\"",
-        );
-        machines.set("jobtracker", "heartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"3s\"");
-        machines.set("tasktracker", "tasks_as_root = true");
-        let dir = format!("{}/{{host}}", machines.folder.path().display());
-        let programs = binaries().display().to_string();
-        let shell = "ip netns exec {host}";
-        machines.cluster(&["up", "--shell", shell, "--remote-dir", &dir, "--programs", &programs]);
-        Some(machines)
-    }
-
-    fn set(&self, section: &str, settings: &str) {
-        let file = self.folder.path().join("lab/fermata.toml");
-        let text = fs::read_to_string(&file).unwrap();
-        let head = format!("[{section}]\n");
-        assert!(text.contains(&head), "{text}");
-        fs::write(file, text.replace(&head, &format!("{head}{settings}\n"))).unwrap();
-    }
-
-    fn node(&self, at: u32) -> String {
-        format!("{}{at}", self.name)
-    }
-
-    fn try_mrctl(&self, args: &[&str]) -> Ran {
-        let mut command = Command::new(binaries().join("mrctl"));
-        command.args(args).current_dir(self.folder.path()).env("FERMATA_CONFIG", "lab/fermata.toml");
-        command.output().unwrap().into()
-    }
-
-    fn mrctl(&self, args: &[&str]) -> String {
-        let ran = self.try_mrctl(args);
-        assert_eq!(ran.code, 0, "mrctl {args:?}: {}{}", ran.stdout, ran.stderr);
-        ran.stdout
-    }
-
-    fn cluster(&self, args: &[&str]) -> String {
-        self.mrctl(&[&["cluster"], args, &["--cluster", "lab"]].concat())
-    }
-
-    fn json(&self, args: &[&str]) -> Value {
-        serde_json::from_str(&self.mrctl(&[args, &["--json"]].concat())).unwrap()
-    }
-
-    /// Waits until a tracker is in this state.
-    fn await_tracker(&self, node: &str, state: &str) {
-        eventually(&format!("{node} is {state}"), PATIENCE, || {
-            let ran = self.try_mrctl(&["nodes", "--json"]);
-            let nodes: Value = serde_json::from_str(&ran.stdout).ok()?;
-            let one = nodes.as_array()?.iter().find(|one| one["node"] == node)?.clone();
-            (one["tracker"]["state"] == state).then_some(())
-        });
-    }
-
-    fn sums(&self, folder: &str) -> Vec<String> {
-        let parts = self.mrctl(&["fs", "ls", folder]);
-        assert!(parts.contains("part-r-00003"), "{parts}");
-        (0..4)
-            .map(|part| {
-                let to = self.folder.path().join("part");
-                self.mrctl(&[
-                    "fs",
-                    "get",
-                    "--force",
-                    &format!("{folder}/part-r-{part:05}"),
-                    to.to_str().unwrap(),
-                ]);
-                fermata_tests::sha256_of(&to)
-            })
-            .collect()
-    }
-
-    /// Processes of ours.
-    fn processes(&self) -> Vec<String> {
-        let folder = self.folder.path().display().to_string();
-        let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-        let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-        let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-        lines
-            .filter(|line| line.contains(&format!("{folder}/{}", self.name)) && line.contains(".ready"))
-            .collect()
-    }
-}
-
-impl Drop for Machines {
-    fn drop(&mut self) {
-        self.try_mrctl(&["cluster", "down", "--cluster", "lab"]);
-        let _ = Command::new(net()).args(["down", self.name]).output();
-    }
-}
 
 #[test]
 fn machines_of_a_closed_cluster_die_and_are_cut_off() {
@@ -234,4 +101,93 @@ fn dies_in_the_middle_of_a_job(machines: &Machines, node: &str) {
         1,
         "two daemons are dead"
     );
+}
+
+/// A cluster grows, is brought to new programs while a job runs, has full disks, and shrinks.
+#[test]
+fn machines_are_added_filled_upgraded_and_drained() {
+    let Some(machines) = Machines::prepare("fc", 13, &["r1", "r2", "r1"], 2) else { return };
+    let [first, second, third, fourth] = [1, 2, 3, 4].map(|at| machines.node(at));
+    machines.set("namenode", "disk_reserve = \"16MiB\"");
+    machines.set("datanode", "reserve = \"8MiB\"");
+    machines.set("tasktracker", "reserve = \"4MiB\"");
+    let small = machines.small_disk(1, "96m") && machines.small_disk(3, "96m");
+    machines.up();
+    machines.mrctl(&["fs", "mkdir", "/lab"]);
+    machines.mrctl(&["fs", "chown", "admin", "/lab"]);
+
+    let bad = machines.try_mrctl(&["cluster", "add", "a;b", "--cluster", "lab"]);
+    assert_eq!(bad.code, 2, "{}", bad.stderr);
+    for _ in 0..2 {
+        machines.cluster(&["add", &fourth, "--rack", "r1", "--addr", "10.77.13.4"]);
+    }
+    machines.await_tracker(&fourth, "live");
+    let hosts = std::fs::read_to_string(machines.path("lab/hosts")).unwrap();
+    assert_eq!(hosts.matches(&fourth).count(), 1, "{hosts}");
+
+    let rows = ["--conf", "rows=60000", "--conf", "maps=6"];
+    machines.mrctl(&[&["submit", "teragen", "--output", "/lab/gen"], &rows[..]].concat());
+    let sort = ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--output"];
+    machines.mrctl(&[&sort[..], &["/lab/calm"]].concat());
+    let calm = machines.sums("/lab/calm");
+
+    if small {
+        are_filled(&machines, &first, &third);
+    } else {
+        eprintln!("skipped: a small disk cannot be mounted here");
+    }
+
+    // Everything is started anew, one after the other, under a job.
+    let slow = ["/lab/upgraded", "--conf", "pace.map=200KiB", "--detach"];
+    let id = machines.json(&[&sort[..], &slow[..]].concat())["job"].as_str().unwrap().to_owned();
+    let before = machines.json(&["cluster", "status", "--cluster", "lab"]);
+    machines.cluster(&["upgrade"]);
+    let after = machines.json(&["cluster", "status", "--cluster", "lab"]);
+    for (was, is) in before.as_array().unwrap().iter().zip(after.as_array().unwrap()) {
+        for at in 0..2 {
+            assert_eq!(is["daemons"][at]["state"], "running", "{after}");
+            assert_ne!(was["daemons"][at]["pid"], is["daemons"][at]["pid"], "{after}");
+        }
+    }
+    let over = machines.mrctl(&["job", &id, "--follow"]);
+    assert!(over.contains("succeeded"), "{over}");
+    assert_eq!(machines.sums("/lab/upgraded"), calm);
+
+    machines.cluster(&["drain", &second, "--deadline", "60s"]);
+    let is_stopped = || {
+        let status = machines.try_mrctl(&["cluster", "status", "--cluster", "lab", "--json"]).stdout;
+        let status: Value = serde_json::from_str(&status).unwrap();
+        let host = status.as_array().unwrap().iter().find(|host| host["host"] == second.as_str()).unwrap();
+        assert_eq!(host["daemons"][0]["state"], "absent", "{status}");
+    };
+    is_stopped();
+    assert_eq!(machines.sums("/lab/upgraded"), calm, "what it had is elsewhere");
+    // One that was stopped on purpose is not started by the next upgrade.
+    machines.cluster(&["upgrade"]);
+    is_stopped();
+}
+
+/// A master whose disk is full keeps what it has and takes nothing; a node's full disk is passed over.
+fn are_filled(machines: &Machines, master: &str, node: &str) {
+    machines.mrctl(&["chaos", "fill-disk", master, "--leave", "8MiB", "--cluster", "lab"]);
+    eventually("the namenode is in safemode", PATIENCE, || {
+        let report = machines.json(&["fs", "report"]);
+        (report["safemode"]["on"] == true).then_some(())
+    });
+    machines.mrctl(&["fs", "ls", "/lab"]);
+    let said = machines.mrctl(&["chaos", "fill-disk", master, "--clear", "--cluster", "lab"]);
+    assert_eq!(said.trim(), format!("the disk of {master} has room again"));
+    eventually("the namenode takes changes again", PATIENCE, || {
+        (machines.json(&["fs", "report"])["safemode"]["on"] == false).then_some(())
+    });
+
+    machines.mrctl(&["chaos", "fill-disk", node, "--cluster", "lab"]);
+    let sort = ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--output", "/lab/full"];
+    machines.mrctl(&sort);
+    assert_eq!(machines.sums("/lab/full"), machines.sums("/lab/calm"));
+    machines.mrctl(&["chaos", "fill-disk", node, "--clear", "--cluster", "lab"]);
+    machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    // The disk under the build folder is a large one.
+    let much = machines.try_mrctl(&["chaos", "fill-disk", &machines.node(2), "--cluster", "lab"]);
+    assert!(much.code == 1 && much.stderr.contains("--force"), "{}{}", much.stdout, much.stderr);
 }

@@ -1,0 +1,238 @@
+//! Faults on the machines of a cluster that `mrctl cluster up` started: signals to daemons, disks, cut links.
+//!
+//! A link is cut by teaching one machine a wrong hardware address of the other: what it sends is lost in silence, as on a
+//! broken network, and not refused. That takes root there and both machines on one network, and no firewall.
+
+use super::{
+    here::{FILL, GAP_MAX, too_much},
+    site::{Damage, Footprint, Sign},
+};
+use crate::{
+    cluster::Kind,
+    command::machines::Fleet,
+    output::Usage,
+    remote::{Machine, Part, on_all},
+};
+use anyhow::{Context, Result, bail};
+use daemon::Bytes;
+use std::time::Duration;
+
+/// Nobody has this hardware address.
+const NOWHERE: &str = "02:00:00:00:00:01";
+
+/// A machine and which of its daemons are meant.
+fn find<'a>(fleet: &'a Fleet, node: &str, kinds: &[Kind]) -> Result<(&'a Machine, Vec<&'static str>)> {
+    let of_master = ["namenode", "jobtracker"].into_iter().find(|name| *name == node);
+    let (machine, all) = if let (Some(daemon), Some(machine)) = (of_master, master(fleet)) {
+        (machine, vec![daemon])
+    } else {
+        let machine = fleet.find(node)?;
+        (machine, machine.host.part.daemons().to_vec())
+    };
+    let wanted: Vec<_> = all
+        .iter()
+        .copied()
+        .filter(|daemon| kinds.is_empty() || kinds.iter().any(|kind| kind.program() == *daemon))
+        .collect();
+    if wanted.is_empty() {
+        bail!(Usage(format!("{node} has no such daemon: {}", all.join(" and "))));
+    }
+    Ok((machine, wanted))
+}
+
+fn master(fleet: &Fleet) -> Option<&Machine> {
+    fleet.machines.iter().find(|machine| machine.host.part == Part::Master)
+}
+
+/// A machine by its name, or by that of a daemon of the master.
+fn end_of_link<'a>(fleet: &'a Fleet, name: &str) -> Result<&'a Machine> {
+    match master(fleet) {
+        Some(machine) if matches!(name, "namenode" | "jobtracker" | "master") => Ok(machine),
+        _ => fleet.find(name),
+    }
+}
+
+pub(super) fn footprints(fleet: &Fleet) -> Result<Vec<Footprint>> {
+    let script = |machine: &Machine| {
+        let daemons = machine.host.part.daemons().join(" ");
+        machine.script(&format!(
+            "for x in {daemons}; do alive $x || continue
+set -- /proc/$p/fd/*
+echo $x $(sed -n 's/^VmRSS:[^0-9]*\\([0-9]*\\).*/\\1/p' /proc/$p/status) $# $(cat /proc/$p/task/*/children | wc -w)
+done
+"
+        ))
+    };
+    let mut all = Vec::new();
+    for (machine, said) in on_all(&fleet.machines, script) {
+        let said = said.with_context(|| format!("cannot look at {}", machine.host.name))?;
+        for line in said.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [program, kib, files, tasks] = words[..] else { continue };
+            let number = |word: &str| word.parse::<u64>().unwrap_or(0);
+            all.push(Footprint {
+                node: machine.host.name.clone(),
+                program: program.to_owned(),
+                bytes: number(kib) << 10,
+                files: number(files),
+                tasks: number(tasks) as u32,
+            });
+        }
+    }
+    Ok(all)
+}
+
+pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
+    let nodes = fleet.machines.iter().filter(|machine| machine.host.part == Part::Node);
+    let find = "find \"$dir/data/tasktracker/jobs\" -mindepth 1 -maxdepth 1 2>/dev/null; true\n";
+    let mut all = Vec::new();
+    for (_, said) in on_all(nodes, |machine| machine.script(find)) {
+        all.extend(said?.lines().map(str::to_owned));
+    }
+    Ok(all)
+}
+
+/// Sends a signal to daemons of a machine.
+pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: Sign) -> Result<Vec<String>> {
+    let (machine, daemons) = find(fleet, node, kinds)?;
+    let name = match sign {
+        Sign::Kill => "KILL",
+        Sign::Stop => "STOP",
+        Sign::Cont => "CONT",
+    };
+    let one = |daemon: &str| -> Result<String> {
+        let pid = machine.signal(daemon, name)?;
+        Ok(format!("{} {daemon} of {} (pid {pid})", sign.done(), machine.host.name))
+    };
+    daemons.into_iter().map(one).collect()
+}
+
+/// Ends daemons of a machine and starts them again.
+pub(super) fn restart(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
+    let (machine, daemons) = find(fleet, node, kinds)?;
+    let one = |daemon: &str| -> Result<String> {
+        machine.stop(daemon)?;
+        let pid = machine.start(daemon)?.pid.unwrap_or(0);
+        Ok(format!("started {daemon} of {} (pid {pid})", machine.host.name))
+    };
+    daemons.into_iter().map(one).collect()
+}
+
+/// In a script: the address of a machine, and the interface that leads there.
+fn way_to(machine: &Machine) -> String {
+    format!(
+        "a=$(getent ahostsv4 {0} | head -n 1 | cut -d ' ' -f 1); a=${{a:-{0}}}
+d=$(ip -o route get $a | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p'); [ -n \"$d\" ] || {{ echo \"no way to $a\" >&2; exit 1; }}
+",
+        machine.host.addr
+    )
+}
+
+pub(super) fn partition(fleet: &Fleet, a: &str, b: &str, one_way: bool) -> Result<Vec<String>> {
+    let (a, b) = (end_of_link(fleet, a)?, end_of_link(fleet, b)?);
+    if a.host.name == b.host.name {
+        bail!(Usage(format!("{} cannot be cut off from itself: name two machines", a.host.name)));
+    }
+    let ways: &[(&Machine, &Machine)] = if one_way { &[(a, b)] } else { &[(a, b), (b, a)] };
+    let mut lines = Vec::new();
+    for (from, to) in ways {
+        let cut = format!("{}ip neigh replace $a lladdr {NOWHERE} dev $d nud permanent\n", way_to(to));
+        from.shell.script(&from.host.name, &cut)?;
+        lines.push(format!("{} does not hear {} any more", to.host.name, from.host.name));
+    }
+    Ok(lines)
+}
+
+pub(super) fn heal(fleet: &Fleet, node: Option<&str>) -> Result<Vec<String>> {
+    let only = node.map(|node| end_of_link(fleet, node)).transpose()?;
+    let concerned = |machine: &&Machine| only.is_none_or(|only| only.host.name == machine.host.name);
+    let mut lines = Vec::new();
+    for from in &fleet.machines {
+        let mut mend = String::new();
+        for to in &fleet.machines {
+            if to.host.name != from.host.name && (concerned(&from) || concerned(&to)) {
+                let (way, name) = (way_to(to), &to.host.name);
+                mend += "( ";
+                mend += &way;
+                mend += &[
+                    "ip neigh show $a | grep -qi ",
+                    NOWHERE,
+                    " && ip neigh del $a dev $d && echo ",
+                    name,
+                    " )\n",
+                ]
+                .concat();
+            }
+        }
+        for to in from.shell.script(&from.host.name, &format!("{mend}true\n"))?.lines() {
+            lines.push(format!("{to} hears {} again", from.host.name));
+        }
+    }
+    Ok(lines)
+}
+
+pub(super) fn corrupt(fleet: &Fleet, damage: &Damage) -> Result<String> {
+    let nodes: Vec<&Machine> = match &damage.node {
+        Some(node) => vec![fleet.find(node)?],
+        None => fleet.machines.iter().filter(|machine| machine.host.part == Part::Node).collect(),
+    };
+    let name = damage.block.as_deref().unwrap_or("blk_*");
+    let harm = if damage.cut {
+        "truncate -s $o $f && echo \"cut ${f##*/} on $host to $o bytes: $dir/data/datanode/${f#./}\""
+    } else {
+        "b=$(od -An -tu1 -j $o -N 1 $f | tr -d ' ')
+printf \"\\\\$(printf %o $((255-b)))\" | dd of=$f bs=1 seek=$o conv=notrunc 2>/dev/null &&
+echo \"flipped byte $o of ${f##*/} on $host: $dir/data/datanode/${f#./}\""
+    };
+    for machine in nodes {
+        let (host, chance) = (&machine.host.name, damage.chance % (1 << 31));
+        let script = format!(
+            "host={host}; cd data/datanode || exit 0
+all=$(find . -path '*/current/*' -name '{name}' ! -name '*.*' | sort); [ -n \"$all\" ] || exit 0
+n=$(echo \"$all\" | wc -l); f=$(echo \"$all\" | sed -n \"$(({chance} % n + 1))p\")
+o=$(($(stat -c %s $f) / 2))
+{harm}
+"
+        );
+        let said = machine.script(&script)?;
+        if !said.is_empty() {
+            return Ok(said.trim().to_owned());
+        }
+    }
+    let whose = damage.node.as_ref().map_or_else(|| "no machine".to_owned(), |node| format!("{node} not"));
+    let what = damage.block.as_deref().unwrap_or("a block");
+    bail!("{whose} has {what}: `mrctl fs stat --blocks FILE` lists blocks and their nodes")
+}
+
+/// Blocks until the time is over.
+pub(super) fn slow(fleet: &Fleet, node: &str, share: f64, time: Duration) -> Result<()> {
+    let (machine, daemons) = find(fleet, node, &[])?;
+    let (runs, stands) = (0.1 * share, 0.1 * (1.0 - share));
+    let script = format!(
+        "each() {{ for x in {all}; do alive $x && kill -$1 $p; done; true; }}
+trap 'each CONT' EXIT; trap exit HUP INT TERM
+end=$(($(date +%s%3N) + {ms}))
+while [ $(date +%s%3N) -lt $end ]; do each CONT; sleep {runs:.3}; each STOP; sleep {stands:.3}; done
+",
+        all = daemons.join(" "),
+        ms = time.as_millis()
+    );
+    machine.script(&script).map(drop)
+}
+
+pub(super) fn fill_disk(fleet: &Fleet, node: &str, leave: Bytes, force: bool) -> Result<String> {
+    let (machine, _) = find(fleet, node, &[])?;
+    let room = machine.script("df -B1 --output=avail data | tail -n 1\n")?;
+    let room: u64 = room.trim().parse().with_context(|| format!("cannot tell the room of {node}"))?;
+    let gap = room.saturating_sub(leave.0);
+    if gap > GAP_MAX && !force {
+        bail!("{}", too_much(gap, node));
+    }
+    machine.script(&format!("rm -f data/{FILL}; [ {gap} -eq 0 ] || fallocate -l {gap} data/{FILL}\n"))?;
+    Ok(format!("took {} of the disk of {node}", Bytes(gap)))
+}
+
+pub(super) fn clear_disk(fleet: &Fleet, node: &str) -> Result<()> {
+    let (machine, _) = find(fleet, node, &[])?;
+    machine.script(&format!("rm data/{FILL}\n")).map(drop)
+}

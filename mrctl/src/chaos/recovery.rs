@@ -1,0 +1,54 @@
+//! `mrctl chaos recovery`: from job histories, how long lost work waited to run again, and where; run beside run.
+
+use crate::output::{self, Usage};
+use anyhow::Result;
+use sim::{
+    experiment::{Comparison, Variant, makespan_s},
+    report::{by_group, page},
+    repro::recovery,
+    workload::history,
+};
+use std::{path::PathBuf, process::ExitCode};
+
+/// Compare histories of clusters that lost nodes: waits, locality, makespans
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mrctl chaos recovery fifo=out/fifo 'chronos(fifo)=out/chronos-fifo'
+  mrctl chaos recovery .fermata/data/jobtracker/history --report r.html")]
+pub(crate) struct Args {
+    /// Folders of histories, each with what to call it
+    #[arg(value_name = "[NAME=]HISTORY", required = true)]
+    histories: Vec<String>,
+    /// Write a page to this file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let (mut variants, mut runs, mut groups) = (Vec::new(), Vec::new(), Vec::new());
+    let mut slots = sim::PerPhase { map: 0, reduce: 0 };
+    for text in &args.histories {
+        let (name, path) = text.split_once('=').unwrap_or((text, text));
+        if name.is_empty() || path.is_empty() {
+            return Err(Usage(format!("{text:?} is not NAME=HISTORY")).into());
+        }
+        let mut history = history::read(path.as_ref())?;
+        slots = history.slots;
+        for job in &history.workload.jobs {
+            if !groups.contains(&job.group) {
+                groups.push(job.group.clone());
+            }
+        }
+        runs.push(vec![history.outcome(name)]);
+        variants.push(Variant { label: name.to_owned(), ..Variant::plain("fifo") });
+    }
+    let comparison = Comparison { variants, runs, alone: Vec::new(), groups, slots };
+    let (waits, makespans) = (recovery(&comparison), by_group(&comparison, makespan_s));
+    output::line(waits.text())?;
+    output::line(format!("makespan, s\n{}", makespans.text()))?;
+    if let Some(path) = &args.report {
+        let body = format!("{}<h2>Makespan, s</h2>{}", waits.html(), makespans.html());
+        crate::command::sim::write(path, &page("What lost work waited for", &body))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

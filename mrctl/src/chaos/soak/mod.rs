@@ -1,0 +1,274 @@
+//! `mrctl chaos soak`: random jobs, slots taken back, and faults, on a real cluster, round after round. After each round
+//! everything is healed, and then nothing may be wrong: outputs are those of calm runs, slots are free, no file, process or
+//! memory is left over.
+//!
+//! Deliberately absent: two nodes off at once, which three replicas need not survive.
+
+mod leaks;
+mod weather;
+mod works;
+
+use super::{
+    sight::{Eyes, Sight},
+    site::Site,
+};
+use crate::{
+    cluster::{ClusterState, Launch, Layout, Overrides},
+    command::machines::{Fleet, Reach},
+    output,
+};
+use anyhow::{Context, Result, bail, ensure};
+use daemon::{Bytes, Period};
+use leaks::Footprints;
+use rand::{SeedableRng, rngs::SmallRng};
+use serde::Serialize;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use weather::{Tally, Weather};
+use works::Works;
+
+/// How long it may take until all is well after a round.
+const WHOLE_WITHIN: Duration = Duration::from_secs(90);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Random jobs, preemptions and faults on a real cluster, and checks after each round
+///
+/// Starts a cluster of its own in a temporary folder, which it removes in the end; or, with --cluster, uses one that runs on
+/// several machines, where links are cut as well. Wrong output, or anything left over (slots, files, processes, memory),
+/// makes the exit code 1, and the folder of its own cluster stays to be looked at.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mrctl chaos soak --minutes 2
+  mrctl chaos soak --minutes 30 --seed 7 --nodes 6
+  mrctl chaos soak --minutes 30 --cluster lab")]
+pub(crate) struct Args {
+    /// How long; the last round is played to its end
+    #[arg(long, default_value_t = 30.0)]
+    minutes: f64,
+    /// Decides what happens
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Nodes of its own cluster
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=50))]
+    nodes: u32,
+    /// Folder for its own cluster's data [default: the current folder]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
+    dir: PathBuf,
+    /// Use this cluster on several machines, as made by `mrctl cluster init`, which runs
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["nodes", "dir"])]
+    cluster: Option<PathBuf>,
+    /// Print JSON, in the end
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    seed: u64,
+    seconds: f64,
+    rounds: u32,
+    jobs: u32,
+    #[serde(flatten)]
+    tally: Tally,
+    /// Seconds until all was well after a round, the longest.
+    whole_s: f64,
+    /// What was wrong; empty if nothing was.
+    wrong: Vec<String>,
+    memory: Vec<leaks::Growth>,
+}
+
+/// A cluster of its own. However this ends, its daemons end with it.
+struct Own {
+    folder: PathBuf,
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // Those that were started again are in the file alone.
+        if let Ok(Some(state)) = ClusterState::load(&self.folder) {
+            let _ = state.stop_all();
+        }
+    }
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
+    ensure!(args.minutes.is_finite() && args.minutes >= 0.0, "--minutes {}: a time from 0 on", args.minutes);
+    if let Some(cluster) = &args.cluster {
+        let site = Arc::new(Site::Machines(Fleet::of(&Reach::of(cluster))?));
+        return tell(&soak(args, &site).await?, args.json);
+    }
+    let folder = tempfile::Builder::new().prefix("fermata-soak-").tempdir_in(&args.dir);
+    let folder = folder.with_context(|| format!("cannot make a folder in {}", args.dir.display()))?;
+    let report = {
+        let own = start(folder.path(), args.nodes).await?;
+        let site = Arc::new(Site::here(own.folder.clone())?);
+        tokio::select! {
+            report = soak(args, &site) => report?,
+            () = crate::command::end_signal() => bail!("interrupted: what was started is stopped and removed"),
+        }
+    };
+    if report.wrong.is_empty() {
+        folder.close().context("cannot remove the folder")?;
+    } else {
+        eprintln!("mrctl: the cluster's files stay in {}", folder.keep().display());
+    }
+    tell(&report, args.json)
+}
+
+/// A cluster that notices silence within seconds, and keeps three replicas of small blocks.
+async fn start(folder: &Path, nodes: u32) -> Result<Own> {
+    let overrides = Overrides {
+        nodes: Some(nodes),
+        racks: Some(2),
+        replication: Some(3),
+        block_size: Some(Bytes(256 << 10)),
+        map_slots: Some(2),
+        reduce_slots: Some(2),
+        ..Overrides::default()
+    };
+    let mut layout = Layout::prepare(&folder.join("cluster"), &overrides)?;
+    let config = &mut layout.config;
+    (config.namenode.heartbeat, config.jobtracker.heartbeat) = (Period::millis(200), Period::millis(200));
+    (config.namenode.suspect_after, config.jobtracker.suspect_after) = (Period::secs(1), Period::secs(1));
+    (config.namenode.dead_after, config.jobtracker.lost_after) = (Period::secs(3), Period::secs(3));
+    config.datanode.scrub_period = Period::secs(5);
+    config.check()?;
+    let own = Own { folder: layout.folder.clone() };
+    let mut launch = Launch::start(layout, None).await?;
+    launch.keep();
+    Ok(own)
+}
+
+/// A soak under way.
+struct Soak {
+    site: Arc<Site>,
+    eyes: Eyes,
+    sight: Sight,
+    slots: (u32, u32),
+    works: Works,
+    dice: SmallRng,
+    report: Report,
+}
+
+async fn soak(args: &Args, site: &Arc<Site>) -> Result<Report> {
+    let report = Report { seed: args.seed, ..Report::default() };
+    let mut eyes = Eyes::new(site.target());
+    let began = Instant::now();
+    let sight = whole(&mut eyes, site, None).await.context("before anything was done")?;
+    let works = Works::prepare(site)?;
+    let slots = sight.slots();
+    let dice = SmallRng::seed_from_u64(args.seed);
+    let mut soak = Soak { site: site.clone(), eyes, sight, slots, works, dice, report };
+    let mut feet = Footprints::default();
+    feet.take(site)?;
+    let limit = Duration::from_secs_f64(args.minutes * 60.0);
+    let calm_s = began.elapsed().as_secs_f64();
+    say(args.json, format!("{} nodes; calm runs took {calm_s:.0} s", site.nodes()?.len()))?;
+    let start = Instant::now();
+    let mut goes_on = true;
+    while goes_on && (soak.report.rounds == 0 || start.elapsed() < limit) {
+        soak.report.rounds += 1;
+        let since = Instant::now();
+        // What cannot be done is wrong, too, and what comes after it would say nothing.
+        let wrong = soak.round().await.unwrap_or_else(|error| {
+            goes_on = false;
+            vec![output::chain(&error)]
+        });
+        feet.take(site)?;
+        let (round, tally, took_s) = (soak.report.rounds, &soak.report.tally, since.elapsed().as_secs_f64());
+        let verdict = if wrong.is_empty() { "all is well".to_owned() } else { wrong.join("; ") };
+        say(args.json, format!("round {round}, {took_s:.0} s; so far {tally}: {verdict}"))?;
+        soak.report
+            .wrong
+            .extend(wrong.iter().map(|what| format!("seed {}, round {round}: {what}", args.seed)));
+    }
+    soak.report.seconds = start.elapsed().as_secs_f64();
+    soak.report.memory = feet.growth();
+    soak.report.wrong.extend(feet.leaks());
+    if goes_on {
+        soak.works.clear()?;
+    }
+    Ok(soak.report)
+}
+
+impl Soak {
+    /// Some jobs in bad weather, and what is wrong when it is over.
+    async fn round(&mut self) -> Result<Vec<String>> {
+        let jobs = self.works.submit_some(self.report.rounds, &mut self.dice)?;
+        self.report.jobs += jobs.len() as u32;
+        let mut weather = Weather::new(self.site.clone(), &mut self.dice);
+        let over = weather.until_over(&mut self.eyes, self.sight.clone(), &jobs).await;
+        self.report.tally.add(&weather.clear().await?);
+        self.sight = over?;
+        let healing = Instant::now();
+        self.sight = whole(&mut self.eyes, &self.site, Some(self.slots)).await?;
+        self.report.whole_s = self.report.whole_s.max(healing.elapsed().as_secs_f64());
+        let mut wrong = self.works.wrong(&jobs, &self.sight);
+        self.works.remove(&jobs)?;
+        wrong.extend(leaks::left_over(&self.site, &self.works, &mut self.eyes, &mut self.sight).await?);
+        Ok(wrong)
+    }
+}
+
+/// Waits until all is well; what was seen then.
+async fn whole(eyes: &mut Eyes, site: &Site, slots: Option<(u32, u32)>) -> Result<Sight> {
+    let deadline = Instant::now() + WHOLE_WITHIN;
+    let nodes = site.nodes()?.len();
+    let mut sight = Sight::default();
+    loop {
+        sight = eyes.look(&sight).await;
+        let live = sight.nodes().len() == nodes;
+        let trouble = sight.trouble(slots.unwrap_or_else(|| sight.slots()), &[]);
+        let busy = sight.in_use();
+        let why = match trouble {
+            Some(why) => why,
+            None if !live => format!("{} of {nodes} nodes are there", sight.nodes().len()),
+            None if busy > 0 && slots.is_some() => format!("{busy} slots are in use"),
+            None => return Ok(sight),
+        };
+        if Instant::now() > deadline {
+            bail!("not whole after {} s: {why}", WHOLE_WITHIN.as_secs());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn say(quiet: bool, line: String) -> Result<()> {
+    if quiet { Ok(()) } else { output::line(line) }
+}
+
+fn tell(report: &Report, json: bool) -> Result<ExitCode> {
+    if json {
+        output::json(report)?;
+    } else {
+        output::line(format!(
+            "\nseed {}: {} rounds, {} jobs in {:.0} s; {}; whole again within {:.1} s",
+            report.seed, report.rounds, report.jobs, report.seconds, report.tally, report.whole_s
+        ))?;
+        for one in &report.memory {
+            output::line(format!(
+                "{}: {} at first, {} in the end; {} and {} open files",
+                one.program,
+                output::human(one.first_bytes),
+                output::human(one.last_bytes),
+                one.first_files,
+                one.last_files
+            ))?;
+        }
+        let wrong = report.wrong.len();
+        output::line(if wrong == 0 {
+            "nothing was wrong".into()
+        } else {
+            format!("{wrong} things were wrong:")
+        })?;
+        for what in &report.wrong {
+            output::line(format!("  {what}"))?;
+        }
+    }
+    Ok(if report.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,252 @@
+//! Reading scenario files: TOML in, steps or one line of refusal out, with the line of the file.
+
+use super::{Act, Half, JobRef, Mark, Scenario, Step, When, Who};
+use crate::fault::Fault;
+use mrcore::Span;
+use serde::Deserialize;
+use toml::Spanned;
+
+/// A scenario file that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{line}: {what}")]
+pub struct BadScenario {
+    /// Where, from 1 on.
+    pub line: usize,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    step: Vec<Spanned<Words>>,
+    #[serde(default)]
+    fault: Vec<Spanned<Fault>>,
+}
+
+/// A step as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Words {
+    at: Option<String>,
+    when: Option<String>,
+    after: Option<String>,
+    #[serde(rename = "do")]
+    verb: String,
+    node: Option<String>,
+    daemon: Option<String>,
+    from: Option<String>,
+    #[serde(default)]
+    one_way: bool,
+    block: Option<String>,
+    #[serde(default)]
+    truncate: bool,
+    share: Option<f64>,
+    leave: Option<String>,
+    #[serde(rename = "for")]
+    lasts: Option<String>,
+}
+
+/// Reads a scenario.
+pub fn parse(text: &str) -> Result<Scenario, BadScenario> {
+    let line_of = |at: usize| text.get(..at).map_or(1, |before| before.split('\n').count());
+    let file: File = toml::from_str(text).map_err(|error| {
+        let line = line_of(error.span().map_or(0, |span| span.start));
+        BadScenario { line, what: error.message().replace('\n', " ") }
+    })?;
+    let mut scenario = Scenario::default();
+    for words in file.step {
+        let line = line_of(words.span().start);
+        let step = step(line, words.get_ref()).map_err(|what| BadScenario { line, what })?;
+        if scenario.steps.is_empty() && step.act.node() == Some(&Who::Same) {
+            let what = "node = \"same\" is the node of the step before, and this is the first".into();
+            return Err(BadScenario { line, what });
+        }
+        scenario.steps.push(step);
+    }
+    for fault in file.fault {
+        let line = line_of(fault.span().start);
+        let fault = fault.into_inner();
+        fault.check().map_err(|what| BadScenario { line, what })?;
+        scenario.faults.push(fault);
+    }
+    Ok(scenario)
+}
+
+fn step(line: usize, words: &Words) -> Result<Step, String> {
+    let when = match (&words.at, &words.when) {
+        (Some(at), None) => When::At(span("at", at)?),
+        (None, Some(when)) => condition(when)?,
+        (None, None) => return Err("when? say at = \"5s\", or when = \"job 1 maps 40%\"".into()),
+        (Some(_), Some(_)) => return Err("at and when: a step waits for one of the two".into()),
+    };
+    let after = words.after.as_deref().map_or(Ok(Span(0)), |text| span("after", text))?;
+    let lasts = words.lasts.as_deref().map(|text| span("for", text)).transpose()?;
+    let act = act(words)?;
+    let stays =
+        matches!(act, Act::Cont { .. } | Act::Restart { .. } | Act::Heal { .. } | Act::Corrupt { .. });
+    if stays && lasts.is_some() {
+        return Err(format!("for: {} is not undone after a time", act.verb()));
+    }
+    if matches!(act, Act::Slow { .. }) && lasts.is_none() {
+        return Err("slow: for how long? say for = \"30s\"".into());
+    }
+    Ok(Step { line, when, after, act, lasts })
+}
+
+fn act(words: &Words) -> Result<Act, String> {
+    let node = || {
+        let text =
+            words.node.as_deref().ok_or_else(|| format!("{}: whom? say node = \"node2\"", words.verb))?;
+        who(text)
+    };
+    let half = match words.daemon.as_deref() {
+        None => Half::Whole,
+        Some("datanode") => Half::Datanode,
+        Some("tasktracker") => Half::Tasktracker,
+        Some(other) => return Err(format!("daemon = {other:?}: datanode or tasktracker")),
+    };
+    let act = match words.verb.as_str() {
+        "kill" => Act::Kill { node: node()?, half },
+        "stop" => Act::Stop { node: node()?, half },
+        "cont" => Act::Cont { node: node()?, half },
+        "restart" => Act::Restart { node: node()?, half },
+        "partition" => {
+            let from = words.from.as_deref().ok_or("partition: from whom? say from = \"jobtracker\"")?;
+            Act::Partition { from: node()?, to: who(from)?, one_way: words.one_way }
+        }
+        "heal" => Act::Heal { node: words.node.as_deref().map(who).transpose()? },
+        "corrupt" => Act::Corrupt { node: node()?, block: block(words)?, cut: words.truncate },
+        "slow" => {
+            let share = words.share.unwrap_or(0.2);
+            if !(share > 0.0 && share < 1.0) {
+                return Err(format!("share = {share}: the part of the time that it runs, between 0 and 1"));
+            }
+            Act::Slow { node: node()?, share }
+        }
+        "fill-disk" => {
+            let leave = words.leave.as_deref().map_or(Ok(0), bytes)?;
+            Act::FillDisk { node: node()?, leave }
+        }
+        other => {
+            return Err(format!(
+                "do = {other:?}: kill, stop, cont, restart, partition, heal, corrupt, slow or fill-disk"
+            ));
+        }
+    };
+    fits(words, &act)?;
+    let links = matches!(act, Act::Partition { .. } | Act::Heal { .. });
+    if !links && act.node() == Some(&Who::Named("master".into())) {
+        return Err(format!("{}: of the master, say namenode or jobtracker", act.verb()));
+    }
+    Ok(act)
+}
+
+/// Words that the verb has no use for are a mistake.
+fn fits(words: &Words, act: &Act) -> Result<(), String> {
+    let by_daemon =
+        matches!(act, Act::Kill { .. } | Act::Stop { .. } | Act::Cont { .. } | Act::Restart { .. });
+    let partition = matches!(act, Act::Partition { .. });
+    let corrupt = matches!(act, Act::Corrupt { .. });
+    let used = [
+        ("daemon", words.daemon.is_some(), by_daemon),
+        ("from", words.from.is_some(), partition),
+        ("one_way", words.one_way, partition),
+        ("block", words.block.is_some(), corrupt),
+        ("truncate", words.truncate, corrupt),
+        ("share", words.share.is_some(), matches!(act, Act::Slow { .. })),
+        ("leave", words.leave.is_some(), matches!(act, Act::FillDisk { .. })),
+    ];
+    match used.iter().find(|(_, said, takes)| *said && !takes) {
+        Some((word, ..)) => Err(format!("{} takes no {word}", act.verb())),
+        None => Ok(()),
+    }
+}
+
+fn who(text: &str) -> Result<Who, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        ["any"] => Ok(Who::Any),
+        ["same"] => Ok(Who::Same),
+        ["any", "running", ref job @ ..] => Ok(Who::Running(job_ref(job, text)?)),
+        [name] => Ok(Who::Named(name.to_owned())),
+        _ => Err(format!("{text:?} names no node: a name, \"any\", \"any running job 1\" or \"same\"")),
+    }
+}
+
+fn job_ref(words: &[&str], text: &str) -> Result<JobRef, String> {
+    let bad =
+        || format!("{text:?} names no job: \"job 1\" is the first that runs or comes, job_7 one by its id");
+    match words {
+        ["job", number] => number.parse().ok().filter(|number| *number > 0).map(JobRef::Nth).ok_or_else(bad),
+        [id] => id.strip_prefix("job_").and_then(|id| id.parse().ok()).map(JobRef::Number).ok_or_else(bad),
+        _ => Err(bad()),
+    }
+}
+
+/// `job 1 maps 40%`, `job 1 reduces 10%`, `job 1 submitted`, `job 1 over`; a few more words are fine.
+fn condition(text: &str) -> Result<When, String> {
+    let bad = || {
+        format!(
+            "when = {text:?}: write \"job 1 maps 40%\", \"job 1 reduces 10%\", \"job 1 submitted\" or \"job 1 over\""
+        )
+    };
+    let words: Vec<&str> = text.split_whitespace().filter(|word| !matches!(*word, "is" | "reach")).collect();
+    let length = if words.first() == Some(&"job") { 2 } else { 1 };
+    let (job, mark) = words.split_at_checked(length).ok_or_else(bad)?;
+    let mark = match *mark {
+        ["submitted"] => Mark::Submitted,
+        ["over" | "finished"] => Mark::Over,
+        [phase @ ("maps" | "reduces"), part] => {
+            let part = part.strip_suffix('%').and_then(|part| part.parse::<f64>().ok()).ok_or_else(bad)?;
+            if !(0.0..=100.0).contains(&part) {
+                return Err(format!("when = {text:?}: a part is from 0% to 100%"));
+            }
+            if phase == "maps" { Mark::Maps(part / 100.0) } else { Mark::Reduces(part / 100.0) }
+        }
+        _ => return Err(bad()),
+    };
+    Ok(When::Job(job_ref(job, text)?, mark))
+}
+
+fn block(words: &Words) -> Result<Option<String>, String> {
+    let Some(text) = &words.block else { return Ok(None) };
+    let number = text.strip_prefix("blk_").unwrap_or(text);
+    match number.parse::<u64>() {
+        Ok(number) => Ok(Some(format!("blk_{number}"))),
+        Err(_) => Err(format!("block = {text:?}: blk_NUMBER, as `mrctl fs stat --blocks FILE` lists them")),
+    }
+}
+
+/// A number and its unit.
+fn measured(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse::<f64>().ok().filter(|number| number.is_finite())?, unit.trim()))
+}
+
+fn span(key: &str, text: &str) -> Result<Span, String> {
+    let bad = || format!("{key} = {text:?} is no time: write \"500ms\", \"5s\" or \"2m\"");
+    let (number, unit) = measured(text).ok_or_else(bad)?;
+    let seconds = match unit {
+        "ms" => number / 1000.0,
+        "s" => number,
+        "m" | "min" => number * 60.0,
+        _ => return Err(bad()),
+    };
+    Ok(Span((seconds * 1e6) as u64))
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let bad = || format!("leave = {text:?} is no size: write \"64KiB\" or \"10MiB\"");
+    let (number, unit) = measured(text).ok_or_else(bad)?;
+    let factor = match unit {
+        "" | "B" => 1.0,
+        "KiB" => 1024.0,
+        "MiB" => 1024.0 * 1024.0,
+        "GiB" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(bad()),
+    };
+    Ok((number * factor) as u64)
+}

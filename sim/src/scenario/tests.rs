@@ -1,0 +1,95 @@
+//! What reads, what does not, and on which line.
+
+use super::*;
+
+const FILE: &str = r#"
+# A node dies in the middle, and comes back.
+[[step]]
+when = "job 1 maps reach 40%"
+do = "kill"
+node = "any running job 1"
+for = "10s"
+
+[[step]]
+at = "1500ms"
+do = "partition"
+node = "node2"
+from = "jobtracker"
+one_way = true
+
+[[step]]
+when = "job_7 is over"
+after = "2s"
+do = "heal"
+
+[[step]]
+at = "2m"
+do = "fill-disk"
+node = "same"
+leave = "64KiB"
+
+[[fault]]
+at_s = 25.0
+what = "rack"
+rack = 1
+"#;
+
+#[test]
+fn a_scenario_reads() {
+    let Scenario { steps, faults } = parse(FILE).expect("it reads");
+    let first = Step {
+        line: 3,
+        when: When::Job(JobRef::Nth(1), Mark::Maps(0.4)),
+        after: Span(0),
+        act: Act::Kill { node: Who::Running(JobRef::Nth(1)), half: Half::Whole },
+        lasts: Some(Span::secs(10)),
+    };
+    assert_eq!(steps[0], first);
+    let second = Act::Partition {
+        from: Who::Named("node2".into()),
+        to: Who::Named("jobtracker".into()),
+        one_way: true,
+    };
+    assert_eq!((&steps[1].when, &steps[1].act), (&When::At(Span::millis(1500)), &second));
+    assert_eq!(steps[2].when, When::Job(JobRef::Number(7), Mark::Over));
+    assert_eq!((steps[2].after, &steps[2].act), (Span::secs(2), &Act::Heal { node: None }));
+    assert_eq!(steps[3].act, Act::FillDisk { node: Who::Same, leave: 65536 });
+    assert_eq!(faults.len(), 1);
+    let simulated = |step: &Step| step.act.not_simulated().is_none();
+    assert_eq!(steps.iter().map(simulated).collect::<Vec<_>>(), [true, true, true, false]);
+}
+
+#[test]
+fn nonsense_is_told_with_its_line() {
+    let kill = "do = \"kill\"\nnode = \"node2\"";
+    let cases = [
+        ("x = 1", 1, "unknown field"),
+        ("[[step]]\nat = 5\ndo = \"kill\"", 2, "expected a string"),
+        ("\n[[step]]\ndo = \"kill\"\nnode = \"node2\"", 2, "when?"),
+        (&format!("[[step]]\nat = \"5s\"\nwhen = \"job 1 over\"\n{kill}"), 1, "one of the two"),
+        (&format!("[[step]]\nat = \"soon\"\n{kill}"), 1, "at = \"soon\" is no time"),
+        (&format!("[[step]]\nat = \"-1s\"\n{kill}"), 1, "is no time"),
+        (&format!("[[step]]\nwhen = \"job 1 maps 400%\"\n{kill}"), 1, "from 0% to 100%"),
+        (&format!("[[step]]\nwhen = \"job 0 over\"\n{kill}"), 1, "names no job"),
+        (&format!("[[step]]\nwhen = \"full moon\"\n{kill}"), 1, "job 1 maps 40%"),
+        ("[[step]]\nat = \"1s\"\ndo = \"meteor\"", 1, "kill, stop, cont"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"", 1, "kill: whom?"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"same\"", 1, "this is the first"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"some node\"", 1, "names no node"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"master\"", 1, "say namenode or jobtracker"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"a\"\nshare = 0.5", 1, "kill takes no share"),
+        ("[[step]]\nat = \"1s\"\ndo = \"slow\"\nnode = \"a\"", 1, "for how long"),
+        ("[[step]]\nat = \"1s\"\ndo = \"slow\"\nnode = \"a\"\nshare = 2.0\nfor = \"1s\"", 1, "share = 2"),
+        ("[[step]]\nat = \"1s\"\ndo = \"partition\"\nnode = \"a\"", 1, "from whom"),
+        ("[[step]]\nat = \"1s\"\ndo = \"corrupt\"\nnode = \"a\"\nblock = \"x\"", 1, "blk_NUMBER"),
+        ("[[step]]\nat = \"1s\"\ndo = \"restart\"\nnode = \"a\"\nfor = \"1s\"", 1, "not undone"),
+        ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"a\"\ndaemon = \"namenode\"", 1, "datanode or"),
+        ("[[fault]]\nat_s = -1.0\nwhat = \"job-tracker\"", 1, "from 0 on"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"meteor\"", 1, "meteor"),
+    ];
+    for (text, line, why) in cases {
+        let error = parse(text).expect_err(text);
+        assert!(error.line == line && error.what.contains(why), "{text}\n{error}");
+        assert_eq!(error.to_string().lines().count(), 1, "{error}");
+    }
+}

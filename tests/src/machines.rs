@@ -1,0 +1,186 @@
+//! Machines for tests: network namespaces with addresses of their own, and a closed cluster on them, started by
+//! `mrctl cluster`. Where namespaces cannot be made there are none, and a word says so.
+
+use crate::{Ran, binaries, eventually, sha256_of};
+use serde_json::Value;
+use std::{
+    cell::RefCell,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Numbered namespaces; the first is the master. Dropped, everything is stopped and taken away.
+pub struct Machines {
+    folder: tempfile::TempDir,
+    name: &'static str,
+    disks: RefCell<Vec<PathBuf>>,
+}
+
+fn net() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/netns/net")
+}
+
+impl Machines {
+    /// Started. None where the right to make namespaces is missing.
+    pub fn make(name: &'static str, subnet: u8, racks: &[&str]) -> Option<Self> {
+        let machines = Self::prepare(name, subnet, racks, racks.len())?;
+        machines.up();
+        Some(machines)
+    }
+
+    /// The same, with nothing started yet, and a cluster of the first `nodes` of its nodes alone.
+    pub fn prepare(name: &'static str, subnet: u8, racks: &[&str], nodes: usize) -> Option<Self> {
+        let count = (racks.len() + 1).to_string();
+        let run = |args: &[&str]| {
+            Command::new(net()).args(args).env("SUBNET", subnet.to_string()).output().unwrap()
+        };
+        // What a run before this one may have left.
+        run(&["down", name]);
+        let made = run(&["up", name, &count]);
+        if !made.status.success() {
+            run(&["down", name]);
+            let why = String::from_utf8_lossy(&made.stderr);
+            eprintln!("skipped: no network namespaces here: {}", why.trim());
+            return None;
+        }
+        let space = binaries().with_file_name("tmp");
+        fs::create_dir_all(&space).unwrap();
+        let folder = tempfile::Builder::new().prefix("machines-").tempdir_in(space).unwrap();
+        let machines = Self { folder, name, disks: RefCell::default() };
+        let master = format!("{name}1=10.77.{subnet}.1");
+        let nodes: Vec<String> = (racks.iter().zip(2..).take(nodes))
+            .flat_map(|(rack, at)| ["--node".to_owned(), format!("{name}{at}=10.77.{subnet}.{at}@{rack}")])
+            .collect();
+        let args: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        machines.mrctl(&[&["cluster", "init", "lab", "--master", &master], &args[..]].concat());
+        machines.set(
+            "namenode",
+            "replication = 2\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"3s\"",
+        );
+        machines.set("jobtracker", "heartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"3s\"");
+        machines.set("tasktracker", "tasks_as_root = true");
+        Some(machines)
+    }
+
+    /// Starts it.
+    pub fn up(&self) {
+        let dir = format!("{}/{{host}}", self.folder.path().display());
+        let programs = binaries().display().to_string();
+        let shell = "ip netns exec {host}";
+        self.cluster(&["up", "--shell", shell, "--remote-dir", &dir, "--programs", &programs]);
+    }
+
+    /// Puts a machine's folder on a small disk of its own, before it is started; false where that cannot be.
+    pub fn small_disk(&self, at: u32, size: &str) -> bool {
+        let folder = self.path(&self.node(at));
+        fs::create_dir_all(&folder).unwrap();
+        let options = format!("size={size}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&folder).stderr(Stdio::null());
+        let done = mount.status().is_ok_and(|status| status.success());
+        if done {
+            self.disks.borrow_mut().push(folder);
+        }
+        done
+    }
+
+    /// A path in the test's own folder; a machine's folder is there, by its name.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Adds to a section of the settings.
+    pub fn set(&self, section: &str, settings: &str) {
+        let file = self.folder.path().join("lab/fermata.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let head = format!("[{section}]\n");
+        assert!(text.contains(&head), "{text}");
+        fs::write(file, text.replace(&head, &format!("{head}{settings}\n"))).unwrap();
+    }
+
+    /// The name of a machine, from 1 on.
+    pub fn node(&self, at: u32) -> String {
+        format!("{}{at}", self.name)
+    }
+
+    /// Runs `mrctl ARGS` to its end.
+    pub fn try_mrctl(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.args(args).current_dir(self.folder.path()).env("FERMATA_CONFIG", "lab/fermata.toml");
+        command.output().unwrap().into()
+    }
+
+    /// Runs `mrctl ARGS`, which must succeed; its standard output.
+    #[track_caller]
+    pub fn mrctl(&self, args: &[&str]) -> String {
+        let ran = self.try_mrctl(args);
+        assert_eq!(ran.code, 0, "mrctl {args:?}: {}{}", ran.stdout, ran.stderr);
+        ran.stdout
+    }
+
+    /// Runs `mrctl cluster ARGS`.
+    #[track_caller]
+    pub fn cluster(&self, args: &[&str]) -> String {
+        self.mrctl(&[&["cluster"], args, &["--cluster", "lab"]].concat())
+    }
+
+    /// Runs `mrctl ARGS --json`; what it printed.
+    #[track_caller]
+    pub fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.mrctl(&[args, &["--json"]].concat())).unwrap()
+    }
+
+    /// Waits until a tracker is in this state.
+    pub fn await_tracker(&self, node: &str, state: &str) {
+        eventually(&format!("{node} is {state}"), PATIENCE, || {
+            let ran = self.try_mrctl(&["nodes", "--json"]);
+            let nodes: Value = serde_json::from_str(&ran.stdout).ok()?;
+            let one = nodes.as_array()?.iter().find(|one| one["node"] == node)?.clone();
+            (one["tracker"]["state"] == state).then_some(())
+        });
+    }
+
+    /// Checksums of the four parts of a job's output.
+    pub fn sums(&self, folder: &str) -> Vec<String> {
+        let parts = self.mrctl(&["fs", "ls", folder]);
+        assert!(parts.contains("part-r-00003"), "{parts}");
+        (0..4)
+            .map(|part| {
+                let to = self.folder.path().join("part");
+                self.mrctl(&[
+                    "fs",
+                    "get",
+                    "--force",
+                    &format!("{folder}/part-r-{part:05}"),
+                    to.to_str().unwrap(),
+                ]);
+                sha256_of(&to)
+            })
+            .collect()
+    }
+
+    /// Processes of ours.
+    pub fn processes(&self) -> Vec<String> {
+        let folder = self.folder.path().display().to_string();
+        let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+        let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+        lines
+            .filter(|line| line.contains(&format!("{folder}/{}", self.name)) && line.contains(".ready"))
+            .collect()
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        self.try_mrctl(&["cluster", "down", "--cluster", "lab"]);
+        let _ = Command::new(net()).args(["down", self.name]).output();
+        for disk in self.disks.borrow().iter() {
+            let _ = Command::new("umount").arg("-l").arg(disk).status();
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Disks that fail where it hurts: every fsync of a daemon fails, or kills it (by strace, into the real binaries). What was
+//! acknowledged is there afterwards, what could not be made durable never was acknowledged, and jobs go on to the same
+//! output. Skipped, with a word, where strace cannot be used.
+
+use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const SYNCS: &str = "fsync,fdatasync";
+/// Whatever goes out.
+const SENDS: &str = "write,writev,sendto,sendmsg";
+/// Whatever a tracker or a task does to names and disks when it puts a state aside.
+const NAMES: &str = "rename,renameat,renameat2,unlink,unlinkat,mkdir,fsync,fdatasync";
+
+fn cluster() -> Cluster {
+    let settings = format!(
+        "{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"4s\"\n\
+         [client]\ndeadline = \"2s\"\n"
+    );
+    Cluster::up(Up { nodes: 3, settings: &settings, ..Up::default() })
+}
+
+fn pid_of(cluster: &Cluster, name: &str, kind: &str) -> String {
+    let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let daemons = state["daemons"].as_array().unwrap();
+    let found = daemons.iter().find(|daemon| daemon["name"] == name && daemon["kind"] == kind);
+    found.unwrap()["pid"].to_string()
+}
+
+/// Holds a daemon in its hand. Dropped, it lets go.
+struct Strace(Child);
+
+impl Strace {
+    /// Whenever the daemon makes something durable, `what` happens. None where that cannot be.
+    fn hold(cluster: &Cluster, name: &str, kind: &str, what: &str) -> Option<Self> {
+        Self::hold_at(cluster, &pid_of(cluster, name, kind), &[], SYNCS, what)
+    }
+
+    /// Whenever the process, or one of the others, makes one of these calls, `what` happens.
+    fn hold_at(cluster: &Cluster, pid: &str, others: &[String], calls: &str, what: &str) -> Option<Self> {
+        let log = cluster.path("strace.log");
+        let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{what}"));
+        let mut command = Command::new("strace");
+        command.args(["-f", "-q", "-e", &trace, "-e", &inject, "-p", pid]).arg("-o").arg(&log);
+        for other in others {
+            command.args(["-p", other]);
+        }
+        let Ok(child) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            eprintln!("skipped: strace is not here");
+            return None;
+        };
+        let mut held = Self(child);
+        let traced = || {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            (!status.contains("TracerPid:\t0")).then_some(true)
+        };
+        let attached = eventually("strace holds it, or cannot", PATIENCE, || {
+            // Gone before anybody saw that it was held: it was.
+            traced().or_else(|| held.0.try_wait().unwrap().map(|_| is_gone(pid)))
+        });
+        if !attached {
+            eprintln!("skipped: strace may not hold processes here");
+            return None;
+        }
+        Some(held)
+    }
+}
+
+impl Drop for Strace {
+    fn drop(&mut self) {
+        // It lets go of what it holds when it is asked to end; one that has ended has no number any more.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn await_death(cluster: &Cluster, name: &str, kind: &str) {
+    let pid = pid_of(cluster, name, kind);
+    eventually(&format!("the {kind} of {name} has ended"), PATIENCE, || is_gone(&pid).then_some(()));
+}
+
+fn is_gone(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.is_empty() || stat.contains(") Z ")
+}
+
+#[test]
+fn what_cannot_be_made_durable_is_not_acknowledged() {
+    let cluster = cluster();
+    cluster.mrctl(&["fs", "mkdir", "/before"]);
+    fs::write(cluster.path("in"), "a b\n".repeat(1000)).unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+
+    // The NameNode says nothing that it cannot keep, and ends.
+    let Some(held) = Strace::hold(&cluster, "namenode", "namenode", "error=EIO") else { return };
+    assert_eq!(cluster.try_mrctl(&["fs", "mkdir", "/never"]).code, 1, "a folder that is not durable");
+    await_death(&cluster, "namenode", "namenode");
+    drop(held);
+    cluster.mrctl(&["chaos", "restart", "namenode"]);
+    cluster.mrctl(&["fs", "stat", "/before"]);
+    cluster.mrctl(&["fs", "mkdir", "/after"]);
+
+    // A job that is not durable is not taken.
+    let Some(held) = Strace::hold(&cluster, "jobtracker", "jobtracker", "error=EIO") else { return };
+    let never = ["submit", "wordcount", "--input", "/in", "--output", "/never-counted", "--detach"];
+    assert_eq!(cluster.try_mrctl(&never).code, 1, "a job that is not durable");
+    await_death(&cluster, "jobtracker", "jobtracker");
+    drop(held);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counted"]);
+
+    // A DataNode whose disk fails retires it; the file is whole on others.
+    let Some(held) = Strace::hold(&cluster, "node1", "datanode", "error=EIO") else { return };
+    let source = cluster.path("source");
+    random_file(&source, 6 << 20, 3);
+    cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
+    let got = cluster.path("got");
+    cluster.mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
+    assert_eq!(sha256_of(&got), sha256_of(&source));
+    await_death(&cluster, "node1", "datanode");
+    drop(held);
+    let log = fs::read_to_string(cluster.path(".fermata/logs/node1-datanode.log")).unwrap();
+    assert!(log.contains("Input/output error"), "{log}");
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+}
+
+/// The NameNode dies at the nth time that it makes something durable.
+fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
+    let held = Strace::hold(cluster, "namenode", "namenode", &format!("signal=KILL:when={point}"))?;
+    let mut acknowledged = Vec::new();
+    for number in 0..point + 20 {
+        let path = format!("/edit-{point}-{number}");
+        if cluster.try_mrctl(&["fs", "mkdir", &path]).code != 0 {
+            break;
+        }
+        acknowledged.push(path);
+    }
+    assert!(acknowledged.len() < point as usize + 20, "it never died");
+    drop(held);
+    cluster.mrctl(&["chaos", "restart", "namenode"]);
+    for path in &acknowledged {
+        cluster.mrctl(&["fs", "stat", path]);
+    }
+    println!("the namenode dies at sync {point}: {} acknowledged edits are there", acknowledged.len());
+    Some(())
+}
+
+/// The JobTracker dies at the nth time that it makes something durable, from the submission to the commit; false if the
+/// job was over before that.
+fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8]) -> Option<bool> {
+    let output = format!("/counted-{}-{point}", calls.len());
+    let pid = pid_of(cluster, "jobtracker", "jobtracker");
+    let held = Strace::hold_at(cluster, &pid, &[], calls, &format!("signal=KILL:when={point}"))?;
+    let submit = ["submit", "wordcount", "--input", "/in", "--output", &output, "--detach"];
+    // Not acknowledged if it dies first; whether it is there afterwards, the JobTracker knows.
+    cluster.try_mrctl(&submit);
+    eventually("it dies, or the job is over", PATIENCE, || {
+        if is_gone(&pid) {
+            return Some(());
+        }
+        let ran = cluster.try_mrctl(&["jobs", "--json"]);
+        let jobs: serde_json::Value = serde_json::from_str(&ran.stdout).ok()?;
+        let over = |job: &serde_json::Value| job["output"] == output.as_str() && job["state"] == "succeeded";
+        jobs.as_array()?.iter().any(over).then_some(())
+    });
+    drop(held);
+    // It may have been hit after the job was over.
+    let died = is_gone(&pid);
+    if died {
+        cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    }
+    let there = |job: &serde_json::Value| job["output"] == output.as_str();
+    if !cluster.json(&["jobs"]).as_array().unwrap().iter().any(there) {
+        cluster.mrctl(&submit);
+    }
+    eventually("the job succeeds", PATIENCE, || {
+        let jobs = cluster.json(&["jobs"]);
+        let job = jobs.as_array()?.iter().find(|job| there(job))?.clone();
+        assert_ne!(job["state"], "failed", "{job}");
+        (job["state"] == "succeeded").then_some(())
+    });
+    assert_eq!(cluster.output(&output), wanted, "died at sync {point}");
+    cluster.wait_clean();
+    println!("the jobtracker dies at call {point} of {calls}: {died}");
+    Some(died)
+}
+
+fn small() -> (Cluster, Vec<u8>) {
+    let cluster = cluster();
+    fs::write(cluster.path("in"), "a b\n".repeat(1000)).unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counted"]);
+    let wanted = cluster.output("/counted");
+    (cluster, wanted)
+}
+
+#[test]
+fn masters_die_while_they_make_something_durable() {
+    let (cluster, wanted) = small();
+    if jobtracker_dies_at(&cluster, SYNCS, 3, &wanted).is_some() {
+        namenode_dies_at(&cluster, 2);
+    }
+}
+
+#[test]
+#[ignore = "minutes: scripts/long-tests masters_die_at_every"]
+fn masters_die_at_every_point_of_a_job() {
+    let (cluster, wanted) = small();
+    for (calls, step) in [(SYNCS, 1), (SENDS, 3)] {
+        let mut deaths = 0;
+        for point in (1..400).step_by(step) {
+            match jobtracker_dies_at(&cluster, calls, point, &wanted) {
+                Some(true) => deaths += 1,
+                Some(false) => break,
+                None => return,
+            }
+        }
+        println!("{deaths} points of {calls} from the submission of a job to its end");
+    }
+    for point in 1..=8 {
+        namenode_dies_at(&cluster, point);
+    }
+}
+
+/// A tracker, or its task, dies at the nth thing that it does to its disk once a reduce is told to pause; false if there
+/// are not so many.
+fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
+    let output = format!("/paused-{point}");
+    let conf = ["--conf", "pace.reduce=6KiB", "--conf", "slow.start=0", "--reduces", "1"];
+    let id = cluster.detach(&[&["wordcount", "--input", "/words", "--output", &output], &conf[..]].concat());
+    let (attempt, node) = eventually("its reduce reduces", PATIENCE, || {
+        let tasks = cluster.json(&["tasks", &id]);
+        let all = tasks
+            .as_array()?
+            .iter()
+            .filter(|task| task["task"].as_str().is_some_and(|name| name.contains(".r")));
+        let running = all.flat_map(|task| task["attempts"].as_array().unwrap().clone());
+        let attempt = running
+            .into_iter()
+            .find(|one| one["state"] == "running" && one["progress"].as_f64() > Some(0.7))?;
+        Some((attempt["attempt"].as_str()?.to_owned(), attempt["tracker"].as_str()?.to_owned()))
+    });
+    let pid = pid_of(cluster, &node, "tasktracker");
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<String> =
+        children.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let held = Strace::hold_at(cluster, &pid, &children, NAMES, &format!("signal=KILL:when={point}"))?;
+    cluster.try_mrctl(&["preempt", &attempt, "--how", "pause"]);
+    let task = attempt.rsplit_once('.').unwrap().0.to_owned();
+    let died = eventually("it has paused, or somebody has died", PATIENCE, || {
+        if is_gone(&pid) {
+            return Some(true);
+        }
+        let killed = fs::read_to_string(cluster.path("strace.log")).unwrap_or_default().contains("SIGKILL");
+        let tasks = cluster.json(&["tasks", &id]);
+        let paused =
+            tasks.as_array()?.iter().any(|one| one["task"] == task.as_str() && one["state"] == "paused");
+        if killed { Some(true) } else { paused.then_some(false) }
+    });
+    drop(held);
+    if is_gone(&pid) {
+        cluster.mrctl(&["chaos", "restart", &node, "--daemon", "tasktracker"]);
+    }
+    eventually("the job succeeds", PATIENCE, || {
+        // Paused, it waits until somebody lets it go on.
+        cluster.try_mrctl(&["resume", &task]);
+        let job = cluster.json(&["job", &id]);
+        assert_ne!(job["state"], "failed", "{job}");
+        (job["state"] == "succeeded").then_some(())
+    });
+    assert_eq!(cluster.output(&output), wanted, "died at {point}");
+    cluster.wait_clean();
+    println!("dies at call {point} while a reduce is put aside: {died}");
+    Some(died)
+}
+
+#[test]
+#[ignore = "minutes: scripts/long-tests trackers_die_at_every"]
+fn trackers_die_at_every_point_of_a_pause() {
+    let cluster = cluster();
+    let words: Vec<String> = (0..3000).map(|number| format!("word{number:05}\n")).collect();
+    fs::write(cluster.path("words"), words.concat()).unwrap();
+    cluster.mrctl(&["fs", "put", "words", "/words"]);
+    cluster.succeed(&["wordcount", "--input", "/words", "--output", "/calm", "--reduces", "1"]);
+    let wanted = cluster.output("/calm");
+    let deaths =
+        (1..30).take_while(|point| dies_while_pausing(&cluster, *point, &wanted) == Some(true)).count();
+    println!("{deaths} points of a pause");
+}

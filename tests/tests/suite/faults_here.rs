@@ -1,0 +1,218 @@
+//! Faults on a cluster of this machine: scenario files, damaged, slow and full nodes by `mrctl chaos`, a short soak.
+
+use fermata_tests::{Cluster, QUICK, Up, binaries, eventually, random_file, sha256_of};
+use serde_json::Value;
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn cluster() -> Cluster {
+    let settings = format!(
+        "{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"2s\"\n\
+         [datanode]\nscrub_rate = \"0\"\n"
+    );
+    Cluster::up(Up { nodes: 4, racks: 2, settings: &settings, ..Up::default() })
+}
+
+/// A file of three blocks on every node but one; its checksum.
+fn put(cluster: &Cluster) -> String {
+    let source = cluster.path("source");
+    random_file(&source, 3 << 20, 9);
+    cluster.mrctl(&["fs", "put", "--replication", "3", source.to_str().unwrap(), "/file"]);
+    sha256_of(&source)
+}
+
+fn get(cluster: &Cluster) -> String {
+    let got = cluster.path("got");
+    cluster.mrctl(&["fs", "get", "--force", "/file", got.to_str().unwrap()]);
+    sha256_of(&got)
+}
+
+#[test]
+fn a_scenario_is_played_and_its_figures_told() {
+    let cluster = cluster();
+    put(&cluster);
+    let args = ["submit", "teragen", "--output", "/gen", "--conf", "rows=50000", "--conf", "maps=4"];
+    cluster.mrctl(&args);
+    let scenario = "[[step]]\nwhen = \"job 1 maps 25%\"\ndo = \"kill\"\nnode = \"any running job 1\"\nfor = \"4s\"\n\n\
+                    [[step]]\nwhen = \"job 1 over\"\nafter = \"500ms\"\ndo = \"stop\"\nnode = \"jobtracker\"\nfor = \"2s\"\n";
+    fs::write(cluster.path("faults.toml"), scenario).unwrap();
+    // It waits for a job that is yet to come.
+    let play = cluster
+        .command(&["chaos", "run", "faults.toml", "--within", "90s", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let sort = ["terasort", "--input", "/gen", "--output", "/sorted", "--conf", "pace.map=400KiB"];
+    cluster.succeed(&sort);
+    let ended = play.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(ended.status.success() && report["whole"] == true, "{report:#}");
+    let [kill, stop] = [0, 1].map(|at| report["steps"][at].clone());
+    assert_eq!((&kill["verb"], &stop["node"]), (&"kill".into(), &"jobtracker".into()), "{report:#}");
+    for step in [&kill, &stop] {
+        let [noticed, whole] = ["noticed_s", "whole_s"].map(|key| step[key].as_f64().unwrap());
+        assert!(
+            noticed < whole && step["undone_s"].as_f64().unwrap() > step["at_s"].as_f64().unwrap(),
+            "{step}"
+        );
+    }
+    assert_eq!(report["jobs"][0]["state"], "succeeded", "{report:#}");
+    let told =
+        cluster.mrctl(&["chaos", "recovery", "fifo=.fermata/data/jobtracker/history", "--report", "r.html"]);
+    assert!(told.contains("first job's wait s") && told.contains("\nfifo "), "{told}");
+    assert!(fs::read_to_string(cluster.path("r.html")).unwrap().contains("<table"));
+    assert!(cluster.refused(2, &["chaos", "recovery", "=x"]).contains("NAME=HISTORY"));
+    bad_scenarios(&cluster);
+}
+
+fn bad_scenarios(cluster: &Cluster) {
+    let cases = [
+        ("[[step]]\nat = \"1s\"\ndo = \"explode\"\n", 2, "bad.toml:1: do = \"explode\""),
+        (
+            "\n[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"node9\"\n",
+            2,
+            "bad.toml:2: there is no node node9: node1,",
+        ),
+        ("[[step]\n", 2, "bad.toml:1: "),
+    ];
+    for (text, code, words) in cases {
+        fs::write(cluster.path("bad.toml"), text).unwrap();
+        let said = cluster.refused(code, &["chaos", "run", "bad.toml"]);
+        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+        if !text.contains("node9") {
+            let said = cluster.refused(2, &["sim", "--workload", "mixed", "--faults", "bad.toml"]);
+            assert!(said.contains(words), "{said}");
+        }
+    }
+    assert!(cluster.refused(1, &["chaos", "run", "nowhere.toml"]).contains("nowhere.toml"));
+    // What needs several machines is told as one line, and the scenario fails.
+    let cut = "[[step]]\nat = \"0s\"\ndo = \"partition\"\nnode = \"node1\"\nfrom = \"master\"\n";
+    fs::write(cluster.path("bad.toml"), cut).unwrap();
+    let ran = cluster.try_mrctl(&["chaos", "run", "bad.toml", "--within", "5s"]);
+    assert!(
+        ran.code == 1 && ran.stdout.contains("bad.toml:1: partition: a cluster on this machine"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn replicas_that_chaos_damages_are_found_and_replaced() {
+    let cluster = cluster();
+    let sum = put(&cluster);
+    let stat = cluster.json(&["fs", "stat", "--blocks", "/file"])[0].clone();
+    let block = |at: usize| format!("blk_{}", stat["locations"][at]["block"].as_u64().unwrap());
+    let node = |at: usize| stat["locations"][at]["nodes"][0]["node"].as_str().unwrap().to_owned();
+    let said = cluster.mrctl(&["chaos", "corrupt", &block(0), "--node", &node(0)]);
+    assert!(said.contains(&format!("of {} on {}", block(0), node(0))), "{said}");
+    let said = cluster.mrctl(&["chaos", "corrupt", &block(1), "--node", &node(1), "--truncate"]);
+    assert!(said.starts_with(&format!("cut {} on {}", block(1), node(1))), "{said}");
+    assert_eq!(get(&cluster), sum);
+    // 1 while copies of what it found are still being made.
+    assert!(cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]).code <= 1);
+    eventually("both are replaced", PATIENCE, || {
+        let report = cluster.json(&["fs", "report"]);
+        (report["corrupt_replaced_total"] == 2 && report["under_replicated"] == 0).then_some(())
+    });
+    assert_eq!(get(&cluster), sum);
+    assert!(cluster.refused(2, &["chaos", "corrupt", "everything"]).contains("is not a block"));
+    assert!(
+        cluster.refused(1, &["chaos", "corrupt", "blk_999999"]).contains("no datanode here has blk_999999")
+    );
+    assert!(
+        cluster.refused(1, &["chaos", "corrupt", &block(0), "--node", "node9"]).contains("node9 not has")
+    );
+}
+
+#[test]
+fn a_slow_node_is_slow_and_then_is_not() {
+    let cluster = cluster();
+    let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
+    let state: Value = serde_json::from_str(&text).unwrap();
+    let daemons = state["daemons"].as_array().unwrap().iter().filter(|daemon| daemon["name"] == "node2");
+    let pids: Vec<String> = daemons.map(|daemon| daemon["pid"].to_string()).collect();
+    assert_eq!(pids.len(), 2);
+    let stands = |pid: &String| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ");
+    let mut slow = cluster
+        .command(&["chaos", "slow", "node2", "--share", "0.2", "--for", "4s"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("it stands still", PATIENCE, || pids.iter().all(stands).then_some(()));
+    let (mut looks, mut still) = (0, 0);
+    while slow.try_wait().unwrap().is_none() {
+        looks += 1;
+        still += u32::from(pids.iter().all(stands));
+        std::thread::sleep(Duration::from_millis(7));
+    }
+    assert!(looks > 100 && still * 2 > looks && still < looks, "it stood still at {still} of {looks} looks");
+    let ended = slow.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success() && said.contains("node2 runs freely again"), "{said}");
+    assert!(!pids.iter().any(stands));
+    assert!(cluster.refused(2, &["chaos", "slow", "node2", "--share", "1"]).contains("a part of the time"));
+    assert!(cluster.refused(1, &["chaos", "slow", "node9", "--for", "1s"]).contains("it has"));
+}
+
+/// A daemon of the test's own, under the name of another. Ended when dropped.
+struct Second(Child);
+
+impl Second {
+    fn start(cluster: &Cluster, program: &str) -> Self {
+        let mut command = Command::new(binaries().join(program));
+        command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
+        command.args(["--node", "node1", "--listen", "127.0.0.1:0", "--dir"]).arg(cluster.path(program));
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn of_two_nodes_of_one_name_the_newest_stays_and_the_other_says_why() {
+    let cluster = cluster();
+    let mut seconds = ["tasktracker", "datanode"].map(|program| Second::start(&cluster, program));
+    for (program, words) in [
+        ("tasktracker", "another process has taken the name node1"),
+        ("datanode", "the name node1 is taken by"),
+    ] {
+        let log = cluster.path(&format!(".fermata/logs/node1-{program}.log"));
+        eventually(&format!("the first {program} ends and says why"), PATIENCE, || {
+            fs::read_to_string(&log).unwrap().contains(words).then_some(())
+        });
+    }
+    eventually("the second is counted on", PATIENCE, || {
+        let nodes = cluster.json(&["nodes"]);
+        let node = nodes.as_array()?.iter().find(|one| one["node"] == "node1")?.clone();
+        (node["tracker"]["state"] == "live" && node["state"] == "live").then_some(())
+    });
+    assert!(seconds.iter_mut().all(|second| second.0.try_wait().unwrap().is_none()), "the second goes on");
+}
+
+#[test]
+fn a_soak_finds_nothing_wrong() {
+    let folder = tempfile::tempdir_in(binaries()).unwrap();
+    let ran = Command::new(binaries().join("mrctl"))
+        .args(["chaos", "soak", "--minutes", "0.3", "--nodes", "4", "--seed", "11", "--json", "--dir"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let report: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.stderr)));
+    println!("{report:#}");
+    assert!(ran.status.success() && report["wrong"] == Value::Array(Vec::new()), "{report:#}");
+    assert!(report["jobs"].as_u64() >= Some(2) && report["splits"].as_u64() >= Some(1), "{report:#}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "it leaves nothing behind");
+}
