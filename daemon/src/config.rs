@@ -416,10 +416,6 @@ impl Config {
 
     /// Checks what types cannot: run after flags have gone over the file.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let NameNodeConfig { replication, replication_max, block_size, block_size_min, .. } = self.namenode;
-        let refuse = |key, value: String, why: &str| {
-            Err(ConfigError::Value { key, value, why: why.to_owned().into() })
-        };
         for (key, addr) in [
             ("namenode.listen", &self.namenode.listen),
             ("datanode.listen", &self.datanode.listen),
@@ -430,26 +426,37 @@ impl Config {
                 return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
             }
         }
-        if replication == 0 || replication > replication_max {
-            return refuse(
-                "namenode.replication",
-                replication.to_string(),
-                &format!("must be at least 1 and at most namenode.replication_max, {replication_max}"),
-            );
+        self.namenode.check()?;
+        if self.datanode.dirs.is_empty() {
+            return refuse("datanode.dirs", "[]".into(), "name at least one folder");
+        }
+        if self.client.parallel_blocks == 0 {
+            return refuse("client.parallel_blocks", "0".into(), "must be at least 1");
+        }
+        Ok(())
+    }
+}
+
+fn refuse(key: &'static str, value: String, why: impl Into<Cow<'static, str>>) -> Result<(), ConfigError> {
+    Err(ConfigError::Value { key, value, why: why.into() })
+}
+
+impl NameNodeConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let Self { replication, replication_max, block_size, block_size_min, .. } = self;
+        if *replication == 0 || replication > replication_max {
+            let why = format!("must be at least 1 and at most namenode.replication_max, {replication_max}");
+            return refuse("namenode.replication", replication.to_string(), why);
         }
         if block_size < block_size_min || block_size_min.0 == 0 {
-            return refuse(
-                "namenode.block_size",
-                block_size.to_string(),
-                &format!("must be at least namenode.block_size_min, {block_size_min}"),
-            );
+            let why = format!("must be at least namenode.block_size_min, {block_size_min}");
+            return refuse("namenode.block_size", block_size.to_string(), why);
         }
-        let NameNodeConfig { copies_max, copies_per_node_max, retry_cache, lease, heartbeat, .. } =
-            self.namenode;
+        let Self { copies_max, copies_per_node_max, retry_cache, lease, heartbeat, .. } = self;
         for (key, value, zero) in [
-            ("namenode.copies_max", copies_max.to_string(), copies_max == 0),
-            ("namenode.copies_per_node_max", copies_per_node_max.to_string(), copies_per_node_max == 0),
-            ("namenode.retry_cache", retry_cache.to_string(), retry_cache == 0),
+            ("namenode.copies_max", copies_max.to_string(), *copies_max == 0),
+            ("namenode.copies_per_node_max", copies_per_node_max.to_string(), *copies_per_node_max == 0),
+            ("namenode.retry_cache", retry_cache.to_string(), *retry_cache == 0),
             ("namenode.lease", lease.to_string(), lease.0.is_zero()),
             ("namenode.heartbeat", heartbeat.to_string(), heartbeat.0.is_zero()),
         ] {
@@ -457,32 +464,18 @@ impl Config {
                 return refuse(key, value, "must be more than 0");
             }
         }
-        if self.namenode.dead_after <= self.namenode.suspect_after {
-            return refuse(
-                "namenode.dead_after",
-                self.namenode.dead_after.to_string(),
-                "must be longer than namenode.suspect_after",
-            );
+        let Self { dead_after, suspect_after, safemode_threshold, .. } = self;
+        if dead_after <= suspect_after {
+            let why = "must be longer than namenode.suspect_after";
+            return refuse("namenode.dead_after", dead_after.to_string(), why);
         }
-        if self.namenode.suspect_after <= self.namenode.heartbeat {
-            return refuse(
-                "namenode.suspect_after",
-                self.namenode.suspect_after.to_string(),
-                "must be longer than namenode.heartbeat",
-            );
+        if suspect_after <= heartbeat {
+            let why = "must be longer than namenode.heartbeat";
+            return refuse("namenode.suspect_after", suspect_after.to_string(), why);
         }
-        if !(0.0..=1.0).contains(&self.namenode.safemode_threshold) {
-            return refuse(
-                "namenode.safemode_threshold",
-                self.namenode.safemode_threshold.to_string(),
-                "must be between 0 and 1",
-            );
-        }
-        if self.datanode.dirs.is_empty() {
-            return refuse("datanode.dirs", "[]".into(), "name at least one folder");
-        }
-        if self.client.parallel_blocks == 0 {
-            return refuse("client.parallel_blocks", "0".into(), "must be at least 1");
+        if !(0.0..=1.0).contains(safemode_threshold) {
+            let why = "must be between 0 and 1";
+            return refuse("namenode.safemode_threshold", safemode_threshold.to_string(), why);
         }
         Ok(())
     }
