@@ -121,7 +121,7 @@ fn what_takes_a_slot_back_is_told_and_the_shadow_is_compared() {
         (all["jobs"] == "2").then_some((figures, all))
     });
     let (figures, all) = figures;
-    assert_eq!(all["preempted"], "1", "ann's slot: {figures}");
+    assert_eq!(all["preempted"], "1.00", "ann's slot: {figures}");
     assert!(figures["deciding"]["rounds"].as_u64() > Some(0), "{figures}");
     assert!(figures["fairness"].as_f64() > Some(0.0), "ann had more than bob for a while: {figures}");
     let words = cluster.mrctl(&["history", "--figures"]);
