@@ -1,5 +1,5 @@
 //! `mrctl chaos`: faults on the daemons that `mrctl up` started here, or on those of a cluster's machines, and on
-//! nothing else. One at a time ([`site`]), from a scenario file ([`run`]), or at random for as long as one likes ([`soak`]).
+//! nothing else. One at a time ([`site`]), from a scenario file ([`mod@run`]), or at random for as long as one likes ([`soak`]).
 
 mod deed;
 mod here;
