@@ -67,9 +67,11 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
     let client = client.acting_for(&submission.user);
     check_program(&client, &submission).await?;
+    // Looked for before and after the files: what ends or begins in between is in one of the two.
+    let mut written = driver.outputs_in_the_making();
     let input = splits::find(&client, &submission.inputs, settings.cutting).await?;
-    // Looked for after the files: a job that has ended in between has put its output there as a whole.
-    driver.check_inputs(&input.named, settings.cutting.recursive)?;
+    written.extend(driver.outputs_in_the_making());
+    check_whole(&input, &written, settings.cutting.recursive)?;
     let splits = splits::cut(&client, &input, settings.cutting).await?;
     // A job that writes there is looked for before the folder, and once more when this one is taken in: one that ends
     // in between has been seen.
@@ -223,6 +225,21 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
                 return Err(Refusal::not_found(format!("{what} does not exist in the file system")));
             }
             Err(error) => return Err(Refusal::dfs(&what, &error)),
+        }
+    }
+    Ok(())
+}
+
+/// The output of a job that still runs is no input: what is there is not whole, and may be nothing yet.
+fn check_whole(input: &Inputs, written: &[(JobId, DfsPath)], recursive: bool) -> Result<(), Refusal> {
+    for (job, output) in written {
+        let reads = |named: &&DfsPath| {
+            *named == output || named.is_within(output) || (recursive && output.is_within(named))
+        };
+        if let Some(named) = input.named.iter().find(reads) {
+            return Err(Refusal::refused(format!(
+                "input {named}: {job} still writes to {output}; wait for it (`mrctl job --follow {job}`)"
+            )));
         }
     }
     Ok(())

@@ -41,23 +41,10 @@ impl Driver {
         self.peek(|cluster| check_writers(cluster, request, output))
     }
 
-    /// Whether an input is the output of a job that still runs: what is there is not whole, and may be nothing yet.
-    pub(crate) fn check_inputs(&self, inputs: &[DfsPath], recursive: bool) -> Result<(), Refusal> {
-        self.peek(|cluster| {
-            for job in cluster.jobs().filter(|job| !job.is_over()) {
-                let Ok(output) = DfsPath::parse(&job.spec.output) else { continue };
-                let reads = |input: &&DfsPath| {
-                    input.is_within(&output) || **input == output || (recursive && output.is_within(input))
-                };
-                if let Some(input) = inputs.iter().find(reads) {
-                    return Err(Refusal::refused(format!(
-                        "input {input}: {} still writes to {output}; wait for it (`mrctl job --follow {}`)",
-                        job.id, job.id
-                    )));
-                }
-            }
-            Ok(())
-        })
+    /// Where jobs that are not over write to.
+    pub(crate) fn outputs_in_the_making(&self) -> Vec<(JobId, DfsPath)> {
+        let output = |job: &Job| Some((job.id, DfsPath::parse(&job.spec.output).ok()?));
+        self.peek(|cluster| cluster.jobs().filter(|job| !job.is_over()).filter_map(output).collect())
     }
 
     /// Stops a job.

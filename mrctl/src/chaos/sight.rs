@@ -1,6 +1,7 @@
 //! What both masters say of their cluster at a moment, and what is different from the last time.
 
 use crate::{
+    command::nodes::state_word,
     job::{
         model::{Job, Tracker},
         wire::JobTracker,
@@ -9,7 +10,7 @@ use crate::{
     output::count as count_of,
 };
 use anyhow::{Result, bail};
-use dfs::client::{Client, ClientOptions, NodeState, Report};
+use dfs::client::{Client, ClientOptions, Report};
 use sim::scenario::Half;
 use std::{collections::BTreeMap, time::Duration};
 
@@ -33,17 +34,6 @@ pub(crate) struct Standing {
     pub(crate) datanode: String,
 }
 
-fn state_word(state: NodeState) -> String {
-    match state {
-        NodeState::Live => "live",
-        NodeState::Suspect => "suspect",
-        NodeState::Dead => "dead",
-        NodeState::Draining => "draining",
-        NodeState::Drained => "drained",
-    }
-    .into()
-}
-
 impl Sight {
     /// Every node that either master knows. What a master that does not answer would say is not known.
     pub(crate) fn nodes(&self) -> BTreeMap<String, Standing> {
@@ -57,7 +47,7 @@ impl Sight {
         }
         for node in self.files.iter().flat_map(|files| &files.nodes) {
             let standing = all.entry(node.address.node.clone()).or_insert_with(|| unknown.clone());
-            standing.datanode = state_word(node.state);
+            standing.datanode = state_word(node.state).into();
         }
         all
     }
