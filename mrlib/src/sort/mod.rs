@@ -7,6 +7,7 @@
 //! The same pairs and settings give the same bytes each time.
 
 mod combine;
+mod key;
 mod memory;
 mod plain;
 mod slots;
@@ -100,7 +101,9 @@ impl MapBuffer {
         pulse: Pulse,
     ) -> Self {
         let bytes_max = spec.memory_bytes.min(MEMORY_MAX - 1) as usize;
-        let table = combiner.as_ref().and_then(|_| Table::new(spec.order, bytes_max, partitioning.by_key()));
+        let table = combiner
+            .as_ref()
+            .and_then(|_| Table::new(spec.order, spec.partitions, bytes_max, partitioning.by_key()));
         Self {
             spec,
             partitioning,

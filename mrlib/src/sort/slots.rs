@@ -3,28 +3,44 @@
 //! Nearly every access to a table that is larger than the cache is a wait for memory. So a slot can be asked for
 //! before it is needed ([`Slots::prefetch`]), which is why the table is our own.
 
-use super::memory;
+use super::{key::SHORT_KEY, memory};
 
 /// A key and its values.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct Slot {
-    /// The key's first eight bytes.
-    pub(super) prefix: u64,
+    /// What [`super::key::Packed`] makes of it.
+    pub(super) key: [u8; SHORT_KEY],
     /// The value if it is short; else where the list of values begins and ends, two u32.
     pub(super) payload: [u8; 8],
-    pub(super) key_at: u32,
     pub(super) key_length: u32,
-    pub(super) partition: u32,
+    /// Below [`PARTITIONS_MAX`].
+    partition: [u8; 3],
     /// Of the value in `payload`, or what stands in its place.
-    pub(super) value_length: u32,
+    pub(super) value_length: u8,
 }
 
+/// So many partitions can be told apart.
+pub(super) const PARTITIONS_MAX: u32 = 1 << 24;
 /// No key is so long.
 const NOBODY: u32 = u32::MAX;
 const EMPTY: Slot =
-    Slot { prefix: 0, payload: [0; 8], key_at: 0, key_length: NOBODY, partition: 0, value_length: 0 };
+    Slot { key: [0; SHORT_KEY], payload: [0; 8], key_length: NOBODY, partition: [0; 3], value_length: 0 };
 const FIRST: usize = 16;
+
+impl Slot {
+    /// One that has no value yet.
+    pub(super) fn new(key: [u8; SHORT_KEY], key_length: u32, partition: u32, value_length: u8) -> Self {
+        let [a, b, c, _] = partition.to_le_bytes();
+        Self { key, payload: [0; 8], key_length, partition: [a, b, c], value_length }
+    }
+
+    #[inline]
+    pub(super) fn partition(&self) -> u32 {
+        let [a, b, c] = self.partition;
+        u32::from_le_bytes([a, b, c, 0])
+    }
+}
 
 /// All of them.
 pub(super) struct Slots {
@@ -130,14 +146,20 @@ mod tests {
     use super::*;
 
     fn slot(key: u64) -> Slot {
-        Slot { prefix: key, key_length: 8, ..EMPTY }
+        let mut bytes = [0; SHORT_KEY];
+        bytes[..8].copy_from_slice(&key.to_le_bytes());
+        Slot::new(bytes, 8, 70_000 + key as u32, 0)
+    }
+
+    fn number(slot: &Slot) -> u64 {
+        u64::from(slot.partition()) - 70_000
     }
 
     #[test]
     fn what_was_put_in_is_found_whatever_collides() {
         // Hashes of few different values, so that most keys stand in each other's way.
         let hash = |key: u64| key % 7;
-        let hash_of = |slot: &Slot| hash(slot.prefix);
+        let hash_of = |slot: &Slot| hash(number(slot));
         let mut slots = Slots::new(64);
         let mut keys = 0;
         while slots.room() > 0 {
@@ -146,11 +168,11 @@ mod tests {
         }
         assert_eq!((keys, slots.len()), (48, 48));
         let mut found =
-            |key: u64| slots.find(hash(key), |slot| slot.prefix == key && slot.key_length == 8).is_some();
+            |key: u64| slots.find(hash(key), |slot| slot.key_length == 8 && number(slot) == key).is_some();
         assert!((0..48).all(&mut found) && !(48..60).any(&mut found));
-        slots.retain(|slot| slot.prefix % 3 == 0, hash_of);
+        slots.retain(|slot| number(slot) % 3 == 0, hash_of);
         let mut found =
-            |key: u64| slots.find(hash(key), |slot| slot.prefix == key && slot.key_length == 8).is_some();
+            |key: u64| slots.find(hash(key), |slot| slot.key_length == 8 && number(slot) == key).is_some();
         assert!((0..48).all(|key| found(key) == (key % 3 == 0)));
         assert_eq!((slots.len(), slots.room(), slots.iter().count()), (16, 32, 16));
         slots.clear();

@@ -9,7 +9,8 @@
 use super::{
     STEP_RECORDS,
     combine::Combiner,
-    slots::{Slot, Slots},
+    key::Packed,
+    slots::{PARTITIONS_MAX, Slot, Slots},
 };
 use crate::{
     api::{KeyOrder, Pair, Values},
@@ -20,9 +21,9 @@ use crate::{
 };
 
 /// `value_length` of a slot whose values are a list.
-const LIST: u32 = u32::MAX;
+const LIST: u8 = u8::MAX;
 /// `value_length` of a slot that has no value yet.
-const NONE: u32 = LIST - 1;
+const NONE: u8 = LIST - 1;
 /// Instead of a place in the arena: the list ends here.
 const END: u32 = u32::MAX;
 /// Before a value in a list: where the next is, and its own length.
@@ -43,17 +44,12 @@ fn set_list(slot: &mut Slot, first: u32, last: u32) {
     slot.value_length = LIST;
 }
 
-#[inline]
-fn key_of<'a>(slot: &Slot, arena: &'a [u8]) -> &'a [u8] {
-    &arena[slot.key_at as usize..][..slot.key_length as usize]
-}
-
 /// Adds a value, in the slot if it is the first and short.
 fn add(slot: &mut Slot, arena: &mut Vec<u8>, value: &[u8]) {
     if slot.value_length == NONE {
         if value.len() <= 8 {
             slot.payload[..value.len()].copy_from_slice(value);
-            slot.value_length = value.len() as u32;
+            slot.value_length = value.len() as u8;
         } else {
             let node = put_node(arena, value);
             set_list(slot, node, node);
@@ -113,9 +109,7 @@ const AHEAD: usize = 8;
 /// A record of a short key whose value is a number to be added.
 #[derive(Debug, Clone, Copy, Default)]
 struct Waiting {
-    hash: u64,
-    prefix: u64,
-    length: usize,
+    key: Packed,
     value: [u8; 8],
 }
 
@@ -139,9 +133,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// None if the order is not one of bytes. `bytes_max` is below 4 GiB.
-    pub(crate) fn new(order: SortOrder, bytes_max: usize, by_key: bool) -> Option<Self> {
-        if matches!(order.keys, KeyOrder::By(_)) {
+    /// None if the order is not one of bytes, or partitions are too many. `bytes_max` is below 4 GiB.
+    pub(crate) fn new(order: SortOrder, partitions: u32, bytes_max: usize, by_key: bool) -> Option<Self> {
+        if matches!(order.keys, KeyOrder::By(_)) || partitions > PARTITIONS_MAX {
             return None;
         }
         // Twice: once more while it grows or is sorted. The arena too, when it is compacted.
@@ -185,24 +179,23 @@ impl Table {
     ) -> Result<bool, TaskError> {
         let need = key.len() + value.len() + AHEAD * SHORT_BYTES;
         let tight = self.slots.room() <= AHEAD || self.arena.len() + need > self.arena_max;
-        let start = prefix(key);
+        let known = if self.by_key { None } else { Some(choose(key)?) };
+        let packed = Packed::new(key, known);
         // In any order the sum is the same.
-        if key.len() <= 8
-            && self.by_key
+        if packed.is_short()
+            && known.is_none()
             && !tight
             && combiner.adds()
             && let Ok(value) = value.try_into()
         {
-            let record = Waiting { hash: hash(start, key, None), prefix: start, length: key.len(), value };
-            self.put_ahead(record, combiner, choose)?;
+            self.put_ahead(Waiting { key: packed, value }, combiner, choose)?;
             self.records += 1;
             return Ok(true);
         }
         if tight {
             self.settle(combiner, &choose)?;
         }
-        let known = if self.by_key { None } else { Some(choose(key)?) };
-        let taken = self.put_now(hash(start, key, known), start, known, key, value, combiner, choose)?;
+        let taken = self.put_now(packed, known, key, value, combiner, choose)?;
         self.records += u64::from(taken);
         Ok(taken)
     }
@@ -215,7 +208,7 @@ impl Table {
         combiner: &mut Combiner,
         choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
     ) -> Result<(), TaskError> {
-        self.slots.prefetch(record.hash);
+        self.slots.prefetch(record.key.hash);
         let oldest = std::mem::replace(&mut self.waiting[self.turn], record);
         self.turn = (self.turn + 1) % AHEAD;
         if self.ahead == AHEAD {
@@ -232,9 +225,7 @@ impl Table {
         combiner: &mut Combiner,
         choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
     ) -> Result<(), TaskError> {
-        let Waiting { hash, prefix: start, length, value } = record;
-        let key = &start.to_be_bytes()[..*length];
-        let taken = self.put_now(*hash, *start, None, key, value, combiner, choose)?;
+        let taken = self.put_now(record.key, None, record.key.short(), &record.value, combiner, choose)?;
         debug_assert!(taken, "there was room when it came");
         Ok(())
     }
@@ -254,11 +245,9 @@ impl Table {
     }
 
     #[inline]
-    #[allow(clippy::too_many_arguments, reason = "what is known of a record before its slot is")]
     fn put_now(
         &mut self,
-        hash: u64,
-        start: u64,
+        packed: Packed,
         known: Option<u32>,
         key: &[u8],
         value: &[u8],
@@ -267,12 +256,9 @@ impl Table {
     ) -> Result<bool, TaskError> {
         let arena = &self.arena;
         let same = |slot: &Slot| {
-            slot.prefix == start
-                && slot.key_length as usize == key.len()
-                && known.is_none_or(|partition| partition == slot.partition)
-                && (key.len() <= 8 || key_of(slot, arena) == key)
+            packed.is(key, slot, arena) && known.is_none_or(|partition| partition == slot.partition())
         };
-        if let Some(slot) = self.slots.find(hash, same) {
+        if let Some(slot) = self.slots.find(packed.hash, same) {
             let inline = slot.value_length as usize;
             if inline > 8 || !combiner.fold(&mut slot.payload[..inline], value) {
                 let need = value.len() + 2 * NODE_BYTES + 8;
@@ -288,25 +274,12 @@ impl Table {
                 return Ok(false);
             }
             let partition = known.map_or_else(|| choose(key), Ok)?;
-            self.insert(hash, start, partition, key, value);
+            let mut slot = packed.slot(key, partition, NONE, &mut self.arena);
+            add(&mut slot, &mut self.arena, value);
+            let again = again(&self.arena, self.by_key);
+            self.slots.insert(packed.hash, slot, again);
         }
         Ok(true)
-    }
-
-    fn insert(&mut self, hash_of_key: u64, start: u64, partition: u32, key: &[u8], value: &[u8]) {
-        let mut slot = Slot {
-            prefix: start,
-            payload: [0; 8],
-            key_at: self.arena.len() as u32,
-            key_length: key.len() as u32,
-            partition,
-            value_length: NONE,
-        };
-        self.arena.extend_from_slice(key);
-        add(&mut slot, &mut self.arena, value);
-        let (arena, by_key) = (&self.arena, self.by_key);
-        let again = |slot: &Slot| hash(slot.prefix, key_of(slot, arena), (!by_key).then_some(slot.partition));
-        self.slots.insert(hash_of_key, slot, again);
     }
 
     /// Combines lists, to make room in the arena; false if that leaves it more than half full.
@@ -318,9 +291,9 @@ impl Table {
         let old = std::mem::take(&mut self.arena);
         let new = &mut self.arena;
         for slot in self.slots.iter_mut() {
-            let key = key_of(slot, &old);
-            slot.key_at = new.len() as u32;
-            new.extend_from_slice(key);
+            let before = *slot;
+            let key = before.key(&old);
+            slot.move_key(key, new);
             let Some((first, last)) = list_of(slot) else { continue };
             slot.value_length = NONE;
             let mut list = List { arena: &old, key, next: first };
@@ -334,8 +307,7 @@ impl Table {
             })?;
         }
         // A combiner may well drop a key.
-        let (arena, by_key) = (&self.arena, self.by_key);
-        let again = |slot: &Slot| hash(slot.prefix, key_of(slot, arena), (!by_key).then_some(slot.partition));
+        let again = again(&self.arena, self.by_key);
         self.slots.retain(|slot| slot.value_length != NONE, again);
         self.listed = 0;
         Ok(self.arena.len() <= self.arena_max / 2)
@@ -353,27 +325,27 @@ impl Table {
         let mut sorted: Vec<Slot> = self.slots.iter().copied().collect();
         let reverse = matches!(order.keys, KeyOrder::Reverse);
         let rank = |slot: &Slot| {
-            let prefix = if reverse { !slot.prefix } else { slot.prefix };
-            u128::from(slot.partition) << 64 | u128::from(prefix)
+            let start = prefix(&slot.key);
+            u128::from(slot.partition()) << 64 | u128::from(if reverse { !start } else { start })
         };
         sorted.sort_unstable_by(|a, b| {
-            rank(a).cmp(&rank(b)).then_with(|| order.keys.compare(key_of(a, arena), key_of(b, arena)))
+            rank(a).cmp(&rank(b)).then_with(|| order.keys.compare(a.key(arena), b.key(arena)))
         });
         for (at, slot) in sorted.iter().enumerate() {
             if at % STEP_RECORDS as usize == 0 {
                 pulse.beat();
             }
-            let key = key_of(slot, arena);
+            let key = slot.key(arena);
             let Some((first, last)) = list_of(slot) else {
-                writer.append(slot.partition, key, &slot.payload[..slot.value_length as usize])?;
+                writer.append(slot.partition(), key, &slot.payload[..slot.value_length as usize])?;
                 continue;
             };
             let mut list = List { arena, key, next: first };
             if first == last {
-                list.take().map_or(Ok(()), |value| writer.append(slot.partition, key, value))?;
+                list.take().map_or(Ok(()), |value| writer.append(slot.partition(), key, value))?;
                 continue;
             }
-            let put = &mut |key: &[u8], value: &[u8]| writer.append(slot.partition, key, value);
+            let put = &mut |key: &[u8], value: &[u8]| writer.append(slot.partition(), key, value);
             combiner.run(key, &mut list, order, put)?;
         }
         Ok(())
@@ -388,17 +360,7 @@ impl Table {
     }
 }
 
-/// For the table only: partitions are chosen by another hash, else the keys of one would crowd here.
-#[inline]
-fn hash(start: u64, key: &[u8], partition: Option<u32>) -> u64 {
-    let mix = |a: u64, b: u64| {
-        let product = u128::from(a) * u128::from(b);
-        product as u64 ^ (product >> 64) as u64
-    };
-    let extra = (key.len() as u64) << 32 ^ u64::from(partition.unwrap_or(0));
-    let mut hash = mix(start ^ 0x243f_6a88_85a3_08d3, extra ^ 0x9e37_79b9_7f4a_7c15);
-    for eight in key.get(8..).unwrap_or(&[]).chunks(8) {
-        hash = mix(hash ^ prefix(eight), 0xd6e8_feb8_6659_fd93);
-    }
-    hash
+/// Hashes the key of a slot once more.
+fn again(arena: &[u8], by_key: bool) -> impl Fn(&Slot) -> u64 {
+    move |slot| Packed::new(slot.key(arena), (!by_key).then(|| slot.partition())).hash
 }
