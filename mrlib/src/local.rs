@@ -268,6 +268,7 @@ impl Work<'_> {
             unfetched: Arc::new(move |attempt: &str| stop.set(format!("the output of {attempt} is damaged"))),
             aside: Vec::new(),
             from: None,
+            begun: std::time::Instant::now(),
         };
         let mut io = self.io(&format!("r{index}"), self.temporary.join(part('r', index)))?;
         match run_reduce(self.job, &task, &mut io)? {

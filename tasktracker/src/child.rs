@@ -262,7 +262,8 @@ impl Nursery {
         });
         let ending = concluding.await;
         let ending = ending.unwrap_or_else(|error| Ending::Failed(format!("a bug of the tracker: {error}")));
-        if let Some(waiting) = waiting.filter(|_| matches!(ending, Ending::Succeeded { .. })) {
+        let well = matches!(ending, Ending::Succeeded { .. } | Ending::Paused(_));
+        if let Some(waiting) = waiting.filter(|_| well) {
             self.pool.keep(attempt.job, waiting);
         }
         ending

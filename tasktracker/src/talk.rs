@@ -234,7 +234,7 @@ impl Talk {
                 self.last_word(from_task::Kind::Away(short_failure(words)));
             }
             Some(from_task::Kind::Hello(_)) => {
-                let well = matches!(self.word, Some(from_task::Kind::Done(_)));
+                let well = matches!(self.word, Some(from_task::Kind::Done(_) | from_task::Kind::Paused(_)));
                 self.waits = self.stays && well && self.stopped.is_none() && self.broken.is_none();
             }
             None => {}

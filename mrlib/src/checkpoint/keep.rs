@@ -1,15 +1,17 @@
 //! Puts a state aside.
 //!
-//! What lies on a disk gets another name there, which costs nothing; what is in memory is written. Everything is on the
-//! disks for good before `state` gets its name, and its name before this returns. Somebody waits for the slot: what can
-//! be synced at the same time is.
+//! A file that is the run's own gets another name, which costs nothing; what is in memory, and what is a small part of a
+//! file of others, is written as far as it is still to be read. Everything is on the disks for good before this returns.
+//! Somebody waits for the slot: what can be synced at the same time is, and runs can be written before all of the state
+//! is known ([`begin`]).
 
-use super::{Held, MEMORY_FILE, STATE_FILE, State, encode, kept};
+use super::{Held, MEMORY_FILE, STATE_FILE, State, encode, kept, shipped};
 use crate::{
     engine::disk_failed,
     error::TaskError,
     segment::{Run, Stored},
 };
+use bytes::Bytes;
 use proto::mr;
 use std::{
     fs::{self, File},
@@ -25,6 +27,8 @@ use std::{
 
 /// Copied at a time, where a file cannot have another name.
 const CHUNK_BYTES: usize = 1 << 20;
+/// A run that is a smaller part of its file than one of so many is copied.
+const SMALL_PART: u64 = 2;
 /// Files synced at a time: file systems take them together.
 const SYNCERS: usize = 8;
 
@@ -32,25 +36,52 @@ fn failed(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
     TaskError::io(format!("{verb} {}", path.display()))
 }
 
-/// Puts `state` aside as the checkpoint of `attempt`, in these folders, which are best one a disk and need not exist;
-/// how long it is. If it cannot be, nothing is left of it. A full disk is done without, if there is another.
-pub fn keep(dirs: &[PathBuf], attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
-    let mut last = TaskError::Program("there is no folder to put its state aside in".into());
-    for first in 0..dirs.len() {
-        let kept = Folder::make(&dirs[first..]).and_then(|folder| folder.keep(attempt, partition, state));
-        match kept {
-            Ok(bytes) => return Ok(bytes),
-            Err(error) => last = error,
-        }
-        for dir in dirs {
-            // Without `state` it is none, and the tracker clears it away in the end.
-            let _ = fs::remove_dir_all(dir);
-        }
-        if !disk_failed(&last) {
-            break;
-        }
+/// Runs that are on their disks for good, and the folders they are in.
+pub struct Begun(Result<Folder, TaskError>);
+
+impl Begun {
+    /// What was in memory of it.
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.as_ref().map_or(0, |folder| folder.memory.0)
     }
-    Err(last)
+
+    /// Puts `state`, whose runs these are, aside as the checkpoint of `attempt`; how long it is. If it cannot be,
+    /// nothing is left of it. A full disk is done without, if there is another.
+    pub fn end(
+        self,
+        dirs: &[PathBuf],
+        attempt: &str,
+        partition: u32,
+        state: &State,
+    ) -> Result<u64, TaskError> {
+        let mut last = TaskError::Program("there is no folder to put its state aside in".into());
+        let mut begun = Some(self);
+        for first in 0..dirs.len() {
+            let Begun(runs) = begun.take().unwrap_or_else(|| begin(&dirs[first..], &state.runs));
+            match runs.and_then(|folder| folder.keep(attempt, partition, state)) {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => last = error,
+            }
+            for dir in dirs {
+                // Without `state` it is none, and the tracker clears it away in the end.
+                let _ = fs::remove_dir_all(dir);
+            }
+            if !disk_failed(&last) {
+                break;
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Puts the runs of a state aside in these folders, which are best one a disk and need not exist.
+pub fn begin(dirs: &[PathBuf], runs: &[Held]) -> Begun {
+    Begun(Folder::make(dirs).and_then(|folder| folder.keep_runs(runs)))
+}
+
+/// Puts a whole state aside.
+pub fn keep(dirs: &[PathBuf], attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
+    begin(dirs, &state.runs).end(dirs, attempt, partition, state)
 }
 
 struct Folder {
@@ -58,6 +89,9 @@ struct Folder {
     dirs: Vec<PathBuf>,
     /// Files that are not yet on their disks for good.
     unsynced: Vec<PathBuf>,
+    runs: Vec<mr::KeptRun>,
+    /// Length and checksum of what was in memory.
+    memory: (u64, u32),
 }
 
 impl Folder {
@@ -70,29 +104,38 @@ impl Folder {
                 Err(error) => trouble = Err(error),
             }
         }
-        if made.is_empty() { trouble } else { Ok(Self { dirs: made, unsynced: Vec::new() }) }
+        if made.is_empty() {
+            return trouble;
+        }
+        Ok(Self { dirs: made, unsynced: Vec::new(), runs: Vec::new(), memory: (0, 0) })
     }
 
-    fn keep(mut self, attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
-        let State { stage, runs, counters, pieces, reducer, open } = state;
-        let (memory_bytes, memory_crc) = self.keep_memory(runs)?;
+    fn keep_runs(mut self, runs: &[Held]) -> Result<Self, TaskError> {
         let mut in_memory = 0;
-        let mut all = Vec::with_capacity(runs.len());
         for (held, part) in parts(runs) {
-            all.push(match &part.stored {
+            let run = match &part.stored {
                 Stored::Memory(bytes) => {
                     let offset = in_memory;
                     in_memory += bytes.len() as u64;
                     kept(String::new(), offset, part, held)
                 }
-                _ => self.keep_file(&format!("run-{}", all.len()), part, held)?,
-            });
+                _ => self.keep_file(&format!("run-{}", self.runs.len()), part, held)?,
+            };
+            self.runs.push(run);
         }
+        self.keep_memory(runs)?;
+        sync(&std::mem::take(&mut self.unsynced))?;
+        Ok(self)
+    }
+
+    fn keep(mut self, attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
+        let State { stage, runs: _, counters, pieces, reducer, open } = state;
+        let (memory_bytes, memory_crc) = self.memory;
         let checkpoint = mr::Checkpoint {
             attempt: attempt.into(),
             partition,
             stage: stage.name().into(),
-            runs: all,
+            runs: std::mem::take(&mut self.runs),
             counters: counters.clone().into_iter().collect(),
             pieces: pieces.clone(),
             reducer: reducer.clone(),
@@ -101,32 +144,31 @@ impl Folder {
             open_made: open.map_or(0, |open| open.made as u32),
             open_rest: open.map_or(0, |open| open.rest as u32),
         };
-        let unnamed = format!("{STATE_FILE}.tmp");
-        let unnamed = self.write(&unnamed, &mut |file| file.write_all(&encode(&checkpoint)))?;
+        self.write(STATE_FILE, &mut |file| file.write_all(&encode(&checkpoint)))?;
+        // All in one go: what is cut off by a failure of power is told from its checksum.
+        self.unsynced.extend_from_slice(&self.dirs);
         sync(&self.unsynced)?;
-        // It tells of the others, and they are there.
-        fs::rename(&unnamed, unnamed.with_file_name(STATE_FILE)).map_err(failed("rename", &unnamed))?;
-        sync(&self.dirs)?;
         Ok(super::bytes(&checkpoint))
     }
 
-    /// All runs that are in memory, one behind the other in one file.
-    fn keep_memory(&mut self, runs: &[Held]) -> Result<(u64, u32), TaskError> {
-        let bytes = || {
-            parts(runs).filter_map(|(_, part)| match &part.stored {
-                Stored::Memory(bytes) => Some(bytes),
-                _ => None,
-            })
+    /// What is still to be read of runs in memory, one behind the other in one file.
+    fn keep_memory(&mut self, runs: &[Held]) -> Result<(), TaskError> {
+        let in_memory = |part: &Run| match &part.stored {
+            Stored::Memory(bytes) => Some(bytes.slice(part.start.map_or(0, |start| start.block as usize)..)),
+            _ => None,
         };
+        let rests: Vec<Bytes> = parts(runs).filter_map(|(_, part)| in_memory(part)).collect();
         let (mut length, mut crc) = (0, 0);
-        for part in bytes() {
-            length += part.len() as u64;
-            crc = crc32c::crc32c_append(crc, part);
+        for rest in self.runs.iter().filter(|run| run.file.is_empty()).map(shipped) {
+            length += rest.stored;
+            // Each is known: no need to go through them all once more.
+            crc = crc32c::crc32c_combine(crc, rest.crc, rest.stored as usize);
         }
         if length > 0 {
-            self.write(MEMORY_FILE, &mut |file| bytes().try_for_each(|part| file.write_all(part)))?;
+            self.write(MEMORY_FILE, &mut |file| rests.iter().try_for_each(|rest| file.write_all(rest)))?;
         }
-        Ok((length, crc))
+        self.memory = (length, crc);
+        Ok(())
     }
 
     /// A whole file, on the first disk that has room; to be synced with the others.
@@ -165,7 +207,11 @@ impl Folder {
                 return Err(TaskError::Program(format!("{name} has no path to be kept by: a bug")));
             }
         };
-        for dir in &self.dirs {
+        let from = File::open(path).map_err(failed("open", path))?;
+        let whole = from.metadata().map_err(failed("read", path))?.len();
+        // All of the file would have to be synced, and stay: of one with many partitions a copy is less.
+        let links = if extent.stored * SMALL_PART < whole { &[][..] } else { &self.dirs[..] };
+        for dir in links {
             let link = dir.join(name);
             // Only on its own disk.
             if fs::hard_link(path, &link).is_ok() {
@@ -173,7 +219,6 @@ impl Folder {
                 return Ok(kept(name.into(), extent.offset, part, held));
             }
         }
-        let from = File::open(path).map_err(failed("open", path))?;
         let start = part.start.map_or(0, |start| start.block);
         self.write(name, &mut |file| copy(&from, file, extent.offset, start..extent.stored))?;
         Ok(kept(name.into(), 0, part, held))

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! state      what it was doing and how far it was; written last, so that without it there is no checkpoint
-//! memory     runs that were in memory
-//! run-N      a run that was on disk already: another name of the same file
+//! memory     what was still to be read of runs in memory, one behind the other
+//! run-N      a run that was on disk already: another name of the same file, or a copy of what was still to be read
 //! ```
 //!
 //! `state` is `FMTC`, version u32, a [`proto::mr::Checkpoint`], and the CRC-32C of all that; little endian. It knows the
@@ -19,7 +19,7 @@ mod take;
 #[cfg(test)]
 mod tests;
 
-pub use keep::keep;
+pub use keep::{Begun, begin, keep};
 pub use take::{Origin, take_up};
 
 use crate::{
@@ -37,7 +37,7 @@ use std::{
 };
 
 const MAGIC: &[u8; 4] = b"FMTC";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 8;
 const CRC_BYTES: usize = 4;
 /// Longer than that of any job that the JobTracker takes.

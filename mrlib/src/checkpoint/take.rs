@@ -76,7 +76,7 @@ pub fn take_up(
     if memory.len() as u64 != *memory_bytes || crc32c::crc32c(&memory) != *memory_crc {
         return Err(spoilt(format!("what {attempt} had in memory is damaged")));
     }
-    let memory = Bytes::from(memory);
+    let memory = spread(&checkpoint, &memory)?;
     let mut runs: Vec<Held> = Vec::with_capacity(checkpoint.runs.len());
     for (number, kept) in checkpoint.runs.iter().enumerate() {
         let run = match (kept.file.is_empty(), origin.dirs.is_empty()) {
@@ -108,6 +108,26 @@ pub fn take_up(
 fn read_memory(dirs: &[PathBuf]) -> Result<Vec<u8>, TaskError> {
     let path = find(dirs, MEMORY_FILE)?;
     fs::read(&path).map_err(|error| as_spoilt(TaskError::io(format!("read {}", path.display()))(error)))
+}
+
+/// Puts what is to be read of each run where it was, and leaves holes, which take no memory, before it.
+fn spread(checkpoint: &mr::Checkpoint, rests: &[u8]) -> Result<Bytes, TaskError> {
+    let astray = || spoilt("what was in memory does not lie where it should");
+    let in_memory = || checkpoint.runs.iter().filter(|run| run.file.is_empty());
+    let whole = in_memory().try_fold(0u64, |sum, run| sum.checked_add(run.stored)).ok_or_else(astray)?;
+    if whole == rests.len() as u64 {
+        return Ok(Bytes::copy_from_slice(rests));
+    }
+    let mut spread = vec![0; usize::try_from(whole).map_err(|_| astray())?];
+    let mut rests = rests;
+    for run in in_memory() {
+        let coming = shipped(run);
+        let (rest, later) = rests.split_at_checked(coming.stored as usize).ok_or_else(astray)?;
+        let place = spread.get_mut(coming.offset as usize..).and_then(|from| from.get_mut(..rest.len()));
+        place.ok_or_else(astray)?.copy_from_slice(rest);
+        rests = later;
+    }
+    Ok(Bytes::from(spread))
 }
 
 fn in_memory(kept: &mr::KeptRun, memory: &Bytes) -> Result<Run, TaskError> {

@@ -125,7 +125,6 @@ impl Reading {
         let mut short = false;
         while !short {
             let more = records.pump(&mut |record| {
-                short = self.stop.wish()? != Wish::GoOn && !self.gzip;
                 self.pulse.at_record(record.offset);
                 if let Err(error) = mapper.map(record.key, record.value, output, &mut self.context) {
                     self.bad_record(path, record, error)?;
@@ -138,6 +137,7 @@ impl Reading {
                     self.context.check()?;
                     self.tell(read, output, io);
                 }
+                short = self.stop.wish()? != Wish::GoOn && !self.gzip;
                 Ok(if short { Flow::Stop } else { Flow::Go })
             })?;
             if !more {

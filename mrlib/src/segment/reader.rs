@@ -122,6 +122,7 @@ impl Run {
             raw: 0,
             records: 0,
             crc: (!trusted).then_some(0),
+            before: (0, 0),
             block_crc: None,
             ahead: None,
             block_at: 0,
@@ -151,6 +152,7 @@ impl Run {
             return Err(reader.damaged("it is too short for the place to go on from"));
         }
         (reader.read, reader.raw) = (place.block, place.raw);
+        reader.before = (place.block, place.crc);
         if !reader.next_block()? || place.at >= reader.end as u64 {
             return Err(reader.damaged("no record starts at the place to go on from"));
         }
@@ -203,7 +205,9 @@ pub struct SegmentReader {
     records: u64,
     /// Of what has been read; None if it need not be known.
     crc: Option<u32>,
-    /// The same, before the current block.
+    /// Where it began to read, and the checksum of what comes before, which may not be there.
+    before: (u64, u32),
+    /// Of what has been read before the current block.
     block_crc: Option<u32>,
     /// The next block's header, read along with the block before it.
     ahead: Option<[u8; BLOCK_HEADER_BYTES]>,
@@ -259,7 +263,10 @@ impl SegmentReader {
         let (at, records) = (self.start as u64, self.records.saturating_sub(1));
         let crc = match (self.block_crc, &self.source) {
             (Some(crc), _) => crc,
-            (None, Source::Memory(bytes)) => crc32c::crc32c(&bytes[..self.block_at as usize]),
+            (None, Source::Memory(bytes)) => {
+                let (from, crc) = self.before;
+                crc32c::crc32c_append(crc, &bytes[from as usize..self.block_at.max(from) as usize])
+            }
             // Before the first block, and at the end.
             (None, Source::File(_)) => 0,
         };

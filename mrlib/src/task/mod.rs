@@ -103,7 +103,8 @@ fn attend(socket: &Path, make: &Arc<MakeJob>) -> Result<(), TaskError> {
     let (mut next, mut cpu_before) = (Some(start), 0);
     let mut first = true;
     while let Some(start) = next {
-        let attempt = Attempt { make: make.clone(), dfs: Arc::clone(&dfs), cpu_before, first };
+        let attempt =
+            Attempt { make: make.clone(), dfs: Arc::clone(&dfs), cpu_before, first, begun: Instant::now() };
         next = attempt.live(&stream, start).map_err(broken())?;
         cpu_before = process::cpu_milliseconds();
         first = false;
@@ -123,6 +124,7 @@ struct Attempt {
     cpu_before: u64,
     /// Its folder is the one that the process was started in.
     first: bool,
+    begun: Instant,
 }
 
 impl Attempt {
@@ -146,7 +148,7 @@ impl Attempt {
         let cpu_before = self.cpu_before;
         let ended = work(umbilical.clone(), start, spec, self);
         let last = supervise(&umbilical, &ended, end, cpu_before)?;
-        let well = matches!(last, from_task::Kind::Done(_));
+        let well = matches!(last, from_task::Kind::Done(_) | from_task::Kind::Paused(_));
         umbilical.send(last)?;
         // Whatever is not as it should be is not for another attempt to meet; and what was printed is of this one.
         let sound = well && umbilical.stop().check().is_ok() && panic_words().is_empty();
@@ -264,6 +266,7 @@ fn run(
                 }),
                 aside: start.aside_dirs.iter().map(PathBuf::from).collect(),
                 from: origin(start),
+                begun: attempt.begun,
             };
             run_reduce(&job, &task, &mut io)
         }

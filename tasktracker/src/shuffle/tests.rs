@@ -24,7 +24,7 @@ impl World {
         write(&output, &[b"first partition", b"", b"third"]);
         let aside = vec![dir.path().join("aside")];
         let bytes = b"in memory".to_vec();
-        let extent = Extent { stored: bytes.len() as u64, ..Extent::default() };
+        let extent = Extent { stored: bytes.len() as u64, crc: crc32c::crc32c(&bytes), ..Extent::default() };
         let run = mrlib::segment::Run::in_memory("m0", bytes.into(), extent);
         let state =
             checkpoint::State { runs: vec![checkpoint::Held { run, map: None }], ..Default::default() };

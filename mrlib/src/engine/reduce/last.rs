@@ -2,7 +2,7 @@
 
 use super::{
     super::{TaskIo, TaskOutcome},
-    ReduceTask, SHUFFLE_COUNTER, Stop,
+    Closed, Left, RESUME_COUNTER, ReduceTask, SHUFFLE_COUNTER, Stop,
     watch::{Output, Watch, Way},
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     merge::{Groups, Merge, SortOrder},
     segment::Run,
 };
-use std::{collections::BTreeMap, time::Instant};
+use std::time::Instant;
 
 const OUTPUT_COUNTER: &str = "OUTPUT_BYTES";
 
@@ -48,6 +48,9 @@ pub(super) fn reduce(
     let mut work = Work::begin(job, task, groups, &state, io)?;
     let mut watch = Watch::new(io, way, pace, !task.aside.is_empty());
     while let Some((key, values)) = work.groups.next()? {
+        if work.group_count == 0 && task.from.is_some() && state.stage == Stage::Reduce {
+            work.context.count(RESUME_COUNTER, task.begun.elapsed().as_millis() as u64);
+        }
         work.group_count += 1;
         let mut watched = watch.group(key, values);
         work.reducer.reduce(key, &mut watched, &mut work.out, &mut work.context)?;
@@ -86,8 +89,7 @@ impl Work {
         Ok(Self { reducer, groups, out, context, group_count: 0 })
     }
 
-    /// Counters over all attempts so far, and pieces.
-    fn end(mut self) -> Result<(BTreeMap<String, u64>, Vec<String>), TaskError> {
+    fn end(mut self) -> Result<Closed, TaskError> {
         let bytes_out = self.out.sink.bytes();
         let pieces = self.out.sink.finish()?;
         let counters = [
@@ -110,16 +112,14 @@ impl Work {
             Carries::State => self.reducer.save(&mut self.out, &mut self.context)?,
             Carries::Unsaved(why) => {
                 let lost_ms = begun.elapsed().as_millis() as u64;
-                return Ok(Stop::Left(
-                    begun_with,
-                    Some((format!("its last stage begins anew: {why}"), lost_ms)),
-                ));
+                let note = Some((format!("its last stage begins anew: {why}"), lost_ms));
+                return Ok(Stop::Left(Left { state: begun_with, note, close: None }));
             }
         };
         // Runs at their end are not needed any more.
         let rest = self.groups.cursor().left().into_iter().flatten();
         let runs = rest.map(|run| Held { run, map: None }).collect();
-        let (counters, pieces) = self.end()?;
-        Ok(Stop::Left(State { stage: Stage::Reduce, runs, counters, pieces, reducer, open: None }, None))
+        let state = State { stage: Stage::Reduce, runs, reducer, ..State::default() };
+        Ok(Stop::Left(Left { state, note: None, close: Some(Box::new(|| self.end())) }))
     }
 }

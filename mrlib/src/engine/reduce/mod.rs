@@ -23,7 +23,7 @@ use crate::{
     segment::{Run, Stored},
     task,
 };
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Instant};
 
 /// Of a task's memory, the part for fetched outputs; the rest is for merging.
 const SHUFFLE_PART: f64 = 0.6;
@@ -35,9 +35,12 @@ const STAGES: f64 = 3.0;
 /// CPU time of a task over all of its attempts that count.
 pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
 const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
-/// From the word that it is to be put aside until its state was ready to be written, over all pauses.
+/// From the word that it is to be put aside until all but the list of its state was on the disks, over all pauses; and
+/// what had to be written for that because it was in memory.
 const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
-/// From a task's start until it went on where it was, over all resumes; and what came from other nodes for that.
+const MEMORY_COUNTER: &str = "CHECKPOINT_MEMORY_BYTES";
+/// From an attempt's start until it went on where it was, in its last stage with the first record, over all resumes; and
+/// what came from other nodes for that.
 const RESUME_COUNTER: &str = "RESUME_MILLISECONDS";
 const SHIPPED_COUNTER: &str = "CHECKPOINT_SHIPPED_BYTES";
 
@@ -58,6 +61,8 @@ pub struct ReduceTask {
     pub aside: Vec<PathBuf>,
     /// The state to take up.
     pub from: Option<Origin>,
+    /// When the attempt was begun with.
+    pub begun: Instant,
 }
 
 /// How a reduce ended, if well.
@@ -99,19 +104,18 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
     let memory = settings.sort_memory.unwrap_or_else(|| io.memory_bytes());
     let mut state = take_up(task, io)?;
     loop {
-        let (left, note) = match go_on(job, task, (&settings, memory), state, io)? {
+        let left = match go_on(job, task, (&settings, memory), state, io)? {
             Stop::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
-            Stop::Left(left, note) => (left, note),
+            Stop::Left(left) => left,
         };
-        match put_aside(task, &left, io) {
-            Ok(bytes) => {
-                let (note, lost_ms) = note.unwrap_or_default();
-                return Ok(ReduceEnd::Paused(Paused { stage: left.stage, bytes, note, lost_ms }));
-            }
+        let (note, lost_ms) = left.note.clone().unwrap_or_default();
+        let (closed, kept) = put_aside(task, left, io)?;
+        match kept {
+            Ok(bytes) => return Ok(ReduceEnd::Paused(Paused { stage: closed.stage, bytes, note, lost_ms })),
             Err(error) if disk_failed(&error) => {
                 eprintln!("told to pause, and goes on: there is no room for its state: {error}");
                 io.stop().refuse();
-                state = left;
+                state = closed;
             }
             Err(error) => return Err(error),
         }
@@ -122,9 +126,26 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
 enum Stop {
     /// The end.
     Done(TaskOutcome),
-    /// It is to be put aside; perhaps it is known why some of what it did is to be done again, and how many
-    /// milliseconds it was at that.
-    Left(State, Option<(String, u64)>),
+    /// It is to be put aside.
+    Left(Left),
+}
+
+/// Counters over all attempts so far, and pieces.
+type Closed = (BTreeMap<String, u64>, Vec<String>);
+
+/// Where a reduce has left off.
+struct Left {
+    state: State,
+    /// Why some of what it did is to be done again, and how many milliseconds it was at that.
+    note: Option<(String, u64)>,
+    /// What is still to be done to have the state's counters and pieces.
+    close: Option<Box<dyn FnOnce() -> Result<Closed, TaskError>>>,
+}
+
+impl From<State> for Stop {
+    fn from(state: State) -> Self {
+        Self::Left(Left { state, note: None, close: None })
+    }
 }
 
 /// Runs on from a state, to the end or until it is to be put aside.
@@ -142,7 +163,7 @@ fn go_on(
             .map(|Fetched { attempt, root, start, run }| Held { run, map: Some((attempt, root, start)) });
         if !all {
             state.runs = held.collect();
-            return Ok(Stop::Left(state, None));
+            return Ok(state.into());
         }
         // From now on only their order counts.
         let merged = held.filter(|held| held.run.extent.records > 0).map(|held| Held { map: None, ..held });
@@ -154,11 +175,11 @@ fn go_on(
         state.runs = runs.into_iter().map(|run| Held { run, map: None }).collect();
         state.open = open;
         if !enough {
-            return Ok(Stop::Left(state, None));
+            return Ok(state.into());
         }
     }
     if is_wanted(task, io)? {
-        return Ok(Stop::Left(state, None));
+        return Ok(state.into());
     }
     last::reduce(job, task, settings.pace_reduce, state, io)
 }
@@ -175,27 +196,50 @@ fn is_wanted(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
 /// The state to begin with.
 fn take_up(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<State, TaskError> {
     let Some(origin) = &task.from else { return Ok(State::default()) };
-    let begun = Instant::now();
     let (stop, pulse, scratch) = (io.stop(), io.pulse(), io.scratch());
     io.progress(&Progress { stage: "shuffle", ..Progress::default() });
     let mut ship = Ship::new(&origin.addr, &task.token, &origin.attempt, stop, pulse);
     ship.connector = io.connector();
     let mut state = checkpoint::take_up(origin, task.partition, &scratch, &mut ship)?;
     *state.counters.entry(SHIPPED_COUNTER.into()).or_default() += ship.bytes;
-    *state.counters.entry(RESUME_COUNTER.into()).or_default() += begun.elapsed().as_millis() as u64;
+    if state.stage != Stage::Reduce {
+        *state.counters.entry(RESUME_COUNTER.into()).or_default() += task.begun.elapsed().as_millis() as u64;
+    }
     Ok(state)
 }
 
-/// Puts a state aside as this attempt's; how long it is.
-fn put_aside(task: &ReduceTask, left: &State, io: &mut dyn TaskIo) -> Result<u64, TaskError> {
-    let attempt = task.conf.get(task::TASK_ATTEMPT).unwrap_or_default();
-    // Counters are this attempt's, whether it comes to that or not; runs are shared.
-    let mut state = left.clone();
-    *state.counters.entry(CPU_COUNTER.into()).or_default() += io.cpu_milliseconds();
-    let asked = io.stop().asked().map_or(0, |asked| asked.elapsed().as_millis() as u64);
-    *state.counters.entry(PAUSE_COUNTER.into()).or_default() += asked;
+/// Puts a state aside as this attempt's: the whole of it, and how long it is or why it could not be. Somebody waits for
+/// the slot: the disks write its runs while the file system takes the last of its output.
+fn put_aside(
+    task: &ReduceTask,
+    left: Left,
+    io: &mut dyn TaskIo,
+) -> Result<(State, Result<u64, TaskError>), TaskError> {
+    let Left { mut state, close, .. } = left;
     io.pulse().beat();
-    checkpoint::keep(&task.aside, attempt, task.partition, &state)
+    let runs = &state.runs;
+    let (begun, closed) = thread::scope(|scope| {
+        let keep = || checkpoint::begin(&task.aside, runs);
+        let Some(close) = close else { return (keep(), Ok(None)) };
+        let other = thread::Builder::new().spawn_scoped(scope, keep);
+        let closed = close().map(Some);
+        // Where there is no thread to be had, this one does both.
+        (other.map_or_else(|_| Ok(keep()), |other| other.join()).unwrap_or_else(|_| keep()), closed)
+    });
+    if let Some((counters, pieces)) = closed? {
+        (state.counters, state.pieces) = (counters, pieces);
+    }
+    // These counters are the paused attempt's, whether it comes to that or not.
+    let mut paused = state.clone();
+    let asked = io.stop().asked().map_or(0, |asked| asked.elapsed().as_millis() as u64);
+    for (counter, more) in
+        [(CPU_COUNTER, io.cpu_milliseconds()), (PAUSE_COUNTER, asked), (MEMORY_COUNTER, begun.memory_bytes())]
+    {
+        *paused.counters.entry(counter.into()).or_default() += more;
+    }
+    let attempt = task.conf.get(task::TASK_ATTEMPT).unwrap_or_default();
+    let kept = begun.end(&task.aside, attempt, task.partition, &paused);
+    Ok((state, kept))
 }
 
 struct Listener<'a> {

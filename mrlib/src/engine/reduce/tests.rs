@@ -301,6 +301,7 @@ impl Case {
             unfetched: Arc::new(|attempt: &str| panic!("{attempt} cannot be fetched")),
             aside: vec![self.aside(self.node.attempt)],
             from,
+            begun: std::time::Instant::now(),
         };
         run_reduce(&self.job, &task, &mut self.node)
     }

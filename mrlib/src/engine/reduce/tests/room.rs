@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 /// Whatever is written in this folder finds its disk full, until the folder is removed.
 fn fill(dir: &Path) {
     fs::create_dir_all(dir).unwrap();
-    for name in ["memory", "state.tmp"] {
+    for name in ["memory", "state"] {
         symlink("/dev/full", dir.join(name)).unwrap();
     }
 }
