@@ -284,7 +284,10 @@ impl MapOutput {
                 context.count("MAP_OUTPUT_RECORDS", records);
                 context.count("OUTPUT_BYTES", outcome.bytes_out);
             }
-            Self::Sorted(buffer) => {
+            Self::Sorted(mut buffer) => {
+                if stop.wish()? != Wish::GoOn {
+                    buffer.hurry();
+                }
                 let bytes_out = buffer.bytes();
                 let mut step = || {
                     if meter.tick(0, &stop)? {

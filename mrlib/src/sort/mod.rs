@@ -87,6 +87,8 @@ pub(crate) struct MapBuffer {
     table: Option<Table>,
     plain: Plain,
     spills: Vec<Spill>,
+    /// Somebody waits for the output.
+    hurry: bool,
     records: u64,
     bytes: u64,
     spilled: u64,
@@ -114,6 +116,7 @@ impl MapBuffer {
             table,
             plain: Plain::new(spec.order, bytes_max),
             spills: Vec::new(),
+            hurry: false,
             records: 0,
             bytes: 0,
             spilled: 0,
@@ -123,6 +126,11 @@ impl MapBuffer {
     /// Bytes of pairs taken so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// From now on more than one thread may work, as somebody waits for the slot.
+    pub(crate) fn hurry(&mut self) {
+        self.hurry = true;
     }
 
     /// Makes the map output and its index at the first of these paths whose disk takes it.
@@ -207,7 +215,7 @@ impl MapBuffer {
             table.settle(combiner, |key| self.partitioning.choose(key, &[], partitions))?;
             return table.write(writer, combiner, &self.pulse);
         }
-        self.plain.write(writer, self.combiner.as_mut(), &self.pulse)
+        self.plain.write(writer, self.combiner.as_mut(), &self.pulse, self.hurry)
     }
 
     /// Empties memory into a scratch file.

@@ -8,9 +8,12 @@ use crate::{
     merge::{Cursor, Groups, SortOrder},
     segment::SegmentWriter,
 };
+use std::thread;
 
 /// Records that are asked for before they are written.
 const AHEAD: usize = 16;
+/// Fewer entries are sorted sooner than a thread is had.
+const HURRY_MIN: usize = 10_000;
 /// Of the processor's cache.
 const LINE_BYTES: usize = 64;
 
@@ -49,9 +52,13 @@ impl Entry {
 
 /// Sorts by partition, then as the order says. Those that are equal stay as they came, so that a map gives the same
 /// output each time it is run.
-fn sort(entries: &mut [Entry], arena: &[u8], order: SortOrder) {
+fn sort(entries: &mut [Entry], arena: &[u8], order: SortOrder, hurry: bool) {
     // By what is in the entries alone first: a comparison without a branch that could be guessed wrong.
-    entries.sort_unstable_by_key(Entry::rank);
+    if hurry {
+        sort_in_two(entries)
+    } else {
+        entries.sort_unstable_by_key(Entry::rank)
+    }
     let full = |a: &Entry, b: &Entry| match order.keys {
         // Of keys that lie wholly in their prefixes, only zeros at the end can make a difference: no need to go to the
         // arena for what is most often the same word.
@@ -63,6 +70,25 @@ fn sort(entries: &mut [Entry], arena: &[u8], order: SortOrder) {
     let came = |a: &Entry, b: &Entry| (a.at, a.value).cmp(&(b.at, b.value));
     for same in entries.chunk_by_mut(|a, b| a.rank() == b.rank()).filter(|same| same.len() > 1) {
         same.sort_unstable_by(|a, b| full(a, b).then_with(|| came(a, b)));
+    }
+}
+
+/// By rank, on two threads.
+fn sort_in_two(entries: &mut [Entry]) {
+    if entries.len() < HURRY_MIN {
+        return entries.sort_unstable_by_key(Entry::rank);
+    }
+    let middle = entries.len() / 2;
+    entries.select_nth_unstable_by_key(middle, Entry::rank);
+    let (low, high) = entries.split_at_mut(middle);
+    let begun = thread::scope(|scope| {
+        let other = thread::Builder::new().spawn_scoped(scope, || low.sort_unstable_by_key(Entry::rank));
+        high.sort_unstable_by_key(Entry::rank);
+        other.is_ok()
+    });
+    if !begun {
+        // There was no thread to be had.
+        low.sort_unstable_by_key(Entry::rank);
     }
 }
 
@@ -112,16 +138,17 @@ impl Plain {
         true
     }
 
-    /// Writes all in order. They stay, so that it can be done again elsewhere.
+    /// Writes all in order. They stay, so that it can be done again elsewhere. In a `hurry` by more than one thread.
     pub(crate) fn write(
         &mut self,
         writer: &mut SegmentWriter,
         combiner: Option<&mut Combiner>,
         pulse: &Pulse,
+        hurry: bool,
     ) -> Result<(), TaskError> {
         let (arena, order) = (&self.arena, self.order);
         pulse.beat();
-        sort(&mut self.entries, arena, order);
+        sort(&mut self.entries, arena, order, hurry);
         pulse.beat();
         let Some(combiner) = combiner else {
             for (at, entry) in self.entries.iter().enumerate() {
@@ -180,5 +207,25 @@ impl Cursor for Sorted<'_> {
 
     fn value(&self) -> &[u8] {
         self.now.map_or(&[], |entry| entry.record(self.arena).1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_hurry_the_order_is_the_same() {
+        let mut plain = Plain::new(SortOrder::default(), 8 << 20);
+        for number in 0..3 * HURRY_MIN as u32 {
+            // Many of one rank, also around the middle.
+            let key = (number.wrapping_mul(2_654_435_761) >> 22).to_be_bytes();
+            assert!(plain.put(number % 3, &[&key[..], b"12345", &key].concat(), &number.to_le_bytes()));
+        }
+        let (mut calm, mut hurried) = (plain.entries.clone(), plain.entries);
+        sort(&mut calm, &plain.arena, plain.order, false);
+        sort(&mut hurried, &plain.arena, plain.order, true);
+        let places = |entries: &[Entry]| entries.iter().map(|entry| entry.at).collect::<Vec<_>>();
+        assert!(places(&calm) == places(&hurried));
     }
 }

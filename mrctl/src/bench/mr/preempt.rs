@@ -1,9 +1,10 @@
 //! `mrctl bench preempt`: how soon a slot is free, what it costs to take it back, and what a kill would have thrown away.
 //!
-//! One job is run five times with the same paces: left in peace, with its maps split and its reduces paused one after
-//! another, the same with all at once, with kills instead, and paused once in shuffle when nearly everything has been
-//! fetched. Latencies are the JobTracker's: from the word to the free slot. All nodes share this machine's cores, so that
-//! those asked at once wait for each other too: limits are for one at a time.
+//! One job is run again and again with the same paces. For costs: left in peace, with every task taken back once, and the
+//! same by kills, in turn. For latencies: with its maps split and its reduces paused one after another all the time, the
+//! same with all at once, and paused in shuffle when nearly everything has been fetched. Latencies are the JobTracker's:
+//! from the word to the free slot. All nodes share this machine's cores, so that those asked at once wait for each other
+//! too: limits are for one at a time.
 
 use super::{
     super::{figure::Figure, need_room, note_build},
@@ -26,8 +27,12 @@ const LOOK_PERIOD: Duration = Duration::from_millis(20);
 /// Of each reduce, and of all maps together.
 const PAUSES: usize = 12;
 const SPLITS: usize = 120;
-/// Attempts killed, at the most, so that the job ends.
-const KILLS: usize = 12;
+/// How far a map is, and a reduce, when it is taken back once: half of its way, half of its last stage.
+const HALF: [f64; 2] = [0.5, 0.83];
+/// Of jobs whose costs are compared.
+const ROUNDS: usize = 3;
+/// Of pauses in shuffle.
+const SHUFFLES: usize = 3;
 /// For what maps have finished to be fetched.
 const FETCHED_WITHIN: Duration = Duration::from_millis(700);
 const COPIES: u64 = 8;
@@ -60,11 +65,24 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weather {
     Calm,
-    /// Splits and pauses, one at a time.
+    /// Every task is split or paused once,
+    Once,
+    /// or killed once.
+    Killed,
+    /// Splits and pauses all the time, one at a time.
     Gentle,
     /// The same, everything at once.
     Gusts,
-    Kills,
+}
+
+/// What has befallen a job so far.
+#[derive(Default)]
+struct Taken {
+    /// The tasks that it began with: not the rests of split maps.
+    tasks: Vec<String>,
+    /// Those that were taken back, where once is enough.
+    once: Vec<String>,
+    splits: usize,
 }
 
 /// Measures all of it.
@@ -81,23 +99,37 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     let (rows, maps) = (format!("rows={rows}"), format!("maps={}", args.nodes));
     cluster.submit(&["teragen", "--output", "/gen", "--conf", &rows, "--conf", &maps]).await?;
     let bench = Bench { cluster: &cluster, nodes: args.nodes, size: args.size.0 };
-    say("in peace");
-    let (calm, sum) = bench.run(Weather::Calm).await?;
     say("split and paused, again and again");
-    let (gentle, same) = bench.run(Weather::Gentle).await?;
-    ensure!(sum == same, "{} put out other bytes than the job left in peace", gentle.job);
-    let mut figures = bench.latencies(&gentle, Some(folder)).await?;
+    let gentle = bench.run(Weather::Gentle).await?;
+    let mut figures = bench.latencies(&gentle.job, Some(folder)).await?;
     say("the same, all at once");
-    let (gusts, same) = bench.run(Weather::Gusts).await?;
-    ensure!(sum == same, "{} put out other bytes than the job left in peace", gusts.job);
-    figures.extend(bench.latencies(&gusts, None).await?);
-    say("the same with kills");
-    let (killed, same) = bench.run(Weather::Kills).await?;
-    ensure!(sum == same, "{} put out other bytes than the job left in peace", killed.job);
-    figures.extend(costs(&calm, &gentle, &killed));
+    let gusts = bench.run(Weather::Gusts).await?;
+    figures.extend(bench.latencies(&gusts.job, None).await?);
+    let mut costs = Costs::default();
+    let mut ran = vec![gentle, gusts];
+    for round in 1..=ROUNDS {
+        say(&format!("in peace, each task taken back once, each killed once: {round} of {ROUNDS}"));
+        for weather in [Weather::Calm, Weather::Once, Weather::Killed] {
+            let one = bench.run(weather).await?;
+            costs.add(weather, &one);
+            ran.push(one);
+        }
+    }
+    let sums = ran.iter().map(|one| (one.sum, &one.job.job)).collect::<Vec<_>>();
+    for (sum, job) in &sums {
+        ensure!(*sum == sums[0].0, "{job} put out other bytes than {}", sums[0].1);
+    }
+    figures.extend(costs.figures());
     say("paused in shuffle");
-    figures.push(bench.shuffle(folder).await?);
+    figures.push(bench.shuffles(folder).await?);
     Ok(figures)
+}
+
+/// A job that has been run, a checksum of its output, and how many of its tasks were taken back once.
+struct Ran {
+    job: Job,
+    sum: u32,
+    once: (usize, usize),
 }
 
 struct Bench<'a> {
@@ -107,11 +139,11 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs the job in this weather; how it ended, and a checksum of its output.
-    async fn run(&self, weather: Weather) -> Result<(Job, u32)> {
+    /// Runs the job in this weather.
+    async fn run(&self, weather: Weather) -> Result<Ran> {
         let output = format!("/{weather:?}").to_lowercase();
         let id = self.submit(&output, self.nodes).await?;
-        let mut taken = [0; 2];
+        let mut taken = Taken::default();
         let job = loop {
             let job = self.cluster.tracker.job(&id).await?;
             if job.is_over() {
@@ -130,7 +162,7 @@ impl Bench<'_> {
         };
         self.cluster.output(&output, add).await?;
         self.cluster.delete(&output).await?;
-        Ok((job, sum))
+        Ok(Ran { job, sum, once: (taken.once.len(), taken.tasks.len()) })
     }
 
     /// As a user would submit it: what is sorted as a whole is sampled first.
@@ -146,9 +178,12 @@ impl Bench<'_> {
     }
 
     /// Whatever is asked may come too late, which is refused in words.
-    async fn disturb(&self, id: &str, weather: Weather, taken: &mut [usize; 2]) -> Result<()> {
+    async fn disturb(&self, id: &str, weather: Weather, taken: &mut Taken) -> Result<()> {
         let tracker = &self.cluster.tracker;
         let tasks = tracker.tasks(id).await?;
+        if taken.tasks.is_empty() {
+            taken.tasks = tasks.iter().map(|task| task.task.clone()).collect();
+        }
         let gives_back = |state: &str| ["splitting", "pausing", "stopping"].contains(&state);
         let mut attempts = tasks.iter().flat_map(|task| &task.attempts);
         let mut busy = attempts.any(|attempt| gives_back(&attempt.state));
@@ -163,20 +198,27 @@ impl Bench<'_> {
                 continue;
             };
             let is_map = task.task.contains(".m");
-            let often = task.attempts.len() > PAUSES;
-            let (how, most) = match (weather, is_map) {
-                (Weather::Kills, _) => (How::Kill, KILLS),
-                (_, true) => (How::Split, SPLITS),
-                (_, false) => (How::Pause, usize::MAX),
+            let how = match (weather, is_map) {
+                (Weather::Killed, _) => How::Kill,
+                (_, true) => How::Split,
+                (_, false) => How::Pause,
             };
-            let count = &mut taken[usize::from(!is_map)];
-            // Not at once: there must be something to lose.
-            if *count < most
-                && !often
-                && attempt.progress > 0.05
-                && tracker.preempt(&attempt.attempt, how).await.is_ok()
-            {
-                *count += 1;
+            let wanted = match weather {
+                Weather::Gentle | Weather::Gusts => {
+                    // Not at once: there must be something to lose.
+                    attempt.progress > 0.05
+                        && task.attempts.len() <= PAUSES
+                        && (!is_map || taken.splits < SPLITS)
+                }
+                _ => {
+                    attempt.progress > HALF[usize::from(!is_map)]
+                        && taken.tasks.contains(&task.task)
+                        && !taken.once.contains(&task.task)
+                }
+            };
+            if wanted && tracker.preempt(&attempt.attempt, how).await.is_ok() {
+                taken.splits += usize::from(is_map);
+                taken.once.push(task.task.clone());
                 busy = true;
             }
         }
@@ -195,12 +237,17 @@ impl Bench<'_> {
         };
         let mut figures = Vec::new();
         let (splits, pauses) = (job.preemption.splits, job.preemption.pauses);
-        // A reduce may take as long more as it takes to write what it holds in memory. What it puts aside is more than
-        // that (whole local map outputs too), so this is told and not allowed for.
-        let held = job.preemption.checkpoint_bytes / u64::from(pauses.max(1));
+        let mean = |counter: &str, times: u32| {
+            job.counters.get(counter).copied().unwrap_or(0) as f64 / f64::from(times.max(1))
+        };
+        // A reduce may take as long more as it takes to write what it holds in memory.
+        let held = mean("CHECKPOINT_MEMORY_BYTES", pauses) as u64;
         let flush = alone.map(|folder| write(&folder.join("plain"), held)).transpose()?.unwrap_or_default();
-        let kinds =
-            [("split", "", 50.0, 250.0), ("pause", "shuffle", 0.0, 0.0), ("pause", "reduce", 100.0, 0.0)];
+        let kinds = [
+            ("split", "", 50.0, 250.0),
+            ("pause", "shuffle", 0.0, 0.0),
+            ("pause", "reduce", 100.0 + flush, 0.0),
+        ];
         for (how, stage, middle, late) in kinds {
             let times = of(how, stage);
             let what = if stage.is_empty() { how.to_owned() } else { format!("{how} in {stage}") };
@@ -215,11 +262,8 @@ impl Bench<'_> {
             return Ok(figures);
         }
         // What tasks themselves take of it: the rest is on the way, and in journals.
-        let mean = |counter: &str, times: u32| {
-            job.counters.get(counter).copied().unwrap_or(0) as f64 / f64::from(times.max(1))
-        };
         let name = format!(
-            "writing and syncing {}, as much as a pause puts aside, mean",
+            "writing and syncing {}, as much as a paused reduce has in memory, mean",
             crate::output::human(held)
         );
         figures.push(Figure::told(name, flush, "ms"));
@@ -228,18 +272,44 @@ impl Bench<'_> {
                 "of a split, the task's own part: its output sorted and written, mean",
                 mean("SPLIT_MILLISECONDS", splits),
             ),
-            ("of a pause, up to the writing of its state, mean", mean("PAUSE_MILLISECONDS", pauses)),
+            (
+                "of a pause, the task's own part: its state on the disks, mean",
+                mean("PAUSE_MILLISECONDS", pauses),
+            ),
         ] {
             figures.push(Figure::told(name, took, "ms"));
         }
         let resuming = mean("RESUME_MILLISECONDS", job.preemption.resumes);
         let limit = Some(Limit::AtMost(100.0));
-        figures.push(Figure { limit, ..Figure::told("resume: state taken up, mean", resuming, "ms") });
+        figures.push(Figure {
+            limit,
+            ..Figure::told("resume: from the start of the attempt to its first record, mean", resuming, "ms")
+        });
         Ok(figures)
     }
 
-    /// Nearly everything has been fetched, and one map is missing.
-    async fn shuffle(&self, folder: &Path) -> Result<Figure> {
+    async fn shuffles(&self, folder: &Path) -> Result<Figure> {
+        let (mut took, mut plain, mut written) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..SHUFFLES {
+            let (milliseconds, bytes) = self.shuffle().await?;
+            took.push(milliseconds);
+            plain.push(write(&folder.join("plain"), bytes)?);
+            written = bytes;
+        }
+        let name = format!(
+            "slot free after a pause in shuffle with {} put aside, median of {SHUFFLES}",
+            crate::output::human(written)
+        );
+        Ok(Figure {
+            limit: Some(Limit::AtMostOfBaseline(1.0)),
+            baseline: Some(median(plain)),
+            baseline_name: Some("writing and syncing as many bytes"),
+            ..Figure::told(name, median(took), "ms")
+        })
+    }
+
+    /// Nearly everything has been fetched, and one map is missing: how soon the slot was free, and what was put aside.
+    async fn shuffle(&self) -> Result<(f64, u64)> {
         let (tracker, output) = (&self.cluster.tracker, "/shuffle");
         let id = self.submit(output, 1).await?;
         let reduce = format!("{id}.r0");
@@ -262,15 +332,7 @@ impl Bench<'_> {
         };
         ensure!(job.state == "succeeded", "{id} {}: {}", job.state, job.why);
         self.cluster.delete(output).await?;
-        let baseline = write(&folder.join("plain"), written)?;
-        let name =
-            format!("slot free after a pause in shuffle with {} put aside", crate::output::human(written));
-        Ok(Figure {
-            limit: Some(Limit::AtMostOfBaseline(1.0)),
-            baseline: Some(baseline),
-            baseline_name: Some("writing and syncing as many bytes"),
-            ..Figure::told(name, job.preemption.yielding_ms as f64, "ms")
-        })
+        Ok((job.preemption.yielding_ms as f64, written))
     }
 }
 
@@ -288,53 +350,82 @@ fn write(path: &Path, bytes: u64) -> Result<f64> {
     Ok(took.as_secs_f64() * 1000.0)
 }
 
-fn costs(calm: &Job, gentle: &Job, killed: &Job) -> Vec<Figure> {
-    let cpu = |job: &Job| job.counters.get("CPU_MILLISECONDS").copied().unwrap_or(0) as f64 / 1000.0;
-    let taken = |job: &Job| {
-        let of = &job.preemption;
-        f64::from(of.splits + of.pauses + of.kills).max(1.0)
-    };
-    let lost = |job: &Job| job.preemption.ms_lost as f64 / 1000.0;
-    // What one preemption costs more than none, as a part of the whole.
-    let each = 100.0 * (cpu(gentle) / cpu(calm).max(0.001) - 1.0) / taken(gentle);
-    // Of a job left in peace, the looks whether a slot is wanted: one a record, and one a key.
-    let counted = ["MAP_INPUT_RECORDS", "REDUCE_INPUT_RECORDS", "REDUCE_INPUT_GROUPS"];
-    let looks: u64 = counted.iter().filter_map(|name| calm.counters.get(*name)).sum();
-    let looking = 100.0 * looks as f64 * look_seconds() / cpu(calm).max(0.001);
-    vec![
-        Figure {
-            limit: Some(Limit::AtMost(1.0)),
-            ..Figure::told(
-                format!(
-                    "of a job left in peace, {looks} looks whether a slot is wanted, as measured in a loop"
-                ),
-                looking,
-                "% of its processor time",
-            )
-        },
-        Figure {
-            baseline: Some(cpu(calm)),
+/// What the same jobs took in peace, with each task taken back once, and with each killed once.
+#[derive(Default)]
+struct Costs {
+    /// Processor time of tasks, the job's time and work lost, all in seconds, of each round.
+    calm: [Vec<f64>; 3],
+    once: [Vec<f64>; 3],
+    killed: [Vec<f64>; 3],
+    /// Tasks taken back once, of how many.
+    tasks: (usize, usize),
+    /// Looks whether a slot is wanted of a job left in peace: one a record, and one a key.
+    looks: u64,
+}
+
+impl Costs {
+    fn add(&mut self, weather: Weather, ran: &Ran) {
+        let job = &ran.job;
+        let counter = |name: &str| job.counters.get(name).copied().unwrap_or(0);
+        let figures =
+            [counter("CPU_MILLISECONDS") as f64, 1000.0 * job.seconds(), job.preemption.ms_lost as f64];
+        let of = match weather {
+            Weather::Once => &mut self.once,
+            Weather::Killed => &mut self.killed,
+            _ => &mut self.calm,
+        };
+        for (all, one) in of.iter_mut().zip(figures) {
+            all.push(one / 1000.0);
+        }
+        match weather {
+            Weather::Once => self.tasks = ran.once,
+            Weather::Calm => {
+                let counted = ["MAP_INPUT_RECORDS", "REDUCE_INPUT_RECORDS", "REDUCE_INPUT_GROUPS"];
+                self.looks = counted.iter().map(|name| counter(name)).sum();
+            }
+            _ => {}
+        }
+    }
+
+    fn figures(self) -> Vec<Figure> {
+        let middle = |of: [Vec<f64>; 3]| of.map(median);
+        let ([cpu, time, _], [cpu_once, time_once, lost]) = (middle(self.calm), middle(self.once));
+        let [cpu_killed, time_killed, lost_killed] = middle(self.killed);
+        let looking = 100.0 * self.looks as f64 * look_seconds() / cpu.max(0.001);
+        let (taken, all) = self.tasks;
+        let looks = format!(
+            "of a job left in peace, {} looks whether a slot is wanted, as measured in a loop",
+            self.looks
+        );
+        let peace = |name: &str, value: f64, baseline: f64| Figure {
+            baseline: Some(baseline),
             baseline_name: Some("left in peace"),
-            ..Figure::told(
-                format!("processor time of tasks, {} slots taken back", taken(gentle)),
-                cpu(gentle),
-                "s",
-            )
-        },
-        Figure {
-            limit: Some(Limit::AtMost(3.0)),
-            ..Figure::told("more of it for each slot taken back", each, "%")
-        },
-        Figure {
-            limit: Some(Limit::AtMost(0.0)),
-            baseline: Some(lost(killed)),
-            baseline_name: Some("with kills"),
-            ..Figure::told("work lost to splits and pauses", lost(gentle), "s")
-        },
-        Figure::told("time of the job in peace", calm.seconds(), "s"),
-        Figure::told("time of the job, split and paused", gentle.seconds(), "s"),
-        Figure::told(format!("time of the job, killed {} times", taken(killed)), killed.seconds(), "s"),
-    ]
+            ..Figure::told(name, value, "s")
+        };
+        vec![
+            Figure {
+                limit: Some(Limit::AtMost(1.0)),
+                ..Figure::told(looks, looking, "% of its processor time")
+            },
+            Figure {
+                limit: Some(Limit::AtMostOfBaseline(1.03)),
+                ..peace(
+                    &format!("processor time of tasks, {taken} of {all} split or paused once, median"),
+                    cpu_once,
+                    cpu,
+                )
+            },
+            peace("processor time of tasks, killed once instead, median", cpu_killed, cpu),
+            Figure {
+                limit: Some(Limit::AtMost(0.0)),
+                baseline: Some(lost_killed),
+                baseline_name: Some("with kills"),
+                ..Figure::told("work lost to splits and pauses", lost, "s")
+            },
+            peace("time of the job, each task split or paused once", time_once, time),
+            peace("time of the job, each task killed once", time_killed, time),
+        ]
+    }
 }
 
 /// Seconds that a look at a task's stop flag takes, the best of some tries.

@@ -310,9 +310,9 @@ impl Case {
         self.node.dir.path().join(format!("aside-{attempt}"))
     }
 
-    /// Runs to the end; output and counters, and how often states were put aside and refused.
-    fn run(&mut self, turns: &[Turn]) -> (Vec<u8>, BTreeMap<String, u64>, [u32; 2]) {
-        let (mut from, mut turns, mut pauses) = (None, turns.iter(), [0, 0]);
+    /// Runs to the end; output and counters, and how often states were put aside in each stage, and refused.
+    fn run(&mut self, turns: &[Turn]) -> (Vec<u8>, BTreeMap<String, u64>, [u32; 4]) {
+        let (mut from, mut turns, mut pauses) = (None, turns.iter(), [0; 4]);
         loop {
             let turn = turns.next();
             match self.attempt(from.clone(), turn.map(|turn| turn.when)) {
@@ -323,12 +323,12 @@ impl Case {
                     assert_eq!(outcome.bytes_out, output.len() as u64);
                     return (output, outcome.counters, pauses);
                 }
-                Ok(ReduceEnd::Paused(_)) => {
-                    pauses[0] += 1;
+                Ok(ReduceEnd::Paused(paused)) => {
+                    pauses[paused.stage as usize] += 1;
                     from = Some(self.origin(turn.expect("asked to")));
                 }
                 Err(TaskError::Spoilt(_)) => {
-                    pauses[1] += 1;
+                    pauses[3] += 1;
                     from = None;
                 }
                 // What it was to take up is as it was.
@@ -448,14 +448,38 @@ fn a_reduce_paused_at_every_record_ends_all_the_same() {
                     harm: Harm::None,
                 };
                 let turns: Vec<Turn> = (0..250).map(turn).collect();
-                let (paused, again, [pauses, spoilt]) = Case::new(&maps, memory, carries).run(&turns);
+                let (paused, again, [in_shuffle, _, in_reduce, spoilt]) =
+                    Case::new(&maps, memory, carries).run(&turns);
                 assert!(output == paused, "every {every}");
                 assert_eq!(counted(&counters), counted(&again), "every {every}");
                 assert_eq!(counters["SHUFFLE_BYTES"], again["SHUFFLE_BYTES"], "nothing is fetched twice");
-                assert!(pauses >= 5 && spoilt == 0, "every {every}: {pauses} pauses, {spoilt} spoilt");
+                let paused = [in_shuffle, in_reduce];
+                assert!(
+                    in_shuffle >= 4 && in_reduce >= 20 / every && spoilt == 0,
+                    "every {every}: {paused:?}"
+                );
             }
         }
     }
+}
+
+/// Paused after every k-th comparison of its merges, twice.
+#[test]
+fn a_merge_paused_anywhere_ends_all_the_same() {
+    let records = |map: u8| (0..30u8).map(|n| (n.wrapping_mul(41).wrapping_add(map), n)).collect::<Vec<_>>();
+    let maps: Vec<_> = (0..5).map(records).collect();
+    let (output, counters, _) = Case::new(&maps, 1, Carries::Nothing).run(&[]);
+    let mut in_merge = 0;
+    for k in (1..400).step_by(9) {
+        let turn = |elsewhere| Turn { when: When::Compared(k), elsewhere, harm: Harm::None };
+        let (paused, again, pauses) =
+            Case::new(&maps, 1, Carries::Nothing).run(&[turn(k % 2 == 0), turn(k % 2 == 1)]);
+        assert!(output == paused, "after {k} comparisons");
+        assert_eq!(counted(&counters), counted(&again), "after {k} comparisons");
+        assert_eq!(pauses[3], 0, "after {k} comparisons");
+        in_merge += pauses[1];
+    }
+    assert!(in_merge > 30, "{in_merge}");
 }
 
 /// A state that cannot be saved costs the last stage, and says so.
