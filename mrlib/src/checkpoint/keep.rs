@@ -5,15 +5,15 @@
 //! Somebody waits for the slot: what can be synced at the same time is, and runs can be written before all of the state
 //! is known ([`begin`]).
 
-use super::{Held, MEMORY_FILE, STATE_FILE, State, encode, kept, shipped};
+use super::{Held, MEMORY_FILE, STATE_FILE, State, encode, kept, rest_of};
 use crate::{
     engine::disk_failed,
     error::TaskError,
-    segment::{Run, Stored},
+    segment::{Extent, Run, Stored},
 };
-use bytes::Bytes;
 use proto::mr;
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::FileExt as _,
@@ -27,7 +27,7 @@ use std::{
 
 /// Copied at a time, where a file cannot have another name.
 const CHUNK_BYTES: usize = 1 << 20;
-/// A run that is a smaller part of its file than one of so many is copied.
+/// A file of which less than one of so many parts is still to be read is not kept as a whole.
 const SMALL_PART: u64 = 2;
 /// Files synced at a time: file systems take them together.
 const SYNCERS: usize = 8;
@@ -90,6 +90,8 @@ struct Folder {
     /// Files that are not yet on their disks for good.
     unsynced: Vec<PathBuf>,
     runs: Vec<mr::KeptRun>,
+    /// Bytes of their records that are read and not kept.
+    passed: u64,
     /// Length and checksum of what was in memory.
     memory: (u64, u32),
 }
@@ -107,29 +109,43 @@ impl Folder {
         if made.is_empty() {
             return trouble;
         }
-        Ok(Self { dirs: made, unsynced: Vec::new(), runs: Vec::new(), memory: (0, 0) })
+        Ok(Self { dirs: made, unsynced: Vec::new(), runs: Vec::new(), passed: 0, memory: (0, 0) })
     }
 
     fn keep_runs(mut self, runs: &[Held]) -> Result<Self, TaskError> {
-        let mut in_memory = 0;
-        for (held, part) in parts(runs) {
-            let run = match &part.stored {
-                Stored::Memory(bytes) => {
-                    let offset = in_memory;
-                    in_memory += bytes.len() as u64;
-                    kept(String::new(), offset, part, held)
-                }
-                _ => self.keep_file(&format!("run-{}", self.runs.len()), part, held)?,
-            };
-            self.runs.push(run);
+        let mut files = Files::default();
+        for (_, part) in parts(runs) {
+            if let Some(path) = path_of(part) {
+                *files.left.entry(path).or_default() += rest_of(part).extent.stored;
+            }
         }
-        self.keep_memory(runs)?;
+        let mut in_memory = Vec::new();
+        for (held, part) in parts(runs) {
+            let (file, run) = if let Stored::Memory(bytes) = &part.stored {
+                let mut rest = rest_of(part);
+                in_memory.push(bytes.slice(rest.extent.offset as usize..));
+                let (length, crc) = self.memory;
+                rest.extent.offset = length;
+                // Each is known: no need to go through them all once more.
+                let crc = crc32c::crc32c_combine(crc, rest.extent.crc, rest.extent.stored as usize);
+                self.memory = (length + rest.extent.stored, crc);
+                (String::new(), rest)
+            } else {
+                self.keep_file(&mut files, part)?
+            };
+            self.passed += part.start.map_or(0, |start| start.raw) - run.start.map_or(0, |start| start.raw);
+            // The first of its parts is the run itself.
+            self.runs.push(kept(file, &run, held, !std::ptr::eq(part, &raw const held.run)));
+        }
+        if self.memory.0 > 0 {
+            self.write(MEMORY_FILE, &mut |file| in_memory.iter().try_for_each(|rest| file.write_all(rest)))?;
+        }
         sync(&std::mem::take(&mut self.unsynced))?;
         Ok(self)
     }
 
     fn keep(mut self, attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
-        let State { stage, runs: _, counters, pieces, reducer, open } = state;
+        let State { stage, runs: _, counters, pieces, reducer, open, passed } = state;
         let (memory_bytes, memory_crc) = self.memory;
         let checkpoint = mr::Checkpoint {
             attempt: attempt.into(),
@@ -141,6 +157,7 @@ impl Folder {
             reducer: reducer.clone(),
             memory_bytes,
             memory_crc,
+            passed: passed + self.passed,
             open_made: open.map_or(0, |open| open.made as u32),
             open_rest: open.map_or(0, |open| open.rest as u32),
         };
@@ -149,26 +166,6 @@ impl Folder {
         self.unsynced.extend_from_slice(&self.dirs);
         sync(&self.unsynced)?;
         Ok(super::bytes(&checkpoint))
-    }
-
-    /// What is still to be read of runs in memory, one behind the other in one file.
-    fn keep_memory(&mut self, runs: &[Held]) -> Result<(), TaskError> {
-        let in_memory = |part: &Run| match &part.stored {
-            Stored::Memory(bytes) => Some(bytes.slice(part.start.map_or(0, |start| start.block as usize)..)),
-            _ => None,
-        };
-        let rests: Vec<Bytes> = parts(runs).filter_map(|(_, part)| in_memory(part)).collect();
-        let (mut length, mut crc) = (0, 0);
-        for rest in self.runs.iter().filter(|run| run.file.is_empty()).map(shipped) {
-            length += rest.stored;
-            // Each is known: no need to go through them all once more.
-            crc = crc32c::crc32c_combine(crc, rest.crc, rest.stored as usize);
-        }
-        if length > 0 {
-            self.write(MEMORY_FILE, &mut |file| rests.iter().try_for_each(|rest| file.write_all(rest)))?;
-        }
-        self.memory = (length, crc);
-        Ok(())
     }
 
     /// A whole file, on the first disk that has room; to be synced with the others.
@@ -197,31 +194,50 @@ impl Folder {
         Err(last.expect("there is a folder, and it failed"))
     }
 
-    fn keep_file(&mut self, name: &str, part: &Run, held: &Held) -> Result<mr::KeptRun, TaskError> {
-        let extent = part.extent;
-        let path = match &part.stored {
-            Stored::File(path) => path.as_path(),
-            Stored::Scratch(file) => file.path(),
-            // Never those of a reduce.
-            Stored::Open(_) | Stored::Memory(_) => {
-                return Err(TaskError::Program(format!("{name} has no path to be kept by: a bug")));
-            }
-        };
+    /// A part that lies in a file: the file's name here, and what there is of the part.
+    fn keep_file<'a>(&mut self, files: &mut Files<'a>, part: &'a Run) -> Result<(String, Run), TaskError> {
+        let name = format!("run-{}", self.runs.len());
+        // Never those of a reduce.
+        let path = path_of(part)
+            .ok_or_else(|| TaskError::Program(format!("{name} has no path to be kept by: a bug")))?;
+        let whole = Run { more: Vec::new(), ..part.clone() };
+        if let Some(name) = files.linked.get(path) {
+            return Ok((name.clone(), whole));
+        }
         let from = File::open(path).map_err(failed("open", path))?;
-        let whole = from.metadata().map_err(failed("read", path))?.len();
-        // All of the file would have to be synced, and stay: of one with many partitions a copy is less.
-        let links = if extent.stored * SMALL_PART < whole { &[][..] } else { &self.dirs[..] };
+        let length = from.metadata().map_err(failed("read", path))?.len();
+        let left = files.left.get(path).copied().unwrap_or(0);
+        // All of a file would have to be synced, and stay: where most of it is not needed a copy is less.
+        let links = if left * SMALL_PART < length { &[][..] } else { &self.dirs[..] };
         for dir in links {
-            let link = dir.join(name);
+            let link = dir.join(&name);
             // Only on its own disk.
             if fs::hard_link(path, &link).is_ok() {
                 self.unsynced.push(link);
-                return Ok(kept(name.into(), extent.offset, part, held));
+                files.linked.insert(path, name.clone());
+                return Ok((name, whole));
             }
         }
-        let start = part.start.map_or(0, |start| start.block);
-        self.write(name, &mut |file| copy(&from, file, extent.offset, start..extent.stored))?;
-        Ok(kept(name.into(), 0, part, held))
+        let mut rest = rest_of(part);
+        let Extent { offset, stored, .. } = rest.extent;
+        self.write(&name, &mut |file| copy(&from, file, offset..offset + stored))?;
+        rest.extent.offset = 0;
+        Ok((name, rest))
+    }
+}
+
+/// Files that runs lie in: what is still to be read of each, and by which name it has been kept.
+#[derive(Default)]
+struct Files<'a> {
+    left: BTreeMap<&'a Path, u64>,
+    linked: BTreeMap<&'a Path, String>,
+}
+
+fn path_of(part: &Run) -> Option<&Path> {
+    match &part.stored {
+        Stored::File(path) => Some(path),
+        Stored::Scratch(file) => Some(file.path()),
+        Stored::Open(_) | Stored::Memory(_) => None,
     }
 }
 
@@ -252,14 +268,14 @@ fn parts(runs: &[Held]) -> impl Iterator<Item = (&Held, &Run)> {
     runs.iter().flat_map(|held| held.run.parts().map(move |part| (held, part)))
 }
 
-/// Bytes `range` of the run that is at `offset` of `from`, to the same places of a file that holds just the run.
-fn copy(from: &File, to: &File, offset: u64, range: std::ops::Range<u64>) -> io::Result<()> {
+/// Bytes `range` of `from`.
+fn copy(from: &File, to: &mut File, range: std::ops::Range<u64>) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut at = range.start;
     while at < range.end {
         let length = buffer.len().min((range.end - at) as usize);
-        from.read_exact_at(&mut buffer[..length], offset + at)?;
-        to.write_all_at(&buffer[..length], at)?;
+        from.read_exact_at(&mut buffer[..length], at)?;
+        to.write_all(&buffer[..length])?;
         at += length as u64;
     }
     Ok(())

@@ -25,9 +25,9 @@ pub use take::{Origin, take_up};
 use crate::{
     error::TaskError,
     merge::OpenPass,
-    segment::{Extent, Place, Run},
+    segment::{Extent, Place, Run, Stored},
 };
-use bytes::Buf as _;
+use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use proto::mr;
 use std::{
@@ -104,6 +104,8 @@ pub struct State {
     pub reducer: Vec<u8>,
     /// The pass of a merge that was left off.
     pub open: Option<OpenPass>,
+    /// Bytes of records that the last stage has read and that are not among the runs any more.
+    pub passed: u64,
 }
 
 /// Reads and verifies the state of the checkpoint that lies in these folders.
@@ -145,13 +147,7 @@ pub fn part(dirs: &[PathBuf], number: u32) -> Result<(PathBuf, Extent), TaskErro
 
 /// The part of a run that is still to be read.
 fn shipped(run: &mr::KeptRun) -> Extent {
-    let extent = extent_of(run);
-    let Some(start) = run.start else { return extent };
-    let block = start.block.min(extent.stored);
-    let stored = extent.stored - block;
-    // The checksum of a whole is that of its first part, moved on, and that of its second.
-    let crc = extent.crc ^ crc32c::crc32c_combine(start.crc, 0, stored as usize);
-    Extent { offset: extent.offset.saturating_add(block), stored, crc, ..extent }
+    rest_of(&run_of(run, Stored::Memory(Bytes::new()))).extent
 }
 
 fn find(dirs: &[PathBuf], name: &str) -> Result<PathBuf, TaskError> {
@@ -201,22 +197,39 @@ fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     Ok(checkpoint)
 }
 
-fn kept(file: String, offset: u64, part: &Run, held: &Held) -> mr::KeptRun {
-    let Extent { stored, raw, records, block_max, crc, .. } = part.extent;
+/// What is left of a part of a run, as a run of its own that begins with the block at hand.
+fn rest_of(part: &Run) -> Run {
+    let mut rest = Run { more: Vec::new(), ..part.clone() };
+    if let Some(start) = part.start {
+        let extent = &mut rest.extent;
+        let block = start.block.min(extent.stored);
+        extent.offset += block;
+        extent.stored -= block;
+        extent.raw -= start.raw.min(extent.raw);
+        extent.records -= start.records.min(extent.records);
+        // The checksum of a whole is that of its first part, moved on, and that of its second.
+        extent.crc ^= crc32c::crc32c_combine(start.crc, 0, extent.stored as usize);
+        rest.start = Some(Place { at: start.at, ..Place::default() });
+    }
+    rest
+}
+
+fn kept(file: String, run: &Run, held: &Held, more: bool) -> mr::KeptRun {
+    let Extent { offset, stored, raw, records, block_max, crc } = run.extent;
     let (map, root, map_start) = held.map.clone().unwrap_or_default();
-    // The first of its parts is the run itself.
-    let more = !std::ptr::eq(part, &raw const held.run);
     let place = |place: Place| {
         let Place { block, raw, at, records, crc } = place;
         mr::KeptPlace { block, raw, at, records, crc }
     };
-    let start = part.start.map(place);
+    let start = run.start.map(place);
     mr::KeptRun { file, offset, stored, raw, records, block_max, crc, start, map, root, map_start, more }
 }
 
-fn extent_of(run: &mr::KeptRun) -> Extent {
-    let mr::KeptRun { offset, stored, raw, records, block_max, crc, .. } = *run;
-    Extent { offset, stored, raw, records, block_max, crc }
+fn run_of(kept: &mr::KeptRun, stored: Stored) -> Run {
+    let mr::KeptRun { offset, stored: bytes, raw, records, block_max, crc, .. } = *kept;
+    let extent = Extent { offset, stored: bytes, raw, records, block_max, crc };
+    let name = if kept.map.is_empty() { &kept.file } else { &kept.map };
+    Run { start: start_of(kept), ..Run::new(stored, extent, name.as_str().into()) }
 }
 
 fn start_of(run: &mr::KeptRun) -> Option<Place> {

@@ -4,17 +4,16 @@
 //! something here is this task's own error.
 
 use super::{
-    Held, MEMORY_FILE, MEMORY_PART, RUN_PARTS, STATE_PART, Stage, State, decode, extent_of, find, read,
-    shipped, start_of,
+    Held, MEMORY_FILE, MEMORY_PART, RUN_PARTS, STATE_PART, Stage, State, decode, find, read, rest_of, run_of,
+    shipped,
 };
 use crate::{
-    engine::Scratch,
+    engine::{Scratch, ScratchFile},
     error::TaskError,
     fetch::ship::Ship,
     merge::OpenPass,
-    segment::{Extent, Run, Stored},
+    segment::{Run, Stored},
 };
-use bytes::Bytes;
 use proto::mr;
 use std::{
     fs::{self, File},
@@ -58,31 +57,21 @@ pub fn take_up(
     scratch: &Scratch,
     ship: &mut Ship<'_>,
 ) -> Result<State, TaskError> {
-    let (checkpoint, memory) = if origin.dirs.is_empty() {
-        let bytes = ship.whole(STATE_PART, super::BYTES_MAX)?;
-        let checkpoint = decode(&bytes, Path::new(super::STATE_FILE)).map_err(as_spoilt)?;
-        let most = checkpoint.memory_bytes;
-        let memory = if most > 0 { ship.whole(MEMORY_PART, most)? } else { Vec::new() };
-        (checkpoint, memory)
+    let checkpoint = if origin.dirs.is_empty() {
+        decode(&ship.whole(STATE_PART, super::BYTES_MAX)?, Path::new(super::STATE_FILE)).map_err(as_spoilt)?
     } else {
-        let checkpoint = read(&origin.dirs).map_err(as_spoilt)?;
-        let memory = if checkpoint.memory_bytes > 0 { read_memory(&origin.dirs)? } else { Vec::new() };
-        (checkpoint, memory)
+        read(&origin.dirs).map_err(as_spoilt)?
     };
-    let mr::Checkpoint { attempt, memory_bytes, memory_crc, .. } = &checkpoint;
-    if *attempt != origin.attempt || checkpoint.partition != partition {
-        return Err(spoilt(format!("it is of {attempt}, not of {}", origin.attempt)));
+    if checkpoint.attempt != origin.attempt || checkpoint.partition != partition {
+        return Err(spoilt(format!("it is of {}, not of {}", checkpoint.attempt, origin.attempt)));
     }
-    if memory.len() as u64 != *memory_bytes || crc32c::crc32c(&memory) != *memory_crc {
-        return Err(spoilt(format!("what {attempt} had in memory is damaged")));
-    }
-    let memory = spread(&checkpoint, &memory)?;
+    let mut coming = Coming { checkpoint: &checkpoint, memory: None, passed: checkpoint.passed };
     let mut runs: Vec<Held> = Vec::with_capacity(checkpoint.runs.len());
     for (number, kept) in checkpoint.runs.iter().enumerate() {
-        let run = match (kept.file.is_empty(), origin.dirs.is_empty()) {
-            (true, _) => in_memory(kept, &memory)?,
-            (false, false) => here(kept, &origin.dirs)?,
-            (false, true) => there(kept, RUN_PARTS + number as u32, scratch, ship)?,
+        let run = if origin.dirs.is_empty() {
+            coming.run(kept, RUN_PARTS + number as u32, scratch, ship)?
+        } else {
+            here(kept, &origin.dirs)?
         };
         if let Some(whole) = runs.last_mut().filter(|_| kept.more) {
             whole.run.more.push(run);
@@ -96,6 +85,7 @@ pub fn take_up(
         return Err(spoilt("it has fewer runs than a merge was at"));
     }
     Ok(State {
+        passed: coming.passed,
         open: (rest > 0).then_some(OpenPass { made, rest }),
         stage: Stage::of(&checkpoint.stage).expect("checked when it was decoded"),
         runs,
@@ -105,66 +95,67 @@ pub fn take_up(
     })
 }
 
-fn read_memory(dirs: &[PathBuf]) -> Result<Vec<u8>, TaskError> {
-    let path = find(dirs, MEMORY_FILE)?;
-    fs::read(&path).map_err(|error| as_spoilt(TaskError::io(format!("read {}", path.display()))(error)))
-}
-
-/// Puts what is to be read of each run where it was, and leaves holes, which take no memory, before it.
-fn spread(checkpoint: &mr::Checkpoint, rests: &[u8]) -> Result<Bytes, TaskError> {
-    let astray = || spoilt("what was in memory does not lie where it should");
-    let in_memory = || checkpoint.runs.iter().filter(|run| run.file.is_empty());
-    let whole = in_memory().try_fold(0u64, |sum, run| sum.checked_add(run.stored)).ok_or_else(astray)?;
-    if whole == rests.len() as u64 {
-        return Ok(Bytes::copy_from_slice(rests));
-    }
-    let mut spread = vec![0; usize::try_from(whole).map_err(|_| astray())?];
-    let mut rests = rests;
-    for run in in_memory() {
-        let coming = shipped(run);
-        let (rest, later) = rests.split_at_checked(coming.stored as usize).ok_or_else(astray)?;
-        let place = spread.get_mut(coming.offset as usize..).and_then(|from| from.get_mut(..rest.len()));
-        place.ok_or_else(astray)?.copy_from_slice(rest);
-        rests = later;
-    }
-    Ok(Bytes::from(spread))
-}
-
-fn in_memory(kept: &mr::KeptRun, memory: &Bytes) -> Result<Run, TaskError> {
-    let extent = extent_of(kept);
-    let end = extent.offset.checked_add(extent.stored).filter(|end| *end <= memory.len() as u64);
-    let end = end.ok_or_else(|| spoilt("a run does not lie where it should"))?;
-    let bytes = memory.slice(extent.offset as usize..end as usize);
-    // The checksum of all of them has been found right.
-    let run = Run::in_memory(&kept.map, bytes, extent);
-    Ok(Run { verified: true, start: start_of(kept), ..run })
-}
-
 fn here(kept: &mr::KeptRun, dirs: &[PathBuf]) -> Result<Run, TaskError> {
-    let (path, extent) = (find(dirs, &kept.file)?, extent_of(kept));
+    let path = find(dirs, if kept.file.is_empty() { MEMORY_FILE } else { &kept.file })?;
     let found = fs::metadata(&path).map_err(TaskError::io(format!("read {}", path.display())));
     let length = found.map_err(as_spoilt)?.len();
-    if extent.offset.checked_add(extent.stored).is_none_or(|end| end > length) {
+    if kept.offset.checked_add(kept.stored).is_none_or(|end| end > length) {
         return Err(spoilt(format!("{} is cut off", path.display())));
     }
-    Ok(run(kept, Stored::File(path), extent))
+    Ok(run_of(kept, Stored::File(path)))
 }
 
-fn run(kept: &mr::KeptRun, stored: Stored, extent: Extent) -> Run {
-    let name = if kept.map.is_empty() { &kept.file } else { &kept.map };
-    Run { start: start_of(kept), ..Run::new(stored, extent, name.as_str().into()) }
+/// What comes from another node.
+struct Coming<'a> {
+    checkpoint: &'a mr::Checkpoint,
+    /// What was in memory there, once it is here.
+    memory: Option<ScratchFile>,
+    /// Bytes of records that are read and do not come.
+    passed: u64,
 }
 
-/// Only what is still to be read is shipped: before it the file has a hole.
-fn there(kept: &mr::KeptRun, part: u32, scratch: &Scratch, ship: &mut Ship<'_>) -> Result<Run, TaskError> {
-    let (extent, coming) = (extent_of(kept), shipped(kept));
-    let hole = extent.stored - coming.stored;
+impl Coming<'_> {
+    /// Only what is still to be read is shipped.
+    fn run(
+        &mut self,
+        kept: &mr::KeptRun,
+        part: u32,
+        scratch: &Scratch,
+        ship: &mut Ship<'_>,
+    ) -> Result<Run, TaskError> {
+        let mr::Checkpoint { memory_bytes, memory_crc, .. } = *self.checkpoint;
+        if kept.file.is_empty() {
+            if kept.offset.checked_add(kept.stored).is_none_or(|end| end > memory_bytes) {
+                return Err(spoilt("a run does not lie where it should"));
+            }
+            let memory = match self.memory.take() {
+                Some(memory) => memory,
+                None => fetch(MEMORY_PART, memory_bytes, memory_crc, scratch, ship)?,
+            };
+            self.memory = Some(memory.clone());
+            return Ok(run_of(kept, Stored::Scratch(memory)));
+        }
+        let coming = shipped(kept);
+        let file = fetch(part, coming.stored, coming.crc, scratch, ship)?;
+        let mut rest = rest_of(&run_of(kept, Stored::Scratch(file)));
+        rest.extent.offset = 0;
+        self.passed = self.passed.saturating_add(kept.start.map_or(0, |start| start.raw));
+        Ok(rest)
+    }
+}
+
+/// A part of so many bytes with this checksum, as a file.
+fn fetch(
+    part: u32,
+    stored: u64,
+    crc: u32,
+    scratch: &Scratch,
+    ship: &mut Ship<'_>,
+) -> Result<ScratchFile, TaskError> {
     let (file, ()) = scratch.create("shipped", |path| {
         let failed = |verb: &str| TaskError::io(format!("{verb} {}", path.display()));
         let file = File::create(path).map_err(failed("create"))?;
-        ship.fetch(part, coming.stored, coming.crc, &mut |at, bytes| {
-            file.write_all_at(bytes, hole + at).map_err(failed("write"))
-        })
+        ship.fetch(part, stored, crc, &mut |at, bytes| file.write_all_at(bytes, at).map_err(failed("write")))
     })?;
-    Ok(run(kept, Stored::Scratch(file), Extent { offset: 0, ..extent }))
+    Ok(file)
 }

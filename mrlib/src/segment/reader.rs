@@ -162,7 +162,7 @@ impl Run {
 }
 
 /// Where a record starts in a run, and what comes before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Place {
     /// Of its block's header: stored bytes of the run before it.
     pub block: u64,

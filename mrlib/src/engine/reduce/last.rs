@@ -41,8 +41,9 @@ pub(super) fn reduce(
     let order = SortOrder { keys: job.order, values: job.sort_values };
     let groups = Groups::new(Merge::open(&runs, order)?, job.grouping.unwrap_or(job.order));
     let way = Way {
-        whole: runs.iter().flat_map(Run::parts).map(|part| part.extent.raw).sum(),
-        before: runs.iter().filter_map(|run| run.start).map(|start| start.raw + start.at).sum(),
+        whole: state.passed + runs.iter().map(raw).sum::<u64>(),
+        before: state.passed
+            + runs.iter().filter_map(|run| run.start).map(|start| start.raw + start.at).sum::<u64>(),
         shuffled: state.counters.get(SHUFFLE_COUNTER).copied().unwrap_or(0),
     };
     let mut work = Work::begin(job, task, groups, &state, io)?;
@@ -56,13 +57,18 @@ pub(super) fn reduce(
         work.reducer.reduce(key, &mut watched, &mut work.out, &mut work.context)?;
         // One that is at its end is sooner done than put aside.
         if watch.boundary(&work.out, &mut work.context)? && work.groups.settle()? {
-            return work.leave(state, begun);
+            return work.leave(state, begun, way.whole);
         }
     }
     work.reducer.finish(&mut work.out, &mut work.context)?;
     let (counters, pieces) = work.end()?;
     let bytes_out = counters.get(OUTPUT_COUNTER).copied().unwrap_or(0);
     Ok(Stop::Done(TaskOutcome { counters, pieces, bytes_out, position: 0 }))
+}
+
+/// Bytes of a run's records.
+fn raw(run: &Run) -> u64 {
+    run.parts().map(|part| part.extent.raw).sum()
 }
 
 impl Work {
@@ -106,7 +112,7 @@ impl Work {
     }
 
     /// Between two key groups. A reducer that cannot give out what it keeps does this stage again, as it was begun.
-    fn leave(mut self, begun_with: State, begun: Instant) -> Result<Stop, TaskError> {
+    fn leave(mut self, begun_with: State, begun: Instant, whole: u64) -> Result<Stop, TaskError> {
         let reducer = match self.reducer.carries() {
             Carries::Nothing => Vec::new(),
             Carries::State => self.reducer.save(&mut self.out, &mut self.context)?,
@@ -118,8 +124,9 @@ impl Work {
         };
         // Runs at their end are not needed any more.
         let rest = self.groups.cursor().left().into_iter().flatten();
-        let runs = rest.map(|run| Held { run, map: None }).collect();
-        let state = State { stage: Stage::Reduce, runs, reducer, ..State::default() };
+        let runs: Vec<Held> = rest.map(|run| Held { run, map: None }).collect();
+        let passed = whole - runs.iter().map(|held| raw(&held.run)).sum::<u64>().min(whole);
+        let state = State { stage: Stage::Reduce, runs, reducer, passed, ..State::default() };
         Ok(Stop::Left(Left { state, note: None, close: Some(Box::new(|| self.end())) }))
     }
 }
