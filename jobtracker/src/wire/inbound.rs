@@ -218,7 +218,11 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
         slots: PerPhase { map: map_slots, reduce: reduce_slots },
         attempts: message.attempts.into_iter().map(report).collect::<Result<_, _>>()?,
         outputs: message.outputs.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
-        checkpoints: message.checkpoints.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
+        checkpoints: message
+            .checkpoints
+            .iter()
+            .map(|kept| attempt(&kept.attempt))
+            .collect::<Result<_, _>>()?,
         // What is not a job's name is no job of ours to clean away.
         jobs: message.jobs.iter().filter_map(|text| text.parse().ok()).collect(),
     })
@@ -263,14 +267,12 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
             Err(why) => AttemptStatus::Failed(why),
         },
         Some(Status::Paused(message)) => {
-            let pb::PausedState { stage: words, bytes, note, lost_ms } = message;
-            let redo = Some(tail(note)).filter(|note| !note.is_empty());
-            let redo = redo.map(|why| (why, Span(lost_ms.saturating_mul(1000))));
-            AttemptStatus::Paused { stage: stage(id.phase(), &words), bytes, redo }
+            let pb::PausedState { stage: words, bytes, .. } = message;
+            AttemptStatus::Paused { stage: stage(id.phase(), &words), bytes, redo: None }
         }
         Some(Status::Spoilt(why)) => AttemptStatus::Spoilt(tail(why)),
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
-        Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
+        Some(Status::Killed(why) | Status::Unreached(why)) => AttemptStatus::Killed(tail(why)),
         Some(Status::Taken(bytes)) => AttemptStatus::Taken(bytes),
         Some(Status::NotTaken(why)) => AttemptStatus::NotTaken(tail(why)),
         None => return Err(format!("report of {id} without a status")),

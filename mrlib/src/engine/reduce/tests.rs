@@ -293,7 +293,12 @@ impl Case {
         let feed = MapFeed::new(self.maps as u32);
         feed.push(TaskMapEvents { first: 0, events, maps: self.maps as u32 }).unwrap();
         self.conf.set(task::TASK_ATTEMPT, format!("job_1.r0.{}", self.node.attempt));
-        let task = ReduceTask {
+        let task = self.task(from, feed);
+        run_reduce(&self.job, &task, &mut self.node)
+    }
+
+    fn task(&self, from: Option<Origin>, feed: MapFeed) -> ReduceTask {
+        ReduceTask {
             partition: 0,
             conf: self.conf.clone(),
             feed: Arc::new(feed),
@@ -302,8 +307,7 @@ impl Case {
             aside: vec![self.aside(self.node.attempt)],
             from,
             begun: std::time::Instant::now(),
-        };
-        run_reduce(&self.job, &task, &mut self.node)
+        }
     }
 
     fn aside(&self, attempt: u32) -> PathBuf {
@@ -482,13 +486,41 @@ fn a_merge_paused_anywhere_ends_all_the_same() {
     assert!(in_merge > 30, "{in_merge}");
 }
 
-/// A state that cannot be saved costs the last stage, and says so.
+/// A reducer that cannot save what it carries is paused up to its last stage, and in that refuses and loses nothing.
 #[test]
-fn a_reducer_that_cannot_be_saved_keeps_what_was_fetched_and_merged() {
+fn a_reducer_that_cannot_be_saved_refuses_in_its_last_stage_and_goes_on() {
     let maps = vec![vec![(1, 1), (20, 2), (90, 3)], vec![(2, 5), (200, 7)]];
-    let mut case = Case::new(&maps, 1 << 20, Carries::Unsaved("it is only a test"));
-    let ended = case.attempt(None, Some(When::Reduced(1))).unwrap();
-    let ReduceEnd::Paused(paused) = ended else { panic!("{ended:?}") };
-    assert_eq!((paused.stage, paused.note.contains("it is only a test")), (Stage::Merge, true), "{paused:?}");
-    assert!(case.node.written.lock().unwrap().is_empty());
+    let carries = Carries::Unsaved("it is only a test");
+    let (output, counters, _) = Case::new(&maps, 1 << 20, carries).run(&[]);
+    for records in 1..5 {
+        let mut case = Case::new(&maps, 1 << 20, carries);
+        let ended = case.attempt(None, Some(When::Reduced(records))).unwrap();
+        let ReduceEnd::Done(outcome) = ended else { panic!("{ended:?}") };
+        assert_eq!(counted(&counters), counted(&outcome.counters));
+        let written = case.node.written.lock().unwrap();
+        let bytes: Vec<u8> = outcome.pieces.iter().flat_map(|piece| written[piece].clone()).collect();
+        assert!(bytes == output, "after {records} records");
+        assert_eq!(case.node.stop.refused(), Some(Refusal::Unsaved), "after {records} records");
+    }
+    let turns = [Turn { when: When::Fetched(1), elsewhere: true, harm: Harm::None }];
+    let (bytes, _, pauses) = Case::new(&maps, 1 << 20, carries).run(&turns);
+    assert!(bytes == output && pauses[0] == 1, "{pauses:?}");
+}
+
+/// What is gone only by the time it is read is the state's trouble too, not a failure.
+#[test]
+fn a_state_whose_files_vanish_while_they_are_read_is_spoilt() {
+    let maps: Vec<_> = (0..6).map(|map| (0..40).map(|n| (n * 6 + map, n)).collect::<Vec<_>>()).collect();
+    let mut case = Case::new(&maps, 1, Carries::Nothing);
+    let when = When::Compared(90);
+    assert!(matches!(case.attempt(None, Some(when)).unwrap(), ReduceEnd::Paused(_)));
+    let origin = case.origin(&Turn { when, elsewhere: false, harm: Harm::None });
+    let dir = origin.dirs[0].clone();
+    let error =
+        TaskError::io(format!("open {}", dir.join("run-0").display()))(io::ErrorKind::NotFound.into());
+    case.node.attempt += 1;
+    let task = case.task(Some(origin), MapFeed::new(6));
+    assert!(matches!(of_state(&task, error), TaskError::Spoilt(_)));
+    let own = TaskError::io("open /elsewhere/spill-0")(io::ErrorKind::NotFound.into());
+    assert!(matches!(of_state(&task, own), TaskError::Io { .. }));
 }
