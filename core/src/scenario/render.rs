@@ -4,7 +4,7 @@ use super::Player;
 use crate::{
     event::{Effect, Order, Reply},
     fact::Fact,
-    ids::{TaskId, TrackerId},
+    ids::{JobId, TaskId, TrackerId},
     job::MapEvent,
     shadow::Difference,
     task::Recall,
@@ -64,6 +64,26 @@ impl Player<'_> {
             }
         }
         lines
+    }
+
+    /// What taking slots back has cost a job.
+    pub(super) fn cost(&self, id: JobId) -> String {
+        let Some(job) = self.tracker.cluster().job(id) else { return "no such job".into() };
+        let cost = job.preemption;
+        format!(
+            "cost {}: splits={} pauses={} resumes={} migrations={} kills={} states-lost={}; conserved {} bytes {}, lost {} bytes {}",
+            short(id),
+            cost.splits,
+            cost.pauses,
+            cost.resumes,
+            cost.migrations,
+            cost.kills,
+            cost.checkpoints_lost,
+            cost.bytes_conserved,
+            cost.time_conserved,
+            cost.bytes_lost,
+            cost.time_lost
+        )
     }
 
     /// How far a drain is.
@@ -138,6 +158,8 @@ impl Player<'_> {
                 format!("taken {} by {}", short(attempt), self.name(*tracker))
             }
             Fact::PauseRefused { attempt } => format!("pause-refused {}", short(attempt)),
+            Fact::RecallRefused { attempt, why, .. } => format!("refuses {} ({why})", short(attempt)),
+            Fact::SlotDue { .. } => return None,
             Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.name(*tracker)),
             Fact::TrackerReturned { tracker, .. } => format!("returned {}", self.name(*tracker)),
             Fact::TrackerBlacklisted { job, tracker } => {

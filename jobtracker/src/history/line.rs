@@ -121,6 +121,15 @@ enum LineFact<'a> {
     PauseRefused {
         attempt: String,
     },
+    RecallRefused {
+        attempt: String,
+        refusals: u32,
+        why: &'a str,
+    },
+    SlotDue {
+        attempt: String,
+        until_us: u64,
+    },
     TaskReleased {
         task: String,
     },
@@ -232,6 +241,12 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
             LineFact::StageLost { attempt: attempt.to_string(), why, time_us: time.0 }
         }
         Fact::PauseRefused { attempt } => LineFact::PauseRefused { attempt: attempt.to_string() },
+        Fact::RecallRefused { attempt, refusals, why } => {
+            LineFact::RecallRefused { attempt: attempt.to_string(), refusals: *refusals, why }
+        }
+        Fact::SlotDue { attempt, until } => {
+            LineFact::SlotDue { attempt: attempt.to_string(), until_us: until.0 }
+        }
         Fact::TaskReleased { task } => LineFact::TaskReleased { task: task.to_string() },
         Fact::CheckpointLost { attempt, why } => {
             LineFact::CheckpointLost { attempt: attempt.to_string(), why }
