@@ -241,15 +241,19 @@ impl Job {
         self.succeeded.map >= self.maps_before_reduces()
     }
 
-    /// Whether tasks of a phase that wait may start now.
+    /// Whether tasks of a phase that wait may start now, or some of them.
     pub fn may_start(&self, phase: Phase) -> bool {
-        self.is_running() && (phase == Phase::Map || self.reduces_may_start())
+        let past_maps = || {
+            let mut waiting = self.pending.reduce.iter().map(|index| &self.tasks.reduce[index as usize]);
+            self.preemption.pauses > 0 && waiting.any(is_past_maps)
+        };
+        self.is_running() && (phase == Phase::Map || self.reduces_may_start() || past_maps())
     }
 
     /// Whether a task that waits may start now. One that was paused with all map output fetched waits for no maps.
     pub fn may_start_task(&self, task: &Task) -> bool {
-        let past_maps = task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle);
-        self.may_start(task.id.phase) || (self.is_running() && past_maps)
+        let may = task.id.phase == Phase::Map || self.reduces_may_start() || is_past_maps(task);
+        self.is_running() && may
     }
 
     /// How long a task should take, by those of its kind that are done: maps by the bytes of their ranges, because a split
@@ -273,6 +277,11 @@ impl Job {
     pub fn wanted_hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         self.pending.map.hosts()
     }
+}
+
+/// Whether a reduce was paused with all map output fetched.
+fn is_past_maps(task: &Task) -> bool {
+    task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle)
 }
 
 impl fmt::Display for JobOutcome {

@@ -40,23 +40,25 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         let (why, hold) = (format!("{by} wants its slot"), how == Recall::Pause);
-        let before = self.cluster.attempt(id).map(|attempt| (attempt.recalled, attempt.holds));
-        let reply = match (self.cluster.may_recall(id, how), before) {
-            (Ok(()), _) => {
+        let known = self.cluster.attempt(id);
+        let same = known.and_then(|known| known.recalled).is_some_and(|(was, _)| was == how);
+        let was_to_wait = known.is_some_and(|known| known.holds);
+        let is_pausing = known.is_some_and(|known| known.state == AttemptState::Pausing);
+        let reply = match self.cluster.may_recall(id, how) {
+            Ok(()) => {
                 self.recall(now, id, how, &why, hold, out);
                 Reply::Taken
             }
             // Asked twice, done once; but that its task is to wait may be new.
-            (Err(Unfit::Already(_)), Some((Some((was, _)), holds))) if was == how => {
-                if hold && !holds {
+            Err(Unfit::Already(_)) if same => {
+                if is_pausing && !was_to_wait {
                     let fact = Fact::AttemptRecalled { attempt: id, how, why, fault: false, hold };
                     self.record(now, fact, out);
                 }
                 Reply::Taken
             }
-            (Err(unfit), _) => Reply::Refused(unfit.to_string()),
+            Err(unfit) => Reply::Refused(unfit.to_string()),
         };
-        let was_to_wait = before.is_some_and(|(_, holds)| holds);
         if how == Recall::Kill && was_to_wait && reply == Reply::Taken {
             self.release(now, id.task, out);
         }

@@ -6,7 +6,6 @@ use crate::{
     event::{Effect, Order},
     fact::Fact,
     ids::{TaskId, TrackerId},
-    job::Job,
     phase::Phase,
     plan::{Decision, Locality, Plan, Why},
     scheduler::{Cause, Round},
@@ -200,15 +199,10 @@ impl JobTracker {
         }
     }
 
-    fn has_reduce(job: &Job) -> bool {
-        // Those with a state may not have to wait for maps.
-        !job.pending.reduce.is_empty() && (job.reduces_may_start() || job.preemption.pauses > 0)
-    }
-
     fn has_launchable(&self) -> bool {
         self.cluster.active_jobs().any(|job| {
             !job.pending.map.is_empty()
-                || Self::has_reduce(job)
+                || (!job.pending.reduce.is_empty() && job.may_start(Phase::Reduce))
                 || Phase::BOTH.into_iter().any(|phase| !job.stragglers[phase].is_empty())
         })
     }

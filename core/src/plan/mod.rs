@@ -246,11 +246,11 @@ impl<'a> Plan<'a> {
 
     /// Tasks of a job that wait, may start now, and have no slot reserved.
     pub fn waiting(&self, job: &Job, phase: Phase) -> usize {
-        let may_start = job.may_start(phase);
-        if !may_start && (phase == Phase::Map || job.preemption.pauses == 0) {
+        if !job.may_start(phase) {
             return 0;
         }
-        let pending = if may_start { job.pending[phase].len() } else { past_maps(job) };
+        let all = phase == Phase::Map || job.reduces_may_start();
+        let pending = if all { job.pending[phase].len() } else { past_maps(job) };
         let waits = |id: TaskId| job.pending[phase].contains(id.index) && !self.given_tasks.contains(&id);
         let mut spoken_for = self.given_to(job, phase).waiting as usize;
         if !self.reserved.is_empty() || !self.reserving.is_empty() {

@@ -51,7 +51,7 @@ enum Trouble {
     Own(TaskError),
     /// The other node does not answer, or has no time: nothing is known of the part.
     Away(String),
-    /// What came is not the part, which may be the line's fault.
+    /// What came is not the part, or not the whole of it, which may be the line's fault.
     Garbled(String),
     /// It is not there, or is another.
     Final(String),
@@ -108,7 +108,7 @@ impl<'a> Ship<'a> {
         fits: &dyn Fn(&Extent) -> bool,
         put: &mut Put<'_>,
     ) -> Result<Extent, TaskError> {
-        let mut last = TaskError::Unreached(String::new());
+        let (mut last, mut away) = (String::new(), false);
         for turn in 0..TRIES {
             if turn > 0 {
                 self.connection = None;
@@ -120,11 +120,12 @@ impl<'a> Ship<'a> {
                 Ok(coming) => return Ok(coming),
                 Err(Trouble::Own(error)) => return Err(error),
                 Err(Trouble::Final(why)) => return Err(self.spoilt(&why)),
-                Err(Trouble::Garbled(why)) => last = self.spoilt(&why),
-                Err(Trouble::Away(why)) => last = TaskError::Unreached(self.of_it(&why)),
+                Err(Trouble::Garbled(why)) => last = why,
+                Err(Trouble::Away(why)) => (last, away) = (why, true),
             }
         }
-        Err(last)
+        // Whoever answers every time, and never with the whole of it, does not have it.
+        Err(if away { TaskError::Unreached(self.of_it(&last)) } else { self.spoilt(&last) })
     }
 
     /// Whoever is to pause need not wait for what lies safe where it is.
@@ -166,7 +167,8 @@ impl<'a> Ship<'a> {
         let (mut at, mut crc) = (0, 0);
         while at < coming.stored {
             let length = buffer.len().min((coming.stored - at) as usize);
-            connection.read_exact(&mut buffer[..length]).map_err(away)?;
+            let cut_off = |error: io::Error| Trouble::Garbled(format!("cut off at {at}: {error}"));
+            connection.read_exact(&mut buffer[..length]).map_err(cut_off)?;
             crc = crc32c::crc32c_append(crc, &buffer[..length]);
             put(at, &buffer[..length]).map_err(Trouble::Own)?;
             at += length as u64;
@@ -236,7 +238,10 @@ mod tests {
         let extent = Extent { stored: 3, crc: 1, ..Extent::default() };
         let mut answer = wire::coming(&extent);
         answer.extend_from_slice(b"abc");
-        let garbled = answering(answer);
+        let garbled = answering(answer.clone());
         assert!(matches!(ship(&garbled).whole(0, 100), Err(TaskError::Spoilt(_))));
+        answer.pop();
+        let cut_off = answering(answer);
+        assert!(matches!(ship(&cut_off).whole(0, 100), Err(TaskError::Spoilt(_))));
     }
 }
