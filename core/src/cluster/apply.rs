@@ -80,18 +80,9 @@ impl Cluster {
             }
             Fact::TrackerDraining { tracker, by, until } => self.tracker_draining(at, *tracker, by, *until),
             Fact::TrackerReturned { tracker, .. } => self.tracker_returned(*tracker),
-            Fact::PauseRefused { attempt } => {
-                let refusals = self.attempt(*attempt).map_or(0, |attempt| attempt.refusals);
-                self.recall_refused(*attempt, refusals + 1)
-            }
-            Fact::RecallRefused { attempt, refusals, .. } => self.recall_refused(*attempt, *refusals),
-            Fact::SlotDue { attempt, until } => match self.attempt_mut(*attempt) {
-                Some(attempt) => {
-                    attempt.due = Some(*until);
-                    Ok(())
-                }
-                None => misfit(format!("{attempt} is not known")),
-            },
+            Fact::PauseRefused { attempt } => self.recall_refused(*attempt, None),
+            Fact::RecallRefused { attempt, refusals, .. } => self.recall_refused(*attempt, Some(*refusals)),
+            Fact::SlotDue { attempt, until } => self.slot_due(*attempt, *until),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
                 Ok(())

@@ -85,15 +85,22 @@ impl Cluster {
         self.settle(id.task)
     }
 
+    /// Somebody waits for its slot until then.
+    pub(super) fn slot_due(&mut self, id: AttemptId, until: Time) -> Result<(), Misfit> {
+        let Some(attempt) = self.attempt_mut(id) else { return misfit(format!("{id} is not known")) };
+        attempt.due = Some(until);
+        Ok(())
+    }
+
     /// It goes on as if nobody had asked.
-    pub(super) fn recall_refused(&mut self, id: AttemptId, refusals: u32) -> Result<(), Misfit> {
+    pub(super) fn recall_refused(&mut self, id: AttemptId, refusals: Option<u32>) -> Result<(), Misfit> {
         let asked =
             |attempt: &&mut Attempt| matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting);
         let Some(attempt) = self.attempt_mut(id).filter(asked) else {
             return misfit(format!("{id} was not asked for its slot"));
         };
         (attempt.state, attempt.recalled) = (AttemptState::Running, None);
-        (attempt.due, attempt.refusals) = (None, refusals);
+        (attempt.due, attempt.refusals) = (None, refusals.unwrap_or(attempt.refusals + 1));
         if std::mem::take(&mut attempt.holds) {
             self.task_mut(id.task)?.held = false;
         }

@@ -126,10 +126,6 @@ enum LineFact<'a> {
         refusals: u32,
         why: &'a str,
     },
-    SlotDue {
-        attempt: String,
-        until_us: u64,
-    },
     TaskReleased {
         task: String,
     },
@@ -244,9 +240,6 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         Fact::RecallRefused { attempt, refusals, why } => {
             LineFact::RecallRefused { attempt: attempt.to_string(), refusals: *refusals, why }
         }
-        Fact::SlotDue { attempt, until } => {
-            LineFact::SlotDue { attempt: attempt.to_string(), until_us: until.0 }
-        }
         Fact::TaskReleased { task } => LineFact::TaskReleased { task: task.to_string() },
         Fact::CheckpointLost { attempt, why } => {
             LineFact::CheckpointLost { attempt: attempt.to_string(), why }
@@ -281,6 +274,7 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         | Fact::MapOutputMoved { .. }
         | Fact::TrackerDraining { .. }
         | Fact::TrackerReturned { .. }
+        | Fact::SlotDue { .. }
         | Fact::JobForgotten { .. } => return None,
     };
     Some(json(&Line { at_us, fact }))
