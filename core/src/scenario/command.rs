@@ -91,7 +91,7 @@ fn running(text: &str) -> Result<AttemptReport, String> {
         Stage::Reduce => Refusal::Unsaved,
         _ => Refusal::NoRoom,
     });
-    let progress = Progress { done, stage, refusals, refused, bytes_in, ..Progress::default() };
+    let progress = Progress { done, stage, bytes_in, refusals, refused, ..Progress::default() };
     Ok(AttemptReport { attempt, status: AttemptStatus::Running(progress) })
 }
 

@@ -123,7 +123,7 @@ impl Player<'_> {
             Fact::TrackerSuspected { tracker, why } => format!("suspected {} ({why})", self.name(*tracker)),
             Fact::TrackerRecovered { tracker } => format!("recovered {}", self.name(*tracker)),
             Fact::TrackerLost { tracker, .. } => format!("lost {}", self.name(*tracker)),
-            Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } => return None,
+            Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } | Fact::SlotDue { .. } => return None,
             Fact::JobEnded { job, outcome } => short(format!("ended {job} {outcome}")),
             Fact::JobForgotten { job } => format!("forgot {}", short(job)),
             Fact::AttemptLaunched { attempt, tracker, speculative, from, why } => {
@@ -159,7 +159,6 @@ impl Player<'_> {
             }
             Fact::PauseRefused { attempt } => format!("pause-refused {}", short(attempt)),
             Fact::RecallRefused { attempt, why, .. } => format!("refuses {} ({why})", short(attempt)),
-            Fact::SlotDue { .. } => return None,
             Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.name(*tracker)),
             Fact::TrackerReturned { tracker, .. } => format!("returned {}", self.name(*tracker)),
             Fact::TrackerBlacklisted { job, tracker } => {

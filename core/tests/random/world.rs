@@ -297,18 +297,13 @@ impl World {
             let now = aside.filter(|aside| aside.attempt == from).map_or(origin, |aside| aside.tracker);
             let has = |body: &&Body| body.number == Some(now) || body.number.is_none();
             let there = self.bodies.iter().filter(has).find_map(|body| body.checkpoints.get(&from));
-            match there {
-                Some(aside) => (run.bytes_in, run.records) = (aside.bytes_in, aside.records),
-                None => {
-                    // An order may come when the attempt has been given up.
-                    let excused = self.destroyed.contains(&from) || !wanted;
-                    assert!(
-                        excused,
-                        "seed {}: {from}, for {attempt}, is not where the order says",
-                        self.seed
-                    );
-                    run.doomed = true;
-                }
+            if let Some(aside) = there {
+                (run.bytes_in, run.records) = (aside.bytes_in, aside.records);
+            } else {
+                // An order may come when the attempt has been given up.
+                let excused = self.destroyed.contains(&from) || !wanted;
+                assert!(excused, "seed {}: {from}, for {attempt}, is not where the order says", self.seed);
+                run.doomed = true;
             }
         }
         let body = &mut self.bodies[at];
