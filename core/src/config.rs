@@ -27,6 +27,8 @@ pub struct Config {
     pub speculative_share: f64,
     /// A slot that was taken back for a task is kept for it this long, from when that was decided.
     pub reserve_for: Span,
+    /// A policy that has asked an attempt for its slot, without loss, waits this long for it; then the attempt is killed.
+    pub recall_patience: Span,
     /// Launches and other events of each job that `why` can tell of, each.
     pub events_kept: usize,
     /// Most reduces a job may ask for.
@@ -53,6 +55,7 @@ impl Default for Config {
             straggler_factor: 1.5,
             speculative_share: 0.1,
             reserve_for: Span::secs(30),
+            recall_patience: Span::secs(60),
             events_kept: 32,
             reduces_max: 10_000,
             maps_max: 1_000_000,

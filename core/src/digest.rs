@@ -65,10 +65,11 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
     let mut hosts: Vec<(&str, bool)> =
         task.hosts.iter().map(|host| (cluster.host_name(*host), waits_on(&host))).collect();
     hosts.sort_unstable();
-    let Task { id, root, start, end, done_by, failures, unfetched, checkpoint, held, shuns, .. } = task;
+    let Task { id, root, start, end, done_by, failures, unfetched, kept, held, shuns, .. } = task;
+    let checkpoint = task.checkpoint.map(|aside| crate::task::Checkpoint { records: 0, ..aside });
     let _ = writeln!(
         out,
-        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {held} {shuns:?}"
+        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {kept:?} {held} {shuns:?}"
     );
     for attempt in &task.attempts {
         let Attempt {
@@ -83,13 +84,19 @@ fn describe_task(cluster: &Cluster, job: &Job, task: &Task, out: &mut String) {
             result,
             why,
             error,
+            base,
+            holds,
+            due,
+            refusals,
+            worked,
             ..
         } = attempt;
         let known = attempt.recalled.is_some() || !state.is_trying();
         let state = if known { format!("{state:?}") } else { "trying".to_owned() };
         let _ = writeln!(
             out,
-            "   {id} {tracker} {keeper} {origin:?} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?}"
+            "   {id} {tracker} {keeper} {origin:?} {state} {launched} {ended:?} {speculative} {result:?} {why} {error:?} \
+             {base:?} {holds} {due:?} {refusals} {worked:?}"
         );
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobSpec, MapEvent},
     phase::PerPhase,
-    task::{AttemptResult, Progress, Recall, Stage},
+    task::{Aside, AttemptResult, Progress, Recall},
     time::Span,
 };
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub struct Registration {
     /// Maps whose output it has.
     pub outputs: Vec<AttemptId>,
     /// Paused attempts whose state it has.
-    pub checkpoints: Vec<AttemptId>,
+    pub checkpoints: Vec<(AttemptId, Aside)>,
     /// Jobs that it keeps anything of.
     pub jobs: Vec<JobId>,
 }
@@ -104,17 +104,12 @@ pub enum AttemptStatus {
     Succeeded(AttemptResult),
     /// A map ended there, as it was told; this is what it brings for what it has read.
     Split(u64, AttemptResult),
-    /// A reduce has put its state aside, as it was told.
-    Paused {
-        /// What it was doing.
-        stage: Stage,
-        /// The size of what it put aside.
-        bytes: u64,
-        /// Why its last stage is done again from the beginning, and how long it was at that; most often None.
-        redo: Option<(String, Span)>,
-    },
+    /// A reduce has put its state aside.
+    Paused(Aside),
     /// The state that it was to take up is gone or damaged.
     Spoilt(String),
+    /// Who has the state that it was to take up does not answer.
+    Unreached(String),
     /// It failed, and why.
     Failed(String),
     /// It was stopped.

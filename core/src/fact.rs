@@ -6,7 +6,7 @@
 use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobOutcome, JobSpec},
-    phase::PerPhase,
+    phase::{PerPhase, Phase},
     plan::Why,
     task::{AttemptResult, Recall, Stage},
     time::{Span, Time},
@@ -94,7 +94,7 @@ pub enum Fact {
     /// Records of the journal were lost, and with them which numbers they gave out: starts and jobs go on above
     /// these.
     NumbersSkipped { epoch: u64, job: u32 },
-    /// A reduce that was paused does its last stage again, and was so long at it in vain.
+    /// A reduce that was paused does its last stage again, and was so long at it in vain. Not made any more.
     StageLost { attempt: AttemptId, why: String, time: Span },
     /// A tracker is to be emptied and gets nothing new; what cannot be taken from it without loss may go on until then.
     TrackerDraining { tracker: TrackerId, by: String, until: Time },
@@ -104,8 +104,12 @@ pub enum Fact {
     MapOutputTaken { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
     /// Another tracker has a copy of what a paused reduce put aside: it is taken up from there.
     CheckpointTaken { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
-    /// A reduce that was told to pause has no room for its state, and goes on.
+    /// A reduce that was told to pause has no room for its state, and goes on. Not made any more: `RecallRefused` is.
     PauseRefused { attempt: AttemptId },
+    /// An attempt that was asked for its slot goes on, for the so many-th time, and why.
+    RecallRefused { attempt: AttemptId, refusals: u32, why: String },
+    /// Somebody waits for the slot of an attempt that was asked for it: if it still holds it then, it is killed.
+    SlotDue { attempt: AttemptId, until: Time },
 }
 
 impl Fact {
@@ -120,6 +124,21 @@ impl Fact {
             | Fact::TrackerLost { tracker, .. }
             | Fact::TrackerDraining { tracker, .. }
             | Fact::TrackerReturned { tracker, .. } => Some(*tracker),
+            _ => None,
+        }
+    }
+
+    /// The reduce that an attempt of it has ended with this, or whose state on disks it is about.
+    pub(crate) fn reduce(&self) -> Option<TaskId> {
+        match self {
+            Fact::AttemptPaused { attempt, .. }
+            | Fact::AttemptSucceeded { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. }
+            | Fact::CheckpointLost { attempt, .. }
+            | Fact::CheckpointTaken { attempt, .. } => {
+                Some(attempt.task).filter(|task| task.phase == Phase::Reduce)
+            }
             _ => None,
         }
     }
@@ -145,7 +164,9 @@ impl Fact {
             | Fact::MapOutputMoved { attempt }
             | Fact::MapOutputTaken { attempt, .. }
             | Fact::CheckpointTaken { attempt, .. }
-            | Fact::PauseRefused { attempt } => Some(attempt.job()),
+            | Fact::PauseRefused { attempt }
+            | Fact::RecallRefused { attempt, .. }
+            | Fact::SlotDue { attempt, .. } => Some(attempt.job()),
             Fact::TaskReleased { task } => Some(task.job),
             Fact::JobTrackerStarted { .. }
             | Fact::TrackerJoined { .. }

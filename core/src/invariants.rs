@@ -6,7 +6,7 @@ use crate::{
     ids::AttemptId,
     job::{Job, JobOutcome, JobState, MapEvent},
     phase::Phase,
-    task::{AttemptState, Task},
+    task::{AttemptState, Task, Work},
     tracker::TrackerState,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +49,12 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
             })?;
             let within = job.is_over() || task.is_done() || task.failures < job.spec.attempts_max;
             ensure(within, || format!("{}: goes on after {} failures", task.id, task.failures))?;
+            // An attempt of another range than its task's brings nothing.
+            let strays = task.trying().find(|attempt| attempt.end != task.end);
+            ensure(strays.is_none(), || format!("{}: tries at a range that was divided", task.id))?;
+            ensure(!task.held || (phase == Phase::Reduce && job.is_running()), || {
+                format!("{}: held, and is no reduce of a job that runs", task.id)
+            })?;
             let twins = task.trying().count();
             ensure(twins <= 2, || format!("{}: {twins} attempts at once", task.id))?;
         }
@@ -63,6 +69,7 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
     let moved = matches!(job.state, JobState::Committing | JobState::Ended(JobOutcome::Succeeded));
     ensure(!moved || whole, || format!("{id}: {:?} with tasks undone", job.state))?;
     check_sums(job)?;
+    check_work(job)?;
     check_ranges(job)?;
     check_checkpoints(cluster, job)?;
     let active = cluster.active_jobs().any(|active| active.id == id);
@@ -97,15 +104,31 @@ fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
         let Some(checkpoint) = task.checkpoint else { continue };
         let id = checkpoint.attempt;
         let paused = cluster.attempt(id).is_some_and(|attempt| attempt.state == AttemptState::Paused);
-        let kept = cluster.tracker(checkpoint.tracker).is_some_and(|tracker| {
-            tracker.state != TrackerState::Lost && (job.is_over() || tracker.checkpoints.contains(&id))
-        });
-        let lost_since = job.is_over();
-        ensure(paused && (kept || lost_since) && !task.is_done(), || {
+        let kept = cluster
+            .tracker(checkpoint.tracker)
+            .is_some_and(|tracker| tracker.state != TrackerState::Lost && tracker.checkpoints.contains(&id));
+        ensure(paused && (kept || job.is_over()) && !task.is_done(), || {
             format!("{id}: its state is thought to be where it is not, or of no use")
         })?;
     }
     Ok(())
+}
+
+/// What was conserved and lost is what attempts whose slots were taken back have done, and what was conserved is what
+/// results and checkpoints are made of.
+fn check_work(job: &Job) -> Result<(), String> {
+    let tasks = || Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
+    let worked = tasks().flat_map(|task| &task.attempts).filter_map(|attempt| attempt.worked);
+    let (worked, kept) = (sum(worked), sum(tasks().map(|task| task.kept)));
+    let cost = &job.preemption;
+    let conserved = Work { bytes: cost.bytes_conserved, time: cost.time_conserved };
+    ensure(worked == cost.all() && kept == conserved, || {
+        format!("{}: {cost:?}, but attempts have done {worked:?}, of which {kept:?} is kept", job.id)
+    })
+}
+
+fn sum(all: impl Iterator<Item = Work>) -> Work {
+    all.fold(Work::default(), |sum, work| sum + work)
 }
 
 /// Counters count each record once: the sums are those of the attempts whose results count.

@@ -4,7 +4,7 @@ use crate::{
     cluster::PendingTasks,
     ids::{AttemptId, HostId, JobId, RequestId, TaskId, TrackerId},
     phase::{PerPhase, Phase},
-    task::{Attempt, Stage, Task},
+    task::{Attempt, Stage, Task, Work},
     time::{Span, Time},
 };
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,9 @@ pub enum JobOutcome {
     Killed(String),
 }
 
-/// What taking slots back has cost and saved. Times are those of attempts, from launch to recall or end.
+/// What taking slots back has cost and saved. Conserved and lost together are the work of all attempts that ended because
+/// their slots were wanted; what is lost later, with a checkpoint or the output of a map's first half, moves from the one
+/// to the other. Times are those of attempts, from launch to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Preemption {
@@ -114,6 +116,28 @@ pub struct Preemption {
     pub checkpoint_bytes: u64,
     /// From the word that a slot is wanted back to its being free, over all splits and pauses.
     pub yielding: Span,
+}
+
+impl Preemption {
+    /// So much has been done, and nothing of it is kept yet.
+    pub(crate) fn add_lost(&mut self, work: Work) {
+        self.bytes_lost += work.bytes;
+        self.time_lost = self.time_lost + work.time;
+    }
+
+    /// Of the same work so much is kept now, instead of that.
+    pub(crate) fn keep(&mut self, was: Work, now: Work) {
+        self.bytes_conserved = self.bytes_conserved + now.bytes - was.bytes;
+        self.time_conserved = Span(self.time_conserved.0 + now.time.0 - was.time.0);
+        self.bytes_lost = self.bytes_lost + was.bytes - now.bytes;
+        self.time_lost = Span(self.time_lost.0 + was.time.0 - now.time.0);
+    }
+
+    /// What there was to keep or to lose.
+    pub(crate) fn all(&self) -> Work {
+        let time = self.time_conserved + self.time_lost;
+        Work { bytes: self.bytes_conserved + self.bytes_lost, time }
+    }
 }
 
 /// A change in what reducers can fetch. They follow the list of these.
@@ -154,6 +178,8 @@ pub struct Job {
     pub succeeded: PerPhase<u32>,
     /// How long those took together.
     pub took: PerPhase<Span>,
+    /// Bytes of the ranges of the maps that are done.
+    pub bytes_mapped: u64,
     /// Sums over the attempts whose results count, so that each record is counted once.
     pub counters: BTreeMap<String, u64>,
     /// What taking slots back has cost and saved.
@@ -215,9 +241,30 @@ impl Job {
         self.succeeded.map >= self.maps_before_reduces()
     }
 
-    /// Whether tasks of a phase that wait may start now.
+    /// Whether tasks of a phase that wait may start now, or some of them.
     pub fn may_start(&self, phase: Phase) -> bool {
-        self.is_running() && (phase == Phase::Map || self.reduces_may_start())
+        let past_maps = || {
+            let mut waiting = self.pending.reduce.iter().map(|index| &self.tasks.reduce[index as usize]);
+            self.preemption.pauses > 0 && waiting.any(is_past_maps)
+        };
+        self.is_running() && (phase == Phase::Map || self.reduces_may_start() || past_maps())
+    }
+
+    /// Whether a task that waits may start now. One that was paused with all map output fetched waits for no maps.
+    pub fn may_start_task(&self, task: &Task) -> bool {
+        let may = task.id.phase == Phase::Map || self.reduces_may_start() || is_past_maps(task);
+        self.is_running() && may
+    }
+
+    /// How long a task should take, by those of its kind that are done: maps by the bytes of their ranges, because a split
+    /// makes short ones.
+    pub fn expected_time(&self, task: &Task) -> Option<Span> {
+        let mean = self.mean_time(task.id.phase)?;
+        if task.id.phase == Phase::Reduce || self.bytes_mapped == 0 {
+            return Some(mean);
+        }
+        let part = task.bytes() as f64 / self.bytes_mapped as f64;
+        Some(Span((self.took.map.0 as f64 * part) as u64))
     }
 
     /// How long a task of a phase that is done took, on average.
@@ -230,6 +277,11 @@ impl Job {
     pub fn wanted_hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         self.pending.map.hosts()
     }
+}
+
+/// Whether a reduce was paused with all map output fetched.
+fn is_past_maps(task: &Task) -> bool {
+    task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle)
 }
 
 impl fmt::Display for JobOutcome {

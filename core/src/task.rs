@@ -11,7 +11,7 @@
 use crate::{
     ids::{AttemptId, HostId, TaskId, TrackerId},
     plan::Why,
-    time::Time,
+    time::{Span, Time},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fmt};
@@ -39,6 +39,8 @@ pub struct Task {
     pub unfetched: u32,
     /// The state of a reduce that was paused and has not been taken further since.
     pub checkpoint: Option<Checkpoint>,
+    /// Of the work of attempts whose slots were taken back, what its result or its checkpoint is made of.
+    pub kept: Work,
     /// Somebody wants it to wait until they say otherwise.
     pub held: bool,
     /// Trackers where it failed, or where its output could not be fetched: others are tried first.
@@ -118,8 +120,38 @@ pub enum Stage {
     Reduce,
 }
 
+/// Work, as it is counted where slots are taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Work {
+    /// Input bytes read.
+    pub bytes: u64,
+    /// Time of attempts.
+    pub time: Span,
+}
+
+impl std::ops::Add for Work {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self { bytes: self.bytes + more.bytes, time: self.time + more.time }
+    }
+}
+
+/// What a tracker says of a state that was put aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Aside {
+    /// What the reduce was doing.
+    pub stage: Stage,
+    /// How large it is.
+    pub bytes: u64,
+    /// What was fetched for it, by all attempts that it goes back to.
+    pub bytes_in: u64,
+    /// Records that they have reduced.
+    pub records: u64,
+}
+
 /// The state of a paused reduce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Whose it is.
     pub attempt: AttemptId,
@@ -129,8 +161,31 @@ pub struct Checkpoint {
     pub stage: Stage,
     /// How large it is.
     pub bytes: u64,
-    /// What had been read for it.
-    pub bytes_in: u64,
+    /// What was done for it, by all attempts that it goes back to.
+    pub work: Work,
+    /// Records that they have reduced. Not durable: its tracker says it again when it registers.
+    pub records: u64,
+}
+
+impl Checkpoint {
+    /// Whether less is left to do from here than from another state of the same task.
+    pub fn is_further_than(&self, other: &Aside) -> bool {
+        (self.stage, self.records, self.work.bytes) > (other.stage, other.records, other.bytes_in)
+    }
+}
+
+/// Why an attempt that was asked for its slot goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// There is nowhere to put its state.
+    #[error("no disk of its tracker has room for its state")]
+    NoRoom,
+    /// Its reducer carries something from key to key, and cannot save it.
+    #[error("its reducer carries something from key to key that it cannot save: it can only be killed")]
+    Unsaved,
+    /// Its mapper must see its whole range.
+    #[error("its mapper says that its input may not be divided: it can only be killed")]
+    Undivided,
 }
 
 /// How far an attempt is, as its tracker last said.
@@ -146,8 +201,10 @@ pub struct Progress {
     pub bytes_out: u64,
     /// Counts up while its work goes on, also where nothing else shows it: waiting for maps, sorting, merging.
     pub beat: u64,
-    /// How often it was told to pause and could not, for want of room: it went on.
+    /// How often it was asked for its slot and went on.
     pub refusals: u32,
+    /// Why, the last time.
+    pub refused: Option<Refusal>,
 }
 
 /// One try at a task.
@@ -163,6 +220,8 @@ pub struct Attempt {
     pub from: Option<AttemptId>,
     /// Where that lay.
     pub origin: Option<TrackerId>,
+    /// What had been done for it.
+    pub base: Work,
     /// Where a map's output lies, once it is done: where it ran, or where it was taken from there.
     pub keeper: TrackerId,
     /// Where it stands.
@@ -177,6 +236,14 @@ pub struct Attempt {
     pub heard: Time,
     /// How and when it was told to give its slot back, if it was.
     pub recalled: Option<(Recall, Time)>,
+    /// Whether whoever asked wants its task to wait.
+    pub holds: bool,
+    /// If it still holds its slot then, it is killed.
+    pub due: Option<Time>,
+    /// How often it was asked for its slot and refused.
+    pub refusals: u32,
+    /// What it has done, if it ended because its slot was wanted.
+    pub worked: Option<Work>,
     /// Why it was told to stop, if that was its own fault: it counts as failed once it is gone.
     pub blame: Option<String>,
     /// Why it was placed where it was.
@@ -216,6 +283,7 @@ impl Task {
             failures: 0,
             unfetched: 0,
             checkpoint: None,
+            kept: Work::default(),
             held: false,
             shuns: BTreeSet::new(),
         }
@@ -229,6 +297,13 @@ impl Task {
     /// Attempts that may still bring a result that is wanted.
     pub fn trying(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.is_trying())
+    }
+
+    /// States on disks that some attempt may still read: the one to take up, and those that were taken up. With the
+    /// trackers that have them.
+    pub fn states(&self) -> impl Iterator<Item = (AttemptId, TrackerId)> + '_ {
+        let aside = self.checkpoint.map(|aside| (aside.attempt, aside.tracker));
+        aside.into_iter().chain(self.live().filter_map(|attempt| attempt.from.zip(attempt.origin)))
     }
 
     /// Whether it waits for a slot, if its job runs.

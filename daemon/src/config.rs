@@ -143,6 +143,9 @@ pub struct JobTrackerConfig {
     pub launch_timeout: Period,
     /// An attempt that has not come further for this long has failed.
     pub task_timeout: Period,
+    /// An attempt that a policy asks for its slot, to be split or paused, and that still holds it after this long is
+    /// killed.
+    pub recall_patience: Period,
     /// Part of the maps that must be done before a job's reduces may start, unless it says otherwise.
     pub slow_start: f64,
     /// Failures of a task that fail its job, unless it says otherwise.
@@ -232,6 +235,7 @@ impl Default for JobTrackerConfig {
             lost_after: Period::secs(10),
             launch_timeout: Period::secs(30),
             task_timeout: Period::secs(600),
+            recall_patience: Period::secs(60),
             slow_start: 0.05,
             attempts_max: 4,
             speculation: true,

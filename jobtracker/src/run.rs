@@ -225,6 +225,7 @@ pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
         lost_after: span(settings.lost_after),
         launch_timeout: span(settings.launch_timeout),
         task_timeout: span(settings.task_timeout),
+        recall_patience: span(settings.recall_patience),
         reduces_max: settings.reduces_max,
         maps_max: settings.maps_max,
         blacklist_after: settings.blacklist_after,

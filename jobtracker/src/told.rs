@@ -98,6 +98,10 @@ impl Teller<'_> {
                 );
                 ("pause-refused", attempt.to_string(), words)
             }
+            Fact::RecallRefused { attempt, why, .. } => {
+                let words = format!("{attempt} was asked for its slot, and goes on: {why}");
+                ("recall-refused", attempt.to_string(), words)
+            }
             Fact::TaskReleased { task } => ("task-released", task.to_string(), format!("{task} may go on")),
             Fact::AttemptFailed { attempt, error } => {
                 ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", first_line(error)))
@@ -144,6 +148,7 @@ pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
         | Fact::CheckpointLost { attempt, .. }
         | Fact::CheckpointTaken { attempt, .. }
         | Fact::PauseRefused { attempt }
+        | Fact::RecallRefused { attempt, .. }
         | Fact::AttemptSucceeded { attempt, .. }
         | Fact::AttemptFailed { attempt, .. }
         | Fact::AttemptKilled { attempt, .. }

@@ -44,6 +44,13 @@ pub trait Mapper: Send {
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }
+
+    /// Whether its range may be divided between two tasks at any record: what it puts out for a record depends on that
+    /// record alone, and sums that it puts out at the end may come in parts. One that numbers records, samples them or
+    /// needs to see all of them must say no: its task can then only be killed to get its slot back.
+    fn divisible(&self) -> bool {
+        true
+    }
 }
 
 /// What a reducer keeps from one key group to the next. It decides how a reduce can be paused between two.
@@ -53,8 +60,8 @@ pub enum Carries {
     Nothing,
     /// Something that `save` gives out and `restore` takes in.
     State,
-    /// Something that it cannot give out, and why. A reduce that is paused then does its last stage again from the
-    /// beginning; what was fetched and merged is kept.
+    /// Something that it cannot give out, and why. Such a reduce is paused while it fetches and merges; in its last
+    /// stage it refuses and goes on.
     Unsaved(&'static str),
 }
 

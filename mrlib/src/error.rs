@@ -42,6 +42,9 @@ pub enum TaskError {
     /// The state of a paused attempt, to be taken up, is gone or not what was put aside.
     #[error("what was put aside cannot be taken up: {0}")]
     Spoilt(String),
+    /// The node that has the state of a paused attempt, to be taken up, does not answer; the state is as it was.
+    #[error("what was put aside cannot be reached: {0}")]
+    Unreached(String),
     /// Told to pause before it had begun: the state of the attempt before it is as it was.
     #[error("it was told to pause before it had taken up what was put aside, which is as it was")]
     Unbegun,

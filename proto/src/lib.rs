@@ -23,4 +23,4 @@ pub mod mr {
 }
 
 /// The version of the talk between JobTracker and TaskTrackers: both are of the same.
-pub const TRACKER_PROTOCOL: u32 = 4;
+pub const TRACKER_PROTOCOL: u32 = 5;

@@ -10,7 +10,7 @@ use mrcore::{
     event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
     job::{JobSpec, Priority, Split},
-    task::{AttemptResult, Progress, Recall, Stage},
+    task::{Aside, AttemptResult, Progress, Recall, Stage},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -132,7 +132,7 @@ impl World {
             let status = if *worked >= whole {
                 AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
             } else if recall == Some(Recall::Pause) {
-                AttemptStatus::Paused { stage: Stage::Shuffle, bytes: 10, redo: None }
+                AttemptStatus::Paused(Aside { stage: Stage::Shuffle, bytes: 10, ..Aside::default() })
             } else {
                 self.running.insert(attempt, recall);
                 AttemptStatus::Running(Progress { done, stage: Stage::Shuffle, ..Progress::default() })

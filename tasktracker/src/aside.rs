@@ -10,7 +10,7 @@ use crate::{
     ids::Attempt,
 };
 use mrlib::checkpoint;
-use proto::mr::{PausedState, TaskStart};
+use proto::mr::TaskStart;
 use std::path::PathBuf;
 
 /// Tells a reduce where to put its state aside, and which one to take up.
@@ -26,11 +26,11 @@ pub(crate) fn prepare(start: &mut TaskStart, work: &Work, from: Option<&Origin>,
 }
 
 /// What a task says that it has put aside must be there, whole and its own: others are told that it is.
-pub(crate) fn conclude(attempt: Attempt, state: PausedState, work: &Work, held: &Held) -> Ending {
+pub(crate) fn conclude(attempt: Attempt, work: &Work, held: &Held) -> Ending {
     match checkpoint::read(&work.asides) {
         Ok(found) if found.attempt == attempt.to_string() => {
             held.add_checkpoint(attempt, work.asides.clone());
-            Ending::Paused(state)
+            Ending::Paused(checkpoint::told(&found))
         }
         Ok(found) => Ending::Failed(format!("it put aside the state of {}", found.attempt)),
         Err(error) => {

@@ -241,8 +241,9 @@ impl Nursery {
         let concluding = tokio::task::spawn_blocking(move || {
             let (ending, output) = match outcome {
                 Outcome::Done(result) => succeed(result, makes_output, &work),
-                Outcome::Paused(state) => (aside::conclude(attempt, state, &work, &held), None),
+                Outcome::Paused => (aside::conclude(attempt, &work, &held), None),
                 Outcome::Spoilt(why) => (Ending::Spoilt(why), None),
+                Outcome::Unreached(why) => (Ending::Unreached(why), None),
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
                 Outcome::Broken(how) => (speechless(with_stderr(how, &work.own), &disks, &work), None),
                 Outcome::Ended(status) => (speechless(last_words(status, &work.own), &disks, &work), None),

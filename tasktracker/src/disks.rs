@@ -47,6 +47,10 @@ const OWNER: &str = "owner";
 /// With less than this, the disk of a process that ended without a word was full.
 const NO_ROOM: u64 = 1 << 20;
 
+/// What follows an attempt's name where what it put aside is being deleted, with a number behind it.
+const DROPPED: &str = ".dropped-";
+static UNNAMED: AtomicU64 = AtomicU64::new(0);
+
 /// How often a job's folder is tried to be removed: an escaped process may still write there.
 const CLEAN_TRIES: u32 = 10;
 const CLEAN_PAUSE: Duration = Duration::from_millis(100);
@@ -281,10 +285,25 @@ impl Disks {
 
     /// Deletes what an attempt put aside, whole or not.
     pub(crate) fn drop_aside(&self, attempt: Attempt) {
-        for disk in 0..self.all.len() {
-            let path = self.aside(disk, attempt);
+        for path in self.unname_aside(attempt) {
             warn(&path, "remove", remove_tree(&path));
         }
+    }
+
+    /// Takes the name from what an attempt put aside, so that another may come to lie there while this is deleted; the
+    /// folders to delete.
+    pub(crate) fn unname_aside(&self, attempt: Attempt) -> Vec<PathBuf> {
+        let unname = |disk| {
+            let path = self.aside(disk, attempt);
+            let number = UNNAMED.fetch_add(1, Ordering::Relaxed);
+            let dropped = path.with_file_name(format!("{attempt}{DROPPED}{number}"));
+            match fs::rename(&path, &dropped) {
+                Ok(()) => Some(dropped),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(_) => Some(path),
+            }
+        };
+        (0..self.all.len()).filter_map(unname).collect()
     }
 
     fn failed(&self, disk: usize, path: &Path, source: io::Error) -> DiskError {
@@ -428,11 +447,11 @@ fn gone(result: io::Result<()>) -> io::Result<()> {
     result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-fn remove_tree(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     gone(fs::remove_dir_all(path))
 }
 
-fn warn(path: &Path, what: &str, result: io::Result<()>) {
+pub(crate) fn warn(path: &Path, what: &str, result: io::Result<()>) {
     if let Err(error) = result {
         tracing::warn!(path = %path.display(), %error, "cannot {what} it");
     }

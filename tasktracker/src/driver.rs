@@ -4,6 +4,7 @@
 use crate::{
     agent::{Action, Agent, Event},
     child::{Command, Nursery},
+    disks::{remove_tree, warn},
     error::TrackerError,
     ids::{Attempt, Job},
     link::News,
@@ -128,7 +129,7 @@ impl Driver {
             }
             Action::Clean(job) => self.clean(job),
             Action::Register { attempts, outputs, checkpoints, jobs } => {
-                self.send(wire::register(&self.who, attempts, &outputs, &checkpoints, &jobs));
+                self.send(wire::register(&self.who, attempts, &outputs, checkpoints, &jobs));
             }
             Action::Beat(heartbeat) => self.send(wire::heartbeat(heartbeat)),
             Action::Exit(words) => {
@@ -169,8 +170,11 @@ impl Driver {
     fn drop_checkpoint(&self, attempt: Attempt) {
         tracing::debug!(%attempt, "what it put aside is deleted");
         self.nursery.held.drop_checkpoint(attempt);
-        let disks = self.nursery.disks.clone();
-        tokio::task::spawn_blocking(move || disks.drop_aside(attempt));
+        // What is copied here next may be of the same name.
+        let dropped = self.nursery.disks.unname_aside(attempt);
+        tokio::task::spawn_blocking(move || {
+            dropped.iter().for_each(|path| warn(path, "remove", remove_tree(path)))
+        });
     }
 
     fn clean(&self, job: Job) {

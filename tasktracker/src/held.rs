@@ -76,11 +76,6 @@ impl Held {
         Self { inner: RwLock::new(inner), indexes: Mutex::default() }
     }
 
-    /// All whose state is put aside here.
-    pub(crate) fn checkpoints(&self) -> BTreeSet<Attempt> {
-        self.inner.read().checkpoints.keys().copied().collect()
-    }
-
     /// The folders of an attempt's state.
     pub(crate) fn checkpoint(&self, attempt: Attempt) -> Option<Vec<PathBuf>> {
         self.inner.read().checkpoints.get(&attempt).cloned()

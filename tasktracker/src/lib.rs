@@ -278,7 +278,7 @@ fn assemble(
     credentials: &Credentials,
 ) -> Assembled {
     let authority = credentials.authority();
-    let jobs = found.jobs.clone();
+    let (jobs, states) = (found.jobs.clone(), found.states.clone());
     let held = Arc::new(held::Held::new(found));
     let (events, incoming) = mpsc::channel(EVENTS_MAX);
     let nursery = child::Nursery {
@@ -300,13 +300,7 @@ fn assemble(
     let (alarm, alarms) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
-        agent: Agent::new(
-            who.slots,
-            held.attempts(),
-            held.checkpoints(),
-            jobs,
-            config.tasktracker.cut_off_after.0,
-        ),
+        agent: Agent::new(who.slots, held.attempts(), states, jobs, config.tasktracker.cut_off_after.0),
         who: who.clone(),
         jobtracker: config.cluster.jobtracker.clone(),
         nursery: Arc::new(nursery),

@@ -4,7 +4,7 @@
 //! served, and deleted with its job. A copy is whole or not there.
 
 use crate::{
-    agent::{Event, Source},
+    agent::{Copied, Event, Source},
     child::{Command, Nursery},
     disks::Disks,
     held::Held,
@@ -46,7 +46,7 @@ impl Nursery {
         commands
     }
 
-    async fn copy(&self, attempt: Attempt, source: Source, stop: StopFlag) -> Result<u64, String> {
+    async fn copy(&self, attempt: Attempt, source: Source, stop: StopFlag) -> Result<Copied, String> {
         let bug = |error: &dyn std::error::Error| format!("a bug of the tracker: {error}");
         let _turn = self.copying.acquire().await.map_err(|error| bug(&error))?;
         let (disks, held, connector) = (self.disks.clone(), self.held.clone(), self.connector.clone());
@@ -56,7 +56,7 @@ impl Nursery {
     }
 }
 
-/// Copies it, if it is not here already; its bytes.
+/// Copies it, if it is not here already.
 fn bring(
     attempt: Attempt,
     source: &Source,
@@ -64,14 +64,14 @@ fn bring(
     connector: Connector,
     disks: &Disks,
     held: &Held,
-) -> Result<u64, String> {
+) -> Result<Copied, String> {
     let words = |error: TaskError| error.to_string();
     stop.check().map_err(words)?;
     if let Some(path) = held.output(attempt) {
-        return Index::read(&path).map(|index| index.stored()).map_err(words);
+        return Index::read(&path).map(|index| Copied::Output(index.stored())).map_err(words);
     }
     if let Some(dirs) = held.checkpoint(attempt) {
-        return checkpoint::read(&dirs).map(|state| checkpoint::bytes(&state)).map_err(words);
+        return checkpoint::read(&dirs).map(|state| Copied::State(checkpoint::told(&state))).map_err(words);
     }
     held.learn_token(attempt.job, &source.token, disks);
     let places = disks.make_places(attempt).map_err(|error| error.to_string())?;
@@ -85,14 +85,17 @@ fn bring(
         Phase::Map => copied(&mut ship).map(|(path, index)| {
             let bytes = index.stored();
             held.add(attempt, path, index);
-            bytes
+            Copied::Output(bytes)
         }),
         Phase::Reduce => {
             let scratch = Scratch::new(places.scratch.clone());
             let origin = Origin { attempt: name.clone(), dirs: Vec::new(), addr: source.addr.clone() };
             let state = checkpoint::take_up(&origin, attempt.index, &scratch, &mut ship);
             let kept = state.and_then(|state| checkpoint::keep(&places.asides, &name, attempt.index, &state));
-            kept.inspect(|_| held.add_checkpoint(attempt, places.asides.clone()))
+            kept.and_then(|_| checkpoint::read(&places.asides)).map(|state| {
+                held.add_checkpoint(attempt, places.asides.clone());
+                Copied::State(checkpoint::told(&state))
+            })
         }
     };
     places.end();

@@ -14,8 +14,8 @@ use crate::{
 use mrlib::task::limits::{PIECES_MAX, check_counters, short_failure, short_status};
 use prost::Message;
 use proto::mr::{
-    MapEvent, PausedState, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask,
-    from_task, task_spec, to_task,
+    MapEvent, Progress, Recall, TaskMapEvents, TaskResult, TaskStart, TaskStop, ToTask, from_task, task_spec,
+    to_task,
 };
 use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
@@ -35,9 +35,11 @@ pub(crate) enum Outcome {
     /// All its work is done.
     Done(TaskResult),
     /// It has put its state aside.
-    Paused(PausedState),
+    Paused,
     /// It could not take up what another attempt put aside.
     Spoilt(String),
+    /// It could not get at it.
+    Unreached(String),
     /// It was told to pause before it had begun.
     Unbegun(String),
     /// Its own words.
@@ -210,16 +212,16 @@ impl Talk {
                 | from_task::Kind::Away(_)
                 | from_task::Kind::Paused(_)
                 | from_task::Kind::Unbegun(_)
+                | from_task::Kind::Unreached(_)
                 | from_task::Kind::Spoilt(_),
             ) if self.word.is_some() => {}
             Some(from_task::Kind::Done(result)) => match check(&result) {
                 Ok(()) => self.last_word(from_task::Kind::Done(result)),
                 Err(why) => self.break_off(why),
             },
-            Some(from_task::Kind::Paused(mut state)) => {
-                state.stage = state.stage.chars().take(NAME_CHARS).collect();
-                state.note = short_status(state.note);
-                self.last_word(from_task::Kind::Paused(state));
+            Some(word @ from_task::Kind::Paused(_)) => self.last_word(word),
+            Some(from_task::Kind::Unreached(words)) => {
+                self.last_word(from_task::Kind::Unreached(short_failure(words)));
             }
             Some(from_task::Kind::Spoilt(words)) => {
                 self.last_word(from_task::Kind::Spoilt(short_failure(words)));
@@ -307,11 +309,12 @@ impl Talk {
         let broken = self.broken.or_else(|| self.process.handle.sentence());
         let outcome = match (self.word, self.stopped, broken) {
             (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
-            (Some(from_task::Kind::Paused(state)), ..) => Outcome::Paused(state),
+            (Some(from_task::Kind::Paused(_)), ..) => Outcome::Paused,
             (_, Some(why), _) => Outcome::Stopped(why),
             (Some(from_task::Kind::Unbegun(words)), ..) => Outcome::Unbegun(words),
             (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(words),
             (Some(from_task::Kind::Spoilt(words)), ..) => Outcome::Spoilt(words),
+            (Some(from_task::Kind::Unreached(words)), ..) => Outcome::Unreached(words),
             (Some(from_task::Kind::Away(words)), ..) => Outcome::Away(words),
             (_, _, Some(how)) => Outcome::Broken(how),
             _ => Outcome::Ended(self.status.unwrap_or_default()),

@@ -5,8 +5,8 @@ use crate::{
     ids::{Attempt, Job},
 };
 use proto::mr::{
-    self, AttemptReport, FetchFailure, FromTracker, Recall, RegisterTracker, SplitEnd, ToTracker,
-    attempt_report, from_tracker, order, to_tracker,
+    self, AttemptReport, FetchFailure, FromTracker, KeptState, PausedState, Recall, RegisterTracker,
+    SplitEnd, ToTracker, attempt_report, from_tracker, order, to_tracker,
 };
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(crate) fn register(
     who: &Identity,
     attempts: Vec<Report>,
     outputs: &[Attempt],
-    checkpoints: &[Attempt],
+    checkpoints: Vec<(Attempt, PausedState)>,
     jobs: &[Job],
 ) -> FromTracker {
     let register = RegisterTracker {
@@ -50,10 +50,14 @@ pub(crate) fn register(
         outputs: outputs.iter().map(Attempt::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: proto::TRACKER_PROTOCOL,
-        checkpoints: checkpoints.iter().map(Attempt::to_string).collect(),
+        checkpoints: checkpoints.into_iter().map(kept).collect(),
         jobs: jobs.iter().map(Job::to_string).collect(),
     };
     FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
+}
+
+fn kept((attempt, state): (Attempt, PausedState)) -> KeptState {
+    KeptState { attempt: attempt.to_string(), state: Some(state) }
 }
 
 /// A heartbeat.
@@ -79,6 +83,7 @@ fn report(report: Report) -> AttemptReport {
         },
         Status::Ended(Ending::Paused(state)) => attempt_report::Status::Paused(state),
         Status::Ended(Ending::Spoilt(why)) => attempt_report::Status::Spoilt(why),
+        Status::Ended(Ending::Unreached(why)) => attempt_report::Status::Unreached(why),
         Status::Ended(Ending::Failed(error)) => attempt_report::Status::Failed(error),
         Status::Ended(Ending::Killed(why)) => attempt_report::Status::Killed(why),
         Status::Taken(Ok(bytes)) => attempt_report::Status::Taken(bytes),

@@ -54,9 +54,9 @@ impl Cluster {
             Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
                 self.attempt_paused(at, *attempt, (*stage, *bytes), *bytes_in)
             }
-            Fact::StageLost { attempt, why, time } => {
+            Fact::StageLost { attempt, why, .. } => {
                 self.set_error(*attempt, why);
-                self.stage_lost(*attempt, *time)
+                Ok(())
             }
             Fact::TaskReleased { task } => {
                 self.task_mut(*task)?.held = false;
@@ -80,7 +80,9 @@ impl Cluster {
             }
             Fact::TrackerDraining { tracker, by, until } => self.tracker_draining(at, *tracker, by, *until),
             Fact::TrackerReturned { tracker, .. } => self.tracker_returned(*tracker),
-            Fact::PauseRefused { attempt } => self.pause_refused(*attempt),
+            Fact::PauseRefused { attempt } => self.recall_refused(*attempt, None),
+            Fact::RecallRefused { attempt, refusals, .. } => self.recall_refused(*attempt, Some(*refusals)),
+            Fact::SlotDue { attempt, until } => self.slot_due(*attempt, *until),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
                 Ok(())
@@ -211,6 +213,7 @@ impl Cluster {
             running: PerPhase::default(),
             succeeded: PerPhase::default(),
             took: PerPhase::default(),
+            bytes_mapped: 0,
             counters: std::collections::BTreeMap::new(),
             preemption: Preemption::default(),
             failures: std::collections::BTreeMap::new(),
@@ -258,6 +261,7 @@ impl Cluster {
             .filter_map(Task::winner)
             .map(|attempt| (attempt.keeper, attempt.id))
             .collect();
+        job.tasks.reduce.iter_mut().for_each(|task| task.held = false);
         let checkpoints: Vec<Checkpoint> =
             job.tasks.reduce.iter().filter_map(|task| task.checkpoint).collect();
         for (tracker, attempt) in outputs {
@@ -306,6 +310,7 @@ impl Cluster {
             end: task.end,
             from,
             origin: aside.map(|checkpoint| checkpoint.tracker),
+            base: aside.map(|checkpoint| checkpoint.work).unwrap_or_default(),
             keeper: on,
             state: AttemptState::Launching,
             launched: at,
@@ -313,6 +318,10 @@ impl Cluster {
             ended: None,
             heard: at,
             recalled: None,
+            holds: false,
+            due: None,
+            refusals: 0,
+            worked: None,
             blame: None,
             why: why.clone(),
             error: None,
@@ -381,7 +390,10 @@ impl Cluster {
         attempt.progress.done = 1.0;
         let twins: Vec<AttemptId> = task.trying().map(|attempt| attempt.id).collect();
         let attempt = &task.attempts[id.number as usize];
-        let (on, took) = (attempt.tracker, at.since(attempt.launched));
+        let (on, took, base) = (attempt.tracker, at.since(attempt.launched), attempt.base);
+        let bytes = task.bytes();
+        // What it took up has not been in vain, and whatever else was put aside has.
+        self.keep_work(id.task, base)?;
         let job = self.job_mut(id.job())?;
         job.succeeded[id.phase()] += 1;
         job.took[id.phase()].0 += took.0;
@@ -390,6 +402,7 @@ impl Cluster {
             *sum = sum.wrapping_add(*value);
         }
         if id.phase() == Phase::Map {
+            job.bytes_mapped += bytes;
             if job.is_done(Phase::Map) {
                 job.maps_done = Some(at);
             }

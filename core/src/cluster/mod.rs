@@ -67,6 +67,8 @@ pub struct Cluster {
     pub(crate) slots: PerPhase<u32>,
     /// Trackers that are not lost and whose slots are not in that sum.
     pub(crate) apart: BTreeSet<TrackerId>,
+    /// Trackers that are suspect or awaited: what lies on their disks cannot be had now, and may be soon.
+    pub(crate) away: BTreeSet<TrackerId>,
     /// Trackers that are being emptied.
     pub(crate) draining: BTreeSet<TrackerId>,
     pub(crate) next_job: u32,
@@ -211,6 +213,11 @@ impl Cluster {
             self.apart.insert(id);
         } else {
             self.apart.remove(&id);
+        }
+        if matches!(tracker.state, TrackerState::Suspect | TrackerState::Awaited) {
+            self.away.insert(id);
+        } else {
+            self.away.remove(&id);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::{
     ids::{AttemptId, TrackerId},
     job::MapEvent,
     phase::Phase,
-    task::Task,
+    task::{Task, Work},
     time::{Span, Time},
     tracker::{Drain, DrainCost},
 };
@@ -20,6 +20,7 @@ impl Cluster {
             return misfit(format!("{id} has no output"));
         }
         task.done_by = None;
+        let bytes = task.bytes();
         let attempt = &mut task.attempts[id.number as usize];
         let result = attempt.result.take().unwrap_or_default();
         let on = attempt.keeper;
@@ -34,6 +35,7 @@ impl Cluster {
         }
         job.succeeded.map -= 1;
         job.took.map.0 -= took.0;
+        job.bytes_mapped -= bytes;
         for (name, value) in &result.counters {
             if let Some(sum) = job.counters.get_mut(name) {
                 *sum = sum.wrapping_sub(*value);
@@ -45,6 +47,7 @@ impl Cluster {
             tracker.outputs.remove(&id);
         }
         self.count_drain(on, |cost| cost.redone += 1);
+        self.keep_work(id.task, Work::default())?;
         self.settle(id.task)
     }
 

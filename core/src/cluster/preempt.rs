@@ -7,7 +7,7 @@ use super::{
 use crate::{
     ids::{AttemptId, TaskId},
     phase::Phase,
-    task::{Attempt, AttemptResult, AttemptState, Checkpoint, Recall, Stage, Task},
+    task::{Attempt, AttemptResult, AttemptState, Checkpoint, Recall, Stage, Task, Work},
     time::{Span, Time},
 };
 
@@ -71,7 +71,10 @@ impl Cluster {
         let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_trying()) else {
             return misfit(format!("{id} does not try"));
         };
-        attempt.recalled = Some((how, at));
+        // Asked again in the same way, it was asked when it was asked first.
+        let before = attempt.recalled.filter(|(was, _)| *was == how);
+        attempt.recalled = Some((how, before.map_or(at, |(_, asked)| asked)));
+        attempt.holds |= hold;
         attempt.heard = at;
         match how {
             Recall::Kill => self.recall(at, id, blame)?,
@@ -82,14 +85,25 @@ impl Cluster {
         self.settle(id.task)
     }
 
+    /// Somebody waits for its slot until then.
+    pub(super) fn slot_due(&mut self, id: AttemptId, until: Time) -> Result<(), Misfit> {
+        let Some(attempt) = self.attempt_mut(id) else { return misfit(format!("{id} is not known")) };
+        attempt.due = Some(until);
+        Ok(())
+    }
+
     /// It goes on as if nobody had asked.
-    pub(super) fn pause_refused(&mut self, id: AttemptId) -> Result<(), Misfit> {
-        let pausing = |attempt: &&mut Attempt| attempt.state == AttemptState::Pausing;
-        let Some(attempt) = self.attempt_mut(id).filter(pausing) else {
-            return misfit(format!("{id} is not to be paused"));
+    pub(super) fn recall_refused(&mut self, id: AttemptId, refusals: Option<u32>) -> Result<(), Misfit> {
+        let asked =
+            |attempt: &&mut Attempt| matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting);
+        let Some(attempt) = self.attempt_mut(id).filter(asked) else {
+            return misfit(format!("{id} was not asked for its slot"));
         };
         (attempt.state, attempt.recalled) = (AttemptState::Running, None);
-        self.task_mut(id.task)?.held = false;
+        (attempt.due, attempt.refusals) = (None, refusals.unwrap_or(attempt.refusals + 1));
+        if std::mem::take(&mut attempt.holds) {
+            self.task_mut(id.task)?.held = false;
+        }
         self.settle(id.task)
     }
 
@@ -117,12 +131,13 @@ impl Cluster {
         job.tasks.map.push(Task::new(tail, root, position, end, hosts));
         let stats = &mut job.preemption;
         stats.splits += 1;
-        stats.bytes_conserved += position - start;
-        add(&mut stats.time_conserved, at.since(launched));
         add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
         self.count_drain(on, |cost| cost.splits += 1);
         self.settle(tail)?;
-        self.attempt_succeeded(at, id, result)
+        self.attempt_succeeded(at, id, result)?;
+        let work = Work { bytes: position - start, time: at.since(launched) };
+        self.count_work(id, work)?;
+        self.keep_work(id.task, work)
     }
 
     pub(super) fn attempt_paused(
@@ -136,10 +151,11 @@ impl Cluster {
             return misfit(format!("{id} is not a known reduce"));
         };
         let (tracker, launched, recalled) = (attempt.tracker, attempt.launched, attempt.recalled);
+        let base = attempt.base;
         self.release(at, id, AttemptState::Paused)?;
-        let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes, bytes_in };
+        let own = Work { bytes: bytes_in.saturating_sub(base.bytes), time: at.since(launched) };
+        let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes, work: base + own, records: 0 };
         let before = self.task_mut(id.task)?.checkpoint.replace(checkpoint);
-        let known = before.map_or(0, |before| before.bytes_in);
         if let Some(before) = before {
             self.forget_checkpoint(before);
         }
@@ -149,18 +165,25 @@ impl Cluster {
         let stats = &mut self.job_mut(id.job())?.preemption;
         stats.pauses += 1;
         stats.checkpoint_bytes += bytes;
-        stats.bytes_conserved += bytes_in.saturating_sub(known);
-        add(&mut stats.time_conserved, at.since(launched));
         add(&mut stats.yielding, recalled.map_or(Span(0), |(_, asked)| at.since(asked)));
         self.count_drain(tracker, |cost| cost.pauses += 1);
+        self.count_work(id, own)?;
+        self.keep_work(id.task, base + own)
+    }
+
+    /// An attempt that ended because its slot was wanted has done so much. It is lost, but for what is kept of it.
+    fn count_work(&mut self, id: AttemptId, work: Work) -> Result<(), Misfit> {
+        if let Some(attempt) = self.attempt_mut(id) {
+            attempt.worked = Some(work);
+        }
+        self.job_mut(id.job())?.preemption.add_lost(work);
         Ok(())
     }
 
-    /// Part of what a pause was thought to conserve is not.
-    pub(super) fn stage_lost(&mut self, id: AttemptId, time: Span) -> Result<(), Misfit> {
-        let stats = &mut self.job_mut(id.job())?.preemption;
-        stats.time_conserved.0 = stats.time_conserved.0.saturating_sub(time.0);
-        add(&mut stats.time_lost, time);
+    /// What a task's result or checkpoint is made of, of what such attempts have done, is this much now.
+    pub(super) fn keep_work(&mut self, id: TaskId, now: Work) -> Result<(), Misfit> {
+        let was = std::mem::replace(&mut self.task_mut(id)?.kept, now);
+        self.job_mut(id.job)?.preemption.keep(was, now);
         Ok(())
     }
 
@@ -172,7 +195,7 @@ impl Cluster {
         self.job_mut(id.job())?.preemption.checkpoints_lost += 1;
         self.count_drain(checkpoint.tracker, |cost| cost.redone += 1);
         self.forget_checkpoint(checkpoint);
-        Ok(())
+        self.keep_work(id.task, Work::default())
     }
 
     pub(super) fn forget_checkpoint(&mut self, checkpoint: Checkpoint) {
@@ -181,24 +204,22 @@ impl Cluster {
         }
     }
 
-    /// An attempt that was killed for its slot has worked in vain.
+    /// An attempt that was killed for its slot, or was asked for it and came to nothing, has worked in vain. One that was
+    /// asked and had read nothing yet had nothing to lose.
     pub(super) fn count_kill(&mut self, at: Time, id: AttemptId, bytes_in: u64) -> Result<(), Misfit> {
         let Some(attempt) = self.attempt(id).filter(|attempt| attempt.blame.is_none()) else { return Ok(()) };
-        if !matches!(attempt.recalled, Some((Recall::Kill, _))) {
+        let Some((how, _)) = attempt.recalled else { return Ok(()) };
+        let bytes = bytes_in.saturating_sub(attempt.base.bytes);
+        let (work, on) = (Work { bytes, time: at.since(attempt.launched) }, attempt.tracker);
+        if how != Recall::Kill && bytes == 0 {
             return Ok(());
         }
-        let (time, from, on) = (at.since(attempt.launched), attempt.from, attempt.tracker);
-        // What it took up is there for the next.
-        let aside = self.task(id.task).and_then(|task| task.checkpoint);
-        let known = aside.filter(|aside| Some(aside.attempt) == from).map_or(0, |aside| aside.bytes_in);
-        let stats = &mut self.job_mut(id.job())?.preemption;
-        stats.kills += 1;
-        stats.bytes_lost += bytes_in.saturating_sub(known);
-        add(&mut stats.time_lost, time);
-        self.count_drain(on, |cost| {
-            cost.kills += 1;
-            add(&mut cost.time_lost, time);
-        });
+        self.count_work(id, work)?;
+        if how == Recall::Kill {
+            self.job_mut(id.job())?.preemption.kills += 1;
+            self.count_drain(on, |cost| cost.kills += 1);
+        }
+        self.count_drain(on, |cost| add(&mut cost.time_lost, work.time));
         Ok(())
     }
 }

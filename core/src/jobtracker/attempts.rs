@@ -36,9 +36,7 @@ impl JobTracker {
         };
         let known = self.cluster.attempt(id).filter(|attempt| attempt.tracker == from);
         if known.is_none_or(|attempt| !attempt.state.holds_slot()) {
-            let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
-            if matches!(status, AttemptStatus::Paused { .. }) && aside.is_none_or(|aside| aside.attempt != id)
-            {
+            if matches!(status, AttemptStatus::Paused(_)) && !self.states(id.task).contains(&(id, from)) {
                 // Nobody waits for it any more.
                 self.order(from, Order::Drop(id));
             }
@@ -48,8 +46,9 @@ impl JobTracker {
             AttemptStatus::Running(progress) => self.progressed(now, id, progress, out),
             AttemptStatus::Succeeded(result) => self.succeeded(now, id, result, out),
             AttemptStatus::Split(position, result) => self.split(now, id, position, result, out),
-            AttemptStatus::Paused { stage, bytes, redo } => self.paused(now, id, (stage, bytes), redo, out),
+            AttemptStatus::Paused(aside) => self.paused(now, id, aside, out),
             AttemptStatus::Spoilt(why) => self.spoilt(now, id, &why, out),
+            AttemptStatus::Unreached(why) => self.unreached(now, id, &why, out),
             AttemptStatus::Failed(error) => self.failed(now, id, error, out),
             AttemptStatus::Killed(why) => {
                 match self.cluster.attempt(id).and_then(|known| known.blame.clone()) {
@@ -97,7 +96,8 @@ impl JobTracker {
     fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress, out: &mut Vec<Effect>) {
         let Some(attempt) = self.cluster.attempt_mut(id) else { return };
         attempt.heard = now;
-        let refused = progress.refusals > attempt.progress.refusals;
+        // What it refused before it was asked this time does not count.
+        let refused = progress.refusals > attempt.refusals;
         if attempt.state == AttemptState::Launching {
             attempt.state = AttemptState::Running;
         }
@@ -105,8 +105,9 @@ impl JobTracker {
             attempt.progress = progress;
             attempt.advanced = now;
         }
-        if refused && attempt.state == AttemptState::Pausing {
-            self.record(now, Fact::PauseRefused { attempt: id }, out);
+        if refused && matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting) {
+            let why = progress.refused.map_or_else(String::new, |why| why.to_string());
+            self.record(now, Fact::RecallRefused { attempt: id, refusals: progress.refusals, why }, out);
         }
     }
 
@@ -140,14 +141,12 @@ impl JobTracker {
             return self.killed(now, id, "it was done after another attempt, or after its job", out);
         }
         self.sole_witness.remove(&id);
-        let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::trying);
         let twins: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         self.record(now, Fact::AttemptSucceeded { attempt: id, result }, out);
         for twin in twins {
             self.order_stop(twin, "another attempt was first");
         }
-        self.drop_checkpoint(aside);
         self.advance(now, id.job(), out);
     }
 
@@ -170,7 +169,7 @@ impl JobTracker {
             return self.end(now, id.job(), JobOutcome::Failed(why), out);
         }
         self.consider_blacklist(now, id.job(), tracker, out);
-        self.distrust_checkpoint(now, id, "an attempt that took it up failed", out);
+        self.doubt_checkpoint(now, id, out);
         self.reduce_ended(now, id, out);
     }
 

@@ -194,6 +194,11 @@ impl JobTracker {
                 Phase::Reduce => Recall::Pause,
             };
             let how = if late { Recall::Kill } else { gentle };
+            // One that has refused is not asked every second.
+            let refuses = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals > 0);
+            if !late && refuses {
+                continue;
+            }
             if self.cluster.may_recall(attempt, how).is_ok() {
                 self.recall(now, attempt, how, &why, false, out);
             }
@@ -264,16 +269,12 @@ impl JobTracker {
             }
             Phase::Reduce => {
                 let aside = task.and_then(|task| task.checkpoint).filter(|aside| aside.attempt == id);
-                let is_used = task.is_some_and(|task| task.trying().any(|attempt| attempt.from == Some(id)));
                 match aside.map(|aside| aside.tracker) {
+                    // Whoever is taking it up there is not disturbed.
                     Some(from) if leaves(from) => {
                         self.record(now, Fact::CheckpointTaken { attempt: id, tracker: by, bytes }, out);
-                        // Whoever is taking it up there is not disturbed; it goes with its job.
-                        if !is_used {
-                            self.order(from, Order::Drop(id));
-                        }
                     }
-                    Some(from) if from == by => {}
+                    _ if self.states(id.task).contains(&(id, by)) => {}
                     _ => self.order(by, Order::Drop(id)),
                 }
             }

@@ -75,6 +75,8 @@ pub struct JobTracker {
     fetch_failures: BTreeMap<AttemptId, BTreeMap<AttemptId, u32>>,
     /// Trackers whose outputs were given up on the word of one reduce alone.
     sole_witness: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
+    /// How often a state could not be reached, although its tracker is there.
+    unreached: BTreeMap<AttemptId, u32>,
     /// Jobs of which map outputs may have gone while no reduce needed them.
     gone_unneeded: BTreeSet<JobId>,
     /// Something came up that a tracker with a free slot could take at once.
@@ -110,6 +112,7 @@ impl JobTracker {
             untold: BTreeSet::new(),
             fetch_failures: BTreeMap::new(),
             sole_witness: BTreeMap::new(),
+            unreached: BTreeMap::new(),
             gone_unneeded: BTreeSet::new(),
             work_arrived: false,
             news_for: BTreeSet::new(),
@@ -247,6 +250,7 @@ impl JobTracker {
 
     /// The one place where something becomes a fact.
     fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
+        let states = fact.reduce().map(|task| (task, self.states(task)));
         self.cluster.apply(now, &fact).expect("only facts that fit are recorded");
         self.tell_policies(now, &fact);
         self.reserved.observe(&fact);
@@ -255,6 +259,7 @@ impl JobTracker {
             | Fact::AttemptRecalled { how: Recall::Kill, .. }
             | Fact::AttemptPaused { .. }
             | Fact::TaskReleased { .. }
+            | Fact::CheckpointLost { .. }
             | Fact::AttemptFailed { .. }
             | Fact::AttemptKilled { .. } => {
                 self.work_arrived = true;
@@ -279,6 +284,9 @@ impl JobTracker {
             _ => {}
         }
         self.moves.observe(&fact);
+        if let Some((task, before)) = states {
+            self.drop_unwanted(task, before);
+        }
         let entry = Entry { at: now, fact };
         self.recent.note(&entry, self.config.events_kept);
         self.speeds.note(&entry, &self.cluster);

@@ -4,6 +4,9 @@
 //! attempt does by itself cross each other, the first word of the tracker settles it: a map that was to be split and
 //! is done is done; a reduce that was to be paused and is done is done; one that was to be killed and says where it
 //! was split has lost nothing.
+//!
+//! A state on a disk is deleted when the last who may read it has ended ([`JobTracker::drop_unwanted`]): whoever takes it up,
+//! also a duplicate, only reads it. Of two states of a task the further one is kept.
 
 use super::JobTracker;
 use crate::{
@@ -12,15 +15,21 @@ use crate::{
     fact::Fact,
     ids::{AttemptId, RequestId, TaskId, TrackerId},
     phase::Phase,
-    plan::Why,
-    task::{AttemptResult, Checkpoint, Recall, Stage},
-    time::{Span, Time},
+    plan::{Plan, Refused, Why},
+    task::{Aside, Attempt, AttemptResult, AttemptState, Checkpoint, Recall, Task},
+    time::Time,
     tracker::TrackerState,
 };
 use std::collections::BTreeSet;
 
+/// A state that attempts could not reach so often, although its tracker is there, is given up.
+const UNREACHED_MAX: u32 = 3;
+/// A state that so many attempts took up and failed with is given up.
+const FAILED_MAX: usize = 2;
+
 impl JobTracker {
-    /// Somebody wants an attempt's slot back.
+    /// Somebody wants an attempt's slot back. A task that they pause waits until they say otherwise; not if they kill what
+    /// was to be paused.
     pub(super) fn preempt(
         &mut self,
         now: Time,
@@ -30,18 +39,36 @@ impl JobTracker {
         by: &str,
         out: &mut Vec<Effect>,
     ) {
-        let same =
-            self.cluster.attempt(id).and_then(|attempt| attempt.recalled).is_some_and(|(was, _)| was == how);
+        let (why, hold) = (format!("{by} wants its slot"), how == Recall::Pause);
+        let known = self.cluster.attempt(id);
+        let same = known.and_then(|known| known.recalled).is_some_and(|(was, _)| was == how);
+        let was_to_wait = known.is_some_and(|known| known.holds);
+        let is_pausing = known.is_some_and(|known| known.state == AttemptState::Pausing);
         let reply = match self.cluster.may_recall(id, how) {
             Ok(()) => {
-                self.recall(now, id, how, &format!("{by} wants its slot"), how == Recall::Pause, out);
+                self.recall(now, id, how, &why, hold, out);
                 Reply::Taken
             }
-            // Asked twice, done once.
-            Err(Unfit::Already(_)) if same => Reply::Taken,
+            // Asked twice, done once; but that its task is to wait may be new.
+            Err(Unfit::Already(_)) if same => {
+                if is_pausing && !was_to_wait {
+                    let fact = Fact::AttemptRecalled { attempt: id, how, why, fault: false, hold };
+                    self.record(now, fact, out);
+                }
+                Reply::Taken
+            }
             Err(unfit) => Reply::Refused(unfit.to_string()),
         };
+        if how == Recall::Kill && was_to_wait && reply == Reply::Taken {
+            self.release(now, id.task, out);
+        }
         Self::reply(request, reply, out);
+    }
+
+    fn release(&mut self, now: Time, id: TaskId, out: &mut Vec<Effect>) {
+        if self.cluster.task(id).is_some_and(|task| task.held) {
+            self.record(now, Fact::TaskReleased { task: id }, out);
+        }
     }
 
     /// Tells an attempt to give its slot back. It is known that it may be asked.
@@ -71,26 +98,26 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         let range = self.cluster.task(id.task).map(|task| (task.start, task.end));
-        let recalled = self.cluster.attempt(id).and_then(|attempt| attempt.recalled);
-        if recalled.is_none_or(|(how, _)| how == Recall::Pause) {
+        let asked = self.cluster.attempt(id).and_then(|attempt| attempt.recalled).is_some();
+        let Some((start, end)) = range.filter(|_| self.is_wanted(id) && id.phase() == Phase::Map) else {
+            return self.killed(now, id, "it ended after another attempt, or after its job", out);
+        };
+        if position >= end {
+            return self.succeeded(now, id, result, out);
+        }
+        if !asked {
             let error =
                 format!("it ended at byte {position} of its input, before the end, without being asked");
             return self.failed(now, id, error, out);
         }
-        let Some((start, end)) = range.filter(|_| self.is_wanted(id) && id.phase() == Phase::Map) else {
-            return self.killed(now, id, "it ended after another attempt, or after its job", out);
-        };
         if position <= start {
             return self.killed(now, id, "it had read nothing yet", out);
-        }
-        if position >= end {
-            return self.succeeded(now, id, result, out);
         }
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::trying);
         let twins: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         let (was_slow, on) = (self.was_slow(id), self.cluster.attempt(id).map(|attempt| attempt.tracker));
         self.record(now, Fact::MapSplit { attempt: id, position, result }, out);
-        if let Some((on, rest)) = on.filter(|_| was_slow).zip(self.rest_of(id)) {
+        if let Some((on, rest)) = on.filter(|_| was_slow).zip(self.rest_of(id, position)) {
             self.place_rest(now, rest, on);
         }
         for twin in twins {
@@ -99,34 +126,46 @@ impl JobTracker {
         self.advance(now, id.job(), out);
     }
 
-    /// The task that the split of an attempt just made.
-    fn rest_of(&self, id: AttemptId) -> Option<TaskId> {
-        self.cluster.job(id.job())?.tasks.map.last().map(|task| task.id)
+    /// The task that has the rest of an attempt's range, from where it was split.
+    fn rest_of(&self, id: AttemptId, position: u64) -> Option<TaskId> {
+        let job = self.cluster.job(id.job())?;
+        let root = job.task(id.task)?.root;
+        let mut tasks = job.tasks.map.iter().rev();
+        tasks.find(|task| (task.root, task.start) == (root, position)).map(|task| task.id)
     }
 
-    /// A reduce has put its state aside.
-    pub(super) fn paused(
-        &mut self,
-        now: Time,
-        id: AttemptId,
-        (stage, bytes): (Stage, u64),
-        redo: Option<(String, Span)>,
-        out: &mut Vec<Effect>,
-    ) {
-        let Some(attempt) = self.cluster.attempt(id) else { return };
-        let (on, bytes_in) = (attempt.tracker, attempt.progress.bytes_in);
-        let asked = self.cluster.attempt(id).and_then(|attempt| attempt.recalled).is_some();
-        if !asked || !self.is_wanted(id) || id.phase() != Phase::Reduce {
-            self.killed(now, id, "it was put aside after another attempt was done, or after its job", out);
+    /// A reduce has put its state aside, asked or not: a state is of use unless another is further.
+    pub(super) fn paused(&mut self, now: Time, id: AttemptId, aside: Aside, out: &mut Vec<Effect>) {
+        let Some(on) = self.cluster.attempt(id).map(|attempt| attempt.tracker) else { return };
+        let known = self.cluster.task(id.task).and_then(|task| task.checkpoint);
+        let useless = if !self.is_wanted(id) || id.phase() != Phase::Reduce {
+            Some("it was put aside after another attempt was done, or after its job")
+        } else if known.is_some_and(|known| known.is_further_than(&aside)) {
+            Some("it was put aside, and another attempt's state is further")
+        } else {
+            None
+        };
+        if let Some(why) = useless {
+            if let Some(attempt) = self.cluster.attempt_mut(id) {
+                attempt.progress.bytes_in = aside.bytes_in;
+            }
+            self.killed(now, id, why, out);
             return self.order(on, Order::Drop(id));
         }
-        let before = self.cluster.task(id.task).and_then(|task| task.checkpoint);
+        let Aside { stage, bytes, bytes_in, .. } = aside;
         self.record(now, Fact::AttemptPaused { attempt: id, stage, bytes, bytes_in }, out);
-        if let Some((why, time)) = redo {
-            self.record(now, Fact::StageLost { attempt: id, why, time }, out);
-        }
-        self.drop_checkpoint(before);
+        self.know_state(on, id, aside);
         self.require_outputs(now, id.job(), out);
+    }
+
+    /// What is no fact of a state that a tracker has.
+    pub(super) fn know_state(&mut self, on: TrackerId, id: AttemptId, aside: Aside) {
+        let job = self.cluster.jobs.get_mut(&id.job());
+        let task = job.and_then(|job| job.tasks[id.phase()].get_mut(id.task.index as usize));
+        let its = |known: &&mut Checkpoint| (known.attempt, known.tracker) == (id, on);
+        if let Some(known) = task.and_then(|task| task.checkpoint.as_mut()).filter(its) {
+            known.records = aside.records;
+        }
     }
 
     /// What an attempt was to take up is gone or damaged: nobody's fault, and its task begins anew.
@@ -135,24 +174,69 @@ impl JobTracker {
         self.killed(now, id, why, out);
     }
 
-    /// The state that an attempt took up is not used again.
-    pub(super) fn distrust_checkpoint(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
-        let took = self.cluster.attempt(id).map_or((None, None), |attempt| (attempt.from, attempt.origin));
-        let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
-        // A copy that was made elsewhere since is another matter.
-        let its = |checkpoint: &Checkpoint| (Some(checkpoint.attempt), Some(checkpoint.tracker)) == took;
-        if let Some(checkpoint) = aside.filter(its) {
-            let attempt = checkpoint.attempt;
-            self.record(now, Fact::CheckpointLost { attempt, why: why.into() }, out);
-            self.drop_checkpoint(Some(checkpoint));
+    /// What an attempt was to take up could not be reached. If its tracker is away, nothing is known of it; if it is
+    /// there, and that happens again and again, the state is of no use.
+    pub(super) fn unreached(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
+        if let Some((from, origin)) = self.taken_up(id)
+            && self.cluster.tracker(origin).is_some_and(|tracker| tracker.state == TrackerState::Live)
+        {
+            let times = self.unreached.entry(from).or_default();
+            *times += 1;
+            if *times >= UNREACHED_MAX {
+                self.unreached.remove(&from);
+                self.distrust_checkpoint(now, id, why, out);
+            }
+        }
+        self.killed(now, id, why, out);
+    }
+
+    /// A failure says little of the state that the attempt took up. If another fails with it, or the next would be the
+    /// last, the task begins anew.
+    pub(super) fn doubt_checkpoint(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
+        let Some((from, _)) = self.taken_up(id) else { return };
+        let Some(job) = self.cluster.job(id.job()) else { return };
+        let Some(task) = job.task(id.task) else { return };
+        let with_it =
+            |attempt: &&Attempt| attempt.from == Some(from) && attempt.state == AttemptState::Failed;
+        let failed = task.attempts.iter().filter(with_it).count();
+        if failed >= FAILED_MAX || task.failures + 1 >= job.spec.attempts_max {
+            let why = match failed {
+                1 => "an attempt that took it up failed, and the next would be the last".to_owned(),
+                _ => format!("{failed} attempts that took it up failed"),
+            };
+            self.distrust_checkpoint(now, id, &why, out);
         }
     }
 
-    /// Has a state deleted that nobody will take up.
-    pub(super) fn drop_checkpoint(&mut self, checkpoint: Option<Checkpoint>) {
-        if let Some(Checkpoint { attempt, tracker, .. }) = checkpoint {
-            let there = self.cluster.tracker(tracker).is_some_and(|at| at.state != TrackerState::Lost);
-            if there {
+    fn taken_up(&self, id: AttemptId) -> Option<(AttemptId, TrackerId)> {
+        let attempt = self.cluster.attempt(id)?;
+        attempt.from.zip(attempt.origin)
+    }
+
+    /// The state that an attempt took up is not used again. A copy that was made elsewhere since is another matter.
+    fn distrust_checkpoint(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
+        let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
+        let aside = aside.map(|checkpoint| (checkpoint.attempt, checkpoint.tracker));
+        if let Some((attempt, _)) = aside.filter(|aside| Some(*aside) == self.taken_up(id)) {
+            self.record(now, Fact::CheckpointLost { attempt, why: why.into() }, out);
+        }
+    }
+
+    /// States of a task on disks that somebody may still read.
+    pub(super) fn states(&self, id: TaskId) -> BTreeSet<(AttemptId, TrackerId)> {
+        self.cluster.task(id).into_iter().flat_map(Task::states).collect()
+    }
+
+    /// Has states deleted that were wanted before, and are not now. With its job all of it goes.
+    pub(super) fn drop_unwanted(&mut self, id: TaskId, mut before: BTreeSet<(AttemptId, TrackerId)>) {
+        if self.cluster.job(id.job).is_none_or(crate::job::Job::is_over) {
+            return;
+        }
+        let wanted = self.states(id);
+        before.retain(|state| !wanted.contains(state));
+        for (attempt, tracker) in before {
+            self.unreached.remove(&attempt);
+            if self.cluster.tracker(tracker).is_some_and(|at| at.state != TrackerState::Lost) {
                 self.order(tracker, Order::Drop(attempt));
             }
         }
@@ -175,12 +259,12 @@ impl JobTracker {
         }
     }
 
-    /// States that a tracker has and that nobody will take up can go.
+    /// States that a tracker has and that nobody will take up, or is reading, can go.
     pub(super) fn drop_strange_checkpoints(&mut self, id: TrackerId, has: &BTreeSet<AttemptId>) {
-        let Some(tracker) = self.cluster.tracker(id) else { return };
-        let strange: Vec<AttemptId> = has.difference(&tracker.checkpoints).copied().collect();
-        for attempt in strange {
-            self.order(id, Order::Drop(attempt));
+        for attempt in has {
+            if !self.states(attempt.task).contains(&(*attempt, id)) {
+                self.order(id, Order::Drop(*attempt));
+            }
         }
     }
 
@@ -194,12 +278,9 @@ impl JobTracker {
         by: &str,
         out: &mut Vec<Effect>,
     ) {
-        let reply = match self.check_resume(id, on) {
+        let reply = match self.check_resume(now, id, on) {
             Ok(place) => {
-                if self.cluster.task(id).is_some_and(|task| task.held) {
-                    self.record(now, Fact::TaskReleased { task: id }, out);
-                    self.work_arrived = true;
-                }
+                self.release(now, id, out);
                 if let Some(on) = place {
                     let why = Why::named(format!("resumed by {by}"));
                     self.launch(now, id, on, false, why, out);
@@ -212,25 +293,46 @@ impl JobTracker {
     }
 
     /// Where a task goes on at once; None if that is left to the policy.
-    fn check_resume(&self, id: TaskId, on: Option<TrackerId>) -> Result<Option<TrackerId>, String> {
+    fn check_resume(
+        &self,
+        now: Time,
+        id: TaskId,
+        on: Option<TrackerId>,
+    ) -> Result<Option<TrackerId>, String> {
         let job = self.cluster.job(id.job).filter(|job| job.is_running());
         let job = job.ok_or_else(|| format!("{} is not running", id.job))?;
         let task = job.task(id).ok_or_else(|| format!("there is no task {id}"))?;
         if task.is_done() {
             return Err(format!("{id} is done"));
         }
-        if let Some(attempt) = task.trying().next() {
-            return Err(format!("{id} is not paused: {} is at it", attempt.id));
-        }
-        let has_room =
-            |on: TrackerId| self.cluster.free[id.phase].contains(&on) && !job.blacklist.contains(&on);
-        match on {
-            Some(on) if !has_room(on) => {
-                let name = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
-                Err(format!("{name} has no free {} slot for it", id.phase))
+        match task.trying().next() {
+            // It goes on when its state is put aside.
+            Some(attempt) if task.held && attempt.state == AttemptState::Pausing => {
+                return match on {
+                    None => Ok(None),
+                    Some(_) => Err(format!("{} is being paused: say where when it has", attempt.id)),
+                };
             }
-            Some(on) => Ok(Some(on)),
-            None => Ok(task.checkpoint.map(|checkpoint| checkpoint.tracker).filter(|on| has_room(*on))),
+            Some(attempt) => return Err(format!("{id} is not paused: {} is at it", attempt.id)),
+            None if !task.held && task.checkpoint.is_none() => {
+                return Err(format!("{id} is not paused: it waits for a slot"));
+            }
+            None => {}
+        }
+        let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
+        let Some(on) = on else {
+            let home = task.checkpoint.map(|checkpoint| checkpoint.tracker);
+            return Ok(home.filter(|home| plan.could_resume(job, task, *home).is_ok()));
+        };
+        let name = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
+        match plan.could_resume(job, task, on) {
+            Ok(()) => Ok(Some(on)),
+            Err(Refused::NoSlot { .. }) => Err(format!("{name} has no free {} slot for it", id.phase)),
+            Err(Refused::StateAway { on, .. }) => {
+                let home = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
+                Err(format!("what it goes on from is on {home}, which is silent and expected back"))
+            }
+            Err(refused) => Err(format!("{name} cannot take it: {refused}")),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     plan::{Decision, Locality, Plan, Why},
     scheduler::{Cause, Round},
     shadow::Shadow,
+    task::Recall,
     time::Time,
 };
 use std::collections::BTreeSet;
@@ -75,6 +76,10 @@ impl JobTracker {
                 }
                 Decision::Preempt { attempt, how, why } => {
                     self.recall(now, attempt, how, &why.to_string(), false, out);
+                    if how != Recall::Kill {
+                        let until = now + self.config.recall_patience;
+                        self.record(now, Fact::SlotDue { attempt, until }, out);
+                    }
                 }
                 Decision::Reserve { task, on, why } => {
                     self.reserved.insert(task, on, now + self.config.reserve_for, why);
@@ -141,7 +146,7 @@ impl JobTracker {
         }
     }
 
-    /// A paused task's next attempt takes up where it stood, wherever it runs.
+    /// A paused task's next attempt takes up where it stood, wherever it runs, and so does a duplicate: a state is only read.
     pub(super) fn launch(
         &mut self,
         now: Time,
@@ -153,8 +158,7 @@ impl JobTracker {
     ) {
         let Some(task) = self.cluster.task(id) else { return };
         let attempt = id.attempt(task.attempts.len() as u32);
-        let aside = task.checkpoint.filter(|_| !speculative);
-        let from = aside.map(|checkpoint| checkpoint.attempt);
+        let from = task.checkpoint.map(|checkpoint| checkpoint.attempt);
         self.record(now, Fact::AttemptLaunched { attempt, tracker: on, speculative, from, why }, out);
         self.order(on, Order::Launch(attempt));
         if id.phase == Phase::Reduce {
@@ -198,7 +202,7 @@ impl JobTracker {
     fn has_launchable(&self) -> bool {
         self.cluster.active_jobs().any(|job| {
             !job.pending.map.is_empty()
-                || (!job.pending.reduce.is_empty() && job.reduces_may_start())
+                || (!job.pending.reduce.is_empty() && job.may_start(Phase::Reduce))
                 || Phase::BOTH.into_iter().any(|phase| !job.stragglers[phase].is_empty())
         })
     }

@@ -16,6 +16,9 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
+/// A map of which less is left, of its whole range, is not split for being slow.
+const REST_MIN: f32 = 0.05;
+
 impl JobTracker {
     /// Notes the stragglers of every job that wants them found.
     pub(super) fn find_stragglers(&mut self, now: Time) {
@@ -53,15 +56,16 @@ impl JobTracker {
             .collect()
     }
 
-    /// Whether an attempt has run much longer than the mean of its kind took, and was not nearly done.
+    /// Whether an attempt has run much longer than others took for as much, and was not nearly done.
     fn is_slow(&self, job: &Job, attempt: &Attempt, at: Time) -> bool {
-        let Some(mean) = job.mean_time(attempt.id.phase()).map(Span::as_secs_f64) else { return false };
+        let expected = job.task(attempt.id.task).and_then(|task| job.expected_time(task));
+        let Some(expected) = expected.map(Span::as_secs_f64) else { return false };
         let run = at.since(attempt.launched);
         let (run_s, done) = (run.as_secs_f64(), f64::from(attempt.progress.done));
         let left_s = run_s * (1.0 - done) / done.max(0.001);
         run >= self.config.straggler_after
-            && run_s > self.config.straggler_factor * mean
-            && left_s > mean / 2.0
+            && run_s > self.config.straggler_factor * expected
+            && left_s > expected / 2.0
     }
 
     /// Splits slow maps, as many as there are slots for the rest.
@@ -73,7 +77,10 @@ impl JobTracker {
             let tasks = job.stragglers.map.iter().filter_map(|index| job.tasks.map.get(*index as usize));
             for attempt in tasks.filter_map(|task| task.trying().next()) {
                 let elsewhere = free.iter().copied().find(|on| *on != attempt.tracker);
-                let may = self.cluster.may_recall(attempt.id, Recall::Split).is_ok();
+                // The last few records are not worth a task.
+                let may = self.cluster.may_recall(attempt.id, Recall::Split).is_ok()
+                    && attempt.refusals == 0
+                    && attempt.progress.done <= 1.0 - REST_MIN;
                 if let Some(on) = elsewhere.filter(|_| may) {
                     free.remove(&on);
                     slow.push(attempt.id);

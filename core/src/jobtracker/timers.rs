@@ -9,7 +9,7 @@ use crate::{
     event::Effect,
     ids::{AttemptId, TrackerId},
     phase::Phase,
-    task::{Attempt, AttemptState, Stage},
+    task::{Attempt, AttemptState, Recall, Stage},
     time::{Span, Time},
     tracker::TrackerState,
 };
@@ -84,6 +84,7 @@ impl JobTracker {
     fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
+        let mut overdue: Vec<AttemptId> = Vec::new();
         let running = self.cluster.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
         for attempt in running.filter_map(|id| self.cluster.attempt(*id)) {
             // A tracker that is not live has its own clock running; its attempts are judged with it.
@@ -92,6 +93,10 @@ impl JobTracker {
                 continue;
             }
             let Config { launch_timeout, task_timeout, .. } = self.config;
+            let asked = matches!(attempt.state, AttemptState::Splitting | AttemptState::Pausing);
+            if asked && attempt.due.is_some_and(|due| now >= due) {
+                overdue.push(attempt.id);
+            }
             match attempt.state {
                 AttemptState::Launching if now.since(attempt.heard) >= launch_timeout => {
                     late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
@@ -109,8 +114,21 @@ impl JobTracker {
         for (id, error) in late {
             self.blame(now, id, error, out);
         }
+        for id in overdue {
+            self.kill_overdue(now, id, out);
+        }
         for id in gone {
             self.failed(now, id, "its tracker has not mentioned it since it was told to stop".into(), out);
+        }
+    }
+
+    /// Whoever waits for a slot does not wait for ever: a program may be long at one record or one key.
+    fn kill_overdue(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
+        if self.cluster.may_recall(id, Recall::Kill).is_ok()
+            && let Some((how, asked)) = self.cluster.attempt(id).and_then(|attempt| attempt.recalled)
+        {
+            let why = format!("it was told to {how} {} ago, and still holds its slot", now.since(asked));
+            self.recall(now, id, Recall::Kill, &why, false, out);
         }
     }
 

@@ -6,11 +6,12 @@
 
 use super::JobTracker;
 use crate::{
-    event::{AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
+    event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
     fact::{Fact, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::Job,
     phase::Phase,
+    task::Aside,
     time::Time,
     tracker::{Tracker, TrackerState},
 };
@@ -26,7 +27,7 @@ impl JobTracker {
         &mut self,
         now: Time,
         request: RequestId,
-        new: Registration,
+        mut new: Registration,
         out: &mut Vec<Effect>,
     ) {
         let known = self.cluster.tracker_named(&new.name).map(|tracker| (tracker.id, tracker.incarnation));
@@ -40,6 +41,8 @@ impl JobTracker {
         let id = known.map_or(TrackerId(next), |(id, _)| id);
         let before = known.and_then(|(id, _)| self.cluster.tracker(id));
         let moved = before.is_some_and(|before| before.shuffle_addr != new.shuffle_addr);
+        let states: BTreeMap<AttemptId, Aside> = new.checkpoints.into_iter().collect();
+        new.attempts.extend(self.untold(id, &new.attempts, &states));
         let reported: BTreeSet<AttemptId> = new.attempts.iter().map(|report| report.attempt).collect();
         self.give_up_attempts(now, id, &reported, "its tracker no longer knows it", out);
         self.record(
@@ -68,13 +71,16 @@ impl JobTracker {
         if moved {
             self.announce_again(now, id, out);
         }
-        let checkpoints: BTreeSet<AttemptId> = new.checkpoints.into_iter().collect();
+        let checkpoints: BTreeSet<AttemptId> = states.keys().copied().collect();
         self.give_up_checkpoints(now, id, &checkpoints, "its tracker no longer has it", out);
         let mut jobs: BTreeSet<JobId> = new.jobs.into_iter().collect();
         jobs.extend(reported.iter().chain(&outputs).map(|attempt| attempt.job()));
         self.clean_strangers(id, jobs);
         for report in new.attempts {
             self.report(now, id, report, out);
+        }
+        for (attempt, aside) in states {
+            self.know_state(id, attempt, aside);
         }
         // Not before: what it has just put aside is known from its reports.
         self.drop_strange_checkpoints(id, &checkpoints);
@@ -84,6 +90,23 @@ impl JobTracker {
         for job in self.cluster.active.clone() {
             self.news_for.insert(job);
         }
+    }
+
+    /// Reduces that had put their state aside when their tracker died, before it could tell: the state tells.
+    fn untold(
+        &self,
+        id: TrackerId,
+        reports: &[AttemptReport],
+        states: &BTreeMap<AttemptId, Aside>,
+    ) -> Vec<AttemptReport> {
+        let Some(tracker) = self.cluster.tracker(id) else { return Vec::new() };
+        let told = |attempt: &AttemptId| reports.iter().any(|report| report.attempt == *attempt);
+        let untold = tracker.running.reduce.iter().filter(|attempt| !told(attempt));
+        let paused = |attempt: &AttemptId| {
+            let status = AttemptStatus::Paused(*states.get(attempt)?);
+            Some(AttemptReport { attempt: *attempt, status })
+        };
+        untold.filter_map(paused).collect()
     }
 
     /// A tracker serves what it has at another address: reducers that know the old one are told the new.

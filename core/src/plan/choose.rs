@@ -21,7 +21,11 @@ impl Plan<'_> {
         ids.find(|id| {
             !self.given_tasks.contains(id)
                 && self.reserved_place(*id).is_none_or(|place| place == on)
-                && job.task(*id).is_some_and(|task| !self.is_shunned(job, task, on))
+                && job.task(*id).is_some_and(|task| {
+                    job.may_start_task(task)
+                        && self.state_away(task).is_none()
+                        && !self.is_shunned(job, task, on)
+                })
         })
     }
 

@@ -85,6 +85,8 @@ pub enum Refused {
     SameTracker(TrackerId),
     #[error("tracker {0} is being emptied")]
     Draining(TrackerId),
+    #[error("the state that task {task} goes on from is on tracker {on}, which is expected back")]
+    StateAway { task: TaskId, on: TrackerId },
     #[error("a slot of tracker {on} is reserved for task {task}")]
     Reserved { task: TaskId, on: TrackerId },
     #[error(transparent)]
@@ -247,6 +249,8 @@ impl<'a> Plan<'a> {
         if !job.may_start(phase) {
             return 0;
         }
+        let all = phase == Phase::Map || job.reduces_may_start();
+        let pending = if all { job.pending[phase].len() } else { past_maps(job) };
         let waits = |id: TaskId| job.pending[phase].contains(id.index) && !self.given_tasks.contains(&id);
         let mut spoken_for = self.given_to(job, phase).waiting as usize;
         if !self.reserved.is_empty() || !self.reserving.is_empty() {
@@ -254,7 +258,22 @@ impl<'a> Plan<'a> {
             let now = self.reserving.keys().copied().filter(|id| (id.job, id.phase) == (job.id, phase));
             spoken_for += before.chain(now).filter(|id| waits(*id)).count();
         }
-        job.pending[phase].len().saturating_sub(spoken_for)
+        if phase == Phase::Reduce {
+            spoken_for += self.waiting_for_state(job);
+        }
+        pending.saturating_sub(spoken_for)
+    }
+
+    /// Reduces of a job that wait for a tracker to come back with their state.
+    fn waiting_for_state(&self, job: &Job) -> usize {
+        let away = self.cluster.away.iter().filter_map(|id| self.cluster.tracker(*id));
+        let its = away.flat_map(|tracker| &tracker.checkpoints).filter(|attempt| attempt.job() == job.id);
+        its.filter(|attempt| job.pending.reduce.contains(attempt.task.index)).count()
+    }
+
+    /// The tracker that has the state a task goes on from, if that is expected back: the task waits for it.
+    fn state_away(&self, task: &Task) -> Option<TrackerId> {
+        task.checkpoint.map(|aside| aside.tracker).filter(|on| self.cluster.away.contains(on))
     }
 
     /// Where a task has a slot reserved, this round included.
@@ -313,7 +332,9 @@ impl<'a> Plan<'a> {
             Phase::Map => Recall::Split,
             Phase::Reduce => Recall::Pause,
         };
-        let conserves = way == Way::Conserve && self.cluster.may_recall(attempt, gentle).is_ok();
+        // One that has refused would again.
+        let willing = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals == 0);
+        let conserves = way == Way::Conserve && willing && self.cluster.may_recall(attempt, gentle).is_ok();
         let how = if conserves { gentle } else { Recall::Kill };
         self.preempt(attempt, how, why).map(|()| how)
     }
@@ -375,33 +396,63 @@ impl<'a> Plan<'a> {
             return Err(Refused::NotPending(id));
         };
         let task = job.task(id).ok_or(Refused::NotPending(id))?;
-        if self.cluster.draining.contains(&on) {
-            return Err(Refused::Draining(on));
-        }
-        if !self.may_use(job, on) {
-            return Err(Refused::Blacklisted { job: id.job, tracker: on });
-        }
-        if self.given_tasks.contains(&id) {
-            return Err(Refused::NotPending(id));
-        }
-        if let Some(place) = self.reserved_place(id).filter(|place| *place != on) {
-            return Err(Refused::Reserved { task: id, on: place });
-        }
+        self.fits(job, task, on)?;
         if job.pending[id.phase].contains(id.index) {
-            return match job.may_start(id.phase) {
-                false => Err(Refused::SlowStart { job: id.job }),
-                true if self.is_shunned(job, task, on) => Err(Refused::Shunned { task: id, tracker: on }),
-                true => Ok(false),
-            };
+            return self.may_begin(job, task, on).map(|()| false);
         }
         if task.live().any(|attempt| attempt.tracker == on) {
             return Err(Refused::SameTracker(on));
         }
         let may_duplicate = job.spec.speculation
+            && !task.held
             && !task.shuns.contains(&on)
             && task.trying().count() == 1
             && (self.is_orphaned(task) || self.is_straggler(job, task));
         if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
+    }
+
+    /// Whether a tracker could take a task that somebody holds, and has a slot for it that nobody else is promised.
+    pub(crate) fn could_resume(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
+        self.fits(job, task, on)?;
+        self.may_begin(job, task, on)?;
+        let phase = task.id.phase;
+        let promised = self.reserved.on(on).filter(|(id, _)| id.phase == phase && *id != task.id).count();
+        if self.free(on, phase) as usize > promised {
+            Ok(())
+        } else {
+            Err(Refused::NoSlot { tracker: on, phase })
+        }
+    }
+
+    /// Whether anything at all speaks against a task on a tracker.
+    fn fits(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
+        if self.cluster.draining.contains(&on) {
+            return Err(Refused::Draining(on));
+        }
+        if !self.may_use(job, on) {
+            return Err(Refused::Blacklisted { job: job.id, tracker: on });
+        }
+        if self.given_tasks.contains(&task.id) {
+            return Err(Refused::NotPending(task.id));
+        }
+        if let Some(place) = self.reserved_place(task.id).filter(|place| *place != on) {
+            return Err(Refused::Reserved { task: task.id, on: place });
+        }
+        match self.state_away(task) {
+            Some(on) => Err(Refused::StateAway { task: task.id, on }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a task of which nothing runs may begin on a tracker.
+    fn may_begin(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
+        if !job.may_start_task(task) {
+            return Err(Refused::SlowStart { job: job.id });
+        }
+        if self.is_shunned(job, task, on) {
+            return Err(Refused::Shunned { task: task.id, tracker: on });
+        }
+        Ok(())
     }
 
     fn is_straggler(&self, job: &Job, task: &Task) -> bool {
@@ -426,4 +477,10 @@ impl<'a> Plan<'a> {
     fn duplicates_max(&self, job: &Job, phase: Phase) -> usize {
         ((job.running[phase].len() as f64 * self.config.speculative_share).ceil() as usize).max(1)
     }
+}
+
+/// Reduces of a job that wait and need no more maps.
+fn past_maps(job: &Job) -> usize {
+    let waiting = job.pending.reduce.iter().map(|index| &job.tasks.reduce[index as usize]);
+    waiting.filter(|task| job.may_start_task(task)).count()
 }

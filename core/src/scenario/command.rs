@@ -6,7 +6,7 @@ use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId},
     job::{JobSpec, Priority, Split},
     phase::PerPhase,
-    task::{AttemptResult, Progress, Recall, Stage},
+    task::{Aside, AttemptResult, Progress, Recall, Refusal, Stage},
     time::{Span, Time},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -83,10 +83,26 @@ fn running(text: &str) -> Result<AttemptReport, String> {
     let attempt = attempt(parts.next().unwrap_or_default())?;
     let done = parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: what progress?"))?;
     let stage = stage(parts.next().unwrap_or("map"))?;
-    let refusals =
-        parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: how many refusals?"))?;
-    let progress = Progress { done, stage, refusals, ..Progress::default() };
+    let number = |text: Option<&str>| text.map_or(Ok(0), str::parse);
+    let refusals = number(parts.next()).map_err(|_| format!("{text:?}: how many refusals?"))?;
+    let bytes_in = number(parts.next()).map_err(|_| format!("{text:?}: how many bytes?"))?.into();
+    let refused = (refusals > 0).then_some(match stage {
+        Stage::Map => Refusal::Undivided,
+        Stage::Reduce => Refusal::Unsaved,
+        _ => Refusal::NoRoom,
+    });
+    let progress = Progress { done, stage, bytes_in, refusals, refused, ..Progress::default() };
     Ok(AttemptReport { attempt, status: AttemptStatus::Running(progress) })
+}
+
+/// `j1.r0.0:merge`, with what was fetched and how many records were reduced if that matters.
+fn aside(text: &str) -> Result<(AttemptId, Aside), String> {
+    let mut parts = text.split(':');
+    let attempt = attempt(parts.next().unwrap_or_default())?;
+    let stage = stage(parts.next().ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?)?;
+    let mut number =
+        || parts.next().map_or(Ok(0), |text| text.parse().map_err(|_| format!("{text:?}: a number?")));
+    Ok((attempt, Aside { stage, bytes: 1000, bytes_in: number()?, records: number()? }))
 }
 
 fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
@@ -110,9 +126,11 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
         reports.push(ended(id, AttemptStatus::Split(position, AttemptResult::default()))?);
     }
     for text in words.list("paused") {
-        let (id, stage) = text.split_once(':').ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?;
-        reports
-            .push(ended(id, AttemptStatus::Paused { stage: self::stage(stage)?, bytes: 1000, redo: None })?);
+        let (attempt, aside) = self::aside(text)?;
+        reports.push(AttemptReport { attempt, status: AttemptStatus::Paused(aside) });
+    }
+    for text in words.list("unreached") {
+        reports.push(ended(text, AttemptStatus::Unreached("nobody answers".into()))?);
     }
     for text in words.list("spoilt") {
         reports.push(ended(text, AttemptStatus::Spoilt("its state is damaged".into()))?);
@@ -139,6 +157,11 @@ impl Player<'_> {
         match *words.plain.first().unwrap_or(&"") {
             "config" => self.configure(&words),
             "scheduler" => self.choose_scheduler(&words),
+            "cost" => {
+                let asked = job(words.whom()?)?;
+                self.answers = vec![self.cost(asked)];
+                Ok(Vec::new())
+            }
             "why" => {
                 let asked = job(words.whom()?)?;
                 let reasons = self.tracker.explain(self.now, asked);
@@ -233,6 +256,7 @@ impl Player<'_> {
                 "launch_timeout" => config.launch_timeout = span(value)?,
                 "absence" => config.absence = span(value)?,
                 "task_timeout" => config.task_timeout = span(value)?,
+                "recall_patience" => config.recall_patience = span(value)?,
                 "straggler_after" => config.straggler_after = span(value)?,
                 "jobs_kept" => config.jobs_kept = words.number("jobs_kept", 0)?,
                 "tasks_kept" => config.tasks_kept = words.number("tasks_kept", 0)?,
@@ -361,7 +385,7 @@ impl Player<'_> {
             slots: before.slots,
             attempts: reports(words)?,
             outputs: words.list("outputs").map(attempt).collect::<Result<_, _>>()?,
-            checkpoints: words.list("checkpoints").map(attempt).collect::<Result<_, _>>()?,
+            checkpoints: words.list("checkpoints").map(aside).collect::<Result<_, _>>()?,
             jobs: words.list("jobs").map(job).collect::<Result<_, _>>()?,
         };
         self.spoken.remove(&id.0);

@@ -4,7 +4,7 @@ use super::Player;
 use crate::{
     event::{Effect, Order, Reply},
     fact::Fact,
-    ids::{TaskId, TrackerId},
+    ids::{JobId, TaskId, TrackerId},
     job::MapEvent,
     shadow::Difference,
     task::Recall,
@@ -66,6 +66,26 @@ impl Player<'_> {
         lines
     }
 
+    /// What taking slots back has cost a job.
+    pub(super) fn cost(&self, id: JobId) -> String {
+        let Some(job) = self.tracker.cluster().job(id) else { return "no such job".into() };
+        let cost = job.preemption;
+        format!(
+            "cost {}: splits={} pauses={} resumes={} migrations={} kills={} states-lost={}; conserved {} bytes {}, lost {} bytes {}",
+            short(id),
+            cost.splits,
+            cost.pauses,
+            cost.resumes,
+            cost.migrations,
+            cost.kills,
+            cost.checkpoints_lost,
+            cost.bytes_conserved,
+            cost.time_conserved,
+            cost.bytes_lost,
+            cost.time_lost
+        )
+    }
+
     /// How far a drain is.
     pub(super) fn drained(&self, id: TrackerId) -> String {
         let status = self.tracker.drain_status(id);
@@ -103,7 +123,7 @@ impl Player<'_> {
             Fact::TrackerSuspected { tracker, why } => format!("suspected {} ({why})", self.name(*tracker)),
             Fact::TrackerRecovered { tracker } => format!("recovered {}", self.name(*tracker)),
             Fact::TrackerLost { tracker, .. } => format!("lost {}", self.name(*tracker)),
-            Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } => return None,
+            Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } | Fact::SlotDue { .. } => return None,
             Fact::JobEnded { job, outcome } => short(format!("ended {job} {outcome}")),
             Fact::JobForgotten { job } => format!("forgot {}", short(job)),
             Fact::AttemptLaunched { attempt, tracker, speculative, from, why } => {
@@ -138,6 +158,7 @@ impl Player<'_> {
                 format!("taken {} by {}", short(attempt), self.name(*tracker))
             }
             Fact::PauseRefused { attempt } => format!("pause-refused {}", short(attempt)),
+            Fact::RecallRefused { attempt, why, .. } => format!("refuses {} ({why})", short(attempt)),
             Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.name(*tracker)),
             Fact::TrackerReturned { tracker, .. } => format!("returned {}", self.name(*tracker)),
             Fact::TrackerBlacklisted { job, tracker } => {

@@ -10,7 +10,7 @@ use mrcore::{
     event::{AttemptReport, AttemptStatus, FetchFailure, Reply},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
     job::{JobSpec, Priority, Split},
-    task::{AttemptResult, Recall, Stage},
+    task::{Aside, AttemptResult, Recall},
     tracker::Tracker,
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -23,51 +23,73 @@ impl World {
         for attempt in ids {
             let fate = self.dice.below(if self.faults { 100 } else { 20 });
             let dies = self.dice.one_in(if self.faults { 12 } else { 2 });
+            let refuses = self.faults && self.dice.one_in(60);
             let body = &mut self.bodies[at];
-            if let Some(how) = body.dying.get(&attempt).copied().filter(|_| dies) {
+            if let Some(how) = body.dying.get(&attempt).copied().filter(|_| dies || refuses) {
                 body.dying.remove(&attempt);
-                body.running.remove(&attempt);
+                if refuses && how != Recall::Kill {
+                    body.running.entry(attempt).and_modify(|run| run.refusals += 1);
+                    continue;
+                }
                 let status = self.yielded(at, attempt, how);
+                self.bodies[at].running.remove(&attempt);
                 self.bodies[at].ended.push(AttemptReport { attempt, status });
                 continue;
             }
-            let status = match fate {
-                0..8 => {
-                    if attempt.phase() == Phase::Map {
-                        body.outputs.insert(attempt);
-                    }
-                    let counters = vec![("RECORDS".to_owned(), 1 + u64::from(attempt.task.index))];
-                    AttemptStatus::Succeeded(AttemptResult { counters, ..AttemptResult::default() })
-                }
-                96 if self.mind.cluster().attempt(attempt).is_some_and(|known| known.from.is_some()) => {
-                    AttemptStatus::Spoilt("bits have rotted".into())
-                }
-                96..98 => AttemptStatus::Failed("it broke".into()),
-                98 => AttemptStatus::Killed("out of memory".into()),
-                // It is stuck.
-                99 => continue,
-                _ => {
-                    body.running.entry(attempt).and_modify(|done| *done = (*done + 0.1).min(0.99));
-                    continue;
-                }
-            };
+            let Some(status) = self.fate(at, attempt, fate) else { continue };
+            let body = &mut self.bodies[at];
             body.running.remove(&attempt);
             body.dying.remove(&attempt);
             body.ended.push(AttemptReport { attempt, status });
         }
     }
 
+    /// How an attempt ends by itself; None if it goes on.
+    fn fate(&mut self, at: usize, attempt: AttemptId, fate: u64) -> Option<AttemptStatus> {
+        let known = self.mind.cluster().attempt(attempt);
+        let took = known.is_some_and(|known| known.from.is_some());
+        let elsewhere = took && known.is_some_and(|known| known.origin != Some(known.tracker));
+        let body = &mut self.bodies[at];
+        let run = body.running.get_mut(&attempt)?;
+        Some(match fate {
+            _ if run.doomed => AttemptStatus::Spoilt("it is not there".into()),
+            0..8 => {
+                if attempt.phase() == Phase::Map {
+                    body.outputs.insert(attempt);
+                }
+                let counters = vec![("RECORDS".to_owned(), 1 + u64::from(attempt.task.index))];
+                AttemptStatus::Succeeded(AttemptResult { counters, ..AttemptResult::default() })
+            }
+            94 | 95 if elsewhere => {
+                self.seen.unreached += 1;
+                AttemptStatus::Unreached("nobody answers".into())
+            }
+            96 if took => AttemptStatus::Spoilt("bits have rotted".into()),
+            96..98 => AttemptStatus::Failed("it broke".into()),
+            98 => AttemptStatus::Killed("out of memory".into()),
+            // It is stuck.
+            99 => return None,
+            _ => {
+                run.done = (run.done + 0.1).min(0.99);
+                run.bytes_in += 7;
+                run.records += u64::from(run.done >= 0.5);
+                return None;
+            }
+        })
+    }
+
     /// What it was to take from others is here, if it is still there, or is not.
     fn copy(&mut self, at: usize) {
         for attempt in std::mem::take(&mut self.bodies[at].taking) {
             let fails = self.faults && self.dice.one_in(6);
-            let has = |body: &Body| body.outputs.contains(&attempt) || body.checkpoints.contains(&attempt);
-            let status = if !fails && self.bodies.iter().any(has) {
+            let aside = self.bodies.iter().find_map(|body| body.checkpoints.get(&attempt).copied());
+            let output = self.bodies.iter().any(|body| body.outputs.contains(&attempt));
+            let status = if !fails && (output || aside.is_some()) {
                 let body = &mut self.bodies[at];
-                match attempt.phase() {
-                    Phase::Map => body.outputs.insert(attempt),
-                    Phase::Reduce => body.checkpoints.insert(attempt),
-                };
+                match aside {
+                    None => drop(body.outputs.insert(attempt)),
+                    Some(aside) => drop(body.checkpoints.insert(attempt, aside)),
+                }
                 AttemptStatus::Taken(1)
             } else {
                 AttemptStatus::NotTaken("it is not there".into())
@@ -103,8 +125,8 @@ impl World {
         let task = self.mind.cluster().task(attempt.task);
         let known =
             task.and_then(|task| task.attempts.get(attempt.number as usize).map(|known| (task, known)));
-        let (start, end, stage) = known
-            .map_or((0, 0, Stage::Shuffle), |(task, known)| (task.start, known.end, known.progress.stage));
+        let (start, end) = known.map_or((0, 0), |(task, known)| (task.start, known.end));
+        let run = self.bodies[at].running.get(&attempt).copied().unwrap_or_default();
         let result = AttemptResult {
             counters: vec![("RECORDS".to_owned(), 1 + self.dice.below(5))],
             ..AttemptResult::default()
@@ -115,11 +137,14 @@ impl World {
                 self.bodies[at].outputs.insert(attempt);
                 AttemptStatus::Split(start + self.dice.below(end.saturating_sub(start) + 1), result)
             }
+            // It had not begun.
+            Recall::Pause if run.doomed => AttemptStatus::Killed("it had not begun".into()),
             Recall::Pause => {
-                self.bodies[at].checkpoints.insert(attempt);
+                let stage = crate::world::stage(attempt.phase(), run.done);
                 let bytes = self.dice.below(1000);
-                let redo = bytes.is_multiple_of(8).then(|| ("it cannot be saved".into(), Span(bytes)));
-                AttemptStatus::Paused { stage, bytes, redo }
+                let aside = Aside { stage, bytes, bytes_in: run.bytes_in, records: run.records };
+                self.bodies[at].checkpoints.insert(attempt, aside);
+                AttemptStatus::Paused(aside)
             }
         }
     }
@@ -177,7 +202,12 @@ impl World {
     pub(crate) fn fault(&mut self) {
         let at = self.dice.below(self.bodies.len() as u64) as usize;
         match self.dice.below(10) {
-            6..8 => self.meddle(at),
+            6 | 7 => {
+                // Where something is being put aside, if that is anywhere.
+                let pausing = |body: &Body| body.dying.values().any(|how| *how == Recall::Pause);
+                let at = self.bodies.iter().position(pausing).unwrap_or(at);
+                self.die(at);
+            }
             8 => self.drain(at),
             0 => self.restart(),
             1 => {
@@ -188,23 +218,7 @@ impl World {
                     self.send(Event::Kill { request: RequestId(self.requests), job, by: "u".into() });
                 }
             }
-            2 => {
-                // The process dies and is started again.
-                let body = &mut self.bodies[at];
-                body.incarnation += 1;
-                (body.number, body.seq, body.acked) = (None, 0, 0);
-                body.running.clear();
-                body.dying.clear();
-                body.ended.clear();
-                body.taking.clear();
-                if self.dice.one_in(2) {
-                    self.bodies[at].outputs.clear();
-                }
-                if self.dice.one_in(3) {
-                    self.bodies[at].checkpoints.clear();
-                }
-                self.bodies[at].away_until = self.now + Span::secs(self.dice.below(15));
-            }
+            2 => self.die(at),
             3 => {
                 let incarnation = Incarnation(self.bodies[at].incarnation);
                 if let Some(tracker) = self.bodies[at].number.take() {
@@ -213,6 +227,31 @@ impl World {
             }
             _ => self.bodies[at].away_until = self.now + Span::secs(self.dice.below(20)),
         }
+    }
+
+    fn die(&mut self, at: usize) {
+        // The process dies and is started again; what was just put aside is there, and nobody has been told.
+        let pausing = self.bodies[at].dying.iter().filter(|(_, how)| **how == Recall::Pause);
+        for attempt in pausing.map(|(attempt, _)| *attempt).collect::<Vec<_>>() {
+            if self.dice.one_in(2) {
+                let _ = self.yielded(at, attempt, Recall::Pause);
+            }
+        }
+        let body = &mut self.bodies[at];
+        body.incarnation += 1;
+        (body.number, body.seq, body.acked) = (None, 0, 0);
+        body.running.clear();
+        body.dying.clear();
+        body.ended.clear();
+        body.taking.clear();
+        if self.dice.one_in(2) {
+            self.bodies[at].outputs.clear();
+        }
+        if self.dice.one_in(3) {
+            let gone = std::mem::take(&mut self.bodies[at].checkpoints);
+            self.destroyed.extend(gone.into_keys());
+        }
+        self.bodies[at].away_until = self.now + Span::secs(self.dice.below(15));
     }
 
     /// Somebody takes a slot back by hand, or has something go on.
@@ -226,14 +265,25 @@ impl World {
             return;
         }
         let running: Vec<AttemptId> = self.bodies[at].running.keys().copied().collect();
-        if running.is_empty() {
+        let ended = self.bodies[at].ended.iter().map(|report| report.attempt);
+        // What is ending, or has ended and the mind does not know or has just heard.
+        let known: Vec<AttemptId> = running.into_iter().chain(ended).collect();
+        if known.is_empty() {
             return;
         }
-        let attempt = running[self.dice.below(running.len() as u64) as usize];
-        let how = if attempt.phase() == Phase::Map { Recall::Split } else { Recall::Pause };
+        let doubled = |id: &AttemptId| {
+            id.phase() == Phase::Reduce
+                && self.mind.cluster().task(id.task).is_some_and(|task| task.trying().count() > 1)
+        };
+        let twins: Vec<AttemptId> = known.iter().copied().filter(doubled).collect();
+        let known = if twins.is_empty() { known } else { twins };
+        let attempt = known[self.dice.below(known.len() as u64) as usize];
+        let gentle = if attempt.phase() == Phase::Map { Recall::Split } else { Recall::Pause };
+        let how = if self.dice.one_in(4) { Recall::Kill } else { gentle };
         let first = self.send(Event::Preemption { request, attempt, how, by: by.clone() });
         let again = self.send(Event::Preemption { request, attempt, how, by });
         assert_eq!(first, again, "seed {}", self.seed);
+        self.seen.kills_by_hand += u32::from(how == Recall::Kill && first == Some(Reply::Taken));
     }
 
     /// The JobTracker dies and comes back.
@@ -262,6 +312,15 @@ impl World {
         if self.faults && self.dice.one_in(20) {
             self.fault();
         }
+        if self.faults && self.dice.one_in(15) {
+            let doubled = |id: &AttemptId| {
+                id.phase() == Phase::Reduce
+                    && self.mind.cluster().task(id.task).is_some_and(|task| task.trying().count() > 1)
+            };
+            let at = self.dice.below(self.bodies.len() as u64) as usize;
+            let busy = self.bodies.iter().position(|body| body.running.keys().any(doubled));
+            self.meddle(busy.unwrap_or(at));
+        }
         for job in std::mem::take(&mut self.commits) {
             let fails = self.faults && self.dice.one_in(10);
             let result = if fails { Err("no room".into()) } else { Ok(()) };
@@ -281,13 +340,14 @@ impl World {
     pub(crate) fn let_go(&mut self) {
         let held =
             self.mind.cluster().active_jobs().flat_map(|job| &job.tasks.reduce).filter(|task| task.held);
-        let held: Vec<TaskId> =
-            held.filter(|task| task.trying().next().is_none()).map(|task| task.id).collect();
+        let held: Vec<TaskId> = held.map(|task| task.id).collect();
         for task in held {
             self.requests += 1;
             let event =
                 Event::Resumption { request: RequestId(self.requests), task, on: None, by: "u".into() };
-            assert_eq!(self.send(event), Some(Reply::Taken), "seed {}", self.seed);
+            let reply = self.send(event);
+            let runs = self.mind.cluster().task(task).is_some_and(|task| task.trying().next().is_some());
+            assert!(reply == Some(Reply::Taken) || runs, "seed {}: {reply:?}", self.seed);
         }
     }
 

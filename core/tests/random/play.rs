@@ -6,8 +6,20 @@ use crate::{
 };
 use mrcore::{Event, Phase, Span, digest::digest};
 
+/// Whatever goes wrong in the mind itself, the seed is told.
+struct Told(u64);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("it was seed {}", self.0);
+        }
+    }
+}
+
 /// Plays a life to its end.
 pub(crate) fn play(seed: u64, make: Make) -> Seen {
+    let _told = Told(seed);
     let mut world = World::new(seed, make);
     for _ in 0..800 {
         world.step();

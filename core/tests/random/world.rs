@@ -1,6 +1,10 @@
 //! The JobTracker's mind, trackers' bodies, and what they say to each other.
 
-use crate::{dice::Dice, seen::Seen};
+use crate::{
+    dice::Dice,
+    news::{News, Ranges},
+    seen::Seen,
+};
 use mrcore::{
     Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Scheduler, Span, Time,
     compute::Numbers,
@@ -9,13 +13,24 @@ use mrcore::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     invariants,
     job::JobOutcome,
-    task::{Progress, Recall, Stage},
+    task::{Aside, Progress, Recall, Refusal, Stage},
     witness::Witness,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
 };
+
+/// An attempt that runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Run {
+    pub(crate) done: f32,
+    pub(crate) bytes_in: u64,
+    pub(crate) records: u64,
+    pub(crate) refusals: u32,
+    /// The state that it was to take up is not there.
+    pub(crate) doomed: bool,
+}
 
 /// A tracker's own picture.
 #[derive(Debug, Default)]
@@ -25,11 +40,11 @@ pub(crate) struct Body {
     pub(crate) slots: PerPhase<u32>,
     pub(crate) seq: u64,
     pub(crate) acked: u64,
-    pub(crate) running: BTreeMap<AttemptId, f32>,
+    pub(crate) running: BTreeMap<AttemptId, Run>,
     /// Told to stop, and not gone yet: processes take their time.
     pub(crate) dying: BTreeMap<AttemptId, Recall>,
     /// States put aside.
-    pub(crate) checkpoints: BTreeSet<AttemptId>,
+    pub(crate) checkpoints: BTreeMap<AttemptId, Aside>,
     /// Ended, and not yet told with an answered heartbeat.
     pub(crate) ended: Vec<AttemptReport>,
     pub(crate) outputs: BTreeSet<AttemptId>,
@@ -37,6 +52,8 @@ pub(crate) struct Body {
     pub(crate) jobs: BTreeSet<JobId>,
     /// What it is to copy from others.
     pub(crate) taking: BTreeSet<AttemptId>,
+    /// What its reduces know of maps.
+    pub(crate) news: BTreeMap<JobId, News>,
     /// Its process is gone or cut off until then.
     pub(crate) away_until: Time,
 }
@@ -56,6 +73,10 @@ pub(crate) struct World {
     pub(crate) faults: bool,
     pub(crate) submitted: u32,
     pub(crate) seen: Seen,
+    /// The ranges of all map outputs that ever counted.
+    pub(crate) ranges: Ranges,
+    /// States that died with a disk.
+    pub(crate) destroyed: BTreeSet<AttemptId>,
     witness: Witness,
 }
 
@@ -64,6 +85,7 @@ pub(crate) fn config() -> Config {
         launch_timeout: Span::secs(8),
         task_timeout: Span::secs(20),
         straggler_after: Span::secs(4),
+        recall_patience: Span::secs(6),
         jobs_kept: 5,
         ..Config::default()
     }
@@ -100,6 +122,8 @@ impl World {
             faults: true,
             submitted: 0,
             seen: Seen::default(),
+            ranges: Ranges::default(),
+            destroyed: BTreeSet::new(),
             witness: Witness::default(),
         };
         world.send(Event::Start);
@@ -109,6 +133,7 @@ impl World {
     pub(crate) fn send(&mut self, event: Event) -> Option<Reply> {
         let shown = format!("{event:?}");
         let mut effects = Vec::new();
+        let before = self.before(&event);
         self.mind.handle(self.now, event.clone(), &mut effects);
         if let Err(what) = self.witness.see(&event, &effects, self.mind.cluster()) {
             panic!("seed {}: {what}\nafter {shown}", self.seed);
@@ -118,9 +143,13 @@ impl World {
             match effect {
                 Effect::Append(entry) => {
                     self.note(&entry.fact);
+                    self.note_race(&before, &entry.fact);
                     self.journal.push(entry);
                 }
-                Effect::Reply { reply, .. } => answer = Some(reply),
+                Effect::Reply { reply, .. } => {
+                    self.note_reply(&before, &reply);
+                    answer = Some(reply);
+                }
                 Effect::Tell { tracker, answer, orders } => self.told(tracker, answer, orders),
                 Effect::AskToRegister { tracker, .. } => {
                     if let Some(body) = self.bodies.iter_mut().find(|body| body.number == Some(tracker)) {
@@ -142,13 +171,19 @@ impl World {
         match fact {
             Fact::JobEnded { outcome: JobOutcome::Succeeded, .. } => self.seen.succeeded += 1,
             Fact::JobEnded { outcome: JobOutcome::Failed(_), .. } => self.seen.failed += 1,
-            Fact::AttemptLaunched { speculative: true, .. } => self.seen.duplicates += 1,
+            Fact::AttemptLaunched { speculative: true, from, .. } => {
+                self.seen.duplicates += 1;
+                self.seen.resumes += u32::from(from.is_some());
+                self.seen.twins_resumed += u32::from(from.is_some());
+            }
             Fact::MapOutputLost { unfetched: true, .. } => self.seen.unfetched += 1,
             Fact::MapOutputLost { .. } => self.seen.outputs_lost += 1,
             Fact::TrackerBlacklisted { .. } => self.seen.blacklisted += 1,
             Fact::TrackerLost { .. } => self.seen.trackers_lost += 1,
             Fact::JobForgotten { .. } => self.seen.forgotten += 1,
+            Fact::AttemptSucceeded { attempt, .. } => self.ranges.note(*attempt, self.mind.cluster()),
             Fact::MapSplit { attempt, .. } => {
+                self.ranges.note(*attempt, self.mind.cluster());
                 self.seen.splits += 1;
                 let task = self.mind.cluster().task(attempt.task);
                 self.seen.splits_of_tails += u32::from(task.is_some_and(|task| task.root != task.id.index));
@@ -172,7 +207,8 @@ impl World {
     pub(crate) fn told(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<(u64, Order)>) {
         let now = self.now;
         let lazy = self.faults && self.dice.one_in(40);
-        let Some(body) = self.bodies.iter_mut().find(|body| body.number == Some(tracker)) else { return };
+        let Some(at) = self.bodies.iter().position(|body| body.number == Some(tracker)) else { return };
+        let body = &mut self.bodies[at];
         if body.away_until > now {
             return;
         }
@@ -180,53 +216,99 @@ impl World {
             body.ended.clear();
         }
         for (number, order) in orders {
-            if number <= body.acked {
+            if number <= self.bodies[at].acked {
                 continue;
             }
-            body.acked = number;
-            match order {
-                // A launch that goes nowhere: the tracker never speaks of it.
-                Order::Launch(_) if lazy => {}
-                Order::Launch(attempt) => {
-                    body.running.insert(attempt, 0.0);
-                    body.jobs.insert(attempt.job());
-                }
-                Order::Recall { attempt, how, .. } => {
-                    if body.running.contains_key(&attempt) {
-                        body.dying.insert(attempt, how);
-                    }
-                }
-                Order::Drop(attempt) => {
-                    let job = self.mind.cluster().job(attempt.job()).filter(|job| job.is_running());
-                    let aside = job.and_then(|job| job.task(attempt.task)?.checkpoint);
-                    let wanted =
-                        aside.is_some_and(|aside| (aside.attempt, aside.tracker) == (attempt, tracker));
-                    assert!(
-                        !wanted,
-                        "seed {}: {attempt} is dropped although it is to be taken up",
-                        self.seed
-                    );
-                    self.seen.dropped += u32::from(body.checkpoints.remove(&attempt));
-                }
-                Order::Clean(job) => {
-                    self.seen.cleaned += u32::from(body.jobs.remove(&job));
-                    body.outputs.retain(|attempt| attempt.job() != job);
-                    body.taking.retain(|attempt| attempt.job() != job);
-                    let its = body.running.keys().filter(|attempt| attempt.job() == job);
-                    body.dying.extend(its.map(|attempt| (*attempt, Recall::Kill)));
-                    body.checkpoints.retain(|attempt| attempt.job() != job);
-                }
-                Order::Take { attempt, .. } => {
-                    body.taking.insert(attempt);
-                    body.jobs.insert(attempt.job());
-                }
-                Order::MapEvents { .. } => {}
+            self.bodies[at].acked = number;
+            // A launch that goes nowhere: the tracker never speaks of it.
+            if !(lazy && matches!(order, Order::Launch(_))) {
+                self.obey(at, tracker, order);
             }
         }
+        let body = &self.bodies[at];
         for phase in Phase::BOTH {
             let held = body.running.keys().filter(|attempt| attempt.phase() == phase).count();
             assert!(held <= body.slots[phase] as usize, "seed {}: {tracker} has no room", self.seed);
         }
+    }
+
+    fn obey(&mut self, at: usize, tracker: TrackerId, order: Order) {
+        if let Order::Drop(attempt) = order {
+            self.assert_unwanted(tracker, attempt);
+        }
+        let body = &mut self.bodies[at];
+        match order {
+            Order::Launch(attempt) => self.launched(at, attempt),
+            Order::Recall { attempt, how, .. } => {
+                if body.running.contains_key(&attempt) {
+                    body.dying.insert(attempt, how);
+                }
+            }
+            Order::Drop(attempt) => {
+                self.seen.dropped += u32::from(body.checkpoints.remove(&attempt).is_some());
+            }
+            Order::Clean(job) => {
+                self.seen.cleaned += u32::from(body.jobs.remove(&job));
+                body.outputs.retain(|attempt| attempt.job() != job);
+                body.taking.retain(|attempt| attempt.job() != job);
+                let its = body.running.keys().filter(|attempt| attempt.job() == job);
+                body.dying.extend(its.map(|attempt| (*attempt, Recall::Kill)));
+                body.checkpoints.retain(|attempt, _| attempt.job() != job);
+                body.news.remove(&job);
+            }
+            Order::Take { attempt, .. } => {
+                body.taking.insert(attempt);
+                body.jobs.insert(attempt.job());
+            }
+            Order::MapEvents { job, first, maps, events } => {
+                let news = body.news.entry(job).or_default();
+                if let Err(what) = news.hear(first, maps, &events, &self.ranges, self.mind.cluster()) {
+                    panic!("seed {}: {job} on {tracker}: {what}", self.seed);
+                }
+            }
+        }
+    }
+
+    /// Nobody who runs reads what is dropped, and nobody will take it up.
+    fn assert_unwanted(&self, tracker: TrackerId, dropped: AttemptId) {
+        let cluster = self.mind.cluster();
+        let Some(job) = cluster.job(dropped.job()).filter(|job| job.is_running()) else { return };
+        let aside = job.task(dropped.task).and_then(|task| task.checkpoint);
+        let wanted = aside.is_some_and(|aside| (aside.attempt, aside.tracker) == (dropped, tracker));
+        assert!(!wanted, "seed {}: {dropped} is dropped although it is to be taken up", self.seed);
+        let reads = |attempt: &AttemptId| {
+            cluster.attempt(*attempt).is_some_and(|attempt| {
+                attempt.state.holds_slot() && (attempt.from, attempt.origin) == (Some(dropped), Some(tracker))
+            })
+        };
+        let reader = self.bodies.iter().flat_map(|body| body.running.keys()).find(|attempt| reads(attempt));
+        assert!(reader.is_none(), "seed {}: {dropped} is dropped while {reader:?} reads it", self.seed);
+    }
+
+    /// It begins, from where the order says that its state lies.
+    fn launched(&mut self, at: usize, attempt: AttemptId) {
+        let known = self.mind.cluster().attempt(attempt);
+        let took = known.and_then(|known| known.from.zip(known.origin));
+        let wanted = known.is_some_and(|known| known.state.is_trying());
+        let mut run = Run::default();
+        if let Some((from, origin)) = took {
+            let aside = self.mind.cluster().task(attempt.task).and_then(|task| task.checkpoint);
+            // It may have been moved since.
+            let now = aside.filter(|aside| aside.attempt == from).map_or(origin, |aside| aside.tracker);
+            let has = |body: &&Body| body.number == Some(now) || body.number.is_none();
+            let there = self.bodies.iter().filter(has).find_map(|body| body.checkpoints.get(&from));
+            if let Some(aside) = there {
+                (run.bytes_in, run.records) = (aside.bytes_in, aside.records);
+            } else {
+                // An order may come when the attempt has been given up.
+                let excused = self.destroyed.contains(&from) || !wanted;
+                assert!(excused, "seed {}: {from}, for {attempt}, is not where the order says", self.seed);
+                run.doomed = true;
+            }
+        }
+        let body = &mut self.bodies[at];
+        body.running.insert(attempt, run);
+        body.jobs.insert(attempt.job());
     }
 
     pub(crate) fn register(&mut self, at: usize) {
@@ -234,7 +316,7 @@ impl World {
         let request = RequestId(self.requests);
         let body = &mut self.bodies[at];
         let mut attempts = std::mem::take(&mut body.ended);
-        attempts.extend(body.running.iter().map(|(attempt, done)| going(*attempt, *done)));
+        attempts.extend(body.running.iter().map(|(attempt, run)| going(*attempt, *run)));
         let tracker = Registration {
             name: format!("t{at}"),
             incarnation: Incarnation(body.incarnation),
@@ -245,7 +327,7 @@ impl World {
             slots: body.slots,
             attempts,
             outputs: body.outputs.iter().copied().collect(),
-            checkpoints: body.checkpoints.iter().copied().collect(),
+            checkpoints: body.checkpoints.clone().into_iter().collect(),
             jobs: body.jobs.iter().copied().collect(),
         };
         let is_zombie = |report: &AttemptReport| {
@@ -254,6 +336,7 @@ impl World {
         };
         self.seen.zombies += tracker.attempts.iter().filter(|report| is_zombie(report)).count() as u32;
         (body.seq, body.acked) = (0, 0);
+        body.news.clear();
         // The number is known from before or is the next one; orders may come with the welcome.
         let known = self.mind.cluster().tracker_named(&tracker.name).map(|tracker| tracker.id);
         let next = TrackerId(self.mind.cluster().trackers().count() as u32);
@@ -269,7 +352,7 @@ impl World {
         let body = &mut self.bodies[at];
         body.seq += 1;
         let mut attempts = body.ended.clone();
-        attempts.extend(body.running.iter().map(|(attempt, done)| going(*attempt, *done)));
+        attempts.extend(body.running.iter().map(|(attempt, run)| going(*attempt, *run)));
         let heartbeat = Heartbeat {
             tracker,
             incarnation: Incarnation(body.incarnation),
@@ -309,12 +392,23 @@ impl World {
         self.bodies.iter().map(|body| body.number).collect()
     }
 }
-pub(crate) fn going(attempt: AttemptId, done: f32) -> AttemptReport {
-    let stage = match attempt.phase() {
+/// What it is doing, by how far it is.
+pub(crate) fn stage(phase: Phase, done: f32) -> Stage {
+    match phase {
         Phase::Map => Stage::Map,
         Phase::Reduce if done < 0.5 => Stage::Shuffle,
         Phase::Reduce => Stage::Reduce,
+    }
+}
+
+pub(crate) fn going(attempt: AttemptId, run: Run) -> AttemptReport {
+    let progress = Progress {
+        done: run.done,
+        stage: stage(attempt.phase(), run.done),
+        bytes_in: run.bytes_in,
+        refusals: run.refusals,
+        refused: (run.refusals > 0).then_some(Refusal::NoRoom),
+        ..Progress::default()
     };
-    let progress = Progress { done, stage, ..Progress::default() };
     AttemptReport { attempt, status: AttemptStatus::Running(progress) }
 }

@@ -121,6 +121,11 @@ enum LineFact<'a> {
     PauseRefused {
         attempt: String,
     },
+    RecallRefused {
+        attempt: String,
+        refusals: u32,
+        why: &'a str,
+    },
     TaskReleased {
         task: String,
     },
@@ -232,6 +237,9 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
             LineFact::StageLost { attempt: attempt.to_string(), why, time_us: time.0 }
         }
         Fact::PauseRefused { attempt } => LineFact::PauseRefused { attempt: attempt.to_string() },
+        Fact::RecallRefused { attempt, refusals, why } => {
+            LineFact::RecallRefused { attempt: attempt.to_string(), refusals: *refusals, why }
+        }
         Fact::TaskReleased { task } => LineFact::TaskReleased { task: task.to_string() },
         Fact::CheckpointLost { attempt, why } => {
             LineFact::CheckpointLost { attempt: attempt.to_string(), why }
@@ -266,6 +274,7 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         | Fact::MapOutputMoved { .. }
         | Fact::TrackerDraining { .. }
         | Fact::TrackerReturned { .. }
+        | Fact::SlotDue { .. }
         | Fact::JobForgotten { .. } => return None,
     };
     Some(json(&Line { at_us, fact }))

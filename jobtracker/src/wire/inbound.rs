@@ -11,7 +11,7 @@ use mrcore::{
     PerPhase, Phase, Span,
     event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
-    task::{AttemptResult, Progress, Recall, Stage},
+    task::{self, AttemptResult, Progress, Recall, Stage},
 };
 use proto::mr as pb;
 use security::Identity;
@@ -218,7 +218,7 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
         slots: PerPhase { map: map_slots, reduce: reduce_slots },
         attempts: message.attempts.into_iter().map(report).collect::<Result<_, _>>()?,
         outputs: message.outputs.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
-        checkpoints: message.checkpoints.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
+        checkpoints: message.checkpoints.iter().map(kept).collect::<Result<_, _>>()?,
         // What is not a job's name is no job of ours to clean away.
         jobs: message.jobs.iter().filter_map(|text| text.parse().ok()).collect(),
     })
@@ -262,20 +262,26 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
             Ok(result) => AttemptStatus::Split(message.position, result),
             Err(why) => AttemptStatus::Failed(why),
         },
-        Some(Status::Paused(message)) => {
-            let pb::PausedState { stage: words, bytes, note, lost_ms } = message;
-            let redo = Some(tail(note)).filter(|note| !note.is_empty());
-            let redo = redo.map(|why| (why, Span(lost_ms.saturating_mul(1000))));
-            AttemptStatus::Paused { stage: stage(id.phase(), &words), bytes, redo }
-        }
+        Some(Status::Paused(message)) => AttemptStatus::Paused(aside(id.phase(), &message)),
         Some(Status::Spoilt(why)) => AttemptStatus::Spoilt(tail(why)),
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
+        Some(Status::Unreached(why)) => AttemptStatus::Unreached(tail(why)),
         Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
         Some(Status::Taken(bytes)) => AttemptStatus::Taken(bytes),
         Some(Status::NotTaken(why)) => AttemptStatus::NotTaken(tail(why)),
         None => return Err(format!("report of {id} without a status")),
     };
     Ok(AttemptReport { attempt: id, status })
+}
+
+fn kept(message: &pb::KeptState) -> Result<(AttemptId, task::Aside), String> {
+    let id = attempt(&message.attempt)?;
+    Ok((id, message.state.as_ref().map(|state| aside(id.phase(), state)).unwrap_or_default()))
+}
+
+fn aside(phase: Phase, message: &pb::PausedState) -> task::Aside {
+    let pb::PausedState { stage: words, bytes, bytes_in, records } = message;
+    task::Aside { stage: stage(phase, words), bytes: *bytes, bytes_in: *bytes_in, records: *records }
 }
 
 /// A task says this in its own words (start, map, sort, ...): none of them is its tracker's fault.
@@ -292,8 +298,14 @@ fn progress(phase: Phase, message: &pb::Progress) -> Progress {
     let stage = stage(phase, &message.stage);
     // A progress that is no number is no progress.
     let done = if message.done.is_finite() { message.done.clamp(0.0, 1.0) as f32 } else { 0.0 };
+    let refused = match message.refused() {
+        pb::Refusal::Unspecified => None,
+        pb::Refusal::NoRoom => Some(task::Refusal::NoRoom),
+        pb::Refusal::Unsaved => Some(task::Refusal::Unsaved),
+        pb::Refusal::Undivided => Some(task::Refusal::Undivided),
+    };
     let pb::Progress { bytes_in, bytes_out, beat, refusals, .. } = *message;
-    Progress { done, stage, bytes_in, bytes_out, beat, refusals }
+    Progress { done, stage, bytes_in, bytes_out, beat, refusals, refused }
 }
 
 fn result(message: pb::TaskResult) -> Result<AttemptResult, String> {

@@ -77,10 +77,12 @@ fn size(order: &pb::Order) -> usize {
 fn fill_in(cluster: &Cluster, files: &Files, order: &Order) -> Option<pb::order::Kind> {
     Some(match order {
         Order::Launch(attempt) => {
-            let from = cluster.attempt(*attempt)?.from;
-            // Where it lies now: it may have been moved since.
+            let launched = cluster.attempt(*attempt)?;
+            let from = launched.from;
+            // Where it lies now: it may have been moved since. If another state is to be taken up by now, where it lay.
             let aside = cluster.task(attempt.task)?.checkpoint.filter(|aside| Some(aside.attempt) == from);
-            let on = aside.and_then(|aside| cluster.tracker(aside.tracker));
+            let on = aside.map(|aside| aside.tracker).or(launched.origin);
+            let on = on.and_then(|on| cluster.tracker(on));
             pb::order::Kind::Launch(pb::Launch {
                 task: Some(task_spec(cluster, files, *attempt)?),
                 from: from.map_or_else(String::new, |from| from.to_string()),

@@ -42,7 +42,9 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     } else {
         let what = match args.how {
             How::Split => "ends at its next record; what it has read is kept",
-            How::Pause => "puts its state aside; `mrctl resume` lets its task go on",
+            How::Pause => {
+                "puts its state aside, unless it says in its history why not; `mrctl resume` lets its task go on"
+            }
             How::Kill => "is killed; its task begins anew",
         };
         output::line(format!("{} {what}", args.attempt))?;

@@ -87,6 +87,8 @@ pub fn keep(dirs: &[PathBuf], attempt: &str, partition: u32, state: &State) -> R
 struct Folder {
     /// Those that could be made.
     dirs: Vec<PathBuf>,
+    /// Folders that have got a new one: its name is on the disk once they are.
+    parents: Vec<PathBuf>,
     /// Files that are not yet on their disks for good.
     unsynced: Vec<PathBuf>,
     runs: Vec<mr::KeptRun>,
@@ -98,18 +100,30 @@ struct Folder {
 
 impl Folder {
     fn make(dirs: &[PathBuf]) -> Result<Self, TaskError> {
-        let mut made = Vec::with_capacity(dirs.len());
+        let (mut made, mut with_new) = (Vec::with_capacity(dirs.len()), Vec::new());
         let mut trouble = Err(TaskError::Program("there is no folder to put its state aside in".into()));
         for dir in dirs {
+            let missing = dir.ancestors().take_while(|folder| !folder.exists());
+            let parents: Vec<PathBuf> = missing.filter_map(|folder| Some(folder.parent()?.into())).collect();
             match fs::create_dir_all(dir).map_err(failed("create", dir)) {
-                Ok(()) => made.push(dir.clone()),
+                Ok(()) => {
+                    made.push(dir.clone());
+                    with_new.extend(parents);
+                }
                 Err(error) => trouble = Err(error),
             }
         }
         if made.is_empty() {
             return trouble;
         }
-        Ok(Self { dirs: made, unsynced: Vec::new(), runs: Vec::new(), passed: 0, memory: (0, 0) })
+        Ok(Self {
+            dirs: made,
+            parents: with_new,
+            unsynced: Vec::new(),
+            runs: Vec::new(),
+            passed: 0,
+            memory: (0, 0),
+        })
     }
 
     fn keep_runs(mut self, runs: &[Held]) -> Result<Self, TaskError> {
@@ -164,6 +178,7 @@ impl Folder {
         self.write(STATE_FILE, &mut |file| file.write_all(&encode(&checkpoint)))?;
         // All in one go: what is cut off by a failure of power is told from its checksum.
         self.unsynced.extend_from_slice(&self.dirs);
+        self.unsynced.append(&mut self.parents);
         sync(&self.unsynced)?;
         Ok(super::bytes(&checkpoint))
     }

@@ -23,6 +23,7 @@ pub use keep::{Begun, begin, keep};
 pub use take::{Origin, take_up};
 
 use crate::{
+    engine::{RECORDS_COUNTER, SHUFFLE_COUNTER},
     error::TaskError,
     merge::OpenPass,
     segment::{Extent, Place, Run, Stored},
@@ -124,6 +125,17 @@ pub fn bytes(checkpoint: &mr::Checkpoint) -> u64 {
     let runs = checkpoint.runs.iter().filter(|run| !run.file.is_empty());
     let left = runs.map(|run| run.stored.saturating_sub(run.start.map_or(0, |start| start.block)));
     checkpoint.memory_bytes + left.sum::<u64>() + checkpoint.encoded_len() as u64
+}
+
+/// What others are told of a checkpoint: how far it is, and how large.
+pub fn told(checkpoint: &mr::Checkpoint) -> mr::PausedState {
+    let count = |name: &str| checkpoint.counters.get(name).copied().unwrap_or(0);
+    mr::PausedState {
+        stage: checkpoint.stage.clone(),
+        bytes: bytes(checkpoint),
+        bytes_in: count(SHUFFLE_COUNTER),
+        records: count(RECORDS_COUNTER),
+    }
 }
 
 /// Where a part of the checkpoint in these folders lies: for whoever ships it.

@@ -1,6 +1,6 @@
 //! Runs a map: records, the mapper, and its output sorted or, without reduces, written as it is.
 
-use super::{Meter, OutputSink, Progress, Pulse, Settings, StopFlag, TaskIo, TaskOutcome, Wish};
+use super::{Meter, OutputSink, Progress, Pulse, Refusal, Settings, StopFlag, TaskIo, TaskOutcome, Wish};
 use crate::{
     api::{Emit, Mapper},
     conf::Conf,
@@ -70,6 +70,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
         start: range.start,
         span: range.end.saturating_sub(range.start),
         gzip,
+        heeds: !gzip && mapper.divisible(),
         records: 0,
         skipped: 0,
     };
@@ -108,6 +109,8 @@ struct Reading {
     start: u64,
     span: u64,
     gzip: bool,
+    /// Whether it may end before the end of its range.
+    heeds: bool,
     records: u64,
     skipped: u64,
 }
@@ -137,7 +140,7 @@ impl Reading {
                     self.context.check()?;
                     self.tell(read, output, io);
                 }
-                short = self.stop.wish()? != Wish::GoOn && !self.gzip;
+                short = self.stop.wish()? != Wish::GoOn && self.heeds;
                 Ok(if short { Flow::Stop } else { Flow::Go })
             })?;
             if !more {
@@ -171,6 +174,10 @@ impl Reading {
 
     #[cold]
     fn tell(&mut self, read: u64, output: &MapOutput, io: &mut dyn TaskIo) {
+        if !self.heeds && self.stop.asked().is_some() {
+            eprintln!("told to end before the end of its range, and goes on: its input may not be divided");
+            self.stop.refuse(Refusal::Undivided);
+        }
         io.progress(&Progress {
             done: read as f64 / self.span.max(1) as f64,
             stage: "map",

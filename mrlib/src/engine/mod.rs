@@ -15,14 +15,14 @@ mod tests;
 pub use map::{MapTask, run_map};
 pub use meter::Meter;
 pub use pulse::Pulse;
-pub(crate) use reduce::CPU_COUNTER;
+pub(crate) use reduce::{CPU_COUNTER, RECORDS_COUNTER, SHUFFLE_COUNTER};
 pub use reduce::{Paused, ReduceEnd, ReduceTask, run_reduce};
 pub use sample::{OpenInput, sample_keys};
 pub(crate) use scratch::disk_failed;
 pub use scratch::{Scratch, ScratchFile};
 pub use settings::Settings;
 pub(crate) use settings::{output_replication, record_bytes_max};
-pub use stop::{StopFlag, Wish};
+pub use stop::{Refusal, StopFlag, Wish};
 
 use crate::{error::TaskError, input::ByteSource, job::OutputFormat};
 use security::Connector;

@@ -25,6 +25,17 @@ pub enum Wish {
     Pause,
 }
 
+/// Why a wish is not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no room on any disk for what it would put aside.
+    NoRoom,
+    /// Its reducer carries something from key to key that it cannot save.
+    Unsaved,
+    /// Its mapper must see its whole range.
+    Undivided,
+}
+
 /// Shared by a task and whoever may stop it.
 #[derive(Debug, Clone, Default)]
 pub struct StopFlag(Arc<Stop>);
@@ -33,8 +44,9 @@ pub struct StopFlag(Arc<Stop>);
 struct Stop {
     /// A [`Wish`] as a number, or `KILL`; only grows, but for a wish that is refused.
     state: AtomicU8,
-    /// Wishes refused.
+    /// Wishes refused, and why the last was: a [`Refusal`] as a number.
     refusals: AtomicU32,
+    refused: AtomicU8,
     why: OnceLock<String>,
     /// When a wish first came, since the last that was refused.
     asked: Mutex<Option<Instant>>,
@@ -64,7 +76,8 @@ impl StopFlag {
     }
 
     /// What is wished cannot be granted: the task goes on as if nobody had asked. A kill stands.
-    pub fn refuse(&self) {
+    pub fn refuse(&self, why: Refusal) {
+        self.0.refused.store(why as u8, Ordering::Relaxed);
         *self.0.asked.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.0.refusals.fetch_add(1, Ordering::Relaxed);
         let quiet = |state: u8| (state != KILL).then_some(Wish::GoOn as u8);
@@ -74,6 +87,13 @@ impl StopFlag {
     /// How often that was.
     pub fn refusals(&self) -> u32 {
         self.0.refusals.load(Ordering::Relaxed)
+    }
+
+    /// Why the last was, if any was.
+    pub fn refused(&self) -> Option<Refusal> {
+        let why = self.0.refused.load(Ordering::Relaxed);
+        let all = [Refusal::NoRoom, Refusal::Unsaved, Refusal::Undivided];
+        all.into_iter().find(|refusal| *refusal as u8 == why).filter(|_| self.refusals() > 0)
     }
 
     fn raise(&self, state: u8) {
@@ -141,7 +161,7 @@ mod tests {
         stop.ask(Wish::Split);
         assert_eq!(stop.wish().expect_err("killed").to_string(), "stopped: first");
         assert!(stop.check().is_err() && stop.is_set());
-        stop.refuse();
+        stop.refuse(Refusal::NoRoom);
         assert!(stop.check().is_err(), "a kill cannot be refused");
     }
 
@@ -149,8 +169,10 @@ mod tests {
     fn a_wish_that_is_refused_can_be_made_again() {
         let stop = StopFlag::default();
         stop.ask(Wish::Pause);
-        stop.refuse();
+        assert_eq!(stop.refused(), None);
+        stop.refuse(Refusal::Unsaved);
         assert_eq!((stop.wish().expect("alive"), stop.refusals(), stop.asked()), (Wish::GoOn, 1, None));
+        assert_eq!(stop.refused(), Some(Refusal::Unsaved));
         stop.ask(Wish::Pause);
         assert!(stop.wish().expect("alive") == Wish::Pause && stop.asked().is_some());
     }

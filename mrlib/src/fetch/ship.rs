@@ -17,7 +17,7 @@ use std::{
 const CHUNK_BYTES: usize = 256 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(30);
-/// How often a part is asked for before what it belongs to is given up, and the first pause between two tries.
+/// How often a part is asked for before the attempt gives up, and the first pause between two tries.
 const TRIES: u32 = 7;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -42,14 +42,18 @@ pub struct Ship<'a> {
     pub bytes: u64,
     /// Turns the connection into a stream.
     pub connector: Connector,
+    /// The first rest between two tries.
+    pause: Duration,
 }
 
 enum Trouble {
     /// This task's own.
     Own(TaskError),
-    /// It may be gone the next time.
-    Passing(String),
-    /// It will not.
+    /// The other node does not answer, or has no time: nothing is known of the part.
+    Away(String),
+    /// What came is not the part, or not the whole of it, which may be the line's fault.
+    Garbled(String),
+    /// It is not there, or is another.
     Final(String),
 }
 
@@ -65,6 +69,7 @@ impl<'a> Ship<'a> {
             connection: None,
             bytes: 0,
             connector: Connector::default(),
+            pause: PAUSE,
         }
     }
 
@@ -103,11 +108,11 @@ impl<'a> Ship<'a> {
         fits: &dyn Fn(&Extent) -> bool,
         put: &mut Put<'_>,
     ) -> Result<Extent, TaskError> {
-        let mut last = String::new();
+        let (mut last, mut away) = (String::new(), false);
         for turn in 0..TRIES {
             if turn > 0 {
                 self.connection = None;
-                self.stop.rest(PAUSE * (1 << (turn - 1)), true);
+                self.stop.rest(self.pause * (1 << (turn - 1)), true);
                 self.pulse.beat();
             }
             self.look()?;
@@ -115,10 +120,12 @@ impl<'a> Ship<'a> {
                 Ok(coming) => return Ok(coming),
                 Err(Trouble::Own(error)) => return Err(error),
                 Err(Trouble::Final(why)) => return Err(self.spoilt(&why)),
-                Err(Trouble::Passing(why)) => last = why,
+                Err(Trouble::Garbled(why)) => last = why,
+                Err(Trouble::Away(why)) => (last, away) = (why, true),
             }
         }
-        Err(self.spoilt(&last))
+        // Whoever answers every time, and never with the whole of it, does not have it.
+        Err(if away { TaskError::Unreached(self.of_it(&last)) } else { self.spoilt(&last) })
     }
 
     /// Whoever is to pause need not wait for what lies safe where it is.
@@ -127,7 +134,11 @@ impl<'a> Ship<'a> {
     }
 
     fn spoilt(&self, why: &str) -> TaskError {
-        TaskError::Spoilt(format!("{} of {}: {why}", self.attempt, self.addr))
+        TaskError::Spoilt(self.of_it(why))
+    }
+
+    fn of_it(&self, why: &str) -> String {
+        format!("{} of {}: {why}", self.attempt, self.addr)
     }
 
     fn once(
@@ -136,17 +147,17 @@ impl<'a> Ship<'a> {
         fits: &dyn Fn(&Extent) -> bool,
         put: &mut Put<'_>,
     ) -> Result<Extent, Trouble> {
-        let passing = |error: io::Error| Trouble::Passing(error.to_string());
+        let away = |error: io::Error| Trouble::Away(error.to_string());
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connect(self.addr, &self.connector).map_err(passing)?,
+            None => connect(self.addr, &self.connector).map_err(away)?,
         };
         let request = wire::request(&self.token, self.attempt, part)
             .map_err(|error| Trouble::Own(TaskError::Program(error.to_string())))?;
-        connection.write_all(&request).map_err(passing)?;
-        let coming = match wire::read_answer(&mut connection).map_err(passing)? {
+        connection.write_all(&request).map_err(away)?;
+        let coming = match wire::read_answer(&mut connection).map_err(away)? {
             Answer::Coming(extent) => extent,
-            Answer::No(wire::BUSY, why) => return Err(Trouble::Passing(why)),
+            Answer::No(wire::BUSY, why) => return Err(Trouble::Away(why)),
             Answer::No(_, why) => return Err(Trouble::Final(why)),
         };
         if !fits(&coming) {
@@ -156,7 +167,8 @@ impl<'a> Ship<'a> {
         let (mut at, mut crc) = (0, 0);
         while at < coming.stored {
             let length = buffer.len().min((coming.stored - at) as usize);
-            connection.read_exact(&mut buffer[..length]).map_err(passing)?;
+            let cut_off = |error: io::Error| Trouble::Garbled(format!("cut off at {at}: {error}"));
+            connection.read_exact(&mut buffer[..length]).map_err(cut_off)?;
             crc = crc32c::crc32c_append(crc, &buffer[..length]);
             put(at, &buffer[..length]).map_err(Trouble::Own)?;
             at += length as u64;
@@ -165,7 +177,7 @@ impl<'a> Ship<'a> {
             self.look().map_err(Trouble::Own)?;
         }
         if crc != coming.crc {
-            return Err(Trouble::Passing("the checksum does not match".into()));
+            return Err(Trouble::Garbled("the checksum does not match".into()));
         }
         self.connection = Some(connection);
         Ok(coming)
@@ -181,4 +193,55 @@ fn connect(addr: &str, connector: &Connector) -> io::Result<Stream> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::TcpListener, thread};
+
+    fn ship(addr: &str) -> Ship<'_> {
+        let mut ship = Ship::new(addr, b"t", "job_1.r0.0", StopFlag::default(), Pulse::default());
+        ship.pause = Duration::from_millis(1);
+        ship
+    }
+
+    /// Answers every connection with these bytes, and hangs up.
+    fn answering(bytes: Vec<u8>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("bound").to_string();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("a connection");
+                let _ = stream.read(&mut [0; 1024]);
+                let _ = stream.write_all(&bytes);
+            }
+        });
+        addr
+    }
+
+    /// The node may be back in a second with everything: nothing is known of what it has.
+    #[test]
+    fn a_node_that_does_not_answer_has_spoilt_nothing() {
+        let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").to_string();
+        assert!(matches!(ship(&gone).whole(0, 100), Err(TaskError::Unreached(_))));
+        let silent = answering(Vec::new());
+        assert!(matches!(ship(&silent).whole(0, 100), Err(TaskError::Unreached(_))));
+        let busy = answering(wire::refusal(wire::BUSY, "later"));
+        assert!(matches!(ship(&busy).whole(0, 100), Err(TaskError::Unreached(_))));
+    }
+
+    #[test]
+    fn what_is_not_there_or_never_right_is_spoilt() {
+        let without = answering(wire::refusal(wire::NOT_FOUND, "no such thing"));
+        assert!(matches!(ship(&without).whole(0, 100), Err(TaskError::Spoilt(_))));
+        let extent = Extent { stored: 3, crc: 1, ..Extent::default() };
+        let mut answer = wire::coming(&extent);
+        answer.extend_from_slice(b"abc");
+        let garbled = answering(answer.clone());
+        assert!(matches!(ship(&garbled).whole(0, 100), Err(TaskError::Spoilt(_))));
+        answer.pop();
+        let cut_off = answering(answer);
+        assert!(matches!(ship(&cut_off).whole(0, 100), Err(TaskError::Spoilt(_))));
+    }
 }

@@ -45,6 +45,10 @@ pub const REDUCER: &str = "stream.reducer";
 /// of its input, and another one goes on with the next key.
 pub const RESTARTABLE: &str = "stream.reducer.restartable";
 
+/// The setting that says whether the mapper's input may be divided at any line, between two runs of its program: true
+/// unless it says false.
+pub const DIVISIBLE: &str = "stream.mapper.divisible";
+
 /// The job, by its settings.
 pub fn job(conf: &Conf) -> Result<Job, TaskError> {
     if conf.get(MAPPER).is_none() {
@@ -56,6 +60,7 @@ pub fn job(conf: &Conf) -> Result<Job, TaskError> {
         }
     }
     conf.parse(RESTARTABLE, false)?;
+    conf.parse(DIVISIBLE, true)?;
     let job = Job::map(StreamMapper::new);
     Ok(if conf.get(REDUCER).is_some() { job.reduce(StreamReducer::new) } else { job })
 }
@@ -69,6 +74,7 @@ struct StreamMapper {
     /// Whether its lines are the job's output.
     last: bool,
     combining: Option<Combining>,
+    divisible: bool,
 }
 
 impl StreamMapper {
@@ -77,7 +83,8 @@ impl StreamMapper {
         let last = conf.get(task::JOB_REDUCES) == Some("0");
         let combining = conf.get(COMBINER).filter(|_| !last).map(|_| Combining::new(conf.clone()));
         let lines = Lines::new(record_bytes_max(conf)?);
-        Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining })
+        let divisible = conf.parse(DIVISIBLE, true)?;
+        Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining, divisible })
     }
 
     fn pump(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
@@ -129,6 +136,10 @@ impl Mapper for StreamMapper {
             Some(combining) => combining.flush(out, context),
             None => Ok(()),
         }
+    }
+
+    fn divisible(&self) -> bool {
+        self.divisible
     }
 }
 

@@ -19,7 +19,7 @@ pub use facts::*;
 use crate::{
     checkpoint::Origin,
     conf::Conf,
-    engine::{CPU_COUNTER, MapTask, ReduceEnd, ReduceTask, TaskOutcome, Wish, run_map, run_reduce},
+    engine::{CPU_COUNTER, MapTask, ReduceEnd, ReduceTask, TaskOutcome, run_map, run_reduce},
     error::TaskError,
     job::Job,
 };
@@ -50,7 +50,7 @@ use umbilical::{Heard, Umbilical};
 /// The path of the tracker's Unix socket. Set: this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
 /// Of the umbilical.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// Progress is sent at most this often.
 const TELL_PERIOD: Duration = Duration::from_millis(200);
@@ -284,7 +284,7 @@ fn supervise(
     let mut stopped = None;
     loop {
         match ended.recv_timeout(TELL_PERIOD) {
-            Ok(ended) => return Ok(last_word(umbilical, ended, end, cpu_before)),
+            Ok(ended) => return Ok(last_word(ended, end, cpu_before)),
             Err(RecvTimeoutError::Disconnected) => {
                 return Ok(from_task::Kind::Failed("the task's thread has ended without a word".into()));
             }
@@ -299,17 +299,11 @@ fn supervise(
 }
 
 /// What is told last. `end` is that of a map's range, if it has one.
-fn last_word(
-    umbilical: &Umbilical,
-    ended: Result<ReduceEnd, TaskError>,
-    end: Option<u64>,
-    cpu_before: u64,
-) -> from_task::Kind {
+fn last_word(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_before: u64) -> from_task::Kind {
     match ended {
         Ok(ReduceEnd::Done(TaskOutcome { mut counters, pieces, bytes_out, position })) => {
-            // Only where somebody asked for it is there a rest for another task.
-            let asked = umbilical.stop().wish().is_ok_and(|wish| wish != Wish::GoOn);
-            let position = end.filter(|end| asked && position < *end).map(|_| position);
+            // Whoever gets this knows whether anybody asked for it: what is wished by now says nothing of what was read.
+            let position = end.filter(|end| position < *end).map(|_| position);
             // Attempts that were put aside have taken their part.
             *counters.entry(CPU_COUNTER.into()).or_default() +=
                 process::cpu_milliseconds().saturating_sub(cpu_before);
@@ -317,11 +311,13 @@ fn last_word(
             from_task::Kind::Done(TaskResult { counters, pieces, bytes_out, position })
         }
         Ok(ReduceEnd::Paused(paused)) => {
-            let (stage, note) = (paused.stage.name().into(), paused.note);
-            from_task::Kind::Paused(PausedState { stage, bytes: paused.bytes, note, lost_ms: paused.lost_ms })
+            // The tracker reads the rest from what was put aside.
+            let stage = paused.stage.name().into();
+            from_task::Kind::Paused(PausedState { stage, bytes: paused.bytes, ..PausedState::default() })
         }
         Err(error @ TaskError::Unbegun) => from_task::Kind::Unbegun(error.to_string()),
         Err(TaskError::Spoilt(why)) => from_task::Kind::Spoilt(limits::short_failure(why)),
+        Err(TaskError::Unreached(why)) => from_task::Kind::Unreached(limits::short_failure(why)),
         Err(TaskError::Dfs(error)) if error.is_away() => {
             from_task::Kind::Away(limits::short_failure(error.to_string()))
         }
@@ -334,4 +330,25 @@ fn origin(start: &TaskStart) -> Option<Origin> {
     let dirs = start.from_dirs.iter().map(PathBuf::from).collect();
     let origin = Origin { attempt: start.from.clone(), dirs, addr: start.from_addr.clone() };
     Some(origin).filter(|origin| !origin.attempt.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is wished by the time it is told.
+    #[test]
+    fn a_map_that_ended_before_the_end_of_its_range_always_says_where() {
+        let told = |position, end| {
+            let outcome = TaskOutcome { position, ..TaskOutcome::default() };
+            match last_word(Ok(ReduceEnd::Done(outcome)), end, 0) {
+                from_task::Kind::Done(result) => result.position,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(told(5, Some(10)), Some(5));
+        assert_eq!(told(10, Some(10)), None);
+        // A file that is read as a whole, or a reduce.
+        assert_eq!(told(5, None), None);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::frame::{read_frame, write_frame};
 use crate::{
-    engine::{Progress, Pulse, StopFlag, Wish},
+    engine::{Progress, Pulse, Refusal, StopFlag, Wish},
     error::TaskError,
     fetch::MapFeed,
 };
@@ -104,6 +104,7 @@ impl Umbilical {
             latest.sent = Instant::now();
             latest.progress.beat = self.pulse.count();
             latest.progress.refusals = self.stop.refusals();
+            latest.progress.set_refused(refused(&self.stop));
             latest.progress.clone()
         };
         self.send(from_task::Kind::Progress(progress))
@@ -150,5 +151,14 @@ impl Umbilical {
                 None => {}
             }
         }
+    }
+}
+
+fn refused(stop: &StopFlag) -> proto::mr::Refusal {
+    match stop.refused() {
+        None => proto::mr::Refusal::Unspecified,
+        Some(Refusal::NoRoom) => proto::mr::Refusal::NoRoom,
+        Some(Refusal::Unsaved) => proto::mr::Refusal::Unsaved,
+        Some(Refusal::Undivided) => proto::mr::Refusal::Undivided,
     }
 }

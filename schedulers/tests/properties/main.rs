@@ -12,8 +12,12 @@
 mod dice;
 #[path = "../../../core/tests/random/life.rs"]
 mod life;
+#[path = "../../../core/tests/random/news.rs"]
+mod news;
 #[path = "../../../core/tests/random/play.rs"]
 mod play;
+#[path = "../../../core/tests/random/races.rs"]
+mod races;
 #[path = "../../../core/tests/random/seen.rs"]
 mod seen;
 #[path = "../../../core/tests/random/world.rs"]

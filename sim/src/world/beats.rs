@@ -144,7 +144,7 @@ impl World {
             slots: node.slots,
             attempts,
             outputs: node.outputs.iter().copied().collect(),
-            checkpoints: node.checkpoints.keys().copied().collect(),
+            checkpoints: node.checkpoints.iter().map(|(attempt, saved)| (*attempt, saved.aside)).collect(),
             jobs: node.jobs.iter().copied().collect(),
         };
         self.by_tracker.insert(number, at as u32);

@@ -154,10 +154,12 @@ impl World {
         let share = f64::from(self.workload.jobs[known.plan].reduces.get(id.task.index as usize)?.share);
         let cluster = self.mind.as_ref()?.cluster();
         let maps = cluster.job(id.job())?.tasks.map.len() as u32;
-        let from = cluster.attempt(id)?.from;
-        let place = from.and_then(|from| cluster.task(from.task)?.checkpoint);
-        let holder =
-            place.and_then(|place| self.by_tracker.get(&place.tracker)).map(|holder| *holder as usize);
+        let attempt = cluster.attempt(id)?;
+        let from = attempt.from;
+        let aside = cluster.task(id.task)?.checkpoint.filter(|aside| Some(aside.attempt) == from);
+        // Where it lies now: it may have been moved since.
+        let place = aside.map(|aside| aside.tracker).or(attempt.origin);
+        let holder = place.and_then(|place| self.by_tracker.get(&place)).map(|holder| *holder as usize);
         let mut reduce = ReduceRun {
             fetch: super::fetch::Fetch::default(),
             share: share.max(1e-12),
@@ -168,11 +170,14 @@ impl World {
         };
         let Some(from) = from else { return Some((Work::Reduce(reduce), Span(0))) };
         let there = holder.filter(|holder| *holder == at || self.nodes[*holder].serves());
+        if there.is_none() {
+            return Some((Work::CutOff, Span::secs(6)));
+        }
         let saved = there.and_then(|holder| self.nodes[holder].checkpoints.get(&from).cloned());
         let Some(saved) = saved else {
             return Some((Work::Doomed("the state that it was to take up is not there"), Span::secs(1)));
         };
-        let moved = if there == Some(at) { 0.0 } else { saved.bytes as f64 / self.setup.costs.fetch };
+        let moved = if there == Some(at) { 0.0 } else { saved.aside.bytes as f64 / self.setup.costs.fetch };
         reduce.fetch = saved.fetch;
         let back: Vec<u32> = reduce.fetch.blocked.iter().map(|blocked| blocked.node).collect();
         for node in back {

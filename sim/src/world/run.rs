@@ -7,7 +7,7 @@ use super::{fetch::Fetch, net::FlowId};
 use mrcore::{
     Time,
     ids::AttemptId,
-    task::{Progress, Recall, Stage},
+    task::{Aside, Progress, Recall, Stage},
 };
 
 /// An attempt under way.
@@ -39,6 +39,8 @@ pub(super) enum Work {
     Reduce(ReduceRun),
     /// Nothing will come of it: its input cannot be read.
     Doomed(&'static str),
+    /// Nor of this: the machine that has its state does not answer.
+    CutOff,
 }
 
 /// A map.
@@ -100,7 +102,7 @@ impl Rest {
 pub(super) struct Saved {
     pub(super) fetch: Fetch,
     pub(super) rest: Option<Rest>,
-    pub(super) bytes: u64,
+    pub(super) aside: Aside,
 }
 
 impl Run {
@@ -114,7 +116,7 @@ impl Run {
                 Some(rest) => rest.done = (rest.done + passed * rest.rate).min(1.0),
                 None => reduce.fetch.run(passed * reduce.rate),
             },
-            Work::Doomed(_) => {}
+            Work::Doomed(_) | Work::CutOff => {}
         }
     }
 
@@ -134,7 +136,7 @@ impl Run {
                 None if reduce.fetch.backlog() < 0.5 => Some(0.0),
                 None => (reduce.rate > 0.0).then(|| reduce.fetch.backlog() / reduce.rate),
             },
-            Work::Doomed(_) => Some(0.0),
+            Work::Doomed(_) | Work::CutOff => Some(0.0),
         }
     }
 
@@ -146,7 +148,15 @@ impl Run {
             Work::Map(map) => {
                 let bytes_in = ((map.end - map.start) as f64 * map.done) as u64;
                 let bytes_out = (bytes_in as f64 * map.out) as u64;
-                Progress { done: map.done as f32, stage: Stage::Map, bytes_in, bytes_out, beat, refusals: 0 }
+                Progress {
+                    done: map.done as f32,
+                    stage: Stage::Map,
+                    bytes_in,
+                    bytes_out,
+                    beat,
+                    refusals: 0,
+                    refused: None,
+                }
             }
             Work::Reduce(reduce) => {
                 let bytes_in = (reduce.fetch.got * reduce.share) as u64;
@@ -162,9 +172,17 @@ impl Run {
                         (third / 3.0, stage)
                     }
                 };
-                Progress { done: done.min(1.0) as f32, stage, bytes_in, bytes_out: 0, beat, refusals: 0 }
+                Progress {
+                    done: done.min(1.0) as f32,
+                    stage,
+                    bytes_in,
+                    bytes_out: 0,
+                    beat,
+                    refusals: 0,
+                    refused: None,
+                }
             }
-            Work::Doomed(_) => Progress { beat, ..Progress::default() },
+            Work::Doomed(_) | Work::CutOff => Progress { beat, ..Progress::default() },
         }
     }
 
@@ -181,7 +199,7 @@ impl Run {
         match &self.work {
             Work::Map(map) => (map.end - map.start) as f64 * map.done * map.out,
             Work::Reduce(reduce) => (reduce.fetch.got * reduce.share).min(memory as f64),
-            Work::Doomed(_) => 0.0,
+            Work::Doomed(_) | Work::CutOff => 0.0,
         }
     }
 }

@@ -64,5 +64,7 @@ fn words(fact: &Fact) -> [u64; 3] {
         Fact::MapOutputTaken { attempt: id, tracker, .. } => [26, attempt(*id), u64::from(tracker.0)],
         Fact::CheckpointTaken { attempt: id, tracker, .. } => [27, attempt(*id), u64::from(tracker.0)],
         Fact::PauseRefused { attempt: id } => [28, attempt(*id), 0],
+        Fact::RecallRefused { attempt: id, refusals, .. } => [29, attempt(*id), u64::from(*refusals)],
+        Fact::SlotDue { attempt: id, until } => [30, attempt(*id), until.0],
     }
 }

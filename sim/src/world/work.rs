@@ -8,7 +8,7 @@ use mrcore::{
     Phase, Span,
     event::{AttemptReport, AttemptStatus},
     ids::AttemptId,
-    task::{AttemptResult, Recall},
+    task::{Aside, AttemptResult, Recall},
 };
 
 impl World {
@@ -50,6 +50,7 @@ impl World {
         let status = match &run.work {
             Work::Doomed(why) if run.id.phase() == Phase::Reduce => AttemptStatus::Spoilt((*why).into()),
             Work::Doomed(why) => AttemptStatus::Failed((*why).into()),
+            Work::CutOff => AttemptStatus::Unreached("the machine with its state does not answer".into()),
             Work::Map(_) if failing => AttemptStatus::Failed("it was to fail".into()),
             Work::Map(map) => {
                 let bytes_out = ((map.end - map.start) as f64 * map.out) as u64;
@@ -174,7 +175,7 @@ impl World {
                 let new = rate / reduce.share;
                 (std::mem::replace(&mut reduce.rate, new), new)
             }
-            Work::Doomed(_) => return,
+            Work::Doomed(_) | Work::CutOff => return,
         };
         if (old - new).abs() > 1e-3 * old.abs() {
             self.expect(at, key);
@@ -206,7 +207,7 @@ impl World {
                         rest.rate = pace / (rest.merge_s + rest.reduce_s).max(1e-3);
                     }
                 }
-                Work::Doomed(_) => {}
+                Work::Doomed(_) | Work::CutOff => {}
             }
             self.expect(at, key);
         }
@@ -247,10 +248,16 @@ impl World {
             }
             (Some(Recall::Pause), Work::Reduce(reduce)) => {
                 let left = reduce.rest.map_or(1.0, |rest| 1.0 - rest.done);
-                let bytes = (reduce.fetch.got * reduce.share * left) as u64;
-                let saved = Saved { fetch: reduce.fetch.clone(), rest: reduce.rest, bytes };
+                let fetched = reduce.fetch.got * reduce.share;
+                let aside = Aside {
+                    stage,
+                    bytes: (fetched * left) as u64,
+                    bytes_in: fetched as u64,
+                    records: reduce.rest.map_or(0, |rest| (rest.done * 1e6) as u64),
+                };
+                let saved = Saved { fetch: reduce.fetch.clone(), rest: reduce.rest, aside };
                 self.nodes[at].checkpoints.insert(id, saved);
-                AttemptStatus::Paused { stage, bytes, redo: None }
+                AttemptStatus::Paused(aside)
             }
             _ => AttemptStatus::Killed("as it was told".into()),
         };

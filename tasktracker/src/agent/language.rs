@@ -40,12 +40,31 @@ pub enum Event {
     },
     /// Its process is gone, and so is its folder.
     Ended(Attempt, Ending),
-    /// What an attempt left on another tracker is here too, so many bytes; or it is not, and why.
-    Took(Attempt, Result<u64, String>),
+    /// What an attempt left on another tracker is here too; or it is not, and why.
+    Took(Attempt, Result<Copied, String>),
     /// The files of a job have been deleted, or not all of them could be.
     Cleaned(Job, bool),
     /// Time has passed.
     Tick,
+}
+
+/// A copy of what an attempt left on another tracker.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Copied {
+    /// A map's output, so many bytes.
+    Output(u64),
+    /// What a paused reduce put aside.
+    State(PausedState),
+}
+
+impl Copied {
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Output(bytes) => *bytes,
+            Self::State(state) => state.bytes,
+        }
+    }
 }
 
 /// What the JobTracker wants done.
@@ -92,6 +111,8 @@ pub enum Ending {
     Paused(PausedState),
     /// The state that it was to take up is gone or damaged.
     Spoilt(String),
+    /// Who has the state that it was to take up does not answer.
+    Unreached(String),
     /// It did not work out, and why.
     Failed(String),
     /// It was stopped.
@@ -142,7 +163,7 @@ pub enum Action {
         /// Maps whose output is here.
         outputs: Vec<Attempt>,
         /// Attempts whose state is put aside here.
-        checkpoints: Vec<Attempt>,
+        checkpoints: Vec<(Attempt, PausedState)>,
         /// Every job that something is kept of, on disk or in memory.
         jobs: Vec<Job>,
     },

@@ -23,7 +23,7 @@ pub use language::*;
 pub use telling::ENDED_BYTES;
 
 use crate::ids::{Attempt, Job, Phase};
-use proto::mr::{MapEvent, Progress, Recall, TaskSpec};
+use proto::mr::{MapEvent, PausedState, Progress, Recall, TaskSpec};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -32,9 +32,9 @@ use telling::{Untold, shorten};
 
 /// News that come this close together share a heartbeat.
 pub const GAP: Duration = Duration::from_millis(2);
-/// The interval until the JobTracker names one.
 /// Until what could not be deleted is tried again.
 const CLEAN_AGAIN_AFTER: Duration = Duration::from_mins(1);
+/// The interval until the JobTracker names one.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub struct Agent {
     running: BTreeMap<Attempt, Running>,
     outputs: BTreeSet<Attempt>,
     /// Whose state is put aside here.
-    checkpoints: BTreeSet<Attempt>,
+    checkpoints: BTreeMap<Attempt, PausedState>,
     /// What is being copied from other trackers.
     taking: BTreeSet<Attempt>,
     /// Every job that there may be something of, on disk or in memory.
@@ -121,7 +121,7 @@ impl Agent {
     pub fn new(
         slots: Slots,
         outputs: BTreeSet<Attempt>,
-        checkpoints: BTreeSet<Attempt>,
+        checkpoints: BTreeMap<Attempt, PausedState>,
         jobs: BTreeSet<Job>,
         cut_off_after: Duration,
     ) -> Self {
@@ -201,7 +201,7 @@ impl Agent {
         out.push(Action::Register {
             attempts: self.reports(),
             outputs: self.outputs.iter().copied().collect(),
-            checkpoints: self.checkpoints.iter().copied().collect(),
+            checkpoints: self.checkpoints.clone().into_iter().collect(),
             jobs: self.jobs.iter().copied().collect(),
         });
     }
@@ -364,7 +364,7 @@ impl Agent {
     fn clean(&mut self, job: Job, out: &mut Vec<Action>) {
         self.map_lists.remove(&job);
         self.outputs.retain(|attempt| attempt.job != job);
-        self.checkpoints.retain(|attempt| attempt.job != job);
+        self.checkpoints.retain(|attempt, _| attempt.job != job);
         self.untold.failures.retain(|(reduce, _)| reduce.job != job);
         for (attempt, running) in &mut self.running {
             if attempt.job == job && running.stopped.is_none() {
@@ -419,7 +419,7 @@ impl Agent {
         if !self.cleaning.contains_key(&attempt.job) {
             match &ending {
                 Ending::Succeeded { output: true, .. } => drop(self.outputs.insert(attempt)),
-                Ending::Paused(_) => drop(self.checkpoints.insert(attempt)),
+                Ending::Paused(state) => drop(self.checkpoints.insert(attempt, state.clone())),
                 _ => {}
             }
         }

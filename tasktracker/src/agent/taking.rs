@@ -1,7 +1,7 @@
 //! What attempts left on other trackers, copied here because those are emptied.
 
-use super::{Action, Agent, Report, Source, Status};
-use crate::ids::{Attempt, Job, Phase};
+use super::{Action, Agent, Copied, Report, Source, Status};
+use crate::ids::{Attempt, Job};
 use std::time::Instant;
 
 impl Agent {
@@ -20,17 +20,18 @@ impl Agent {
         &mut self,
         now: Instant,
         attempt: Attempt,
-        result: Result<u64, String>,
+        result: Result<Copied, String>,
         out: &mut Vec<Action>,
     ) {
         self.taking.remove(&attempt);
-        if result.is_ok() && !self.cleaning.contains_key(&attempt.job) {
-            match attempt.phase {
-                Phase::Map => self.outputs.insert(attempt),
-                Phase::Reduce => self.checkpoints.insert(attempt),
-            };
+        if !self.cleaning.contains_key(&attempt.job) {
+            match &result {
+                Ok(Copied::Output(_)) => drop(self.outputs.insert(attempt)),
+                Ok(Copied::State(state)) => drop(self.checkpoints.insert(attempt, state.clone())),
+                Err(_) => {}
+            }
         }
-        self.tell_taken(now, attempt, result);
+        self.tell_taken(now, attempt, result.map(|copied| copied.bytes()));
         self.finish_cleaning(attempt.job, out);
     }
 

@@ -81,9 +81,12 @@ impl Report {
                 Status::Taken(result) => result.as_ref().err().map_or(0, String::len),
                 Status::Ended(Ending::Succeeded { result, .. }) => result.encoded_len(),
                 Status::Ended(Ending::Paused(state)) => state.encoded_len(),
-                Status::Ended(Ending::Failed(words) | Ending::Killed(words) | Ending::Spoilt(words)) => {
-                    words.len()
-                }
+                Status::Ended(
+                    Ending::Failed(words)
+                    | Ending::Killed(words)
+                    | Ending::Spoilt(words)
+                    | Ending::Unreached(words),
+                ) => words.len(),
             }
     }
 }

@@ -42,7 +42,7 @@ impl World {
         let agent = Agent::new(
             Slots { map: 2, reduce: 1 },
             BTreeSet::new(),
-            BTreeSet::new(),
+            BTreeMap::new(),
             BTreeSet::new(),
             CUT_OFF,
         );
@@ -96,6 +96,7 @@ fn word(status: &Status) -> &'static str {
         Status::Ended(Ending::Succeeded { .. }) => "succeeded",
         Status::Ended(Ending::Paused(_)) => "paused",
         Status::Ended(Ending::Spoilt(_)) => "spoilt",
+        Status::Ended(Ending::Unreached(_)) => "unreached",
         Status::Ended(Ending::Failed(_)) => "failed",
         Status::Ended(Ending::Killed(_)) => "killed",
         Status::Taken(Ok(_)) => "taken",
@@ -333,13 +334,15 @@ fn a_refusal_is_the_end() {
 fn outputs_of_an_earlier_start_are_registered() {
     let (held, paused) = (attempt("job_1.m0.0"), attempt("job_9.r0.1"));
     let (outputs, jobs) = (BTreeSet::from([held]), BTreeSet::from([Job(9)]));
-    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, [paused].into(), jobs, CUT_OFF);
+    let aside = (paused, PausedState { stage: "merge".into(), bytes: 5, bytes_in: 9, records: 0 });
+    let states = [aside.clone()].into();
+    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, states, jobs, CUT_OFF);
     let mut out = Vec::new();
     agent.handle(Instant::now(), Event::Connected, &mut out);
     let registered = Action::Register {
         attempts: vec![],
         outputs: vec![held],
-        checkpoints: vec![paused],
+        checkpoints: vec![aside],
         jobs: vec![Job(1), Job(9)],
     };
     assert_eq!(out, [registered]);

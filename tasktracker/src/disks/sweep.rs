@@ -1,11 +1,12 @@
 //! What an earlier start left on the disks: map output and whole checkpoints are kept, the rest goes.
 
-use super::{Disks, gone, remove_tree};
+use super::{DROPPED, Disks, gone, remove_tree, warn};
 use crate::{
     error::{TrackerError, folder},
     ids::{Attempt, Job},
 };
 use mrlib::{checkpoint, segment::Index};
+use proto::mr::PausedState;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -19,6 +20,8 @@ pub(crate) struct Found {
     pub(crate) outputs: BTreeMap<Attempt, PathBuf>,
     /// States that were put aside, and the folders of each.
     pub(crate) checkpoints: BTreeMap<Attempt, Vec<PathBuf>>,
+    /// What is told of them.
+    pub(crate) states: BTreeMap<Attempt, PausedState>,
     /// Shuffle tokens of their jobs.
     pub(crate) tokens: BTreeMap<Job, Vec<u8>>,
     /// Jobs that have a folder on any disk.
@@ -69,15 +72,20 @@ impl Disks {
         let mut asides = BTreeMap::<Attempt, Vec<PathBuf>>::new();
         for folder in self.job_folders(job) {
             for (name, path) in entries(&folder.join("aside"))? {
+                // One that was dropped, and not yet deleted.
+                if name.split_once(DROPPED).is_some_and(|(name, _)| name.parse::<Attempt>().is_ok()) {
+                    warn(&path, "remove", remove_tree(&path));
+                }
                 if let Some(attempt) = name.parse::<Attempt>().ok().filter(|attempt| attempt.job == job) {
                     asides.entry(attempt).or_default().push(path);
                 }
             }
         }
         for (attempt, dirs) in asides {
-            let whole = checkpoint::read(&dirs).is_ok_and(|state| state.attempt == attempt.to_string());
-            if whole && found.tokens.contains_key(&job) {
+            let whole = checkpoint::read(&dirs).ok().filter(|state| state.attempt == attempt.to_string());
+            if let Some(state) = whole.filter(|_| found.tokens.contains_key(&job)) {
                 found.checkpoints.insert(attempt, dirs);
+                found.states.insert(attempt, checkpoint::told(&state));
             } else {
                 dirs.iter().try_for_each(|dir| remove_tree(dir).map_err(folder("remove", dir)))?;
             }

@@ -122,6 +122,33 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
     assert!(!dirs[0].join("jobs/job_2").exists());
 }
 
+/// What is copied here next may be of the same attempt: it is not deleted with what was dropped before.
+#[test]
+fn a_state_may_come_back_while_the_one_before_is_still_being_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = [dir.path().to_owned()];
+    let (disks, _) = Disks::open(&dirs, 0).unwrap();
+    disks.keep_token(Job(1), b"secret").unwrap();
+    let (id, state) = (attempt("job_1.r0.0"), checkpoint::State::default());
+    let asides = work(&disks, 0, "job_1.r0.0").asides;
+    let keep = || checkpoint::keep(&asides, "job_1.r0.0", 0, &state).unwrap();
+    keep();
+    let dropped = disks.unname_aside(id);
+    keep();
+    let dropped_again = disks.unname_aside(id);
+    assert!(dropped.len() == 1 && dropped_again.len() == 1 && dropped != dropped_again);
+    keep();
+    dropped.iter().for_each(|path| remove_tree(path).unwrap());
+    assert!(checkpoint::read(&asides).is_ok() && disks.unname_aside(attempt("job_1.r7.0")).is_empty());
+    drop(disks);
+    // What was not deleted goes with the next start.
+    assert_eq!(files(&dirs[0]).iter().filter(|file| file.contains(DROPPED)).count(), 1);
+    let (_disks, found) = Disks::open(&dirs, 0).unwrap();
+    assert_eq!(found.checkpoints.keys().copied().collect::<Vec<_>>(), [id]);
+    assert_eq!(found.states[&id].stage, "shuffle");
+    assert!(!files(&dirs[0]).iter().any(|file| file.contains(DROPPED)));
+}
+
 #[test]
 fn two_trackers_do_not_share_a_folder() {
     let dir = tempfile::tempdir().unwrap();

@@ -159,6 +159,35 @@ fn a_tracker_that_starts_again_finds_what_was_put_aside_and_a_damaged_state_is_n
 }
 
 #[test]
+fn a_reduce_waits_for_a_tracker_that_is_away_with_its_state() {
+    let cluster = cluster(3);
+    let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
+    let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/paused"]].concat());
+    let reduce = format!("{job}.r0");
+    let aside = pause(&cluster, &reduce, "reduce");
+    let node = aside["tracker"].as_str().unwrap();
+    let mut others = ["node1", "node2", "node3"].into_iter().filter(|other| *other != node);
+    cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
+    eventually("its silence is noticed", PATIENCE, || {
+        let nodes = cluster.json(&["nodes"]);
+        let found = nodes.as_array().unwrap().iter().find(|found| found["node"] == node).cloned();
+        found.filter(|found| found["tracker"]["state"] == "suspect")
+    });
+    // Others have slots, and are not given it.
+    cluster.mrctl(&["resume", &reduce]);
+    let refused = cluster.refused(1, &["resume", &reduce, "--on", others.next().unwrap()]);
+    assert!(refused.contains("expected back"), "{refused}");
+    cluster.mrctl(&["chaos", "restart", node, "--daemon", "tasktracker"]);
+    let ended = end(&cluster, &job);
+    assert_eq!(counted(&ended), counted(&plain));
+    assert!(cluster.output("/plain") == cluster.output("/paused"), "other bytes than undisturbed");
+    let cost = &ended["preemption"];
+    let figures = ["pauses", "resumes", "checkpoints_lost", "bytes_lost", "ms_lost"];
+    assert_eq!(figures.map(|name| cost[name].as_u64().unwrap()), [1, 1, 0, 0, 0], "{cost}");
+    cluster.wait_clean();
+}
+
+#[test]
 fn a_streaming_reducer_pauses_between_keys_if_it_may() {
     let cluster = cluster(3);
     // Counts the lines of each key, and holds back nothing.
@@ -177,19 +206,26 @@ fn a_streaming_reducer_pauses_between_keys_if_it_may() {
         let more = ["--conf", &setting, "--conf", "pace.reduce=700KiB", "--output", &output];
         let job = cluster.detach(&[&args[..], &more].concat());
         let reduce = format!("{job}.r0");
-        let aside = pause(&cluster, &reduce, "reduce");
-        let note = aside["error"].as_str().unwrap();
-        assert_eq!(
-            note.contains("stream.reducer.restartable is not true"),
-            restartable == "false",
-            "{aside}"
-        );
-        cluster.mrctl(&["resume", &reduce]);
+        if restartable == "true" {
+            pause(&cluster, &reduce, "reduce");
+            cluster.mrctl(&["resume", &reduce]);
+        } else {
+            // It says why it goes on, and waits for nobody.
+            let attempt = running(&cluster, &reduce, "reduce");
+            cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
+            eventually("a refusal", PATIENCE, || {
+                let history = cluster.mrctl(&["history", &job]);
+                let refused = history.lines().find(|line| line.contains("recall-refused"))?;
+                assert!(refused.contains("cannot save"), "{refused}");
+                Some(())
+            });
+        }
         let ended = end(&cluster, &job);
         assert_eq!(counted(&ended), counted(&plain));
         assert!(cluster.output("/plain") == cluster.output(&output), "other bytes than undisturbed");
-        let lost = ended["preemption"]["ms_lost"].as_u64().unwrap();
-        assert_eq!(lost > 0, restartable == "false", "{}", ended["preemption"]);
+        let cost = &ended["preemption"];
+        assert_eq!((&cost["ms_lost"], &cost["bytes_lost"]), (&0.into(), &0.into()), "{cost}");
+        assert_eq!(cost["pauses"], u64::from(restartable == "true"), "{cost}");
     }
     cluster.wait_clean();
 }

@@ -2,7 +2,7 @@
 
 use super::{
     super::{TaskIo, TaskOutcome},
-    Closed, Left, RESUME_COUNTER, ReduceTask, SHUFFLE_COUNTER, Stop,
+    Closed, Left, RECORDS_COUNTER, RESUME_COUNTER, ReduceTask, SHUFFLE_COUNTER, Stop,
     watch::{Output, Watch, Way},
 };
 use crate::{
@@ -14,7 +14,6 @@ use crate::{
     merge::{Groups, Merge, SortOrder},
     segment::Run,
 };
-use std::time::Instant;
 
 const OUTPUT_COUNTER: &str = "OUTPUT_BYTES";
 
@@ -36,7 +35,6 @@ pub(super) fn reduce(
     state: State,
     io: &mut dyn TaskIo,
 ) -> Result<Stop, TaskError> {
-    let begun = Instant::now();
     let runs: Vec<Run> = state.runs.iter().map(|held| held.run.clone()).collect();
     let order = SortOrder { keys: job.order, values: job.sort_values };
     let groups = Groups::new(Merge::open(&runs, order)?, job.grouping.unwrap_or(job.order));
@@ -47,6 +45,10 @@ pub(super) fn reduce(
         shuffled: state.counters.get(SHUFFLE_COUNTER).copied().unwrap_or(0),
     };
     let mut work = Work::begin(job, task, groups, &state, io)?;
+    let unsaved = match work.reducer.carries() {
+        Carries::Unsaved(why) => Some(why),
+        _ => None,
+    };
     let mut watch = Watch::new(io, way, pace, !task.aside.is_empty());
     while let Some((key, values)) = work.groups.next()? {
         if work.group_count == 0 && task.from.is_some() && state.stage == Stage::Reduce {
@@ -57,7 +59,10 @@ pub(super) fn reduce(
         work.reducer.reduce(key, &mut watched, &mut work.out, &mut work.context)?;
         // One that is at its end is sooner done than put aside.
         if watch.boundary(&work.out, &mut work.context)? && work.groups.settle()? {
-            return work.leave(state, begun, way.whole);
+            match unsaved {
+                None => return work.leave(way.whole),
+                Some(why) => watch.refuse(why),
+            }
         }
     }
     work.reducer.finish(&mut work.out, &mut work.context)?;
@@ -100,7 +105,7 @@ impl Work {
         let pieces = self.out.sink.finish()?;
         let counters = [
             ("REDUCE_INPUT_GROUPS", self.group_count),
-            ("REDUCE_INPUT_RECORDS", self.groups.records()),
+            (RECORDS_COUNTER, self.groups.records()),
             ("REDUCE_OUTPUT_RECORDS", self.out.records),
             (OUTPUT_COUNTER, bytes_out),
         ];
@@ -111,22 +116,17 @@ impl Work {
         Ok((self.context.counters(), pieces))
     }
 
-    /// Between two key groups. A reducer that cannot give out what it keeps does this stage again, as it was begun.
-    fn leave(mut self, begun_with: State, begun: Instant, whole: u64) -> Result<Stop, TaskError> {
+    /// Between two key groups.
+    fn leave(mut self, whole: u64) -> Result<Stop, TaskError> {
         let reducer = match self.reducer.carries() {
-            Carries::Nothing => Vec::new(),
             Carries::State => self.reducer.save(&mut self.out, &mut self.context)?,
-            Carries::Unsaved(why) => {
-                let lost_ms = begun.elapsed().as_millis() as u64;
-                let note = Some((format!("its last stage begins anew: {why}"), lost_ms));
-                return Ok(Stop::Left(Left { state: begun_with, note, close: None }));
-            }
+            Carries::Nothing | Carries::Unsaved(_) => Vec::new(),
         };
         // Runs at their end are not needed any more.
         let rest = self.groups.cursor().left().into_iter().flatten();
         let runs: Vec<Held> = rest.map(|run| Held { run, map: None }).collect();
         let passed = whole - runs.iter().map(|held| raw(&held.run)).sum::<u64>().min(whole);
         let state = State { stage: Stage::Reduce, runs, reducer, passed, ..State::default() };
-        Ok(Stop::Left(Left { state, note: None, close: Some(Box::new(|| self.end())) }))
+        Ok(Stop::Left(Left { state, close: Some(Box::new(|| self.end())) }))
     }
 }

@@ -12,7 +12,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-use super::{Meter, Progress, Pulse, Settings, TaskIo, TaskOutcome, Wish, disk_failed};
+use super::{Meter, Progress, Pulse, Refusal, Settings, TaskIo, TaskOutcome, Wish, disk_failed};
 use crate::{
     checkpoint::{self, Held, Origin, Stage, State},
     conf::Conf,
@@ -23,7 +23,7 @@ use crate::{
     segment::{Run, Stored},
     task,
 };
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Instant};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, thread, time::Instant};
 
 /// Of a task's memory, the part for fetched outputs; the rest is for merging.
 const SHUFFLE_PART: f64 = 0.6;
@@ -34,7 +34,8 @@ const STAGES: f64 = 3.0;
 
 /// CPU time of a task over all of its attempts that count.
 pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
-const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
+pub(crate) const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
+pub(crate) const RECORDS_COUNTER: &str = "REDUCE_INPUT_RECORDS";
 /// From the word that it is to be put aside until all but the list of its state was on the disks, over all pauses; and
 /// what had to be written for that because it was in memory.
 const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
@@ -81,22 +82,30 @@ pub struct Paused {
     pub stage: Stage,
     /// The size of what it put aside.
     pub bytes: u64,
-    /// Why some of what it did is to be done again; empty if nothing is.
-    pub note: String,
-    /// How long it was at that.
-    pub lost_ms: u64,
 }
 
 /// Runs it to the end, or until it is to be put aside.
 pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
     let ran = run(job, task, io);
     match ran {
-        // Damage that shows only when it is read.
-        Err(error @ TaskError::Damaged { .. }) if task.from.is_some() => {
-            Err(TaskError::Spoilt(error.to_string()))
-        }
+        // What shows only when it is read.
+        Err(error) if task.from.is_some() => Err(of_state(task, error)),
         ran => ran,
     }
+}
+
+/// Damage, and files of the state that are gone or cut off, are told as the state's, not as this task's.
+fn of_state(task: &ReduceTask, error: TaskError) -> TaskError {
+    let dirs = task.from.iter().flat_map(|origin| &origin.dirs);
+    let names_it = |what: &str| dirs.clone().any(|dir| what.contains(&*dir.to_string_lossy()));
+    let gone =
+        |source: &io::Error| matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof);
+    let is_its = match &error {
+        TaskError::Damaged { .. } => true,
+        TaskError::Io { what, source } => gone(source) && names_it(what),
+        _ => false,
+    };
+    if is_its { TaskError::Spoilt(error.to_string()) } else { error }
 }
 
 fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
@@ -108,13 +117,12 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
             Stop::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
             Stop::Left(left) => left,
         };
-        let (note, lost_ms) = left.note.clone().unwrap_or_default();
         let (closed, kept) = put_aside(task, left, io)?;
         match kept {
-            Ok(bytes) => return Ok(ReduceEnd::Paused(Paused { stage: closed.stage, bytes, note, lost_ms })),
+            Ok(bytes) => return Ok(ReduceEnd::Paused(Paused { stage: closed.stage, bytes })),
             Err(error) if disk_failed(&error) => {
                 eprintln!("told to pause, and goes on: there is no room for its state: {error}");
-                io.stop().refuse();
+                io.stop().refuse(Refusal::NoRoom);
                 state = closed;
             }
             Err(error) => return Err(error),
@@ -136,15 +144,13 @@ type Closed = (BTreeMap<String, u64>, Vec<String>);
 /// Where a reduce has left off.
 struct Left {
     state: State,
-    /// Why some of what it did is to be done again, and how many milliseconds it was at that.
-    note: Option<(String, u64)>,
     /// What is still to be done to have the state's counters and pieces.
     close: Option<Box<dyn FnOnce() -> Result<Closed, TaskError>>>,
 }
 
 impl From<State> for Stop {
     fn from(state: State) -> Self {
-        Self::Left(Left { state, note: None, close: None })
+        Self::Left(Left { state, close: None })
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod room;
 mod server;
+mod trouble;
 
 use super::*;
 use crate::{
@@ -293,7 +294,12 @@ impl Case {
         let feed = MapFeed::new(self.maps as u32);
         feed.push(TaskMapEvents { first: 0, events, maps: self.maps as u32 }).unwrap();
         self.conf.set(task::TASK_ATTEMPT, format!("job_1.r0.{}", self.node.attempt));
-        let task = ReduceTask {
+        let task = self.task(from, feed);
+        run_reduce(&self.job, &task, &mut self.node)
+    }
+
+    fn task(&self, from: Option<Origin>, feed: MapFeed) -> ReduceTask {
+        ReduceTask {
             partition: 0,
             conf: self.conf.clone(),
             feed: Arc::new(feed),
@@ -302,8 +308,7 @@ impl Case {
             aside: vec![self.aside(self.node.attempt)],
             from,
             begun: std::time::Instant::now(),
-        };
-        run_reduce(&self.job, &task, &mut self.node)
+        }
     }
 
     fn aside(&self, attempt: u32) -> PathBuf {
@@ -480,15 +485,4 @@ fn a_merge_paused_anywhere_ends_all_the_same() {
         in_merge += pauses[1];
     }
     assert!(in_merge > 30, "{in_merge}");
-}
-
-/// A state that cannot be saved costs the last stage, and says so.
-#[test]
-fn a_reducer_that_cannot_be_saved_keeps_what_was_fetched_and_merged() {
-    let maps = vec![vec![(1, 1), (20, 2), (90, 3)], vec![(2, 5), (200, 7)]];
-    let mut case = Case::new(&maps, 1 << 20, Carries::Unsaved("it is only a test"));
-    let ended = case.attempt(None, Some(When::Reduced(1))).unwrap();
-    let ReduceEnd::Paused(paused) = ended else { panic!("{ended:?}") };
-    assert_eq!((paused.stage, paused.note.contains("it is only a test")), (Stage::Merge, true), "{paused:?}");
-    assert!(case.node.written.lock().unwrap().is_empty());
 }

@@ -2,7 +2,7 @@
 //! stop flag is looked at, and where a wish is heard.
 
 use super::{
-    super::{Meter, OutputSink, Progress, Pulse, StopFlag, TaskIo, Wish},
+    super::{Meter, OutputSink, Progress, Pulse, Refusal, StopFlag, TaskIo, Wish},
     STAGES,
 };
 use crate::{
@@ -83,6 +83,14 @@ impl<'a> Watch<'a> {
         }
         context.check()?;
         Ok(self.heeds && self.stop.wish()? == Wish::Pause)
+    }
+
+    /// It cannot be put aside here, and goes on as if nobody had asked.
+    #[cold]
+    pub(super) fn refuse(&mut self, why: &str) {
+        eprintln!("told to pause, and goes on: {why}");
+        self.stop.refuse(Refusal::Unsaved);
+        self.tell();
     }
 
     #[cold]

@@ -190,7 +190,7 @@ fn a_state_put_aside_is_registered_until_it_is_dropped() {
         world.orders(0, vec![(2, Order::Stop(attempt("job_1.r0.0"), Recall::Pause, "a slot".into()))]);
     assert_eq!(asked, [Action::Ask(attempt("job_1.r0.0"), Recall::Pause, "a slot".into())]);
     let state = PausedState { stage: "merge".into(), bytes: 7, ..PausedState::default() };
-    world.on(Event::Ended(attempt("job_1.r0.0"), Ending::Paused(state)));
+    world.on(Event::Ended(attempt("job_1.r0.0"), Ending::Paused(state.clone())));
     assert_eq!(told(&world.beat_after(GAP)), ["job_1.r0.0 paused"]);
     let aside = |world: &mut World| {
         let again = world.on(Event::RegisterAgain);
@@ -199,7 +199,7 @@ fn a_state_put_aside_is_registered_until_it_is_dropped() {
         world.register();
         checkpoints
     };
-    assert_eq!(aside(&mut world), [attempt("job_1.r0.0")]);
+    assert_eq!(aside(&mut world), [(attempt("job_1.r0.0"), state)]);
     let dropped = world.orders(0, vec![(1, Order::Drop(attempt("job_1.r0.0")))]);
     assert_eq!(dropped, [Action::Drop(attempt("job_1.r0.0"))]);
     assert_eq!(aside(&mut world), []);
@@ -214,7 +214,7 @@ fn what_is_copied_from_elsewhere_is_kept_and_told_until_it_is_answered() {
     let copies = [Action::Take(output, source.clone()), Action::Take(state, source.clone())];
     assert_eq!(world.orders(0, orders), copies);
     assert_eq!(world.orders(0, vec![(3, Order::Take(output, source.clone()))]), [], "it is at it");
-    world.on(Event::Took(output, Ok(7)));
+    world.on(Event::Took(output, Ok(Copied::Output(7))));
     world.on(Event::Took(state, Err("gone".into())));
     let first = world.beat_after(GAP);
     assert_eq!(told(&first), ["job_1.m0.0 taken", "job_1.r0.0 not taken"]);
@@ -229,7 +229,10 @@ fn what_is_copied_from_elsewhere_is_kept_and_told_until_it_is_answered() {
     world.orders(0, vec![(1, Order::Take(state, source.clone()))]);
     let over = world.orders(0, vec![(2, Order::Clean(Job(1)))]);
     assert_eq!(over, [Action::Kill(state, "its job is over".into())]);
-    assert_eq!(world.on(Event::Took(state, Ok(9))), [Action::Clean(Job(1))]);
+    assert_eq!(
+        world.on(Event::Took(state, Ok(Copied::State(PausedState::default())))),
+        [Action::Clean(Job(1))]
+    );
     world.orders(0, vec![(3, Order::Take(output, source))]);
     assert_eq!(told(&world.beat_after(GAP)), ["job_1.r0.0 taken", "job_1.m0.0 not taken"]);
 }

@@ -15,7 +15,7 @@ fn fill(dir: &Path) {
 fn without_room_for_its_state_a_reduce_goes_on_and_may_be_asked_again() {
     let records = |map: u8| (0..40u8).map(|n| (n.wrapping_mul(37).wrapping_add(map), n)).collect::<Vec<_>>();
     let maps: Vec<_> = (0..5).map(records).collect();
-    for carries in [Carries::Nothing, Carries::State, Carries::Unsaved("a test")] {
+    for carries in [Carries::Nothing, Carries::State] {
         for memory in [1, 1 << 20] {
             let (output, counters, _) = Case::new(&maps, memory, carries).run(&[]);
             for when in [When::Fetched(2), When::Compared(90), When::Reduced(20)] {
