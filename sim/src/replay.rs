@@ -98,7 +98,10 @@ impl Replay {
     /// The policy with the least mean makespan, what it gains against the one that ran, and what that costs.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
+        // One under which more jobs fail or do not end is no advice, whatever its mean.
+        let undone = |at: usize| self.comparison.undone(at, None);
         let best = (0..self.comparison.variants.len())
+            .filter(|at| undone(*at).0 <= undone(0).0 && undone(*at).1 <= undone(0).1)
             .min_by(|one, other| mean(*one).mean.total_cmp(&mean(*other).mean));
         let best = best.unwrap_or(0);
         let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);

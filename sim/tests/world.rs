@@ -156,3 +156,59 @@ fn an_idle_day_costs_nothing() {
     assert!(outcome.events < 5_000, "{} events", outcome.events);
     near(makespan_s(&outcome, 1), makespan_s(&outcome, 2), 1.5);
 }
+
+/// One node with a slot of each kind; somebody takes its slots back at a moment, and lets go three seconds later.
+fn disturbed(jobs: Vec<Outline<'static>>, at_s: f64) -> Outcome {
+    let mut setup = Setup::even(1, PerPhase { map: 1, reduce: 1 }, "fifo");
+    setup.checked = true;
+    setup.faults = vec![Fault { at_s, for_s: Some(3.0), what: Harm::Meddle { node: 0 } }];
+    play(setup, workload(jobs))
+}
+
+#[test]
+fn a_split_stops_the_work_and_starting_again_takes_time() {
+    let (job, calm) = (|| job(5.0, 1, 0), play(setup(1), workload(vec![job(5.0, 1, 0)])));
+    let outcome = disturbed(vec![job()], 11.0);
+    // Half done: 25 MB of output are written in 0.25 s after 0.05 s, in which nothing else is done; the rest starts in 1.03 s.
+    let cost = 0.05 + 0.25 + 1.03;
+    near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), cost, 0.05);
+    let job = figures(&outcome, 1);
+    assert_eq!((job.taken.splits, job.lost), (1, Span(0)));
+    near(job.overhead().as_secs_f64(), cost, 0.05);
+}
+
+#[test]
+fn a_pause_writes_what_is_in_memory_and_reads_it_back() {
+    // Four maps one after the other are done after 44.1 s. After 40 s the reduce has 150 MB, of which 134 MB are in memory.
+    let calm = disturbed(vec![job(0.0, 4, 1)], 500.0);
+    let outcome = disturbed(vec![job(0.0, 4, 1)], 40.0);
+    let job = figures(&outcome, 1);
+    assert_eq!((job.taken.pauses, job.taken.resumes, job.lost), (1, 1, Span(0)));
+    let memory = f64::from(128 << 20);
+    let (split, write, read) = (0.05 + 35e6 / 100e6, 0.1 + memory / 100e6, memory / 80e6);
+    // The map that ran beside it was split, and its rest started again.
+    near(job.overhead().as_secs_f64(), write + 1.03 + read + split + 1.03, 0.1);
+    // Held for 3 s, then 1.03 s of starting and 1.7 s of reading; the last map is done by then.
+    near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), 43.0 + 1.03 + read - 44.1, 0.2);
+}
+
+#[test]
+fn a_state_that_moves_shares_the_way() {
+    // Node 0 pauses its reduce, is slow from then on and full; the state of 200 MB goes to node 1 through 20 MB/s.
+    let mut setup = Setup::even(2, PerPhase { map: 2, reduce: 1 }, "fcs");
+    setup.checked = true;
+    setup.machines.iter_mut().for_each(|machine| machine.nic = 20e6);
+    setup.machines[1].slots.map = 0;
+    setup.params = [("fcs.skips", "0"), ("fcs.newly_launched", "0s")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    let mut jobs = workload(vec![job(0.0, 4, 1), job(20.0, 2, 2)]);
+    jobs.jobs[1].slow_start = 1.0;
+    let outcome = play(setup, jobs);
+    let moved: u32 = outcome.metrics.jobs().map(|(_, job)| job.taken.migrations).sum();
+    println!("moved {moved} {:?}", outcome.metrics.jobs().map(|(_, j)| (j.taken, j.makespan())).collect::<Vec<_>>());
+    if moved > 0 {
+        let overhead: f64 = outcome.metrics.jobs().map(|(_, job)| job.overhead().as_secs_f64()).sum();
+        assert!(overhead > 200.0 / 20.0, "{overhead}");
+    }
+}

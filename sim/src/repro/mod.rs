@@ -113,7 +113,7 @@ impl Claim {
     /// Whether ours says the same: a change if it differs by no more than half of the paper's, or five points; a part of all within 15
     /// points, other figures within a quarter.
     fn verdict(&self) -> &'static str {
-        let Some(ours) = self.ours else { return "not run" };
+        let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end" };
         let paper = self.paper.value();
         match self.paper {
             Number::Change(_) if (ours - paper).abs() <= (0.5 * paper.abs()).max(0.05) => "agrees",
@@ -180,13 +180,13 @@ impl Reproduction {
     }
 }
 
-/// The mean makespan of a group under one policy, relative to another: -0.2 is a fifth less.
+/// The mean makespan of a group under one policy, relative to another: -0.2 is a fifth less. None if more of its jobs
+/// failed or did not end under one than under the other: means of different jobs say nothing.
 fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<f64> {
-    let mean = |label: &str| {
-        let at = comparison.index(label)?;
-        Some(comparison.mean_over(at, group, crate::experiment::makespan_s))
-    };
-    Some(-mean(one)?.less_than(mean(other)?))
+    let (one, other) = (comparison.index(one)?, comparison.index(other)?);
+    let mean = |at| comparison.mean_over(at, group, crate::experiment::makespan_s);
+    let alike = comparison.undone(one, group) == comparison.undone(other, group);
+    alike.then(|| -mean(one).less_than(mean(other)))
 }
 
 #[cfg(test)]
