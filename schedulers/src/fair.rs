@@ -121,7 +121,8 @@ impl Turns for Fair {
             let job = cluster.job(id)?;
             let (task, why) = match phase {
                 Phase::Map => {
-                    let (task, near) = patience.next_map(job, tracker, reclaim.is_owed(pools.number(id)), plan)?;
+                    let (task, near) =
+                        patience.next_map(job, tracker, reclaim.is_owed(pools.number(id)), plan)?;
                     let rules = ["fair-share,node-local", "fair-share,rack-local", "fair-share,off-rack"];
                     (task, with_locality(rules, near))
                 }

@@ -105,7 +105,8 @@ enum Skips {
 
 impl Settings {
     fn read(section: &mut Section<'_>) -> Self {
-        let about = "as the paper prints it: T_rs, slack and tolerance unless they are set, and nobody goes first";
+        let about =
+            "as the paper prints it: T_rs, slack and tolerance unless they are set, and nobody goes first";
         let literal = section.flag("literal", false, about);
         let mut words = [("projected", Form::Projected), ("printed", Form::Printed)];
         if literal {

@@ -176,7 +176,8 @@ impl Stage {
         let cluster = self.mind.cluster();
         let at = cluster.tracker(tracker).expect("it has joined");
         let running = at.running.map.iter().chain(&at.running.reduce);
-        let attempts = running.filter_map(|id| Some(report(cluster.attempt(*id)?, cluster, self.seq))).collect();
+        let attempts =
+            running.filter_map(|id| Some(report(cluster.attempt(*id)?, cluster, self.seq))).collect();
         let (incarnation, seq, acked) = (Incarnation(1), self.seq, u64::MAX);
         let heartbeat = Heartbeat { tracker, incarnation, seq, acked, attempts, fetch_failures: Vec::new() };
         self.handle(Event::Heartbeat(heartbeat));

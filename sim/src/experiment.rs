@@ -302,9 +302,8 @@ impl Comparison {
         let worst = |(outcome, alone): (&Outcome, &BTreeMap<String, Span>)| {
             let jobs = outcome.metrics.jobs().map(|(_, job)| job);
             let jobs = jobs.filter(|job| group.is_none_or(|group| job.group == group));
-            let slowdown = |job: &JobFigures| {
-                Some(makespan_s(job)? / alone.get(&job.group)?.as_secs_f64().max(1e-6))
-            };
+            let slowdown =
+                |job: &JobFigures| Some(makespan_s(job)? / alone.get(&job.group)?.as_secs_f64().max(1e-6));
             jobs.filter_map(slowdown).fold(0.0, f64::max)
         };
         let figure = Figure::of(&self.runs[variant].iter().zip(&self.alone).map(worst).collect::<Vec<_>>());
@@ -368,7 +367,9 @@ mod tests {
             makespan_s(&job).expect("it runs or is done")
         };
         assert!(first(&whole) > 150.0 && (90.0..=100.0).contains(&first(&cut)), "a large job is cut off");
-        assert!(cut.mean_over(0, None, makespan_s).at_least && !whole.mean_over(0, None, makespan_s).at_least);
+        assert!(
+            cut.mean_over(0, None, makespan_s).at_least && !whole.mean_over(0, None, makespan_s).at_least
+        );
         assert!(cut.undone(0, None).1 > 0 && whole.undone(0, None) == (0, 0));
         // Every other attempt fails: a job that gave up has no makespan.
         setup.failing = 2;

@@ -121,7 +121,10 @@ fn tuned(dice: &mut Dice) -> Params {
     if dice.one_in(2) {
         return Params::new();
     }
-    LIVELY.iter().map(|(key, values)| ((*key).to_owned(), values[dice.index(values.len())].to_owned())).collect()
+    LIVELY
+        .iter()
+        .map(|(key, values)| ((*key).to_owned(), values[dice.index(values.len())].to_owned()))
+        .collect()
 }
 
 /// Every policy that takes slots back does so by killing.

@@ -228,7 +228,8 @@ impl<'a> Plan<'a> {
 
     fn goes_of(&self, job: &Job) -> PerPhase<u32> {
         let goes = |phase: Phase| {
-            job.running[phase].iter().filter(|id| self.was_told(**id) || self.is_in_doubt(**id)).count() as u32
+            job.running[phase].iter().filter(|id| self.was_told(**id) || self.is_in_doubt(**id)).count()
+                as u32
         };
         PerPhase { map: goes(Phase::Map), reduce: goes(Phase::Reduce) }
     }

@@ -118,7 +118,13 @@ impl Base<'_> {
 impl Predictor {
     pub(super) fn new(default: PerPhase<Span>, error: f64, seed: u64) -> Self {
         let default = PerPhase { map: default.map.as_secs_f64(), reduce: default.reduce.as_secs_f64() };
-        Self { tables: BTreeMap::new(), speeds: BTreeMap::new(), default, error: Mean::default(), falsified: (error, seed) }
+        Self {
+            tables: BTreeMap::new(),
+            speeds: BTreeMap::new(),
+            default,
+            error: Mean::default(),
+            falsified: (error, seed),
+        }
     }
 
     /// A task took so long on a node.

@@ -32,16 +32,19 @@ impl Life {
     fn begin() -> Self {
         let scheduler = crate::make("fifo", &crate::Params::new()).expect("there is one");
         let mut life = Self(JobTracker::new(Config::default(), scheduler));
-        life.fact(0, Fact::TrackerJoined {
-            tracker: TrackerId(1),
-            name: "t1".into(),
-            incarnation: Incarnation(1),
-            host: "h1".into(),
-            rack: "r1".into(),
-            shuffle_addr: String::new(),
-            logs_addr: String::new(),
-            slots: PerPhase { map: 1, reduce: 1 },
-        });
+        life.fact(
+            0,
+            Fact::TrackerJoined {
+                tracker: TrackerId(1),
+                name: "t1".into(),
+                incarnation: Incarnation(1),
+                host: "h1".into(),
+                rack: "r1".into(),
+                shuffle_addr: String::new(),
+                logs_addr: String::new(),
+                slots: PerPhase { map: 1, reduce: 1 },
+            },
+        );
         let split = Split { source: String::new(), start: 0, end: 100, divisible: true, hosts: Vec::new() };
         let spec = JobSpec {
             name: "j".into(),
@@ -78,7 +81,10 @@ impl Life {
 
     fn pause(&mut self, seconds: u64, attempt: AttemptId) {
         let why = String::new();
-        self.fact(seconds, Fact::AttemptRecalled { attempt, how: Recall::Pause, why, fault: false, hold: false });
+        self.fact(
+            seconds,
+            Fact::AttemptRecalled { attempt, how: Recall::Pause, why, fault: false, hold: false },
+        );
         self.fact(seconds, Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
     }
 

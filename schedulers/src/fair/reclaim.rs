@@ -27,7 +27,14 @@ impl Reclaim {
         let about = "how long a pool bears to be below half its fair share";
         let fair_share_timeout = section.span_or_never("fair_share_timeout", Some(Span::secs(30)), about);
         let (below_min, below_half) = (Overdue::default(), Overdue::default());
-        Self { way: section.way(), min_share_timeout, fair_share_timeout, below_min, below_half, owed: BTreeSet::new() }
+        Self {
+            way: section.way(),
+            min_share_timeout,
+            fair_share_timeout,
+            below_min,
+            below_half,
+            owed: BTreeSet::new(),
+        }
     }
 
     pub(super) fn start_over(&mut self) {

@@ -196,8 +196,8 @@ pub(super) fn first_local(outcome: &Outcome) -> f64 {
     f64::from(recovery.local) / f64::from(recovery.maps.max(1))
 }
 
-/// Seconds after the loss was known, and before the first job's maps were done, in which the two jobs were more than a slot away
-/// from equal parts of the map slots that they held.
+/// Seconds after the loss was known, and before the first job's maps were done, in which the two jobs were further than a tenth
+/// away from equal parts of the map slots that they held.
 fn unfair_s(outcome: &Outcome) -> f64 {
     let metrics = &outcome.metrics;
     let ends = metrics.job(JobId(1)).and_then(|job| job.maps_done);
@@ -207,7 +207,11 @@ fn unfair_s(outcome: &Outcome) -> f64 {
     let [one, other] = held.as_slice() else { return 0.0 };
     let steps = (lost.0.div_ceil(step.0) as usize)..(ends.0 / step.0) as usize;
     let at = |slots: &[f64], step: usize| slots.get(step).copied().unwrap_or(0.0);
-    let away = steps.filter(|step| (at(one, *step) - at(other, *step)).abs() / 2.0 > 1.0).count();
+    let away = |step: &usize| {
+        let (one, other) = (at(one, *step), at(other, *step));
+        (one - other).abs() > 0.1 * (one + other)
+    };
+    let away = steps.filter(away).count();
     away as f64 * step.as_secs_f64()
 }
 

@@ -110,13 +110,13 @@ impl Number {
 }
 
 impl Claim {
-    /// Whether ours says the same: a change if it differs by no more than half of the paper's, or five points; a part of all within 15
+    /// Whether ours says the same: a change if it differs by no more than a third of the paper's, or three points; a part of all within 15
     /// points, other figures within a quarter.
     fn verdict(&self) -> &'static str {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end" };
         let paper = self.paper.value();
         match self.paper {
-            Number::Change(_) if (ours - paper).abs() <= (0.5 * paper.abs()).max(0.05) => "agrees",
+            Number::Change(_) if (ours - paper).abs() <= (paper.abs() / 3.0).max(0.03) => "agrees",
             Number::Part(_) if (ours - paper).abs() <= 0.15 => "agrees",
             Number::Change(_) if ours * paper > 0.0 && ours.abs() > paper.abs() => "same direction, larger",
             Number::Change(_) if ours * paper > 0.0 => "same direction, smaller",

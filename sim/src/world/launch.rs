@@ -130,7 +130,9 @@ impl World {
 
     /// The input of maps that read from a machine has to come from elsewhere.
     pub(super) fn read_elsewhere(&mut self, gone: usize) {
-        let reads = |run: &&Run| !run.is_frozen && matches!(&run.work, Work::Map(map) if map.source == Some(gone as u32));
+        let reads = |run: &&Run| {
+            !run.is_frozen && matches!(&run.work, Work::Map(map) if map.source == Some(gone as u32))
+        };
         let mut affected: Vec<(usize, u64, AttemptId)> = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
             affected.extend(node.runs.iter().filter(reads).map(|run| (at, run.key, run.id)));

@@ -15,6 +15,7 @@ use crate::{
     profile::{Profile, Profiles},
 };
 use lines::{Head, Line, Trackers};
+pub use lines::{Place, Under};
 use mrcore::{
     Fact, PerPhase, Phase, Span, Time,
     ids::{AttemptId, JobId},
@@ -57,6 +58,10 @@ pub struct History {
     pub trackers: Vec<String>,
     /// The most attempts that one of them ran at a time: it had at least so many slots.
     pub slots: PerPhase<u32>,
+    /// What the last job was submitted to: the policy, its parameters and the cluster. Older histories do not say.
+    pub under: Option<Under>,
+    /// Trackers that were lost, by number: when, and when they were there again, counted from when the first job came.
+    pub losses: Vec<(u32, Span, Option<Span>)>,
     /// The figures of all jobs, counted from when the first one came.
     pub metrics: Metrics,
 }
@@ -126,11 +131,17 @@ impl Reading {
         }
         jobs.sort_by_key(|(at, ..)| *at);
         let first = jobs[0].0;
-        let mut names = trackers.names();
+        let by_number = trackers.names();
+        let mut names = by_number.clone();
         names.sort();
         let number = |name: &String| names.iter().position(|known| known == name).map(|at| at as u32);
-        let Counted { metrics, slots } = told.count(users);
-        let mut history = History { slots, metrics, ..History::default() };
+        let Counted { metrics, slots, lost } = told.count(users);
+        let lost = lost.into_iter().filter_map(|(tracker, at, back)| {
+            let node = number(by_number.get(tracker.0 as usize)?)?;
+            Some((node, at.since(BEGINNING), back.map(|back| back.since(BEGINNING))))
+        });
+        let losses = lost.collect();
+        let mut history = History { slots, metrics, under: trackers.under, losses, ..History::default() };
         for (at, mut plan, real, hosts, program) in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
@@ -444,6 +455,23 @@ mod tests {
         assert_eq!((figures.taken.splits, figures.waiting()), (1, Some(Span::secs(1))));
         let profile = history.calibrate()["sort"];
         assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn it_says_what_the_job_was_submitted_to() {
+        let tracker = |name: &str| {
+            format!(r#"{{"name":"{name}","host":"{name}","rack":"/r","map_slots":4,"reduce_slots":2}}"#)
+        };
+        let to = format!(
+            r#"{{"submitted-to":{{"policy":"chronos(fair)","params":{{"fair.node_wait":"5s"}},"trackers":[{},{}]}}}}"#,
+            tracker("node1"),
+            tracker("node2")
+        );
+        let text = life().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
+        let history = parse(&text).expect("it reads");
+        let under = history.under.expect("it says so");
+        assert_eq!((under.policy.as_str(), under.trackers[1].map_slots), ("chronos(fair)", 4));
+        assert_eq!(history.trackers, ["node1", "node2"], "also who ran nothing");
     }
 
     #[test]
