@@ -77,11 +77,10 @@ impl Chronos {
                     self.need(task);
                 }
             }
-            Fact::AttemptKilled { attempt, .. } if was_on_lost_tracker(*attempt, cluster) => {
-                self.need(attempt.task);
-            }
             // What could not be fetched from a machine that is there is no loss of a machine.
-            Fact::MapOutputLost { attempt, .. } if was_on_lost_tracker(*attempt, cluster) => {
+            Fact::AttemptKilled { attempt, .. } | Fact::MapOutputLost { attempt, .. }
+                if was_on_lost_tracker(*attempt, cluster) =>
+            {
                 self.need(attempt.task);
             }
             Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {

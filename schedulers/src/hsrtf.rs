@@ -332,7 +332,9 @@ impl Scheduler for Hsrtf {
                 }
                 if self.preempts() {
                     let only = (!is_due).then_some(&arrivals);
-                    Phase::BOTH.into_iter().for_each(|phase| self.preempt(phase, only, plan));
+                    for phase in Phase::BOTH {
+                        self.preempt(phase, only, plan);
+                    }
                 }
             }
         }

@@ -46,18 +46,15 @@ impl Told {
     fn losses(&self) -> Vec<Loss> {
         let mut lost: Vec<Loss> = Vec::new();
         for (at, fact) in &self.0 {
-            match fact {
-                Fact::TrackerLost { tracker, .. } => {
-                    if !lost.iter().any(|(known, _, back)| known == tracker && back.is_none()) {
-                        lost.push((*tracker, *at, None));
-                    }
-                }
-                Fact::TrackerJoined { tracker, .. } => {
-                    let open = lost.iter_mut().find(|(known, _, back)| known == tracker && back.is_none());
-                    if let Some((.., back)) = open {
-                        *back = Some(*at);
-                    }
-                }
+            let (tracker, is_back) = match fact {
+                Fact::TrackerLost { tracker, .. } => (tracker, false),
+                Fact::TrackerJoined { tracker, .. } => (tracker, true),
+                _ => continue,
+            };
+            let open = lost.iter_mut().find(|(known, _, back)| known == tracker && back.is_none());
+            match open {
+                Some((.., back)) if is_back => *back = Some(*at),
+                None if !is_back => lost.push((*tracker, *at, None)),
                 _ => {}
             }
         }
