@@ -3,6 +3,7 @@
 //! A map's work is the time that its attempts which count took, a reduce's that from when its maps were done (or it
 //! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.
 
+mod calibrate;
 mod lines;
 mod told;
 
@@ -10,10 +11,7 @@ use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
     trace::{Room, Source, TraceError},
 };
-use crate::{
-    Outcome,
-    profile::{Profile, Profiles},
-};
+use crate::Outcome;
 use lines::{Head, Line, Trackers};
 pub use lines::{Place, Under};
 use mrcore::{
@@ -79,6 +77,7 @@ struct Job {
     maps_left: usize,
     maps_done: Option<Time>,
     bytes_out: f64,
+    reduced_bytes: f64,
     ended: Option<Time>,
     succeeded: bool,
     last: Time,
@@ -248,6 +247,7 @@ impl Job {
             maps_left: maps,
             maps_done: (maps == 0).then_some(submitted),
             bytes_out: 0.0,
+            reduced_bytes: 0.0,
             ended: None,
             succeeded: false,
             last: submitted,
@@ -301,7 +301,10 @@ impl Job {
                     self.maps_done = Some(at);
                 }
             }
-            Phase::Reduce => self.reduced(at, launched, index),
+            Phase::Reduce => {
+                self.reduced_bytes += bytes as f64;
+                self.reduced(at, launched, index);
+            }
         }
     }
 
@@ -344,7 +347,7 @@ impl Job {
             map_out: self.bytes_out / read.max(1.0),
             reduce_rate: 1e12,
             merge_rate: 1e12,
-            reduce_out: 1.0,
+            reduce_out: if self.bytes_out > 0.0 { self.reduced_bytes / self.bytes_out } else { 1.0 },
             start: seconds(0.0),
             slow_start: *slow_start,
             speculation: *speculation,
@@ -372,30 +375,6 @@ impl History {
             unfinished,
             deciding: schedulers::timed::Deciding::default(),
         }
-    }
-
-    /// What each built-in program does to its input, measured from its jobs: the more of them, and the larger, the
-    /// better. Starting a task is in the rates.
-    pub fn calibrate(&self) -> Profiles {
-        let mut sums: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
-        for (job, program) in self.workload.jobs.iter().zip(&self.programs) {
-            let Some(name) = program.strip_prefix("builtin:") else { continue };
-            let read: f64 = job.maps.iter().map(|map| map.bytes as f64).sum();
-            let map_s: f64 = job.maps.iter().map(|map| f64::from(map.work_s)).sum();
-            let reduce_s: f64 = job.reduces.iter().map(|reduce| f64::from(reduce.fixed_s)).sum();
-            let more = [read, map_s, read * job.map_out, reduce_s];
-            sums.entry(name).or_default().iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        }
-        let profile = |[read, map_s, out, reduce_s]: [f64; 4]| Profile {
-            map_mbps: (read / 1e6 / map_s.max(1e-3)).max(0.001),
-            map_out: out / read.max(1.0),
-            reduce_mbps: (out / 1e6 / reduce_s.max(1e-3)).max(0.001),
-            reduce_out: 1.0,
-            merge_mbps: 1e6,
-            start_s: 0.0,
-            spread: 0.0,
-        };
-        sums.into_iter().map(|(name, sums)| (name.to_owned(), profile(sums))).collect()
     }
 }
 
@@ -455,6 +434,7 @@ mod tests {
         assert_eq!((figures.taken.splits, figures.waiting()), (1, Some(Span::secs(1))));
         let profile = history.calibrate()["sort"];
         assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
+        assert!((profile.reduce_out - 20.0 / 50.0).abs() < 1e-9, "20 bytes of the 50 that came out of maps");
     }
 
     #[test]
