@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(verdict(Number::Change(-0.45), -0.10), "same direction, smaller");
         assert_eq!(verdict(Number::Change(-0.45), 0.10), "differs");
         assert_eq!(verdict(Number::Change(-0.096), 0.005), "differs", "next to nothing is not a tenth");
-        assert_eq!(verdict(Number::Change(0.002), -0.03), "agrees");
+        assert_eq!(verdict(Number::Change(0.002), -0.02), "agrees");
         assert_eq!(verdict(Number::Seconds(51.0), 60.0), "agrees");
         assert_eq!(verdict(Number::Seconds(51.0), 6.0), "differs in size");
     }
