@@ -49,6 +49,7 @@ fn describe_job(cluster: &Cluster, job: &Job, out: &mut String) {
     let _ = writeln!(out, "{} {:?} {active} {by_request:?} {:?}", job.id, job.state, job.spec);
     let _ = writeln!(out, " {} {:?} {:?} {:?}", job.submitted, job.first_launch, job.maps_done, job.ended);
     let _ = writeln!(out, " {:?} {:?} {:?} {:?}", job.running, job.succeeded, job.took, job.failures);
+    let _ = writeln!(out, " {:?}", job.measured);
     let _ = writeln!(out, " {:?} {:?} {:?}", job.counters, job.blacklist, job.map_events);
     let _ = writeln!(out, " {:?}", job.preemption);
     for phase in Phase::BOTH {

@@ -180,6 +180,8 @@ pub struct Job {
     pub took: PerPhase<Span>,
     /// Bytes of the ranges of the maps that are done.
     pub bytes_mapped: u64,
+    /// What its reduces took that could be measured, see [`Job::reduce_time`]: together, and how many.
+    pub measured: (Span, u32),
     /// Sums over the attempts whose results count, so that each record is counted once.
     pub counters: BTreeMap<String, u64>,
     /// What taking slots back has cost and saved.
@@ -271,6 +273,21 @@ impl Job {
     pub fn mean_time(&self, phase: Phase) -> Option<Span> {
         let done = u64::from(self.succeeded[phase]);
         (done > 0).then(|| Span(self.took[phase].0 / done))
+    }
+
+    /// How long a reduce has had a slot since all maps were done, or since it began after that: over all attempts that took
+    /// up one another's state, and up to `now` if the last one still runs. Before that it mostly waits for maps. None
+    /// while maps are missing.
+    pub fn reduce_time(&self, id: AttemptId, now: Time) -> Option<Span> {
+        let maps_done = self.maps_done.filter(|_| id.phase() == Phase::Reduce)?;
+        let attempts = &self.task(id.task)?.attempts;
+        let mut time = Span(0);
+        let mut at = attempts.get(id.number as usize);
+        while let Some(attempt) = at {
+            time = time + attempt.ended.unwrap_or(now).since(attempt.launched.max(maps_done));
+            at = attempt.from.and_then(|from| attempts.get(from.number as usize));
+        }
+        Some(time)
     }
 
     /// Hosts that hold input of maps that still wait.

@@ -58,6 +58,12 @@ pub trait Scheduler: Send + fmt::Debug {
     /// now. Never both ways at once: a wrapper that takes slots back stops when this no longer holds.
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool;
 
+    /// Whether it lets a job have another slot of this phase at all, however free the cluster is: a maximum, not a ranking.
+    /// Asked by a wrapper that gives out slots itself.
+    fn may_have(&self, _job: JobId, _phase: Phase, _plan: &Plan<'_>) -> bool {
+        true
+    }
+
     /// How often it wants a round when time passes; never, if nothing. Never more often than ten times a second.
     fn tick_every(&self) -> Option<Span> {
         None

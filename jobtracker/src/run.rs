@@ -3,7 +3,7 @@
 use crate::{
     clock::Clock,
     driver::{Driver, Parts},
-    history::{Histories, Scribe},
+    history::{Histories, Policy, Scribe},
     leftovers,
     link::LinkService,
     output::{self, Files},
@@ -96,7 +96,8 @@ impl Daemon {
         let histories = settings.dir.join(HISTORY_FOLDER);
         let storage = Storage::open(&settings.dir, recovery)?;
         let options = ClientOptions::new(&config.cluster.namenode, config.client.clone()).with(credentials);
-        let parts = open(storage, mind, &histories, &settings, options)?;
+        let policy = Policy { name: config.scheduler.name.clone(), params: params.clone() };
+        let parts = open(storage, mind, (&histories, policy), &settings, options)?;
         let (driver, outgoing) = Driver::new(parts);
         let driver = Arc::new(driver);
         let mut tasks = vec![tokio::spawn(driver.clone().deliver(outgoing))];
@@ -184,12 +185,12 @@ async fn serve(
 pub(crate) fn open(
     storage: Storage,
     mut mind: JobTracker,
-    folder: &Path,
+    (folder, policy): (&Path, Policy),
     settings: &JobTrackerConfig,
     options: ClientOptions,
 ) -> Result<Parts, JobTrackerError> {
     let Storage { log, replay, cluster_id, lost, recovering } = storage;
-    let mut histories = Histories::open(folder, &cluster_id, settings.histories_kept)
+    let mut histories = Histories::open(folder, &cluster_id, settings.histories_kept, policy)
         .map_err(|source| StorageError::Io { path: folder.into(), source })?;
     let mut newest = Time(0);
     storage::read(replay, |entry| {

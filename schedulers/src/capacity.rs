@@ -163,6 +163,10 @@ impl Scheduler for Capacity {
         should_move(queues.stands(side_a, phase, plan), queues.stands(side_b, phase, plan))
     }
 
+    fn may_have(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.queues.number(job).is_none_or(|number| self.queues.has_room(number, phase, plan))
+    }
+
     fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
         let Some(queue) = self.queues.of(job.id) else { return Vec::new() };
         let mut reasons = Vec::new();

@@ -20,7 +20,10 @@ use mrcore::{
     task::Attempt,
     tracker::TrackerState,
 };
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use crate::params::Section;
 
@@ -74,10 +77,12 @@ impl Chronos {
                     self.need(task);
                 }
             }
-            Fact::AttemptKilled { attempt, .. } if was_on_lost_tracker(*attempt, cluster) => {
+            // What could not be fetched from a machine that is there is no loss of a machine.
+            Fact::AttemptKilled { attempt, .. } | Fact::MapOutputLost { attempt, .. }
+                if was_on_lost_tracker(*attempt, cluster) =>
+            {
                 self.need(attempt.task);
             }
-            Fact::MapOutputLost { attempt, .. } => self.need(attempt.task),
             Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {
                 self.lost.remove(&attempt.task);
             }
@@ -109,6 +114,10 @@ impl Chronos {
 
     /// Finds a slot for one task, or has one given back for it. Says whether there is nothing left to do for it.
     fn place(&self, task: TaskId, plan: &mut Plan<'_>) -> bool {
+        // A maximum holds for work that was lost, too.
+        if !self.inner.may_have(task.job, task.phase, plan) {
+            return false;
+        }
         let places = places(task, plan);
         let free = places
             .iter()
@@ -133,20 +142,28 @@ impl Chronos {
     /// The attempt that should give its slot to a task: of the lowest-ranked job, then the one that has done least.
     fn victim(&self, task: TaskId, places: &[TrackerId], plan: &Plan<'_>) -> Option<(AttemptId, TrackerId)> {
         let cluster = plan.cluster();
-        let mut worst: Option<&Attempt> = None;
+        // Of each job the one that has done least: jobs are ranked once, not for each attempt.
+        let mut least: BTreeMap<JobId, &Attempt> = BTreeMap::new();
         for tracker in places.iter().filter_map(|tracker| cluster.tracker(*tracker)) {
             if plan.could_take(task, tracker.id).is_err() {
                 continue;
             }
             for id in &tracker.running[task.phase] {
                 let Some(attempt) = cluster.attempt(*id).filter(|_| !plan.is_recalled(*id)) else { continue };
-                let may = cluster.may_recall(*id, mrcore::task::Recall::Kill).is_ok();
-                if may
-                    && self.inner.outranks(task.job, id.job(), task.phase, plan)
-                    && worst.is_none_or(|worst| self.is_worse(attempt, worst, plan))
-                {
-                    worst = Some(attempt);
+                if cluster.may_recall(*id, mrcore::task::Recall::Kill).is_ok() {
+                    let known = least.entry(id.job()).or_insert(attempt);
+                    if has_done_less(attempt, known) {
+                        *known = attempt;
+                    }
                 }
+            }
+        }
+        let mut worst: Option<&Attempt> = None;
+        for attempt in least.into_values() {
+            if self.inner.outranks(task.job, attempt.id.job(), task.phase, plan)
+                && worst.is_none_or(|worst| self.is_worse(attempt, worst, plan))
+            {
+                worst = Some(attempt);
             }
         }
         worst.map(|attempt| (attempt.id, attempt.tracker))
@@ -163,8 +180,13 @@ impl Chronos {
                 return false;
             }
         }
-        a.progress.done.total_cmp(&b.progress.done).then(b.id.cmp(&a.id)).is_lt()
+        has_done_less(a, b)
     }
+}
+
+/// Of two that have done as much, the later one.
+fn has_done_less(a: &Attempt, b: &Attempt) -> bool {
+    a.progress.done.total_cmp(&b.progress.done).then(b.id.cmp(&a.id)).is_lt()
 }
 
 /// Live trackers where a task's victims are sought: on hosts of its input, if there are any; else all.
@@ -187,7 +209,7 @@ fn recovery(task: TaskId, on: TrackerId, plan: &Plan<'_>) -> Why {
 }
 
 fn was_on_lost_tracker(attempt: AttemptId, cluster: &Cluster) -> bool {
-    let on = cluster.attempt(attempt).and_then(|attempt| cluster.tracker(attempt.tracker));
+    let on = cluster.attempt(attempt).and_then(|attempt| cluster.tracker(attempt.keeper));
     on.is_some_and(|tracker| tracker.state == TrackerState::Lost)
 }
 
@@ -212,6 +234,10 @@ impl Scheduler for Chronos {
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         self.inner.outranks(a, b, phase, plan)
+    }
+
+    fn may_have(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.inner.may_have(job, phase, plan)
     }
 
     fn tick_every(&self) -> Option<Span> {

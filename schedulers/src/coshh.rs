@@ -125,7 +125,9 @@ impl Coshh {
             0.0..=100.0,
             "a job joins a class whose times differ by less than this (0.5: by a factor of 1.6)",
         );
-        let seed = section.count("seed", 1, "of the clustering");
+        let seed = section.count("seed", 1, "of the clustering, and of errors that are asked for");
+        let about = "for experiments: predictions of jobs on nodes are falsified by up to this part";
+        let error = section.number("error", 0.0, 0.0..=0.9, about);
         let default = PerPhase {
             map: section.span("default_map", Span::secs(30), "a map's length while none has been seen"),
             reduce: section.span("default_reduce", Span::secs(60), "and a reduce's"),
@@ -133,7 +135,7 @@ impl Coshh {
         Self {
             users,
             kinds: Kinds::new(window, radius, u64::from(seed)),
-            predictor: Predictor::new(default),
+            predictor: Predictor::new(default, error, u64::from(seed)),
             nodes: BTreeMap::new(),
             first_users: BTreeMap::new(),
             literal: section.flag("literal", false, "leave a slot free if no suggested class has work"),
@@ -209,12 +211,8 @@ impl Coshh {
         let suggested = |kind: usize| {
             stage.number().is_none_or(|stage| self.kinds.is_suggested(kind, stage, phase, tracker))
         };
-        let (task, near) = user.first(phase, |kind, id| {
+        let (task, near) = user.first(phase, suggested, |suggested, id| {
             let job = plan.cluster().job(id)?;
-            let is_bound = !suggested(kind);
-            if is_bound && !has_been_in_trouble(job) {
-                return None;
-            }
             let (task, near) = match phase {
                 Phase::Map => {
                     let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
@@ -223,7 +221,7 @@ impl Coshh {
                 Phase::Reduce => (plan.next_reduce(job, tracker)?, None),
             };
             let tried = || job.task(task).is_some_and(|task| !task.attempts.is_empty());
-            (!is_bound || tried() || !job.blacklist.is_empty()).then_some((task, near))
+            (suggested || tried() || !job.blacklist.is_empty()).then_some((task, near))
         })?;
         let why = self.with_class(stage.why(near), task.job, stage.number().unwrap_or(1));
         Some((task, shares(why, user, phase)))
@@ -274,12 +272,6 @@ pub(crate) fn made_up(classes: usize, nodes: usize) -> Problem {
         times: (0..nodes).map(|node| time(class, node)).collect(),
     };
     classes::problem(&(0..classes).map(kind).collect::<Vec<_>>(), nodes, 1)
-}
-
-/// Whether a job may have tasks that cannot run where its class is suggested: because they came to nothing there, or
-/// their state lies elsewhere. These are not bound to the suggestion; they could wait for ever.
-fn has_been_in_trouble(job: &Job) -> bool {
-    !job.failures.is_empty() || !job.blacklist.is_empty() || job.preemption.pauses > 0
 }
 
 fn shares(why: Why, user: &User, phase: Phase) -> Why {

@@ -36,29 +36,58 @@ impl Mean {
     }
 }
 
+/// A reduce that has come less far than this since the maps were done promises nothing: its progress counts thirds, and
+/// does not tell how long each takes.
+const PROMISING: f64 = 0.1;
+
 /// Seconds that a job's maps take: of those that are done, and of those that run what their progress promises.
 /// Nothing before there is any.
 pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.took.map.as_secs_f64(), f64::from(job.succeeded.map));
     for attempt in running(job, Phase::Map, cluster) {
-        mean.add_many(promised(attempt, attempt.launched, now).unwrap_or(0.0), weight(attempt));
+        let done = f64::from(attempt.progress.done);
+        if done > 0.0 {
+            mean.add(now.since(attempt.launched).as_secs_f64() / done);
+        }
     }
     mean.value()
 }
 
-/// Seconds that a job's reduces take, as far as that can be measured: of those that are done, and, once all maps
-/// are, of those that run, counted from then. Before, a running reduce mostly waits, and its progress tells nothing.
+/// Seconds that a job's reduces take once all maps are done ([`Job::reduce_time`]): of those that are done, and of those that
+/// run what their progress since then promises. Nothing before there is any.
 pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
-    mean.add_many(job.took.reduce.as_secs_f64(), f64::from(job.succeeded.reduce));
-    if let Some(maps_done) = job.maps_done {
-        for attempt in running(job, Phase::Reduce, cluster) {
-            let from = attempt.launched.max(maps_done);
-            mean.add_many(promised(attempt, from, now).unwrap_or(0.0), weight(attempt));
+    mean.add_many(job.measured.0.as_secs_f64(), f64::from(job.measured.1));
+    for attempt in running(job, Phase::Reduce, cluster) {
+        if let (Some(time), done) = (job.reduce_time(attempt.id, now), since_maps(job, attempt))
+            && done >= PROMISING
+        {
+            mean.add(time.as_secs_f64() / done);
         }
     }
     mean.value()
+}
+
+/// The part that a reduce has done of what it had to do once all maps were done. One that began before had fetched
+/// most by then: that is the first third of its progress.
+fn since_maps(job: &Job, attempt: &Attempt) -> f64 {
+    let done = f64::from(attempt.progress.done);
+    let began = chain_began(job, attempt);
+    match job.maps_done {
+        Some(maps_done) if began < maps_done => ((done - 1.0 / 3.0) * 1.5).max(0.0),
+        _ => done,
+    }
+}
+
+/// When the first of the attempts whose state it goes on from was launched.
+fn chain_began(job: &Job, attempt: &Attempt) -> Time {
+    let Some(task) = job.task(attempt.id.task) else { return attempt.launched };
+    let mut first = attempt;
+    while let Some(before) = first.from.and_then(|from| task.attempts.get(from.number as usize)) {
+        first = before;
+    }
+    first.launched
 }
 
 fn running<'a>(job: &'a Job, phase: Phase, cluster: &'a Cluster) -> impl Iterator<Item = &'a Attempt> {
@@ -66,27 +95,21 @@ fn running<'a>(job: &'a Job, phase: Phase, cluster: &'a Cluster) -> impl Iterato
     attempts.filter(|attempt| attempt.state == AttemptState::Running)
 }
 
-/// One that has made no progress yet promises nothing.
-fn weight(attempt: &Attempt) -> f64 {
-    if attempt.progress.done > 0.0 { 1.0 } else { 0.0 }
-}
-
-/// How long an attempt will have taken at the rate so far.
-fn promised(attempt: &Attempt, from: Time, now: Time) -> Option<f64> {
-    let done = f64::from(attempt.progress.done);
-    (done > 0.0).then(|| now.since(from).as_secs_f64() / done)
-}
-
-/// Bytes that maps of each job have read and written, for how much comes to its reduces.
+/// Bytes of each job's input, and those that its maps have read and written: how much comes to its reduces.
 #[derive(Debug, Default)]
 pub struct Flow {
     jobs: BTreeMap<JobId, (f64, f64)>,
+    inputs: BTreeMap<JobId, f64>,
 }
 
 impl Flow {
     /// To be told every fact.
     pub fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
+            Fact::JobSubmitted { job, spec, .. } => {
+                let bytes = spec.splits.iter().map(|split| (split.end - split.start) as f64);
+                self.inputs.insert(*job, bytes.sum());
+            }
             Fact::AttemptSucceeded { attempt, result } | Fact::MapSplit { attempt, result, .. }
                 if attempt.phase() == Phase::Map =>
             {
@@ -98,9 +121,15 @@ impl Flow {
             }
             Fact::JobEnded { job, .. } | Fact::JobForgotten { job } => {
                 self.jobs.remove(job);
+                self.inputs.remove(job);
             }
             _ => {}
         }
+    }
+
+    /// Bytes of a job's input.
+    pub fn input(&self, job: JobId) -> f64 {
+        self.inputs.get(&job).copied().unwrap_or(0.0)
     }
 
     /// Bytes out of a job's maps for each byte in; 1 before anything is known.
@@ -111,16 +140,20 @@ impl Flow {
 
     /// Bytes that each reduce of a job will get, by what its maps have brought so far.
     pub fn bytes_per_reduce(&self, job: &Job) -> f64 {
-        input_bytes(job) * self.selectivity(job.id) / f64::from(job.spec.reduces.max(1))
+        self.input(job.id) * self.selectivity(job.id) / f64::from(job.spec.reduces.max(1))
     }
-}
-
-/// Bytes of a job's input.
-pub fn input_bytes(job: &Job) -> f64 {
-    job.spec.splits.iter().map(|split| (split.end - split.start) as f64).sum()
 }
 
 /// Tasks that are not done.
 pub fn left(job: &Job, phase: Phase) -> f64 {
     (job.tasks[phase].len() - job.succeeded[phase] as usize) as f64
 }
+
+/// Slots of a phase that a job can use now: those it holds, and one for each task that may start.
+pub fn demand(job: &Job, phase: Phase) -> f64 {
+    let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
+    (job.running[phase].len() + waiting) as f64
+}
+
+#[cfg(test)]
+mod tests;

@@ -115,13 +115,14 @@ impl Fair {
 
 impl Turns for Fair {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let Self { pools, patience, .. } = self;
+        let Self { pools, patience, reclaim } = self;
         let cluster = plan.cluster();
         pools.in_turn(phase).find_map(|(pool, id)| {
             let job = cluster.job(id)?;
             let (task, why) = match phase {
                 Phase::Map => {
-                    let (task, near) = patience.next_map(job, tracker, plan)?;
+                    let (task, near) =
+                        patience.next_map(job, tracker, reclaim.is_owed(pools.number(id)), plan)?;
                     let rules = ["fair-share,node-local", "fair-share,rack-local", "fair-share,off-rack"];
                     (task, with_locality(rules, near))
                 }

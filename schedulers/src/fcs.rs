@@ -6,8 +6,8 @@
 //! reduce goes on where it was paused; after it has let more than D offers pass it migrates. One that has been put
 //! back to `slack_max` times its own length is not paused again.
 //! Differs from the paper: `T_rs` is `M_left / M_rate` (the printed formula has units of s²), and a reduce that has
-//! waited up to the bound goes first, so that the bound holds for those without a slot too; `literal = true` undoes
-//! both.
+//! waited up to the bound goes first, so that the bound holds for those without a slot too; slack is what it will have been
+//! in the end; small differences of `T_rs` do not count. `literal = true` undoes all four.
 //! Deliberately absent: map scheduling. Maps go to `fair`, whose parameters are here too.
 
 mod paused;
@@ -105,7 +105,13 @@ enum Skips {
 
 impl Settings {
     fn read(section: &mut Section<'_>) -> Self {
-        let words = [("projected", Form::Projected), ("printed", Form::Printed)];
+        let about =
+            "as the paper prints it: T_rs, slack and tolerance unless they are set, and nobody goes first";
+        let literal = section.flag("literal", false, about);
+        let mut words = [("projected", Form::Projected), ("printed", Form::Printed)];
+        if literal {
+            words.reverse();
+        }
         let form = section.choice("slack", &words, "how slack is reckoned: when it ends, or up to now");
         let slack_max = section.number(
             "slack_max",
@@ -119,8 +125,8 @@ impl Settings {
             section.number("nearly_done", 0.7, 0.0..=1.0, "a reduce beyond this progress is left alone");
         let tolerance = section.span(
             "tolerance",
-            Span::secs(5),
-            "remaining shuffle times count in steps of this; within a step remaining data decides",
+            Span::secs(if literal { 0 } else { 5 }),
+            "remaining shuffle times that differ by less are equal; then remaining data decides",
         );
         let fixed = section.count(
             "skips",
@@ -131,7 +137,7 @@ impl Settings {
             section.choice("skips_by", &[("count", false), ("formula", true)], "where D comes from");
         let locality = section.number("locality", 0.95, 0.0..=0.9999, "L of the formula for D");
         Self {
-            literal: section.flag("literal", false, "formulas and rules as the paper prints them"),
+            literal,
             form,
             slack_max,
             newly_launched,
@@ -323,8 +329,7 @@ impl Scheduler for Fcs {
         self.paused.observe(fact, cluster);
         match fact {
             Fact::JobSubmitted { job, .. } => {
-                let input = cluster.job(*job).map_or(0.0, estimate::input_bytes);
-                self.jobs.insert(*job, Known { input, ..Known::default() });
+                self.jobs.insert(*job, Known::default());
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.jobs.remove(job);

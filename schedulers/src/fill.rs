@@ -92,10 +92,23 @@ impl Patience {
         }
     }
 
-    /// The map that a job takes on a tracker now, if any is near enough. If none is, it has begun to wait.
-    pub fn next_map(&mut self, job: &Job, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Locality)> {
+    /// Whether a job has waited long enough to go anywhere. If it has not waited at all, it begins to.
+    pub fn is_over(&mut self, job: JobId, now: Time) -> bool {
+        self.since.entry(job).or_insert(now);
+        self.limit(job, now) == Locality::OffRack
+    }
+
+    /// The map that a job takes on a tracker now, if any is near enough. If none is, it has begun to wait; one in a hurry
+    /// takes any.
+    pub fn next_map(
+        &mut self,
+        job: &Job,
+        tracker: TrackerId,
+        in_a_hurry: bool,
+        plan: &Plan<'_>,
+    ) -> Option<(TaskId, Locality)> {
         // Input that is nowhere in particular is as near as it will ever be.
-        let anywhere = job.pending.map.host_count() == 0;
+        let anywhere = in_a_hurry || job.pending.map.host_count() == 0;
         let limit = if anywhere { Locality::OffRack } else { self.limit(job.id, plan.now()) };
         let found = plan.next_map(job, tracker, limit);
         match found {

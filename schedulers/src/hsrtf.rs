@@ -13,7 +13,7 @@ mod estimator;
 pub mod formulas;
 
 use crate::{
-    fill::{Turns, fill_in_turn, with_locality},
+    fill::{Patience, Turns, fill_in_turn, with_locality},
     line::{Line, Real},
     params::Section,
     shares::should_move,
@@ -72,15 +72,17 @@ pub struct Hsrtf {
     way: Way,
     /// How many times its remaining time a job without a slot lets shorter ones go first.
     bears: f64,
-    /// How long a reduce waits for a tracker near its input.
-    colocate_wait: Span,
-    /// Since when a job's reduces have been waiting for one.
-    waits: BTreeMap<JobId, Time>,
+    /// How much longer a victim's remaining time must be, as a factor, and how long it must have run.
+    margin: f64,
+    newly_launched: Span,
+    /// How long a job's reduces wait for a tracker near its input.
+    colocation: Patience,
     /// Hosts of each job's input.
     hosts: BTreeMap<JobId, BTreeSet<HostId>>,
     /// Jobs that can use a slot, in turn.
     turn: PerPhase<Line<JobId, (Real, Real)>>,
-    has_arrival: bool,
+    /// Jobs that came since slots were last taken back.
+    arrivals: BTreeSet<JobId>,
     /// When remaining times were last estimated.
     last: Option<Time>,
 }
@@ -90,17 +92,22 @@ impl Hsrtf {
     pub fn new(mode: Mode, section: &mut Section<'_>) -> Self {
         let about = "pr: times its remaining time that a job without a slot lets shorter ones go first";
         let bears = section.number("bears", 10.0, 0.0..=1e6, about);
-        let about = "how long a reduce waits for a tracker that has maps or input of its job";
+        let about = "times the remaining time of a job that another's must be for its slots to be taken back";
+        let margin = section.number("margin", 1.25, 1.0..=1000.0, about);
+        let about = "an attempt is left alone for so long";
+        let newly_launched = section.span("newly_launched", Span::secs(10), about);
+        let about = "how long a job's reduces wait for a tracker that has maps or input of it";
         Self {
             mode,
             estimator: Estimator::new(section),
             way: section.way(),
             bears,
-            colocate_wait: section.span("colocate_wait", Span::secs(3), about),
-            waits: BTreeMap::new(),
+            margin,
+            newly_launched,
+            colocation: Patience::new(section.span("colocate_wait", Span::secs(3), about), Span(0)),
             hosts: BTreeMap::new(),
             turn: PerPhase::default(),
-            has_arrival: false,
+            arrivals: BTreeSet::new(),
             last: None,
         }
     }
@@ -143,10 +150,11 @@ impl Hsrtf {
         }
     }
 
-    /// Takes slots back for jobs with shorter remaining times, no more than they lack.
-    fn preempt(&self, phase: Phase, plan: &mut Plan<'_>) {
+    /// Takes slots back for jobs with shorter remaining times, no more than they lack: for all of them, or for these.
+    fn preempt(&self, phase: Phase, only: Option<&BTreeSet<JobId>>, plan: &mut Plan<'_>) {
         let remaining = |job: JobId| self.estimator.of(job).remaining;
-        let mut in_need: Vec<JobId> = self.turn[phase].iter().collect();
+        let asked = |job: &JobId| only.is_none_or(|only| only.contains(job));
+        let mut in_need: Vec<JobId> = self.turn[phase].iter().filter(asked).collect();
         in_need.sort_by_key(|job| (Real(remaining(*job)), *job));
         if in_need.is_empty() {
             return;
@@ -160,12 +168,21 @@ impl Hsrtf {
             let lack = self.lack(job, phase, plan);
             let spared = under_way.min(lack);
             under_way -= spared;
+            // Whom it may not take from it may not later in this round either: with every slot both are nearer to their shares.
+            let mut refused: BTreeSet<JobId> = BTreeSet::new();
             for _ in spared..lack {
                 let may = |victim: AttemptId| {
-                    !self.is_spared(victim, plan) && self.may_take(id, victim.job(), phase, plan)
+                    let from = victim.job();
+                    if refused.contains(&from) {
+                        return false;
+                    }
+                    if !self.may_take(id, from, phase, plan) {
+                        refused.insert(from);
+                        return false;
+                    }
+                    !self.is_spared(victim, plan)
                 };
-                let victim = victims.next(may);
-                let Some(victim) = victim else { break };
+                let Some(victim) = victims.next(may) else { break };
                 let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
                 let why = why.with("shorter", remaining(id)).benefit(id);
                 // One that has just been told, say by hand, is passed over.
@@ -180,20 +197,26 @@ impl Hsrtf {
         if self.is_pure() {
             return waiting.min(plan.cluster().slots(phase));
         }
-        let share = self.estimator.of(job.id).share[phase].floor() as u32;
+        // Shares are sums of parts: 3.9999 is 4.
+        let share = (self.estimator.of(job.id).share[phase] + 1e-6).floor() as u32;
         waiting.min(share.saturating_sub(plan.keeps(job, phase)))
     }
 
-    /// A task whose work has been thrown away for others once is left alone: two jobs whose remaining times cross again
-    /// and again would kill each other's tasks for ever.
+    /// What was launched just now is left alone: it has hardly begun, and to split it would be to kill it. So is a task whose
+    /// work has been thrown away for others once: two jobs whose remaining times cross again and again would kill
+    /// each other's tasks for ever.
     fn is_spared(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
+        let is_new = |attempt: &Attempt| plan.now().since(attempt.launched) < self.newly_launched;
+        if plan.cluster().attempt(victim).is_some_and(is_new) {
+            return true;
+        }
         let killed = |attempt: &Attempt| matches!(attempt.recalled, Some((Recall::Kill, _)));
         self.way == Way::Kill
             && plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(killed))
     }
 
     fn may_take(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let longer = self.estimator.of(from).remaining > self.estimator.of(to).remaining;
+        let longer = self.estimator.of(from).remaining > self.margin * self.estimator.of(to).remaining;
         longer && (self.is_pure() || self.is_nearer(to, from, phase, plan))
     }
 
@@ -209,7 +232,7 @@ impl Hsrtf {
 impl Turns for Hsrtf {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let is_pure = self.is_pure();
-        let Self { turn, waits, hosts, colocate_wait, estimator, .. } = self;
+        let Self { turn, colocation, hosts, estimator, .. } = self;
         let mut jobs = turn[phase].iter().filter_map(|id| plan.cluster().job(id));
         let (task, why) = jobs.find_map(|job| match phase {
             Phase::Map => {
@@ -224,11 +247,11 @@ impl Turns for Hsrtf {
                 }
                 let task = plan.next_reduce(job, tracker)?;
                 let near = hosts.get(&job.id).is_none_or(|hosts| is_near(job.id, hosts, tracker, plan));
-                let since = *waits.entry(job.id).or_insert(plan.now());
-                if !near && plan.now().since(since) < *colocate_wait {
+                if near {
+                    colocation.forget(job.id);
+                } else if !colocation.is_over(job.id, plan.now()) {
                     return None;
                 }
-                waits.remove(&job.id);
                 Some((task, Why::rule(if near { "remaining-time,near-maps" } else { "remaining-time" })))
             }
         })?;
@@ -269,7 +292,7 @@ impl Scheduler for Hsrtf {
     fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobSubmitted { job, .. } => {
-                self.has_arrival = true;
+                self.arrivals.insert(*job);
                 let tasks = cluster.job(*job).into_iter().flat_map(|job| &job.tasks.map);
                 let hosts: BTreeSet<HostId> = tasks.flat_map(|task| task.hosts.iter().copied()).collect();
                 // Without any, all places are alike.
@@ -278,10 +301,11 @@ impl Scheduler for Hsrtf {
                 }
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
-                self.waits.remove(job);
+                self.colocation.forget(*job);
+                self.arrivals.remove(job);
                 self.hosts.remove(job);
             }
-            Fact::JobTrackerStarted { .. } => self.waits.clear(),
+            Fact::JobTrackerStarted { .. } => self.colocation.start_over(),
             _ => {}
         }
         if self.estimator.observe(now, fact, cluster) {
@@ -293,19 +317,23 @@ impl Scheduler for Hsrtf {
     }
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        if self.estimator.catch_up(round.now, plan.cluster()) {
+            self.refresh_all(plan.cluster());
+        }
         match round.cause {
             Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
             Cause::Tick => {
-                let has_arrival = std::mem::take(&mut self.has_arrival);
+                let arrivals = std::mem::take(&mut self.arrivals);
                 let is_due = self.last.is_none_or(|last| round.now.since(last) >= self.estimator.every);
                 if is_due {
                     self.last = Some(round.now);
                     self.estimator.estimate(round.now, plan.cluster());
                     self.refresh_all(plan.cluster());
                 }
-                if self.preempts() && (is_due || has_arrival) {
+                if self.preempts() {
+                    let only = (!is_due).then_some(&arrivals);
                     for phase in Phase::BOTH {
-                        self.preempt(phase, plan);
+                        self.preempt(phase, only, plan);
                     }
                 }
             }
@@ -317,7 +345,7 @@ impl Scheduler for Hsrtf {
     }
 
     fn wants_round(&self) -> bool {
-        self.has_arrival && self.preempts()
+        !self.arrivals.is_empty() && self.preempts()
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
@@ -339,9 +367,9 @@ impl Scheduler for Hsrtf {
             let ahead = self.turn[phase].ahead_of(job.id).count() as f64;
             reasons.push(thought.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead));
         }
-        if let Some(since) = self.waits.get(&job.id) {
-            let waited = now.since(*since).as_secs_f64();
-            let limit = self.colocate_wait.as_secs_f64();
+        if let Some(since) = self.colocation.since(job.id).filter(|_| !job.pending.reduce.is_empty()) {
+            let waited = now.since(since).as_secs_f64();
+            let limit = self.colocation.node_wait.as_secs_f64();
             reasons.push(
                 Why::rule("reduces-wait-for-their-maps-hosts").with("waited", waited).with("at_most", limit),
             );

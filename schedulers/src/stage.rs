@@ -5,7 +5,7 @@
 
 use crate::{MakeError, Params, make};
 use mrcore::{
-    Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Time, Why,
+    Cluster, Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time, Why,
     compute::Problem,
     event::{AttemptReport, AttemptStatus, Heartbeat},
     fact::Entry,
@@ -13,7 +13,7 @@ use mrcore::{
     job::{JobSpec, Priority, Split},
     plan::Decision,
     scheduler::Cause,
-    task::Progress,
+    task::{Aside, Attempt, AttemptResult, AttemptState, Progress},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -32,13 +32,14 @@ pub struct Size {
 pub const LARGE: Size = Size { trackers: 1000, jobs: 200, waiting: 50_000 };
 
 const SLOTS: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
-const NOW: Time = Time(1_000_000_000);
+const BEGIN: Time = Time(1_000_000_000);
 
 /// The cluster and its policy.
 #[derive(Debug)]
 pub struct Stage {
     mind: JobTracker,
     size: Size,
+    now: Time,
     seq: u64,
 }
 
@@ -59,7 +60,7 @@ impl Stage {
         if let Some(shadow) = shadow {
             mind = mind.with_shadow(make(shadow, params)?);
         }
-        let mut stage = Self { mind, size, seq: 0 };
+        let mut stage = Self { mind, size, now: BEGIN, seq: 0 };
         for tracker in 0..size.trackers {
             stage.take(Fact::TrackerJoined {
                 tracker: TrackerId(tracker),
@@ -83,18 +84,36 @@ impl Stage {
         for phase in Phase::BOTH {
             stage.fill(phase);
         }
-        // Policies that think when time passes have thought.
-        stage.tick(&mut Vec::new());
+        // Policies that think when time passes have thought, and what they wanted solved is.
+        stage.tick();
         Ok(stage)
     }
 
-    /// Time is looked at.
-    pub fn tick(&mut self, out: &mut Vec<Effect>) {
-        self.mind.handle(NOW, Event::Tick, out);
+    /// A second later time is looked at.
+    pub fn tick(&mut self) {
+        self.now = self.now + Span::secs(1);
+        self.handle(Event::Tick);
+    }
+
+    /// What the mind wants solved is solved at once; nothing else that it wants is done.
+    fn handle(&mut self, event: Event) {
+        let mut out = Vec::new();
+        self.mind.handle(self.now, event, &mut out);
+        for effect in out {
+            if let Effect::Compute { number, problem } = effect {
+                let answer = problem.solve();
+                self.mind.handle(self.now, Event::Computed { number, answer }, &mut Vec::new());
+            }
+        }
+    }
+
+    /// Every tracker says how far its attempts are.
+    pub fn beat(&mut self) {
+        (0..self.size.trackers).for_each(|tracker| self.heartbeat(tracker));
     }
 
     fn take(&mut self, fact: Fact) {
-        self.mind.replay(&Entry { at: NOW, fact }).expect("made to fit");
+        self.mind.replay(&Entry { at: BEGIN, fact }).expect("made to fit");
     }
 
     /// Slots of a kind that are held.
@@ -146,23 +165,43 @@ impl Stage {
 
     /// What the policy does with a tracker's two free slots. Nothing is carried out.
     pub fn ask(&mut self, tracker: u32) -> Vec<Decision> {
-        self.mind.consult(NOW, Cause::Offer(TrackerId(tracker % self.size.trackers)))
+        self.mind.consult(self.now, Cause::Offer(TrackerId(tracker % self.size.trackers)))
     }
 
-    /// A whole heartbeat of a tracker that says how far its attempts are; if it is offered anything, it is carried out.
-    pub fn heartbeat(&mut self, tracker: u32, out: &mut Vec<Effect>) {
+    /// A whole heartbeat of a tracker that says how far its attempts are, and that those that were told to give their slots
+    /// back have; if it is offered anything, it is carried out.
+    pub fn heartbeat(&mut self, tracker: u32) {
         let tracker = TrackerId(tracker % self.size.trackers);
         self.seq += 1;
-        let at = self.mind.cluster().tracker(tracker).expect("it has joined");
+        let cluster = self.mind.cluster();
+        let at = cluster.tracker(tracker).expect("it has joined");
         let running = at.running.map.iter().chain(&at.running.reduce);
-        let progress = Progress { done: 0.5, ..Progress::default() };
-        let attempts = running
-            .map(|attempt| AttemptReport { attempt: *attempt, status: AttemptStatus::Running(progress) })
-            .collect();
+        let attempts =
+            running.filter_map(|id| Some(report(cluster.attempt(*id)?, cluster, self.seq))).collect();
         let (incarnation, seq, acked) = (Incarnation(1), self.seq, u64::MAX);
         let heartbeat = Heartbeat { tracker, incarnation, seq, acked, attempts, fetch_failures: Vec::new() };
-        self.mind.handle(NOW, Event::Heartbeat(heartbeat), out);
+        self.handle(Event::Heartbeat(heartbeat));
     }
+}
+
+fn report(attempt: &Attempt, cluster: &Cluster, beat: u64) -> AttemptReport {
+    let progress = Progress { done: 0.5, beat, ..attempt.progress };
+    let result = AttemptResult::default;
+    let status = match attempt.state {
+        AttemptState::Splitting => {
+            let (start, end) = cluster.task(attempt.id.task).map_or((0, 2), |task| (task.start, task.end));
+            AttemptStatus::Split(start + (end - start) / 2, result())
+        }
+        AttemptState::Pausing => AttemptStatus::Paused(Aside {
+            stage: progress.stage,
+            bytes: 1 << 20,
+            bytes_in: progress.bytes_in,
+            records: 0,
+        }),
+        AttemptState::Stopping => AttemptStatus::Killed("as it was told".into()),
+        _ => AttemptStatus::Running(progress),
+    };
+    AttemptReport { attempt: attempt.id, status }
 }
 
 /// A linear program of coshh's for so many classes and different nodes, made up.
@@ -185,9 +224,13 @@ mod tests {
             let mut stage = Stage::new(&spec, &params, size).unwrap();
             assert_eq!(stage.ask(7).len(), 2, "{spec}: one map and one reduce");
             assert_eq!(stage.ask(7), stage.ask(7), "{spec}: asking changes nothing");
-            let mut out = Vec::new();
-            stage.heartbeat(7, &mut out);
+            stage.heartbeat(7);
             assert!(stage.ask(7).is_empty(), "{spec}: the slots are taken");
+            for _ in 0..40 {
+                stage.beat();
+                stage.tick();
+            }
+            assert_eq!(stage.mind.refusals(), 0, "{spec}: in forty seconds");
         }
     }
 }

@@ -104,6 +104,10 @@ impl Scheduler for Timed {
         self.inner.outranks(a, b, phase, plan)
     }
 
+    fn may_have(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.inner.may_have(job, phase, plan)
+    }
+
     fn tick_every(&self) -> Option<Span> {
         self.inner.tick_every()
     }

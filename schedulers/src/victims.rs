@@ -40,7 +40,7 @@ impl Victims {
     }
 
     /// The first that may be taken, once.
-    pub fn next(&mut self, may: impl Fn(AttemptId) -> bool) -> Option<AttemptId> {
+    pub fn next(&mut self, mut may: impl FnMut(AttemptId) -> bool) -> Option<AttemptId> {
         let at = self.line.iter().rposition(|id| may(*id))?;
         Some(self.line.remove(at))
     }

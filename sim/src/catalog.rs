@@ -1,7 +1,7 @@
 //! Workloads by name or file, and the cluster that goes with each unless another is asked for.
 
 use crate::{
-    Setup, Workload,
+    Setup, Workload, clusters,
     profile::{self, BadProfiles, Profiles},
     scenario::{self, BadScenario, Scenario},
     workload::{
@@ -11,6 +11,7 @@ use crate::{
     },
 };
 use mrcore::{PerPhase, metrics::shares::Promise};
+use schedulers::Params;
 use std::path::{Path, PathBuf};
 
 /// What can be asked for by name, and what it is.
@@ -83,6 +84,8 @@ pub struct Case {
     pub workload: Box<dyn Fn(u64) -> Workload + Sync>,
     /// Users and what they were promised.
     pub users: Vec<(String, Promise)>,
+    /// What policies are told of that, unless they are told otherwise.
+    pub params: Params,
     /// Whether jobs of a group are alike, so that one of them alone tells what slowdown is.
     pub groups_alike: bool,
 }
@@ -123,11 +126,12 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
         && nodes as usize != case.setup.machines.len()
     {
         let slots = case.setup.machines[0].slots;
-        case.setup = if request.workload.starts_with("coshh") {
-            coshh::resources(nodes, "fifo")
+        let machines = if request.workload.starts_with("coshh") {
+            clusters::coshh(nodes).machines
         } else {
-            Setup { replication: case.setup.replication, ..Setup::even(nodes, slots, "fifo") }
+            Setup::even(nodes, slots, "fifo").machines
         };
+        case.setup.machines = machines;
     }
     for machine in &mut case.setup.machines {
         machine.slots.map = request.map_slots.unwrap_or(machine.slots.map);
@@ -164,17 +168,16 @@ fn named(request: &Request, profiles: Profiles) -> Option<Case> {
     let gap_s = request.gap_s.unwrap_or(10.0);
     let mut users = Vec::new();
     let (setup, workload): (Setup, Box<dyn Fn(u64) -> Workload + Sync>) = match request.workload.as_str() {
-        "hsrtf" => (even(58, 8, 2), Box::new(move |seed| papers::hsrtf(&profiles, seed))),
+        "hsrtf" => (clusters::hsrtf(), Box::new(move |seed| papers::hsrtf(&profiles, seed))),
         "chronos-wordcount" | "chronos-sort" => {
             let program = request.workload["chronos-".len()..].to_owned();
-            let setup = Setup { replication: 2, ..even(8, 8, 4) };
-            (setup, Box::new(move |seed| papers::chronos(&profiles, &program, seed)))
+            (clusters::chronos(), Box::new(move |seed| papers::chronos(&profiles, &program, seed)))
         }
         "fcs-map-heavy" | "fcs-reduce-heavy" => {
             let map_heavy = request.workload == "fcs-map-heavy";
             let kinds = if map_heavy { papers::FCS_MAP_HEAVY } else { papers::FCS_REDUCE_HEAVY };
             let (jobs, gap_s) = (request.jobs.unwrap_or(171), request.gap_s.unwrap_or(30.0));
-            (even(45, 8, 4), Box::new(move |seed| papers::fcs(&profiles, &kinds, gap_s, jobs, seed)))
+            (clusters::fcs(), Box::new(move |seed| papers::fcs(&profiles, &kinds, gap_s, jobs, seed)))
         }
         "coshh-facebook" | "coshh-yahoo" => {
             let facebook = request.workload == "coshh-facebook";
@@ -182,7 +185,7 @@ fn named(request: &Request, profiles: Profiles) -> Option<Case> {
             users = coshh::promises(classes, false);
             let gap_s = request.gap_s.unwrap_or(60.0);
             let work = move |seed| coshh::workload("coshh", classes, jobs, gap_s, seed);
-            (coshh::resources(6, "fifo"), Box::new(work))
+            (clusters::coshh(6), Box::new(work))
         }
         "gridmix" | "bursty" => {
             let arrivals = if request.workload == "bursty" { Arrivals::Bursty } else { Arrivals::Poisson };
@@ -195,7 +198,8 @@ fn named(request: &Request, profiles: Profiles) -> Option<Case> {
         _ => return None,
     };
     let groups_alike = !matches!(request.workload.as_str(), "mixed");
-    Some(Case { setup, workload, users, groups_alike })
+    let params = clusters::told(&users);
+    Some(Case { setup, workload, users, params, groups_alike })
 }
 
 fn from_file(request: &Request) -> Result<Case, CatalogError> {
@@ -222,7 +226,8 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
     } else {
         return Err(CatalogError::Unknown { name: request.workload.clone() });
     };
-    Ok(Case { setup, workload: Box::new(move |_| workload.clone()), users: Vec::new(), groups_alike: false })
+    let (users, params) = (Vec::new(), Params::new());
+    Ok(Case { setup, workload: Box::new(move |_| workload.clone()), users, params, groups_alike: false })
 }
 
 #[cfg(test)]

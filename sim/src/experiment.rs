@@ -58,6 +58,15 @@ impl Variant {
         Self { label: label.to_owned(), scheduler: scheduler.to_owned(), params }
     }
 
+    /// With these parameters too, where it has none of its own.
+    #[must_use]
+    pub fn told(mut self, params: &Params) -> Self {
+        for (key, value) in params {
+            self.params.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        self
+    }
+
     /// Reads `fifo,chronos(fair),fcs[preempt=kill;literal=true]`, and checks that each can be made.
     pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
         let bad = || ExperimentError::NoList(text.to_owned());
@@ -228,12 +237,14 @@ pub struct Figure {
     pub mean: f64,
     /// Half the interval; 0 of one seed.
     pub around: f64,
+    /// Some of what it is of was not over: it is more.
+    pub at_least: bool,
 }
 
 impl Figure {
     /// Of values, one a seed.
     pub fn of(values: &[f64]) -> Self {
-        Self { mean: mean(values), around: confidence(values) }
+        Self { mean: mean(values), around: confidence(values), at_least: false }
     }
 
     /// How much less than another, as a part of it: 0.2 is a fifth less.
@@ -255,11 +266,24 @@ impl Comparison {
         group: Option<&str>,
         of: impl Fn(&JobFigures) -> Option<f64>,
     ) -> Figure {
-        self.figure(variant, |outcome| {
+        let figure = self.figure(variant, |outcome| {
             let jobs = outcome.metrics.jobs().map(|(_, job)| job);
             let jobs = jobs.filter(|job| group.is_none_or(|group| job.group == group));
             mean(&jobs.filter_map(&of).collect::<Vec<_>>())
-        })
+        });
+        Figure { at_least: self.count(variant, group, |job| job.left_at.is_some()) > 0, ..figure }
+    }
+
+    /// How many jobs of a group (or of all) are so, over all seeds.
+    pub fn count(&self, variant: usize, group: Option<&str>, is: impl Fn(&JobFigures) -> bool) -> usize {
+        self.values(variant, group, |job| is(job).then_some(1.0)).len()
+    }
+
+    /// Jobs of a group (or of all) that failed, and that did not end, over all seeds. Where two policies differ in these,
+    /// their means are of different jobs.
+    pub fn undone(&self, variant: usize, group: Option<&str>) -> (usize, usize) {
+        let failed = self.count(variant, group, |job| job.ended.is_some() && !job.succeeded);
+        (failed, self.count(variant, group, |job| job.left_at.is_some()))
     }
 
     /// Every value of something that jobs of a group (or of all) have, over all seeds.
@@ -278,9 +302,12 @@ impl Comparison {
         let worst = |(outcome, alone): (&Outcome, &BTreeMap<String, Span>)| {
             let jobs = outcome.metrics.jobs().map(|(_, job)| job);
             let jobs = jobs.filter(|job| group.is_none_or(|group| job.group == group));
-            jobs.filter_map(|job| job.slowdown(*alone.get(&job.group)?)).fold(0.0, f64::max)
+            let slowdown =
+                |job: &JobFigures| Some(makespan_s(job)? / alone.get(&job.group)?.as_secs_f64().max(1e-6));
+            jobs.filter_map(slowdown).fold(0.0, f64::max)
         };
-        Figure::of(&self.runs[variant].iter().zip(&self.alone).map(worst).collect::<Vec<_>>())
+        let figure = Figure::of(&self.runs[variant].iter().zip(&self.alone).map(worst).collect::<Vec<_>>());
+        Figure { at_least: self.undone(variant, group).1 > 0, ..figure }
     }
 
     /// Which variant has this label.
@@ -289,9 +316,11 @@ impl Comparison {
     }
 }
 
-/// From submission to end, in seconds.
+/// From submission to end, in seconds. A job that was not over counts up to when it was last looked at, for it took longer
+/// than that; one that failed has none, however soon it did.
 pub fn makespan_s(job: &JobFigures) -> Option<f64> {
-    job.makespan().map(Span::as_secs_f64)
+    let until = if job.ended.is_some() { job.ended.filter(|_| job.succeeded) } else { job.left_at };
+    Some(until?.since(job.submitted).as_secs_f64())
 }
 
 #[cfg(test)]
@@ -312,6 +341,42 @@ mod tests {
         for bad in ["", "nonsense", "fifo[", "fifo[x=1]", "fifo[x]"] {
             assert!(Variant::list(bad).is_err(), "{bad}");
         }
+    }
+
+    /// Ten seconds' worth of jobs, cut off after a minute: whoever starves must not look better for it.
+    #[test]
+    fn jobs_that_did_not_end_count_up_to_the_limit_and_failed_ones_do_not() {
+        let profiles = profile::built_in();
+        let mut setup = Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo");
+        let run = |setup: &Setup, limit| {
+            let experiment = Experiment {
+                setup: setup.clone(),
+                faults: None,
+                workload: &|seed| papers::hsrtf(&profiles, seed),
+                users: Vec::new(),
+                variants: vec![Variant::plain("fifo")],
+                seeds: 1,
+                limit: Some(Span::secs(limit)),
+                alone: false,
+            };
+            experiment.run().expect("it runs")
+        };
+        let (cut, whole) = (run(&setup, 100), run(&setup, 100_000));
+        let first = |comparison: &Comparison| {
+            let job = comparison.runs[0][0].metrics.job(JobId(1)).expect("it came first").clone();
+            makespan_s(&job).expect("it runs or is done")
+        };
+        assert!(first(&whole) > 150.0 && (90.0..=100.0).contains(&first(&cut)), "a large job is cut off");
+        assert!(
+            cut.mean_over(0, None, makespan_s).at_least && !whole.mean_over(0, None, makespan_s).at_least
+        );
+        assert!(cut.undone(0, None).1 > 0 && whole.undone(0, None) == (0, 0));
+        // Every other attempt fails: a job that gave up has no makespan.
+        setup.failing = 2;
+        let failing = run(&setup, 100_000);
+        let (failed, _) = failing.undone(0, None);
+        assert!(failed > 0);
+        assert_eq!(failing.values(0, None, makespan_s).len(), 31 - failed);
     }
 
     #[test]

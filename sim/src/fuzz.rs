@@ -64,8 +64,9 @@ pub fn life(seed: u64) -> (Setup, Workload) {
         machine.speed = [0.3, 1.0, 1.0, 2.0][dice.index(4)];
         machine.rack = dice.below(2) as u32;
     }
+    setup.params = tuned(&mut dice);
     if kills {
-        setup.params = killing();
+        setup.params.extend(killing());
     }
     setup.seed = seed;
     setup.checked = true;
@@ -79,6 +80,51 @@ pub fn life(seed: u64) -> (Setup, Workload) {
     let count = dice.below(6);
     setup.faults = (0..count).map(|_| fault(nodes, &mut dice)).collect();
     (setup, jobs(&mut dice))
+}
+
+/// Parameters that a life of a minute or two needs for something to happen, and what users and queues are promised.
+const LIVELY: &[(&str, &[&str])] = &[
+    ("fair.node_wait", &["0s", "1s", "3s"]),
+    ("fair.rack_wait", &["0s", "2s"]),
+    ("fair.min_share_timeout", &["1s", "5s", "never"]),
+    ("fair.fair_share_timeout", &["2s", "10s", "never"]),
+    ("fair.pools.user1.weight", &["1", "3"]),
+    ("fair.pools.user2.min_maps", &["0", "2"]),
+    ("fair.pools.user2.min_reduces", &["0", "1"]),
+    ("fair.pools.user0.order", &["fair", "fifo"]),
+    ("fair.pools.default.max_jobs", &["none", "1"]),
+    ("capacity.queues.q0.capacity", &["0", "30"]),
+    ("capacity.queues.q1.capacity", &["20", "60"]),
+    ("capacity.queues.q1.max_capacity", &["60", "100"]),
+    ("capacity.queues.q1.user_limit", &["25", "100"]),
+    ("capacity.reclaim_after", &["1s", "10s", "never"]),
+    ("hsrtf.every", &["1s", "10s"]),
+    ("hsrtf.literal", &["false", "true"]),
+    ("hsrtf.starvation", &["false", "true"]),
+    ("hsrtf.newly_launched", &["0s", "10s"]),
+    ("hsrtf.margin", &["1", "1.25"]),
+    ("hsrtf.colocate_wait", &["0s", "3s"]),
+    ("fcs.literal", &["false", "true"]),
+    ("fcs.newly_launched", &["0s", "10s"]),
+    ("fcs.slack_max", &["2", "5"]),
+    ("fcs.skips", &["0", "3", "60"]),
+    ("coshh.recheck", &["1s", "10s"]),
+    ("coshh.literal", &["false", "true"]),
+    ("coshh.error", &["0", "0.4"]),
+    ("coshh.users.user1.weight", &["1", "3"]),
+    ("coshh.users.user2.min_maps", &["0", "2"]),
+    ("chronos.early", &["suspect", "lost"]),
+];
+
+/// Each of these by chance, in every other life.
+fn tuned(dice: &mut Dice) -> Params {
+    if dice.one_in(2) {
+        return Params::new();
+    }
+    LIVELY
+        .iter()
+        .map(|(key, values)| ((*key).to_owned(), values[dice.index(values.len())].to_owned()))
+        .collect()
 }
 
 /// Every policy that takes slots back does so by killing.

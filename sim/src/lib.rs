@@ -6,6 +6,7 @@
 
 pub mod catalog;
 pub mod chance;
+pub mod clusters;
 pub mod experiment;
 pub mod fault;
 pub mod fuzz;

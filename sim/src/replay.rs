@@ -3,11 +3,11 @@
 use crate::{
     Setup,
     experiment::{Comparison, Experiment, ExperimentError, Variant},
-    fault::Fault,
+    fault::{Fault, Harm},
     report::{percent, show},
     setup::Machine,
     trial::Fidelity,
-    workload::history::History,
+    workload::history::{History, Place, Under},
 };
 use mrcore::{PerPhase, Span};
 
@@ -18,7 +18,7 @@ pub struct WhatIf {
     pub ran: Variant,
     /// Those to try instead.
     pub others: Vec<Variant>,
-    /// Slots of each node; as many as were ever used at a time if not said.
+    /// Slots of each node; as the history says if not said, or else as many as were ever used at a time.
     pub slots: Option<PerPhase<u32>>,
     /// Nodes more or less.
     pub nodes: i32,
@@ -35,12 +35,18 @@ pub struct Replay {
     pub comparison: Comparison,
 }
 
+/// The policy that ran and its parameters, if the history says so.
+pub fn ran(history: &History) -> Option<Variant> {
+    let Under { policy, params, .. } = history.under.clone()?;
+    Some(Variant { label: policy.clone(), scheduler: policy, params: params.into_iter().collect() })
+}
+
 /// What really ran, as a comparison of one policy: slowdowns are against the first job of each group that succeeded, alone and simulated.
 pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, ExperimentError> {
-    let (nodes, slots) = (history.trackers.len().max(1) as u32, history.slots);
+    let machines = machines(&history, None, 0);
     let mut succeeded = history.real.iter().map(|real| real.succeeded);
     history.workload.jobs.retain(|_| succeeded.next().unwrap_or(false));
-    let mut comparison = experiment(&history, nodes, slots, Vec::new(), Vec::new(), true)?;
+    let mut comparison = experiment(&history, machines, Vec::new(), Vec::new(), true)?;
     for (_, job) in history.metrics.jobs() {
         if !comparison.groups.contains(&job.group) {
             comparison.groups.push(job.group.clone());
@@ -53,32 +59,68 @@ pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, Ex
 
 /// Replays a history.
 pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentError> {
-    let slots = what.slots.unwrap_or(history.slots);
-    let nodes = history.trackers.len().max(1) as u32;
-    let before = experiment(history, nodes, slots, Vec::new(), vec![what.ran.clone()], false)?;
+    let as_it_was = machines(history, what.slots, 0);
+    let before = experiment(history, as_it_was, losses(history), vec![what.ran.clone()], false)?;
     let simulated =
         before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
     let both = history.real.iter().zip(simulated);
     let jobs = both.map(|(real, simulated)| (real.name.clone(), real.makespan.as_secs_f64(), simulated));
     let fidelity = Fidelity { jobs: jobs.collect() };
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
-    let nodes = nodes.saturating_add_signed(what.nodes).max(1);
-    let comparison = experiment(history, nodes, slots, what.faults.clone(), variants, false)?;
+    let machines = machines(history, what.slots, what.nodes);
+    // What went wrong goes wrong again, as far as the nodes are there.
+    let lost = losses(history).into_iter().chain(what.faults.iter().cloned()).collect();
+    let comparison = experiment(history, machines, lost, variants, false)?;
     Ok(Replay { fidelity, comparison })
+}
+
+/// The nodes of a history in the order of their names, with so many more like the last one, or the last ones left out.
+fn machines(history: &History, slots: Option<PerPhase<u32>>, more: i32) -> Vec<Machine> {
+    let usual = Setup::even(1, slots.unwrap_or(history.slots), "fifo").machines[0].clone();
+    let places: &[Place] = history.under.as_ref().map_or(&[], |under| &under.trackers);
+    let mut racks: Vec<&str> = places.iter().map(|place| place.rack.as_str()).collect();
+    racks.sort_unstable();
+    racks.dedup();
+    let machine = |name: &String| {
+        let place = places.iter().find(|place| place.name == *name);
+        let rack = place.and_then(|place| racks.iter().position(|rack| *rack == place.rack)).unwrap_or(0);
+        let said = place.map(|place| PerPhase { map: place.map_slots, reduce: place.reduce_slots });
+        // What a task took is known: it is the machine that it took it on.
+        Machine {
+            rack: rack as u32,
+            slots: slots.or(said).unwrap_or(history.slots),
+            disk: 1e12,
+            nic: 1e10,
+            ..usual.clone()
+        }
+    };
+    let mut machines: Vec<Machine> = history.trackers.iter().map(machine).collect();
+    let count = (machines.len() as u32).saturating_add_signed(more).max(1) as usize;
+    let last = machines.last().cloned().unwrap_or_else(|| machine(&String::new()));
+    machines.resize(count, last);
+    machines
+}
+
+/// Trackers that were lost, dead from when they must have fallen silent.
+fn losses(history: &History) -> Vec<Fault> {
+    let silent = mrcore::Config::default().lost_after.as_secs_f64();
+    let fault = |(node, at, back): &(u32, Span, Option<Span>)| {
+        let at_s = (at.as_secs_f64() - silent).max(0.0);
+        let for_s = back.map(|back| (back.as_secs_f64() - at_s).max(0.0));
+        Fault { at_s, for_s, what: Harm::Node { node: *node } }
+    };
+    history.losses.iter().map(fault).collect()
 }
 
 fn experiment(
     history: &History,
-    nodes: u32,
-    slots: PerPhase<u32>,
+    machines: Vec<Machine>,
     faults: Vec<Fault>,
     variants: Vec<Variant>,
     alone: bool,
 ) -> Result<Comparison, ExperimentError> {
-    let mut setup = Setup::even(nodes, slots, "fifo");
-    // What a task took is known: it is the machine that it took it on.
-    setup.machines =
-        vec![Machine { rack: 0, disk: 1e12, nic: 1e10, ..setup.machines[0].clone() }; nodes as usize];
+    let mut setup = Setup::even(machines.len() as u32, history.slots, "fifo");
+    setup.machines = machines;
     setup.faults = faults;
     setup.costs.start = Span(0);
     let experiment = Experiment {
@@ -98,7 +140,10 @@ impl Replay {
     /// The policy with the least mean makespan, what it gains against the one that ran, and what that costs.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
+        // One under which more jobs fail or do not end is no advice, whatever its mean.
+        let undone = |at: usize| self.comparison.undone(at, None);
         let best = (0..self.comparison.variants.len())
+            .filter(|at| undone(*at).0 <= undone(0).0 && undone(*at).1 <= undone(0).1)
             .min_by(|one, other| mean(*one).mean.total_cmp(&mean(*other).mean));
         let best = best.unwrap_or(0);
         let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);
@@ -122,5 +167,44 @@ impl Replay {
             percent(gain),
             percent(self.fidelity.error())
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_as_the_history_says() {
+        let place = |name: &str, rack: &str, map_slots| Place {
+            name: name.into(),
+            host: name.into(),
+            rack: rack.into(),
+            map_slots,
+            reduce_slots: 1,
+        };
+        let under = Under {
+            policy: "fair".into(),
+            params: [("fair.node_wait".to_owned(), "5s".to_owned())].into(),
+            trackers: vec![place("b", "/2", 3), place("a", "/1", 2)],
+        };
+        let history = History {
+            under: Some(under),
+            trackers: vec!["a".into(), "b".into()],
+            slots: PerPhase { map: 1, reduce: 1 },
+            losses: vec![(1, Span::secs(100), Some(Span::secs(160)))],
+            ..History::default()
+        };
+        let shown = |more| -> Vec<(u32, u32)> {
+            machines(&history, None, more).iter().map(|machine| (machine.rack, machine.slots.map)).collect()
+        };
+        assert_eq!(shown(0), [(0, 2), (1, 3)], "not what was used at a time");
+        assert_eq!((shown(1), shown(-1)), (vec![(0, 2), (1, 3), (1, 3)], vec![(0, 2)]));
+        let ran = ran(&history).expect("it says");
+        assert_eq!((ran.scheduler.as_str(), ran.params["fair.node_wait"].as_str()), ("fair", "5s"));
+        let silent = mrcore::Config::default().lost_after.as_secs_f64();
+        let lost = Fault { at_s: 100.0 - silent, for_s: Some(60.0 + silent), what: Harm::Node { node: 1 } };
+        assert_eq!(losses(&history), [lost]);
+        assert_eq!(machines(&History::default(), Some(PerPhase { map: 4, reduce: 2 }), 0)[0].slots.map, 4);
     }
 }

@@ -156,3 +156,60 @@ fn an_idle_day_costs_nothing() {
     assert!(outcome.events < 5_000, "{} events", outcome.events);
     near(makespan_s(&outcome, 1), makespan_s(&outcome, 2), 1.5);
 }
+
+/// One node with a slot of each kind; somebody takes its slots back at a moment, and lets go three seconds later.
+fn disturbed(jobs: Vec<Outline<'static>>, at_s: f64) -> Outcome {
+    let mut setup = Setup::even(1, PerPhase { map: 1, reduce: 1 }, "fifo");
+    setup.checked = true;
+    setup.faults = vec![Fault { at_s, for_s: Some(3.0), what: Harm::Meddle { node: 0 } }];
+    play(setup, workload(jobs))
+}
+
+#[test]
+fn a_split_stops_the_work_and_starting_again_takes_time() {
+    let (job, calm) = (|| job(5.0, 1, 0), play(setup(1), workload(vec![job(5.0, 1, 0)])));
+    let outcome = disturbed(vec![job()], 11.0);
+    // Half done: 25 MB of output are written in 0.25 s after 0.05 s, in which nothing else is done; the rest starts in 1.03 s.
+    let cost = 0.05 + 0.25 + 1.03;
+    near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), cost, 0.05);
+    let job = figures(&outcome, 1);
+    assert_eq!((job.taken.splits, job.lost), (1, Span(0)));
+    near(job.overhead().as_secs_f64(), cost, 0.05);
+}
+
+#[test]
+fn a_pause_writes_what_is_in_memory_and_reads_it_back() {
+    // Four maps one after the other are done after 44.1 s. After 40 s the reduce has 150 MB, of which 134 MB are in memory.
+    let calm = disturbed(vec![job(0.0, 4, 1)], 500.0);
+    let outcome = disturbed(vec![job(0.0, 4, 1)], 40.0);
+    let job = figures(&outcome, 1);
+    assert_eq!((job.taken.pauses, job.taken.resumes, job.lost), (1, 1, Span(0)));
+    let memory = f64::from(128 << 20);
+    let (split, write, read) = (0.05 + 35e6 / 100e6, 0.1 + memory / 100e6, memory / 80e6);
+    // The map that ran beside it was split, and its rest started again.
+    near(job.overhead().as_secs_f64(), write + 1.03 + read + split + 1.03, 0.1);
+    // Held for 3 s, then 1.03 s of starting and 1.7 s of reading; the last map is done by then.
+    near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), 43.0 + 1.03 + read - 44.1, 0.2);
+}
+
+#[test]
+fn a_state_that_moves_shares_the_way() {
+    // A long job's only reduce is paused for small ones that take both reduce slots. The nodes are not equally fast, so that the
+    // other one is sometimes free first, and the state comes there through 20 MB/s or 125 MB/s.
+    let run = |nic: f64| {
+        let mut setup = Setup::even(2, PerPhase { map: 2, reduce: 1 }, "fcs");
+        setup.checked = true;
+        setup.machines.iter_mut().for_each(|machine| machine.nic = nic);
+        setup.machines[0].speed = 0.4;
+        setup.params = [("fcs.skips", "0"), ("fcs.newly_launched", "0s")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        let small = (0..6).map(|number| job(25.0 + f64::from(number) * 11.0, 2, 2));
+        play(setup, workload(std::iter::once(job(0.0, 30, 1)).chain(small).collect()))
+    };
+    let (wide, narrow) = (run(125e6), run(20e6));
+    let moved = |outcome: &Outcome| outcome.metrics.jobs().map(|(_, job)| job.taken.migrations).sum::<u32>();
+    let overhead = |outcome: &Outcome| figures(outcome, 1).restarting.as_secs_f64();
+    assert!(moved(&wide) > 0 && moved(&narrow) > 0);
+    assert!(overhead(&narrow) / f64::from(moved(&narrow)) > overhead(&wide) / f64::from(moved(&wide)));
+}

@@ -10,7 +10,7 @@ use crate::{
     job::{Job, JobOutcome, JobSpec, JobState, MapEvent, Preemption},
     phase::{PerPhase, Phase},
     task::{Attempt, AttemptResult, AttemptState, Checkpoint, Progress, Stage, Task},
-    time::Time,
+    time::{Span, Time},
     tracker::{Tracker, TrackerState},
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -214,6 +214,7 @@ impl Cluster {
             succeeded: PerPhase::default(),
             took: PerPhase::default(),
             bytes_mapped: 0,
+            measured: (Span(0), 0),
             counters: std::collections::BTreeMap::new(),
             preemption: Preemption::default(),
             failures: std::collections::BTreeMap::new(),
@@ -397,6 +398,9 @@ impl Cluster {
         let job = self.job_mut(id.job())?;
         job.succeeded[id.phase()] += 1;
         job.took[id.phase()].0 += took.0;
+        if let Some(time) = job.reduce_time(id, at) {
+            job.measured = (job.measured.0 + time, job.measured.1 + 1);
+        }
         for (name, value) in &result.counters {
             let sum = job.counters.entry(name.clone()).or_default();
             *sum = sum.wrapping_add(*value);

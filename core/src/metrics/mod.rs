@@ -6,13 +6,13 @@
 //! | makespan, waiting, execution | hSRTF | [`JobFigures::makespan`] = waiting (to the first map) + execution |
 //! | slowdown | FCS | [`JobFigures::slowdown`]: makespan over that of the same job alone |
 //! | wait of reduces | FCS | [`JobFigures::reduce_wait`]: for a slot, after the job's maps are done |
-//! | preemptions, work lost | FCS, Chronos | [`JobFigures::taken`], [`JobFigures::lost`] |
+//! | preemptions, work lost | FCS, Chronos | [`JobFigures::taken`], [`JobFigures::lost`]; what they cost beside it: [`JobFigures::overhead`] |
 //! | locality | all | [`JobFigures::near`] |
 //! | wait and locality of recovery | Chronos | [`Recovery`], of each job and of all |
 //! | dissatisfaction, fairness | COSHH | [`shares::Shares`] |
-//!
 //! | scheduling time | COSHH | `schedulers::timed`, by the clock of who asks: it is in no fact |
 
+mod figures;
 pub mod shares;
 pub mod stats;
 pub mod timeline;
@@ -26,142 +26,22 @@ use crate::{
     task::Recall,
     time::{Span, Time},
 };
+pub use figures::{JobFigures, Recovery, Taken};
 use shares::Shares;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use timeline::Timeline;
+
+/// How the core's reason for splitting a slow map begins.
+const STRAGGLER: &str = "straggler-split";
 
 /// The key of a job's settings that names what it is compared with.
 pub const GROUP: &str = "group";
 
-/// Slots taken back from a job, by what came of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct Taken {
-    pub splits: u32,
-    pub pauses: u32,
-    pub kills: u32,
-    pub resumes: u32,
-    pub migrations: u32,
-}
-
-impl Taken {
-    /// How often a slot was taken back.
-    pub fn preemptions(&self) -> u32 {
-        self.splits + self.pauses + self.kills
-    }
-}
-
-/// How the work of lost trackers was taken up again.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Recovery {
-    /// Tasks that had to run again and did.
-    pub tasks: u32,
-    /// Maps among them.
-    pub maps: u32,
-    /// Maps that ran where their input is.
-    pub local: u32,
-    /// From the loss to the launch, over all.
-    pub waited: Span,
-    /// The same of maps.
-    pub maps_waited: Span,
-    /// The longest of these.
-    pub longest: Span,
-}
-
-impl Recovery {
-    fn launched(&mut self, waited: Span, near: Option<Locality>) {
-        self.tasks += 1;
-        self.maps += u32::from(near.is_some());
-        self.local += u32::from(near == Some(Locality::NodeLocal));
-        self.waited = self.waited + waited;
-        if near.is_some() {
-            self.maps_waited = self.maps_waited + waited;
-        }
-        self.longest = self.longest.max(waited);
-    }
-
-    /// How long a task waited, on average.
-    pub fn mean_wait(&self) -> Span {
-        Span(self.waited.0 / u64::from(self.tasks.max(1)))
-    }
-
-    /// How long a map waited, on average.
-    pub fn mean_map_wait(&self) -> Span {
-        Span(self.maps_waited.0 / u64::from(self.maps.max(1)))
-    }
-}
-
-/// One job's figures.
-#[derive(Debug, Clone, PartialEq)]
-pub struct JobFigures {
-    /// Its name.
-    pub name: String,
-    /// Whose.
-    pub user: String,
-    /// What it is compared with; its name if its settings do not say.
-    pub group: String,
-    /// Tasks as submitted.
-    pub tasks: PerPhase<u32>,
-    /// When it came.
-    pub submitted: Time,
-    /// When its first map was launched.
-    pub first_map: Option<Time>,
-    /// When its last map was done.
-    pub maps_done: Option<Time>,
-    /// When it was over.
-    pub ended: Option<Time>,
-    /// Whether it succeeded.
-    pub succeeded: bool,
-    /// Maps launched node-local, rack-local, elsewhere.
-    pub near: [u32; 3],
-    /// Slots taken back.
-    pub taken: Taken,
-    /// Duplicates launched.
-    pub duplicates: u32,
-    /// Slot time of attempts that came to nothing.
-    pub lost: Span,
-    /// Bytes read in vain.
-    pub lost_bytes: u64,
-    /// Slot time in all.
-    pub held: PerPhase<Span>,
-    /// Time that its reduces waited for slots after its maps were done, over all.
-    pub reduce_waited: Span,
-    /// How its work that was lost with a tracker was taken up again.
-    pub recovery: Recovery,
-}
-
-impl JobFigures {
-    /// From submission to end.
-    pub fn makespan(&self) -> Option<Span> {
-        self.ended.map(|ended| ended.since(self.submitted))
-    }
-
-    /// From submission to the first map.
-    pub fn waiting(&self) -> Option<Span> {
-        self.first_map.map(|first| first.since(self.submitted))
-    }
-
-    /// From the first map to the end.
-    pub fn execution(&self) -> Option<Span> {
-        Some(self.ended?.since(self.first_map.unwrap_or(self.submitted)))
-    }
-
-    /// How many times longer than alone.
-    pub fn slowdown(&self, alone: Span) -> Option<f64> {
-        self.makespan().map(|took| took.as_secs_f64() / alone.as_secs_f64().max(1e-6))
-    }
-
-    /// How long one of its reduces waited for slots after its maps were done, on average.
-    pub fn reduce_wait(&self) -> Span {
-        Span(self.reduce_waited.0 / u64::from(self.tasks.reduce.max(1)))
-    }
-
-    /// Part of its maps that ran where their input is.
-    pub fn locality(&self) -> f64 {
-        let all: u32 = self.near.iter().sum();
-        f64::from(self.near[0]) / f64::from(all.max(1))
-    }
-}
+/// So many jobs' use of slots can still be told apart.
+pub const JOBS_DRAWN: usize = 40;
 
 /// What is kept of a job while it runs.
 #[derive(Debug)]
@@ -170,15 +50,35 @@ struct Live {
     /// The split of each map; more after splits.
     roots: Vec<u32>,
     maps_done: u32,
-    /// Since when each reduce waits.
-    idle_since: Vec<Time>,
+    /// How long each map that is done took.
+    took: Vec<Span>,
+    reduces: Vec<Reducing>,
+}
+
+/// A reduce, as far as its waiting goes.
+#[derive(Debug, Clone, Copy)]
+struct Reducing {
+    /// Since when it waits, if nothing of it runs.
+    since: Time,
+    running: u32,
+    is_done: bool,
+    /// Slot time that is in the state it has put aside.
+    aside: Span,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Held {
     since: Time,
     on: TrackerId,
-    recalled: Option<Recall>,
+    recalled: Option<Recalled>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Recalled {
+    how: Recall,
+    at: Time,
+    /// For the slot's sake, not for the task's or the node's.
+    for_others: bool,
 }
 
 /// All figures.
@@ -190,11 +90,14 @@ pub struct Metrics {
     places: BTreeMap<TrackerId, (String, String)>,
     racks: BTreeMap<String, String>,
     lost_trackers: BTreeMap<TrackerId, Time>,
+    draining: BTreeSet<TrackerId>,
     to_recover: BTreeMap<TaskId, Time>,
     /// How lost work was taken up again.
     pub recovery: Recovery,
-    /// Slot use.
+    /// Slot use by group.
     pub timeline: Timeline,
+    /// Slot use by job, of the first [`JOBS_DRAWN`].
+    pub by_job: Timeline,
     /// Who has what they were promised; counted if users are set.
     pub shares: Shares,
 }
@@ -215,6 +118,11 @@ impl Metrics {
         self.figures.get(&id)
     }
 
+    /// When it was first known that a tracker is lost, of those that have not come back.
+    pub fn first_loss(&self) -> Option<Time> {
+        self.lost_trackers.values().copied().min()
+    }
+
     /// Takes one fact in.
     pub fn observe(&mut self, at: Time, fact: &Fact) {
         match fact {
@@ -231,37 +139,31 @@ impl Metrics {
             Fact::AttemptLaunched { attempt, tracker, speculative, from, .. } => {
                 self.launched(at, *attempt, *tracker, *speculative, *from);
             }
-            Fact::AttemptRecalled { attempt, how, fault: false, .. } => {
+            Fact::TrackerDraining { tracker, .. } => {
+                self.draining.insert(*tracker);
+            }
+            Fact::TrackerReturned { tracker, .. } => {
+                self.draining.remove(tracker);
+            }
+            Fact::AttemptRecalled { attempt, how, fault: false, why, .. } => {
                 if let Some(held) = self.held.get_mut(attempt) {
-                    held.recalled = Some(*how);
+                    let for_others = !self.draining.contains(&held.on) && !why.starts_with(STRAGGLER);
+                    held.recalled = Some(Recalled { how: *how, at, for_others });
                 }
             }
-            Fact::AttemptSucceeded { attempt, .. } => {
-                self.released(at, *attempt);
-                self.held.remove(attempt);
-                self.map_done(at, *attempt);
-            }
-            Fact::MapSplit { attempt, .. } => {
-                self.released(at, *attempt);
-                if let Some(figures) = self.figures.get_mut(&attempt.job()) {
-                    figures.taken.splits += 1;
+            Fact::PauseRefused { attempt } => {
+                if let Some(held) = self.held.get_mut(attempt) {
+                    held.recalled = None;
                 }
-                if let Some(live) = self.live.get_mut(&attempt.job()) {
-                    let root = live.roots.get(attempt.task.index as usize).copied().unwrap_or(0);
-                    live.roots.push(root);
-                }
-                self.map_done(at, *attempt);
             }
-            Fact::AttemptPaused { attempt, .. } => {
-                self.released(at, *attempt);
-                if let Some(figures) = self.figures.get_mut(&attempt.job()) {
-                    figures.taken.pauses += 1;
-                }
-                self.waits_again(at, *attempt);
-            }
+            Fact::AttemptSucceeded { attempt, .. } => self.succeeded(at, *attempt),
+            Fact::MapSplit { attempt, .. } => self.split(at, *attempt),
+            Fact::AttemptPaused { attempt, .. } => self.paused(at, *attempt),
             Fact::AttemptFailed { attempt, .. } => self.wasted(at, *attempt, 0),
             Fact::AttemptKilled { attempt, bytes_in, .. } => self.wasted(at, *attempt, *bytes_in),
             Fact::MapOutputLost { attempt, .. } => self.output_lost(at, *attempt),
+            Fact::CheckpointLost { attempt, .. } => self.state_lost(*attempt, None),
+            Fact::StageLost { attempt, time, .. } => self.state_lost(*attempt, Some(*time)),
             _ => {}
         }
     }
@@ -277,11 +179,14 @@ impl Metrics {
             first_map: None,
             maps_done: None,
             ended: None,
+            left_at: None,
             succeeded: false,
             near: [0; 3],
             taken: Taken::default(),
             duplicates: 0,
             lost: Span(0),
+            yielding: Span(0),
+            restarting: Span(0),
             lost_bytes: 0,
             held: PerPhase::default(),
             reduce_waited: Span(0),
@@ -289,8 +194,10 @@ impl Metrics {
         };
         self.figures.insert(id, figures);
         let roots = (0..tasks.map).collect();
-        let idle_since = vec![at; tasks.reduce as usize];
-        self.live.insert(id, Live { spec: spec.clone(), roots, maps_done: 0, idle_since });
+        let took = vec![Span(0); tasks.map as usize];
+        let reducing = Reducing { since: at, running: 0, is_done: false, aside: Span(0) };
+        let reduces = vec![reducing; tasks.reduce as usize];
+        self.live.insert(id, Live { spec: spec.clone(), roots, maps_done: 0, took, reduces });
         self.shares.demands(at, &spec.user, 1);
     }
 
@@ -346,9 +253,12 @@ impl Metrics {
             figures.taken.migrations += u32::from(before.is_some_and(|before| before != on));
             self.held.remove(&from);
         }
-        let idle = self.live.get(&id.job()).and_then(|live| live.idle_since.get(id.task.index as usize));
-        if let (Phase::Reduce, Some(done), Some(idle)) = (id.phase(), figures.maps_done, idle) {
-            figures.reduce_waited = figures.reduce_waited + at.since(done.max(*idle));
+        let live = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
+        if let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) {
+            if let Some(done) = figures.maps_done.filter(|_| reduce.running == 0) {
+                figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
+            }
+            reduce.running += 1;
         }
         let user = figures.user.clone();
         self.shares.holds(at, &user, 1);
@@ -357,15 +267,85 @@ impl Metrics {
     /// Its slot is free. A paused attempt's place is remembered until it is taken up.
     fn released(&mut self, at: Time, id: AttemptId) -> Option<Held> {
         let held = *self.held.get(&id)?;
-        if !(id.phase() == Phase::Reduce && held.recalled == Some(Recall::Pause)) {
+        if !(id.phase() == Phase::Reduce && held.recalled.is_some_and(|told| told.how == Recall::Pause)) {
             self.held.remove(&id);
+        }
+        let live = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
+        if let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) {
+            reduce.running = reduce.running.saturating_sub(1);
+            reduce.since = at;
         }
         let figures = self.figures.get_mut(&id.job())?;
         figures.held[id.phase()] = figures.held[id.phase()] + at.since(held.since);
         self.timeline.add(&figures.group, id.phase(), held.since, at);
+        if (id.job().0 as usize) <= JOBS_DRAWN {
+            let name = format!("{} {}", id.job(), figures.name);
+            self.by_job.add(&name, id.phase(), held.since, at);
+        }
         let user = figures.user.clone();
         self.shares.holds(at, &user, -1);
         Some(held)
+    }
+
+    fn succeeded(&mut self, at: Time, id: AttemptId) {
+        let held = self.released(at, id);
+        self.held.remove(&id);
+        if let Some(live) = self.live.get_mut(&id.job()) {
+            let index = id.task.index as usize;
+            if let (Phase::Map, Some(took), Some(held)) = (id.phase(), live.took.get_mut(index), held) {
+                *took = at.since(held.since);
+            }
+            if let (Phase::Reduce, Some(reduce)) = (id.phase(), live.reduces.get_mut(index)) {
+                reduce.is_done = true;
+            }
+        }
+        self.map_done(at, id);
+    }
+
+    /// A slot was given back with nothing lost.
+    fn given_back(&mut self, at: Time, id: AttemptId, held: Option<Held>, count: fn(&mut Taken) -> &mut u32) {
+        let told = held.and_then(|held| held.recalled);
+        if let Some(figures) = self.figures.get_mut(&id.job()) {
+            let for_others = told.is_none_or(|told| told.for_others);
+            *(if for_others { count(&mut figures.taken) } else { &mut figures.taken.eased }) += 1;
+            figures.yielding = figures.yielding + told.map_or(Span(0), |told| at.since(told.at));
+        }
+    }
+
+    fn split(&mut self, at: Time, id: AttemptId) {
+        let held = self.released(at, id);
+        self.given_back(at, id, held, |taken| &mut taken.splits);
+        if let Some(live) = self.live.get_mut(&id.job()) {
+            let index = id.task.index as usize;
+            let root = live.roots.get(index).copied().unwrap_or(0);
+            live.roots.push(root);
+            live.took.push(Span(0));
+            if let (Some(took), Some(held)) = (live.took.get_mut(index), held) {
+                *took = at.since(held.since);
+            }
+        }
+        self.map_done(at, id);
+    }
+
+    fn paused(&mut self, at: Time, id: AttemptId) {
+        let held = self.released(at, id);
+        self.given_back(at, id, held, |taken| &mut taken.pauses);
+        let live = self.live.get_mut(&id.job());
+        let reduce = live.and_then(|live| live.reduces.get_mut(id.task.index as usize));
+        if let (Some(reduce), Some(held)) = (reduce, held) {
+            reduce.aside = reduce.aside + at.since(held.since);
+        }
+    }
+
+    /// What a reduce had put aside is gone, or so much of it.
+    fn state_lost(&mut self, id: AttemptId, part: Option<Span>) {
+        let live = self.live.get_mut(&id.job());
+        let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) else { return };
+        let lost = part.unwrap_or(reduce.aside).min(reduce.aside);
+        reduce.aside = Span(reduce.aside.0 - lost.0);
+        if let Some(figures) = self.figures.get_mut(&id.job()) {
+            figures.lost = figures.lost + lost;
+        }
     }
 
     /// An attempt has come to nothing.
@@ -376,18 +356,13 @@ impl Metrics {
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + at.since(held.since);
             figures.lost_bytes += bytes;
-            figures.taken.kills += u32::from(running && held.recalled == Some(Recall::Kill));
+            if let Some(told) = held.recalled.filter(|told| running && told.how == Recall::Kill) {
+                figures.taken.kills += u32::from(told.for_others);
+                figures.taken.eased += u32::from(!told.for_others);
+            }
         }
-        self.waits_again(at, id);
         if running && let Some(lost) = self.lost_trackers.get(&held.on) {
             self.to_recover.insert(id.task, *lost);
-        }
-    }
-
-    fn waits_again(&mut self, at: Time, id: AttemptId) {
-        let live = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
-        if let Some(idle) = live.and_then(|live| live.idle_since.get_mut(id.task.index as usize)) {
-            *idle = at;
         }
     }
 
@@ -405,8 +380,28 @@ impl Metrics {
         let Some(live) = self.live.get_mut(&id.job()) else { return };
         live.maps_done = live.maps_done.saturating_sub(1);
         self.to_recover.insert(id.task, at);
-        if let Some(figures) = self.figures.get_mut(&id.job()) {
-            figures.maps_done = None;
+        let Some(figures) = self.figures.get_mut(&id.job()) else { return };
+        let took = live.took.get_mut(id.task.index as usize).map(std::mem::take);
+        figures.lost = figures.lost + took.unwrap_or_default();
+        if let Some(done) = figures.maps_done.take() {
+            // From here on its reduces wait for a map, not for a slot.
+            for reduce in live.reduces.iter().filter(|reduce| !reduce.is_done && reduce.running == 0) {
+                figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
+            }
+        }
+    }
+
+    /// An attempt that is there only because a slot was taken back took so long to begin.
+    pub fn restarted(&mut self, job: JobId, took: Span) {
+        if let Some(figures) = self.figures.get_mut(&job) {
+            figures.restarting = figures.restarting + took;
+        }
+    }
+
+    /// Nobody looks any further: jobs that are not over count as they stand.
+    pub fn leave(&mut self, at: Time) {
+        for figures in self.figures.values_mut().filter(|figures| figures.ended.is_none()) {
+            figures.left_at = Some(at);
         }
     }
 }

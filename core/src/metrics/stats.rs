@@ -41,12 +41,6 @@ fn student(freedom: usize) -> f64 {
     POINTS.get(freedom.max(1) - 1).copied().unwrap_or(1.96)
 }
 
-/// Jain's index of how even some shares are: 1 if all are equal, 1/n if one has all.
-pub fn jain(shares: &[f64]) -> f64 {
-    let squares = shares.iter().map(|share| share * share).sum::<f64>() * shares.len() as f64;
-    if squares == 0.0 { 1.0 } else { shares.iter().sum::<f64>().powi(2) / squares }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,7 +53,6 @@ mod tests {
         assert!((quantile(&values, 1.0) - 4.0).abs() < 1e-12);
         // s = 1.29099, n = 4, t = 3.182: 3.182 * 1.29099 / 2.
         assert!((confidence(&values) - 2.054).abs() < 1e-3);
-        assert!((jain(&[1.0, 1.0]) - 1.0).abs() < 1e-12 && (jain(&[1.0, 0.0]) - 0.5).abs() < 1e-12);
         assert!(mean(&[]) == 0.0 && quantile(&[], 0.9) == 0.0 && confidence(&[1.0]) == 0.0);
     }
 }

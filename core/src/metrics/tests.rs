@@ -99,10 +99,12 @@ fn a_job_that_is_split_paused_and_moved() {
     // 30 to 34 at first, 41 to 47 after the pause.
     assert_eq!(job.reduce_wait(), Span::secs(10));
     assert_eq!(job.near, [2, 1, 0], "m0 and the tail are where their input is, m1 is in the rack");
-    assert_eq!(job.taken, Taken { splits: 1, pauses: 1, kills: 0, resumes: 1, migrations: 1 });
+    assert_eq!(job.taken, Taken { splits: 1, pauses: 1, kills: 0, resumes: 1, migrations: 1, eased: 0 });
     assert_eq!(job.held, PerPhase { map: Span::secs(9 + 7 + 5), reduce: Span::secs(7 + 3) });
     assert_eq!(job.slowdown(Span::secs(20)), Some(2.05));
     assert_eq!(job.lost, Span(0));
+    // 20 to 21 and 40 to 41; what starting anew took is in no fact.
+    assert_eq!(job.overhead(), Span::secs(2));
 }
 
 #[test]
@@ -130,7 +132,100 @@ fn work_of_a_lost_tracker() {
     let expected = Recovery { tasks: 2, maps: 2, local: 1, waited, maps_waited: waited, longest };
     assert_eq!(metrics.recovery, expected);
     let job = metrics.job(JobId(1)).expect("it is known");
-    assert_eq!((job.lost, job.lost_bytes, job.taken.kills), (Span::secs(19), 60, 0));
+    // m0 from 1 to 20, and m1, whose output went with the node, from 1 to 5.
+    assert_eq!((job.lost, job.lost_bytes, job.taken.kills), (Span::secs(19 + 4), 60, 0));
     assert_eq!(job.near, [2, 0, 2]);
     assert_eq!(job.recovery, metrics.recovery, "all of it is this job's");
+}
+
+fn play(life: Vec<(u64, Fact)>) -> JobFigures {
+    let mut metrics = Metrics::default();
+    for (at, fact) in &life {
+        metrics.observe(Time(at * 1_000_000), fact);
+    }
+    metrics.job(JobId(1)).expect("it is known").clone()
+}
+
+/// Both maps, from 1 to 10 s.
+fn maps() -> Vec<(u64, Fact)> {
+    let maps = [0, 1].map(|index| attempt(Phase::Map, index, 0));
+    let mut life = vec![(0, joined(0, "a")), (0, joined(1, "a")), (1, submitted())];
+    life.extend(maps.map(|map| (1, launched(map, map.task.index, None))));
+    life.extend(maps.map(|map| (10, succeeded(map))));
+    life
+}
+
+#[test]
+fn a_duplicate_has_not_waited() {
+    let (r0, twin) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
+    let mut life = maps();
+    let (tracker, why) = (TrackerId(1), Why::rule("straggler"));
+    life.extend([
+        (13, launched(r0, 0, None)),
+        (60, Fact::AttemptLaunched { attempt: twin, tracker, speculative: true, from: None, why }),
+        (70, Fact::AttemptKilled { attempt: twin, why: String::new(), bytes_in: 0 }),
+        (80, succeeded(r0)),
+    ]);
+    assert_eq!(play(life).reduce_wait(), Span::secs(3));
+}
+
+#[test]
+fn a_lost_output_costs_its_map_and_ends_the_wait_for_a_slot() {
+    let (m1, again, r0) =
+        (attempt(Phase::Map, 1, 0), attempt(Phase::Map, 1, 1), attempt(Phase::Reduce, 0, 0));
+    let mut life = maps();
+    life.extend([
+        (14, Fact::MapOutputLost { attempt: m1, why: String::new(), unfetched: false }),
+        (15, launched(again, 0, None)),
+        (25, succeeded(again)),
+        (27, launched(r0, 0, None)),
+    ]);
+    let job = play(life);
+    assert_eq!(job.reduce_wait(), Span::secs(4 + 2), "10 to 14, 25 to 27");
+    assert_eq!(job.lost, Span::secs(9), "the map ran from 1 to 10");
+}
+
+#[test]
+fn a_state_that_is_gone_costs_what_is_in_it() {
+    let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
+    let paused = |attempt| Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 5, bytes_in: 5 };
+    let mut life = maps();
+    life.extend([
+        (10, launched(r0, 0, None)),
+        (20, recalled(r0, Recall::Pause)),
+        (21, paused(r0)),
+        (30, launched(r1, 0, Some(r0))),
+        (35, recalled(r1, Recall::Pause)),
+        (36, paused(r1)),
+        (36, Fact::StageLost { attempt: r1, why: String::new(), time: Span::secs(2) }),
+        (40, Fact::CheckpointLost { attempt: r1, why: String::new() }),
+    ]);
+    // 10 to 21 and 30 to 36, of which two are counted once.
+    assert_eq!(play(life).lost, Span::secs(11 + 6));
+}
+
+#[test]
+fn stragglers_and_drains_are_not_preemptions() {
+    let [m0, m1] = [0, 1].map(|index| attempt(Phase::Map, index, 0));
+    let split = |attempt| Fact::MapSplit { attempt, position: 50, result: AttemptResult::default() };
+    let slow = |attempt| Fact::AttemptRecalled {
+        attempt,
+        how: Recall::Split,
+        why: "straggler-split".into(),
+        fault: false,
+        hold: false,
+    };
+    let life = vec![
+        (0, joined(0, "a")),
+        (1, submitted()),
+        (1, launched(m0, 0, None)),
+        (1, launched(m1, 0, None)),
+        (5, slow(m0)),
+        (6, split(m0)),
+        (7, Fact::TrackerDraining { tracker: TrackerId(0), by: "ann".into(), until: Time(0) }),
+        (7, recalled(m1, Recall::Split)),
+        (8, split(m1)),
+    ];
+    let taken = play(life).taken;
+    assert_eq!((taken.preemptions(), taken.splits, taken.eased), (0, 0, 2));
 }

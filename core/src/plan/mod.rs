@@ -20,6 +20,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
@@ -140,6 +141,10 @@ pub struct Plan<'a> {
     given: BTreeMap<JobId, PerPhase<Given>>,
     given_tasks: BTreeSet<TaskId>,
     preempted: BTreeSet<AttemptId>,
+    /// Of each job that was asked about: slots that it held before this round and did not count on; and those that
+    /// this round takes back. Policies ask again and again.
+    going: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
+    taken_back: BTreeMap<JobId, PerPhase<u32>>,
     reserving: BTreeMap<TaskId, TrackerId>,
     refusals: u64,
 }
@@ -167,6 +172,8 @@ impl<'a> Plan<'a> {
             given: BTreeMap::new(),
             given_tasks: BTreeSet::new(),
             preempted: BTreeSet::new(),
+            going: RefCell::default(),
+            taken_back: BTreeMap::new(),
             reserving: BTreeMap::new(),
             refusals: 0,
         }
@@ -216,9 +223,22 @@ impl<'a> Plan<'a> {
     /// Slots that a job holds and has not been told to give back, and those reserved for it, this round included. What it
     /// holds on a tracker that is suspect it does not count on.
     pub fn keeps(&self, job: &Job, phase: Phase) -> u32 {
-        let goes = |id: AttemptId| self.is_recalled(id) || self.is_in_doubt(id);
-        let going = job.running[phase].iter().filter(|id| goes(**id)).count() as u32;
-        self.held(job, phase) + self.promised(job, phase) - going
+        let taken = self.taken_back.get(&job.id).map_or(0, |taken| taken[phase]);
+        let before = self.going.borrow_mut().entry(job.id).or_insert_with(|| self.goes_of(job))[phase];
+        self.held(job, phase) + self.promised(job, phase) - before - taken
+    }
+
+    fn goes_of(&self, job: &Job) -> PerPhase<u32> {
+        let goes = |phase: Phase| {
+            job.running[phase].iter().filter(|id| self.was_told(**id) || self.is_in_doubt(**id)).count()
+                as u32
+        };
+        PerPhase { map: goes(Phase::Map), reduce: goes(Phase::Reduce) }
+    }
+
+    fn was_told(&self, id: AttemptId) -> bool {
+        let told = |attempt: &Attempt| attempt.recalled.is_some() || attempt.state == AttemptState::Stopping;
+        self.cluster.attempt(id).is_some_and(told)
     }
 
     fn is_in_doubt(&self, id: AttemptId) -> bool {
@@ -235,8 +255,7 @@ impl<'a> Plan<'a> {
 
     /// Whether an attempt has been told to give its slot back, this round included.
     pub fn is_recalled(&self, id: AttemptId) -> bool {
-        let told = |attempt: &Attempt| attempt.recalled.is_some() || attempt.state == AttemptState::Stopping;
-        self.preempted.contains(&id) || self.cluster.attempt(id).is_some_and(told)
+        self.preempted.contains(&id) || self.was_told(id)
     }
 
     /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
@@ -318,6 +337,9 @@ impl<'a> Plan<'a> {
             may = Err(Unfit::Already(attempt));
         }
         self.count(may.map_err(Refused::from))?;
+        if !self.was_told(attempt) && !self.is_in_doubt(attempt) {
+            self.taken_back.entry(attempt.job()).or_default()[attempt.phase()] += 1;
+        }
         self.preempted.insert(attempt);
         self.decisions.push(Decision::Preempt { attempt, how, why });
         Ok(())

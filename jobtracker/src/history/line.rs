@@ -5,7 +5,7 @@
 
 use crate::spec;
 use mrcore::{
-    Fact, Time, Why,
+    Fact, PerPhase, Time, Why,
     fact::Entry,
     ids::TrackerId,
     job::{JobOutcome, JobSpec},
@@ -17,8 +17,25 @@ use std::collections::BTreeMap;
 /// Goes up when a reader of the older format would misunderstand the newer.
 const FORMAT: u32 = 1;
 
-/// Trackers by number: name and host.
-pub(super) type Names = BTreeMap<TrackerId, (String, String)>;
+/// Trackers by number.
+pub(super) type Names = BTreeMap<TrackerId, Place>;
+
+/// What is known of a tracker.
+pub(super) struct Place {
+    pub(super) name: String,
+    pub(super) host: String,
+    pub(super) rack: String,
+    pub(super) slots: PerPhase<u32>,
+    /// It has been given up, and has not come back.
+    pub(super) is_lost: bool,
+}
+
+/// The policy that decides, and its parameters as given.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Policy {
+    pub(crate) name: String,
+    pub(crate) params: BTreeMap<String, String>,
+}
 
 /// The first line.
 #[derive(Serialize)]
@@ -79,6 +96,11 @@ struct Line<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum LineFact<'a> {
+    SubmittedTo {
+        policy: &'a str,
+        params: &'a BTreeMap<String, String>,
+        trackers: Vec<TrackerLine<'a>>,
+    },
     JobCommitting {},
     JobEnded {
         outcome: &'static str,
@@ -169,6 +191,15 @@ enum LineFact<'a> {
 }
 
 #[derive(Serialize)]
+struct TrackerLine<'a> {
+    name: &'a str,
+    host: &'a str,
+    rack: &'a str,
+    map_slots: u32,
+    reduce_slots: u32,
+}
+
+#[derive(Serialize)]
 struct WhyLine<'a> {
     rule: &'a str,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -207,10 +238,28 @@ fn succeeded(attempt: String, result: &AttemptResult) -> LineFact<'_> {
     LineFact::AttemptSucceeded { attempt, bytes_out: result.bytes_out, counters, pieces: &result.pieces }
 }
 
+/// How the line of [`submitted_to`] is told from others.
+pub(super) const SUBMITTED_TO: &str = r#""fact":{"submitted-to""#;
+
+/// The second line: what the job was submitted to.
+pub(super) fn submitted_to(at: Time, policy: &Policy, names: &Names) -> String {
+    let there = names.values().filter(|place| !place.is_lost);
+    let trackers = there.map(|Place { name, host, rack, slots, .. }| TrackerLine {
+        name,
+        host,
+        rack,
+        map_slots: slots.map,
+        reduce_slots: slots.reduce,
+    });
+    let Policy { name, params } = policy;
+    let fact = LineFact::SubmittedTo { policy: name, params, trackers: trackers.collect() };
+    json(&Line { at_us: at.0, fact })
+}
+
 /// The line of a job's fact, with its newline; None for a fact that is not part of a job's history.
 pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<String> {
     let Time(at_us) = entry.at;
-    let named = |id: &TrackerId| names.get(id).map_or(("?", "?"), |(name, host)| (name, host));
+    let named = |id: &TrackerId| names.get(id).map_or(("?", "?"), |place| (&place.name, &place.host));
     let fact = match &entry.fact {
         Fact::JobSubmitted { job, spec, .. } => {
             let head = Head { format: FORMAT, cluster, job: job.to_string(), at_us, spec: Spec::of(spec) };

@@ -11,9 +11,10 @@
 mod line;
 mod scribe;
 
+pub(crate) use line::Policy;
 pub(crate) use scribe::Scribe;
 
-use line::Names;
+use line::{Names, Place};
 use mrcore::{Fact, fact::Entry, ids::JobId};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,6 +53,8 @@ struct Book {
     ended: bool,
     /// Attempts that hold a slot.
     live: u32,
+    /// Its second line says what the job was submitted to.
+    says_to_whom: bool,
 }
 
 /// Every history.
@@ -59,6 +62,7 @@ pub(crate) struct Histories {
     folder: PathBuf,
     cluster: String,
     kept: usize,
+    policy: Policy,
     names: Names,
     books: BTreeMap<JobId, Book>,
     on_disk: BTreeSet<JobId>,
@@ -66,7 +70,7 @@ pub(crate) struct Histories {
 
 impl Histories {
     /// Of a folder, which is made if it is not there.
-    pub(crate) fn open(folder: &Path, cluster: &str, kept: usize) -> io::Result<Self> {
+    pub(crate) fn open(folder: &Path, cluster: &str, kept: usize, policy: Policy) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let mut on_disk = BTreeSet::new();
         for entry in fs::read_dir(folder)? {
@@ -78,6 +82,7 @@ impl Histories {
             folder: folder.into(),
             cluster: cluster.into(),
             kept,
+            policy,
             names: Names::new(),
             books: BTreeMap::new(),
             on_disk,
@@ -86,25 +91,38 @@ impl Histories {
 
     /// Takes one fact down.
     pub(crate) fn take(&mut self, entry: &Entry) {
-        if let Fact::TrackerJoined { tracker, name, host, .. } = &entry.fact {
-            self.names.insert(*tracker, (name.clone(), host.clone()));
+        match &entry.fact {
+            Fact::TrackerJoined { tracker, name, host, rack, slots, .. } => {
+                let (name, host, rack) = (name.clone(), host.clone(), rack.clone());
+                self.names.insert(*tracker, Place { name, host, rack, slots: *slots, is_lost: false });
+            }
+            Fact::TrackerLost { tracker, .. } => {
+                if let Some(place) = self.names.get_mut(tracker) {
+                    place.is_lost = true;
+                }
+            }
+            _ => {}
         }
         let Some(job) = entry.fact.job() else { return };
         let Some(line) = line::render(&self.cluster, &self.names, entry) else { return };
-        if let Err(error) = self.write(job, &entry.fact, &line) {
+        if let Err(error) = self.write(job, entry, &line) {
             self.give_up(job, &error);
         }
     }
 
-    fn write(&mut self, job: JobId, fact: &Fact, line: &str) -> io::Result<()> {
-        if let Fact::JobSubmitted { .. } = fact {
+    fn write(&mut self, job: JobId, entry: &Entry, line: &str) -> io::Result<()> {
+        if let Fact::JobSubmitted { .. } = entry.fact {
             let book = Book::open(&path_of(&self.folder, job), line)?;
             self.books.insert(job, book);
             self.on_disk.insert(job);
         }
         let Some(book) = self.books.get_mut(&job) else { return Ok(()) };
         book.add(line)?;
-        match fact {
+        match entry.fact {
+            // Once written it stays, whatever the policy is at the next start; older files go on without.
+            Fact::JobSubmitted { .. } if book.says_to_whom => {
+                book.add(&line::submitted_to(entry.at, &self.policy, &self.names))?;
+            }
             Fact::AttemptLaunched { .. } => book.live += 1,
             Fact::AttemptSucceeded { .. }
             | Fact::AttemptFailed { .. }
@@ -180,7 +198,7 @@ impl Book {
     fn open(path: &Path, head: &str) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut reader = BufReader::new(&file);
-        let (mut whole, mut ahead) = (0, 0);
+        let (mut whole, mut ahead, mut says_to_whom) = (0, 0, true);
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -189,6 +207,9 @@ impl Book {
             if bytes == 0 || line.last() != Some(&b'\n') || foreign {
                 break;
             }
+            if ahead == 1 {
+                says_to_whom = String::from_utf8_lossy(&line).contains(line::SUBMITTED_TO);
+            }
             whole += bytes as u64;
             ahead += 1;
         }
@@ -196,7 +217,7 @@ impl Book {
         file.set_len(whole)?;
         let mut file = BufWriter::new(file);
         file.seek(SeekFrom::Start(whole))?;
-        Ok(Self { file, ahead, lines: 0, ended: false, live: 0 })
+        Ok(Self { file, ahead, lines: 0, ended: false, live: 0, says_to_whom })
     }
 
     fn add(&mut self, line: &str) -> io::Result<()> {
@@ -247,7 +268,7 @@ mod tests {
     #[test]
     fn a_history_is_closed_when_every_attempt_is_gone_whichever_way() {
         let folder = tempfile::tempdir().unwrap();
-        let mut histories = Histories::open(folder.path(), "c", 10).unwrap();
+        let mut histories = Histories::open(folder.path(), "c", 10, Policy::default()).unwrap();
         let mut take = |fact| histories.take(&Entry { at: Time(0), fact });
         let id = |text: &str| text.parse::<AttemptId>().unwrap();
         let job = id("job_1.m0.0").job();

@@ -224,7 +224,8 @@ fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
 fn start(disk: &CrashDisk, folder: &Path) -> Driver {
     let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
     let options = ClientOptions::new("127.0.0.1:1", daemon::config::ClientConfig::default());
-    let parts = open(storage, mind(), folder, &settings(), options).unwrap();
+    let parts =
+        open(storage, mind(), (folder, crate::history::Policy::default()), &settings(), options).unwrap();
     Driver::new(parts).0
 }
 

@@ -64,7 +64,9 @@ async fn check_history(cluster: &Cluster) {
     assert_eq!(kinds.iter().filter(|kind| **kind == "attempt-launched").count(), 5);
     assert_eq!(kinds.iter().filter(|kind| **kind == "attempt-succeeded").count(), 5);
     assert_eq!(kinds[kinds.len() - 2..], ["job-committing", "job-ended"]);
-    assert_eq!(history[1]["fact"]["attempt-launched"]["tracker"], "node1");
+    let to = &history[1]["fact"]["submitted-to"];
+    assert_eq!((&to["policy"], &to["trackers"][0]["name"]), (&"fifo".into(), &"node1".into()));
+    assert_eq!(history[2]["fact"]["attempt-launched"]["tracker"], "node1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,10 +20,14 @@ const LIMIT_US: f64 = 20.0;
 /// COSHH looks at classes, too.
 const LIMIT_COSHH_US: f64 = 50.0;
 const LIMIT_PROGRAM_MS: f64 = 100.0;
+/// A round for time's sake comes once a second at most, on the thread that answers heartbeats: a tenth of it.
+const LIMIT_TICK_MS: f64 = 100.0;
+const TICKS: u32 = 25;
 const PROGRAMS: usize = 9;
 /// A second of a very large cluster.
 const HUGE: Size = Size { trackers: 10_000, jobs: 200, waiting: 50_000 };
-const SECONDS: u32 = 3;
+/// Long enough for a round of every policy that thinks each ten seconds.
+const SECONDS: u32 = 12;
 
 /// Policies: how long a decision takes, a linear program, and ten thousand heartbeats
 #[derive(Debug, clap::Args)]
@@ -57,6 +61,7 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Figure>> {
     for spec in &chosen {
         say(spec);
         figures.extend(decisions(spec)?);
+        figures.extend(ticks(spec)?);
     }
     if chosen.iter().any(|spec| spec.contains("coshh")) {
         say("a linear program");
@@ -98,6 +103,26 @@ fn decisions(spec: &str) -> Result<Vec<Figure>> {
     ])
 }
 
+/// What time brings with it: estimates made anew, slots taken back, at full size with the clock running.
+fn ticks(spec: &str) -> Result<Vec<Figure>> {
+    let mut stage = Stage::new(spec, &Params::new(), LARGE)?;
+    let one = |_| {
+        stage.beat();
+        let begun = Instant::now();
+        stage.tick();
+        begun.elapsed().as_secs_f64() * 1e3
+    };
+    let all: Vec<f64> = (0..TICKS).map(one).collect();
+    let longest = all.iter().copied().fold(0.0, f64::max);
+    Ok(vec![
+        Figure::told(format!("tick, {spec}, median"), median(all), "ms"),
+        Figure {
+            limit: Some(Limit::AtMost(LIMIT_TICK_MS)),
+            ..Figure::told(format!("tick, {spec}, longest of {TICKS} s"), longest, "ms")
+        },
+    ])
+}
+
 fn late(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() * 99 / 100).copied().unwrap_or(0.0)
@@ -123,14 +148,9 @@ fn program() -> Figure {
 /// Every tracker says how far its twelve attempts are, each second: processor seconds of the mind for each second.
 fn heartbeats(spec: &str, shadow: Option<&str>) -> Result<Figure> {
     let mut stage = Stage::shadowed(spec, shadow, &Params::new(), HUGE)?;
-    let mut out = Vec::new();
-    let mut second = |stage: &mut Stage| {
-        for tracker in 0..HUGE.trackers {
-            stage.heartbeat(tracker, &mut out);
-            out.clear();
-        }
-        stage.tick(&mut out);
-        out.clear();
+    let second = |stage: &mut Stage| {
+        stage.beat();
+        stage.tick();
     };
     // In the first one every tracker gets tasks for its free slots.
     second(&mut stage);

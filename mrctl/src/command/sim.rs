@@ -144,6 +144,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         }
     }
     let begun = Instant::now();
+    let variants = variants.into_iter().map(|variant| variant.told(&case.params)).collect();
     let experiment = Experiment {
         setup: case.setup,
         faults: None,

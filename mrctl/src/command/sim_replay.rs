@@ -2,11 +2,11 @@
 
 use super::sim::{variants, write};
 use crate::output::{self, Usage};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use sim::{
     PerPhase,
     fault::{Fault, Harm},
-    replay::{WhatIf, replay},
+    replay::{self, WhatIf, replay},
     report,
     workload::history,
 };
@@ -24,13 +24,13 @@ pub(crate) struct Args {
     /// Policies to try, separated by commas
     #[arg(long, value_name = "LIST")]
     scheduler: String,
-    /// The policy that really ran
-    #[arg(long, value_name = "NAME", default_value = "fifo")]
-    ran: String,
+    /// The policy that really ran [default: the one that the history names]
+    #[arg(long, value_name = "NAME")]
+    ran: Option<String>,
     /// Nodes more or less, such as +4 or -1
     #[arg(long, value_name = "+N|-N", allow_hyphen_values = true, default_value_t = 0)]
     nodes: i32,
-    /// Map slots of each node [default: as many as were ever used at a time]
+    /// Map slots of each node [default: as the history says; of older ones, as many as were ever used at a time]
     #[arg(long)]
     map_slots: Option<u32>,
     /// Reduce slots of each node
@@ -45,25 +45,25 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut ran = variants(&args.ran)?;
-    if ran.len() > 1 {
+    let named = args.ran.as_deref().map(variants).transpose()?;
+    if named.as_ref().is_some_and(|named| named.len() > 1) {
         return Err(Usage("--ran names one policy: the one that ran".into()).into());
     }
     let others = variants(&args.scheduler)?;
     let history = history::read(&args.history)?;
-    let mut slots = history.slots;
-    slots.map = args.map_slots.unwrap_or(slots.map);
-    slots.reduce = args.reduce_slots.unwrap_or(slots.reduce);
+    let ran = named.and_then(|mut named| named.pop()).or_else(|| replay::ran(&history));
+    let Some(ran) = ran else {
+        let why = "the history does not say which policy ran, as those of older versions: name it with --ran";
+        return Err(Usage(why.into()).into());
+    };
+    let asked = args.map_slots.is_some() || args.reduce_slots.is_some();
+    let slots = asked.then(|| PerPhase {
+        map: args.map_slots.unwrap_or(history.slots.map).max(1),
+        reduce: args.reduce_slots.unwrap_or(history.slots.reduce).max(1),
+    });
     let faults =
         args.fail.iter().map(|fail| fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
-    let Some(ran) = ran.pop() else { return Err(anyhow!("no policy named")) };
-    let what = WhatIf {
-        ran,
-        others,
-        slots: Some(PerPhase { map: slots.map.max(1), reduce: slots.reduce.max(1) }),
-        nodes: args.nodes,
-        faults,
-    };
+    let what = WhatIf { ran, others, slots, nodes: args.nodes, faults };
     let replay = replay(&history, &what)?;
     output::line(format!("as it really ran, under {}\n{}", what.ran.label, replay.fidelity.table().text()))?;
     output::line(format!("the model is {} off, mean over jobs\n", report::percent(replay.fidelity.error())))?;

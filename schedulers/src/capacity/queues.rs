@@ -1,6 +1,6 @@
 //! Queues in queues, what they hold, and who waits there: kept right fact by fact.
 
-use crate::{line::Real, params::Section};
+use crate::{estimate::demand, line::Real, params::Section};
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan,
     ids::JobId,
@@ -77,13 +77,14 @@ impl Queue {
         self.turn[phase].range(..(Reverse(job.spec.priority), job.id)).count()
     }
 
-    /// Slots that its jobs could use.
+    /// Slots that its jobs could use, each user within his limit.
     pub(super) fn demand(&self, phase: Phase, cluster: &Cluster) -> f64 {
-        let demand = |job: &Job| {
-            let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
-            (job.running[phase].len() + waiting) as f64
-        };
-        self.jobs.iter().filter_map(|job| cluster.job(*job)).map(demand).sum()
+        let mut users: BTreeMap<&str, f64> = BTreeMap::new();
+        for job in self.jobs.iter().filter_map(|job| cluster.job(*job)) {
+            *users.entry(&job.spec.user).or_default() += demand(job, phase);
+        }
+        let most = self.user_most(phase, cluster);
+        users.values().map(|wanted| wanted.min(most)).sum()
     }
 
     pub(super) fn first_job(&self, phase: Phase) -> Option<JobId> {
@@ -234,6 +235,14 @@ impl Queues {
         let jobs = queue.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         let own: f64 = jobs.map(|job| f64::from(plan.keeps(job, phase))).sum();
         own + queue.children.iter().map(|child| self.keeps(*child, phase, plan)).sum::<f64>()
+    }
+
+    /// Whether a queue and all above it may hold another slot.
+    pub(super) fn has_room(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> bool {
+        let room = |number: &usize| {
+            self.keeps(*number, phase, plan) + 1.0 <= self.tree[*number].most(phase, plan.cluster())
+        };
+        self.path(number).iter().all(room)
     }
 
     /// How much each other leaf has above its guarantee that a leaf may have back: none of what lies within the guarantee

@@ -54,6 +54,8 @@ pub(super) struct Predictor {
     speeds: BTreeMap<TrackerId, PerPhase<Mean>>,
     default: PerPhase<f64>,
     error: Mean,
+    /// What a job would take on a node is falsified by up to this part, by chance from this seed.
+    falsified: (f64, u64),
 }
 
 /// The power of two that the bytes of a job's input come to.
@@ -114,9 +116,15 @@ impl Base<'_> {
 }
 
 impl Predictor {
-    pub(super) fn new(default: PerPhase<Span>) -> Self {
+    pub(super) fn new(default: PerPhase<Span>, error: f64, seed: u64) -> Self {
         let default = PerPhase { map: default.map.as_secs_f64(), reduce: default.reduce.as_secs_f64() };
-        Self { tables: BTreeMap::new(), speeds: BTreeMap::new(), default, error: Mean::default() }
+        Self {
+            tables: BTreeMap::new(),
+            speeds: BTreeMap::new(),
+            default,
+            error: Mean::default(),
+            falsified: (error, seed),
+        }
     }
 
     /// A task took so long on a node.
@@ -170,9 +178,25 @@ impl Predictor {
         let bases = Phase::BOTH.map(|phase| self.base(of, phase));
         let on_node = |(node, slots): &Node| {
             let able = bases.iter().filter(|base| slots[base.phase] > 0 && tasks[base.phase] > 0.0);
-            able.map(|base| tasks[base.phase] * base.on(*node) / f64::from(slots[base.phase])).sum()
+            let true_s: f64 =
+                able.map(|base| tasks[base.phase] * base.on(*node) / f64::from(slots[base.phase])).sum();
+            true_s * self.falsify(&of[0], *node)
         };
         nodes.iter().map(on_node).collect()
+    }
+
+    /// What the prediction of a kind on a node is multiplied by: 1 unless errors are asked for, and always the same.
+    fn falsify(&self, about: &About, on: TrackerId) -> f64 {
+        let (error, seed) = self.falsified;
+        if error == 0.0 {
+            return 1.0;
+        }
+        let text = format!("{about:?} {on} {seed}");
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+        // The lowest bits of this hash are the worst mixed.
+        let unit = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1_u64 << 53) as f64;
+        1.0 + error * (2.0 * unit - 1.0)
     }
 
     /// How fast a node is; 1 as long as nothing is known.
@@ -218,7 +242,7 @@ mod tests {
     const MAP: Phase = Phase::Map;
 
     fn predictor() -> Predictor {
-        Predictor::new(PerPhase { map: Span::secs(30), reduce: Span::secs(60) })
+        Predictor::new(PerPhase { map: Span::secs(30), reduce: Span::secs(60) }, 0.0, 1)
     }
 
     #[test]
@@ -277,6 +301,19 @@ mod tests {
         close(on(4, 1), 210.0);
         close(on(4, 0), 90.0);
         close(on(0, 0), 0.0);
+    }
+
+    #[test]
+    fn errors_that_are_asked_for_are_within_bounds_and_the_same_twice() {
+        let of_kind = |number: u32| of("grep", &format!("u{number}"), 1);
+        let (tasks, slots) = (PerPhase { map: 1.0, reduce: 0.0 }, PerPhase { map: 1, reduce: 0 });
+        let mut off = predictor();
+        off.falsified = (0.4, 1);
+        let time = |number: u32| off.job_seconds(&of_kind(number), tasks, &[(FAST, slots)])[0] / 30.0;
+        let times: Vec<f64> = (0..100).map(time).collect();
+        assert!(times.iter().all(|time| (0.6..=1.4).contains(time)), "{times:?}");
+        assert!(times.iter().any(|time| *time < 0.7) && times.iter().any(|time| *time > 1.3));
+        assert_eq!(times, (0..100).map(time).collect::<Vec<_>>());
     }
 
     #[test]

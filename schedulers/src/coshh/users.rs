@@ -17,6 +17,9 @@ use std::{
 /// A job's place among its user's.
 type Place = (Reverse<Priority>, JobId);
 
+/// Jobs in line, by kind.
+type Lines = BTreeMap<usize, BTreeSet<Place>>;
+
 /// A user.
 #[derive(Debug)]
 pub(super) struct User {
@@ -24,7 +27,9 @@ pub(super) struct User {
     pub(super) min: PerPhase<u32>,
     pub(super) held: PerPhase<u32>,
     /// Jobs with tasks that wait and may start, by kind; the most urgent, then the oldest first.
-    waiting: PerPhase<BTreeMap<usize, BTreeSet<Place>>>,
+    waiting: PerPhase<Lines>,
+    /// Those of them that are not bound to what is suggested for their kind.
+    unbound: PerPhase<Lines>,
     jobs: BTreeSet<JobId>,
 }
 
@@ -98,6 +103,7 @@ impl Users {
             min,
             held: PerPhase::default(),
             waiting: PerPhase::default(),
+            unbound: PerPhase::default(),
             jobs: BTreeSet::new(),
         });
         if min != PerPhase::default() {
@@ -139,16 +145,10 @@ impl Users {
         let job = cluster.job(id);
         for phase in Phase::BOTH {
             self.hold(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
-            let waits = job.is_some_and(|job| job.may_start(phase) && !job.pending[phase].is_empty());
-            let waiting = &mut self.all[member.user].waiting[phase];
-            if waits {
-                waiting.entry(member.kind).or_default().insert(member.place);
-            } else if let Some(line) = waiting.get_mut(&member.kind) {
-                line.remove(&member.place);
-                if line.is_empty() {
-                    waiting.remove(&member.kind);
-                }
-            }
+            let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
+            let user = &mut self.all[member.user];
+            put(&mut user.waiting[phase], member, waits.is_some());
+            put(&mut user.unbound[phase], member, waits.is_some_and(has_been_in_trouble));
             self.stand(member.user, phase);
         }
     }
@@ -199,11 +199,37 @@ impl Users {
     }
 }
 
+/// Puts a job into the line of its kind, or takes it out.
+fn put(lines: &mut Lines, Member { kind, place, .. }: Member, is_in: bool) {
+    if is_in {
+        lines.entry(kind).or_default().insert(place);
+    } else if let Some(line) = lines.get_mut(&kind) {
+        line.remove(&place);
+        if line.is_empty() {
+            lines.remove(&kind);
+        }
+    }
+}
+
+/// Whether a job may have tasks that cannot run where its class is suggested: because they came to nothing there, or
+/// their state lies elsewhere. These are not bound to the suggestion; they could wait for ever.
+fn has_been_in_trouble(job: &Job) -> bool {
+    !job.failures.is_empty() || !job.blacklist.is_empty() || job.preemption.pauses > 0
+}
+
 impl User {
-    /// Its waiting jobs: the first of each kind that `take` makes something of, and of these the first.
-    pub(super) fn first<T>(&self, phase: Phase, take: impl Fn(usize, JobId) -> Option<T>) -> Option<T> {
+    /// Its waiting jobs: the first of each kind that `take` makes something of, and of these the first. Of kinds that are not
+    /// suggested only those are looked at that are not bound to that.
+    pub(super) fn first<T>(
+        &self,
+        phase: Phase,
+        is_suggested: impl Fn(usize) -> bool,
+        take: impl Fn(bool, JobId) -> Option<T>,
+    ) -> Option<T> {
         let firsts = self.waiting[phase].iter().filter_map(|(kind, line)| {
-            line.iter().find_map(|place| take(*kind, place.1).map(|taken| (*place, taken)))
+            let suggested = is_suggested(*kind);
+            let line = if suggested { line } else { self.unbound[phase].get(kind)? };
+            line.iter().find_map(|place| take(suggested, place.1).map(|taken| (*place, taken)))
         });
         firsts.min_by_key(|(place, _)| *place).map(|(_, taken)| taken)
     }

@@ -1,6 +1,7 @@
 //! Pools, what they hold, and whose turn it is: kept right fact by fact, so that deciding scans nothing.
 
 use crate::{
+    estimate::demand,
     line::{Line, Real},
     params::Section,
     shares::{Claim, divide},
@@ -234,10 +235,6 @@ impl Pools {
     /// Divides all slots anew among pools, and each pool's among its jobs.
     pub(super) fn divide(&mut self, cluster: &Cluster) {
         for phase in Phase::BOTH {
-            let demand = |job: &Job| {
-                let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
-                (job.running[phase].len() + waiting) as f64
-            };
             let jobs: Vec<Vec<(JobId, Claim)>> = self
                 .all
                 .iter()
@@ -246,7 +243,7 @@ impl Pools {
                     let claim = |job: &Job| Claim {
                         weight: weight(job.spec.priority),
                         min: 0.0,
-                        demand: demand(job),
+                        demand: demand(job, phase),
                     };
                     runs.filter_map(|job| Some((*job, claim(cluster.job(*job)?)))).collect()
                 })

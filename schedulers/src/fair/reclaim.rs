@@ -6,7 +6,7 @@ use crate::{
     victims::{Overdue, Victims, level},
 };
 use mrcore::{Phase, Plan, Span, Time, Why, plan::Way};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a pool bears it, and since when it does.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(super) struct Reclaim {
     fair_share_timeout: Option<Span>,
     below_min: Overdue<(usize, Phase)>,
     below_half: Overdue<(usize, Phase)>,
+    /// Pools for which map slots are being taken back.
+    owed: BTreeSet<usize>,
 }
 
 impl Reclaim {
@@ -25,25 +27,45 @@ impl Reclaim {
         let about = "how long a pool bears to be below half its fair share";
         let fair_share_timeout = section.span_or_never("fair_share_timeout", Some(Span::secs(30)), about);
         let (below_min, below_half) = (Overdue::default(), Overdue::default());
-        Self { way: section.way(), min_share_timeout, fair_share_timeout, below_min, below_half }
+        Self {
+            way: section.way(),
+            min_share_timeout,
+            fair_share_timeout,
+            below_min,
+            below_half,
+            owed: BTreeSet::new(),
+        }
     }
 
     pub(super) fn start_over(&mut self) {
         self.below_min.start_over();
         self.below_half.start_over();
+        self.owed.clear();
     }
 
     pub(super) fn way(&self) -> Way {
         self.way
     }
 
+    /// Whether map slots are being taken back for a pool. It must then take what it gets, however far from its input: else
+    /// the slot would go back to those it was taken from, and the next one too.
+    pub(super) fn is_owed(&self, pool: Option<usize>) -> bool {
+        pool.is_some_and(|pool| self.owed.contains(&pool))
+    }
+
     /// Takes from pools above their shares, the youngest attempts first, and no more than is lacking.
     pub(super) fn run(&mut self, phases: &[Phase], pools: &Pools, plan: &mut Plan<'_>) {
         for phase in phases.iter().copied() {
             let mut lacks = Vec::new();
+            if phase == Phase::Map {
+                self.owed.clear();
+            }
             for (number, pool) in pools.iter().enumerate() {
                 let lack = self.lack(number, pool, phase, plan.now());
                 if lack > 0 {
+                    if phase == Phase::Map {
+                        self.owed.insert(number);
+                    }
                     let why = Why::rule("pool-below-its-share").with("held", f64::from(pool.held[phase]));
                     let why = why.with("share", pool.share[phase]);
                     lacks.push((lack, pool.jobs().next().map_or(why.clone(), |job| why.benefit(job))));

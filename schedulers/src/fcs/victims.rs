@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A reduce that may be preempted.
 struct Victim {
-    rank: work::Rank,
+    left: work::Left,
     attempt: AttemptId,
     tracker: TrackerId,
 }
@@ -50,7 +50,7 @@ impl Fcs {
         // What is spared goes to those that can run anywhere; then the paused ones do without.
         let wants = homes.into_iter().map(Some).chain((spared.min(fresh)..fresh).map(|_| None));
         let wants: Vec<Option<TrackerId>> = wants.take(demand - spared).collect();
-        let rank = known.left.rank(self.settings.tolerance);
+        let tolerance = self.settings.tolerance;
         // Both are asked once: nothing that this round takes back changes the answer.
         let mut usable: BTreeMap<TrackerId, bool> = BTreeMap::new();
         let mut in_vain: BTreeSet<Option<TrackerId>> = BTreeSet::new();
@@ -59,9 +59,9 @@ impl Fcs {
                 continue;
             }
             // Those with most left come first.
-            let outranked = victims.iter().take_while(|victim| victim.rank > rank);
-            let mut near =
-                outranked.enumerate().filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
+            let more = |victim: &Victim| known.left.is_less_than(victim.left, tolerance);
+            let outranked = victims.iter().enumerate().filter(|(_, victim)| more(victim));
+            let mut near = outranked.filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
             let found = near.find(|(_, victim)| {
                 let could = || plan.next_reduce_at(job, victim.tracker, Place::Fresh).is_some();
                 *usable.entry(victim.tracker).or_insert_with(could)
@@ -89,7 +89,6 @@ impl Fcs {
             if known.overdue.is_some() {
                 continue;
             }
-            let rank = known.left.rank(self.settings.tolerance);
             let running = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
             let mut its: Vec<&Attempt> = running
                 .filter(|attempt| plan.is_live(attempt.tracker) && !plan.is_recalled(attempt.id))
@@ -97,7 +96,7 @@ impl Fcs {
                 .collect();
             its.sort_by(|a, b| a.progress.done.total_cmp(&b.progress.done).then(b.launched.cmp(&a.launched)));
             all.extend(its.iter().map(|attempt| Victim {
-                rank,
+                left: known.left,
                 attempt: attempt.id,
                 tracker: attempt.tracker,
             }));

@@ -67,8 +67,6 @@ pub(super) fn times(task: &Task, now: Time) -> Option<(f64, f64, Option<f64>)> {
 /// What is known of a job beyond what the cluster shows, as last looked at.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Bytes of its input.
-    pub(super) input: f64,
     /// Seconds a map takes.
     pub(super) map_s: Option<f64>,
     /// Reduces done, as a sum of the parts of those that run or are paused.
@@ -88,8 +86,8 @@ pub(super) struct Left {
     pub(super) bytes: f64,
 }
 
-/// The order of jobs. `T_rs` counts in steps of the tolerance: unlike "equal within a tolerance" this is an order, so
-/// two jobs never preempt each other in turn.
+/// The order of jobs, for who gets a free slot. `T_rs` counts in steps of the tolerance: unlike "equal within a tolerance"
+/// this is an order. It is one of the moment: for taking slots back there is [`Left::is_less_than`].
 pub(super) type Rank = (u64, Real);
 
 /// Whose turn it is: overdue jobs in the order in which they came to be, then the others by rank.
@@ -99,6 +97,14 @@ impl Left {
     pub(super) fn rank(self, tolerance: Span) -> Rank {
         let steps = self.shuffle / tolerance.as_secs_f64().max(1e-6);
         (steps.floor() as u64, Real(self.bytes))
+    }
+
+    /// Whether a job with this much left may take slots from one with so much: by shuffle time only if that is less by
+    /// more than the tolerance, by data only if the shuffle time is no longer. `T_rs` moves with every slot that maps get,
+    /// so two jobs could else take the same slots from each other in turn: this way it must move by the tolerance in between.
+    pub(super) fn is_less_than(self, other: Self, tolerance: Span) -> bool {
+        let longer = other.shuffle - self.shuffle;
+        longer > tolerance.as_secs_f64() || longer >= 0.0 && other.bytes > self.bytes
     }
 }
 
@@ -141,7 +147,7 @@ impl Known {
 
     /// `R_left` = `R_total` - `R_done`.
     fn remaining_bytes(&self, job: &Job, flow: &Flow) -> f64 {
-        let total = self.input * flow.selectivity(job.id);
+        let total = flow.input(job.id) * flow.selectivity(job.id);
         let reduces = f64::from(job.spec.reduces.max(1));
         let done = (f64::from(job.succeeded.reduce) + self.partly).min(reduces);
         total * (1.0 - done / reduces)
@@ -210,6 +216,23 @@ mod tests {
         assert!(left(100.0, 1.0) > left(10.0, 1e9));
         assert!(left(3.0, 10.0) > left(4.0, 9.0));
         assert!(left(0.0, 10.0) > left(0.0, 9.0));
+    }
+
+    #[test]
+    fn two_jobs_on_the_edge_of_a_step_do_not_take_slots_in_turn() {
+        let left = |shuffle, bytes| Left { shuffle, bytes };
+        let takes = |one: Left, other: Left| one.is_less_than(other, Span::secs(5));
+        // 4.99 and 5.01 s lie in two steps, and the order turns when they change places; nobody takes anything.
+        let (small, large) = (left(5.01, 10.0), left(4.99, 20.0));
+        assert!(small.rank(Span::secs(5)) > large.rank(Span::secs(5)));
+        assert!(!takes(large, small) && !takes(small, large));
+        assert!(takes(left(4.99, 10.0), left(5.01, 20.0)), "less of both");
+        assert!(!takes(left(5.01, 20.0), left(4.99, 10.0)));
+        // Until the difference is more than the tolerance.
+        assert!(takes(left(4.0, 20.0), left(9.01, 10.0)) && !takes(left(4.0, 20.0), left(8.99, 10.0)));
+        // As printed: whoever has less, in this order.
+        let takes = |one: Left, other: Left| one.is_less_than(other, Span(0));
+        assert!(takes(large, small) && takes(left(0.0, 9.0), left(0.0, 10.0)) && !takes(small, large));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::formulas::{self, Work};
 use crate::{
-    estimate::{self, Flow, Mean},
+    estimate::{self, Flow, Mean, demand},
     params::Section,
 };
 use mrcore::{Cluster, Fact, PerPhase, Phase, Span, Time, Why, ids::JobId, job::Job};
@@ -34,6 +34,9 @@ pub(super) struct Estimator {
     default: PerPhase<f64>,
     flow: Flow,
     jobs: BTreeMap<JobId, Thought>,
+    /// Trackers have come or gone since it last thought of every job.
+    is_stale: bool,
+    last: Option<Time>,
     /// Means over the running jobs that have been measured, for those that have not.
     means: PerPhase<Option<f64>>,
 }
@@ -55,6 +58,8 @@ impl Estimator {
             default: PerPhase { map: map.as_secs_f64(), reduce: reduce.as_secs_f64() },
             flow: Flow::default(),
             jobs: BTreeMap::new(),
+            is_stale: false,
+            last: None,
             means: PerPhase::default(),
         }
     }
@@ -68,7 +73,11 @@ impl Estimator {
         self.flow.observe(fact, cluster);
         match fact {
             Fact::JobTrackerStarted { .. } => self.estimate(now, cluster),
-            fact if fact.reshapes().is_some() => self.estimate(now, cluster),
+            // After a restart every tracker joins anew: once a second is enough.
+            fact if fact.reshapes().is_some() => {
+                self.is_stale = cluster.active_jobs().next().is_some();
+                return self.catch_up(now, cluster);
+            }
             Fact::JobSubmitted { job, .. } => {
                 let Some(job) = cluster.job(*job) else { return false };
                 let thought = self.think(job, now, cluster);
@@ -86,8 +95,18 @@ impl Estimator {
         true
     }
 
+    /// Thinks of every job anew if the cluster has changed, and not within a second of the last time; says whether it has.
+    pub(super) fn catch_up(&mut self, now: Time, cluster: &Cluster) -> bool {
+        let is_due = self.is_stale && self.last.is_none_or(|last| now.since(last) >= Span::secs(1));
+        if is_due {
+            self.estimate(now, cluster);
+        }
+        is_due
+    }
+
     /// Thinks of every job anew.
     pub(super) fn estimate(&mut self, now: Time, cluster: &Cluster) {
+        (self.is_stale, self.last) = (false, Some(now));
         let mut means = PerPhase::<Mean>::default();
         for job in cluster.active_jobs() {
             if let Some(seconds) = estimate::map_seconds(job, now, cluster) {
@@ -116,11 +135,12 @@ impl Estimator {
         let own = estimate::map_seconds(job, now, cluster);
         let map = own.unwrap_or_else(|| borrowed(Phase::Map));
         let measured = estimate::reduce_seconds(job, now, cluster).filter(|_| job.is_done(Phase::Map));
-        let bytes = estimate::input_bytes(job);
+        let bytes = self.flow.input(job.id);
         let reduce = match (measured, own) {
             (Some(seconds), _) => seconds,
             (None, Some(map)) if bytes > 0.0 && map > 0.0 => {
-                let block = bytes / job.spec.splits.len() as f64;
+                // Pieces that maps were split into count as maps: `map` is what those take.
+                let block = bytes / job.tasks.map.len() as f64;
                 formulas::reduce_seconds(self.flow.bytes_per_reduce(job), block, map, self.literal)
             }
             _ => borrowed(Phase::Reduce),
@@ -173,10 +193,4 @@ impl Estimator {
 
 fn capacity(cluster: &Cluster) -> PerPhase<f64> {
     PerPhase { map: f64::from(cluster.slots(Phase::Map)), reduce: f64::from(cluster.slots(Phase::Reduce)) }
-}
-
-/// Slots that a job can use now.
-fn demand(job: &Job, phase: Phase) -> f64 {
-    let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
-    (job.running[phase].len() + waiting) as f64
 }

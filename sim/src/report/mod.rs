@@ -5,7 +5,7 @@ pub mod svg;
 use crate::experiment::{Comparison, Figure, makespan_s};
 use mrcore::{
     Phase, Span,
-    metrics::{JobFigures, stats::quantile},
+    metrics::{JOBS_DRAWN, JobFigures, stats::quantile},
 };
 use std::fmt::Write as _;
 use svg::escape;
@@ -78,10 +78,11 @@ impl Table {
 
 /// A figure for people, with its interval if it has one.
 pub fn show(figure: Figure) -> String {
+    let sign = if figure.at_least { "≥" } else { "" };
     if figure.around > 0.0 {
-        format!("{} ±{}", svg::short(figure.mean), svg::short(figure.around))
+        format!("{sign}{} ±{}", svg::short(figure.mean), svg::short(figure.around))
     } else {
-        svg::short(figure.mean)
+        format!("{sign}{}", svg::short(figure.mean))
     }
 }
 
@@ -102,9 +103,11 @@ pub fn summary(comparison: &Comparison) -> Table {
         "locality",
         "preempted",
         "lost, slot s",
+        "overhead, slot s",
         "deciding, s",
         "end s",
-        "not done",
+        "failed",
+        "unfinished",
     ]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         let seconds = |span: Option<Span>| span.map(Span::as_secs_f64);
@@ -130,11 +133,11 @@ pub fn summary(comparison: &Comparison) -> Table {
             percent(comparison.figure(at, locality).mean),
             show(total(|job| f64::from(job.taken.preemptions()))),
             show(total(|job| job.lost.as_secs_f64())),
+            show(total(|job| job.overhead().as_secs_f64())),
             show(comparison.figure(at, |outcome| outcome.deciding.total.as_secs_f64())),
             show(comparison.figure(at, |outcome| outcome.end.since(mrcore::Time(1_000_000)).as_secs_f64())),
-            show(comparison.figure(at, |outcome| {
-                outcome.metrics.jobs().filter(|(_, job)| !job.succeeded).count() as f64
-            })),
+            comparison.undone(at, None).0.to_string(),
+            comparison.undone(at, None).1.to_string(),
         ]);
     }
     table
@@ -173,6 +176,7 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
         "maps local",
         "preempted",
         "lost, slot s",
+        "yielding, slot s",
     ]);
     let groups = comparison.groups.iter().map(|group| (group.as_str(), Some(group.as_str())));
     for (name, group) in groups.chain([("all", None)]) {
@@ -192,6 +196,7 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
             percent(near / maps.max(1.0)),
             sum(|job| f64::from(job.taken.preemptions())),
             sum(|job| job.lost.as_secs_f64()),
+            sum(|job| job.yielding.as_secs_f64()),
         ]);
     }
     table
@@ -241,6 +246,12 @@ pub fn charts(comparison: &Comparison) -> String {
             let used: Vec<(&str, Vec<f64>)> = outcome.metrics.timeline.slots(phase).collect();
             let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
             let _ = write!(out, "<h3>{} slots over time under {}</h3>{chart}", phase, escape(label));
+            if outcome.metrics.jobs().count() <= JOBS_DRAWN {
+                let step_s = outcome.metrics.by_job.step().as_secs_f64();
+                let used: Vec<(&str, Vec<f64>)> = outcome.metrics.by_job.slots(phase).collect();
+                let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
+                let _ = write!(out, "<h3>The same by job</h3>{chart}");
+            }
         }
     }
     out
@@ -271,6 +282,8 @@ mod tests {
         assert_eq!(table.text(), "policy   s\nfifo    12\na<b      3\n");
         assert!(table.markdown().starts_with("| policy | s |\n|---|---|\n"));
         assert!(table.html().contains("<td>a&lt;b</td>"));
-        assert_eq!(show(Figure { mean: 12.345, around: 0.5 }), "12.3 ±0.50");
+        let figure = Figure { mean: 12.345, around: 0.5, at_least: false };
+        assert_eq!(show(figure), "12.3 ±0.50");
+        assert_eq!(show(Figure { around: 0.0, at_least: true, ..figure }), "≥12.3");
     }
 }

@@ -2,22 +2,14 @@
 
 use super::{Number, Reproduction, change};
 use crate::{
-    Outcome, Setup, World,
+    Outcome, World, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
     fault::{Fault, Harm},
     profile::Profiles,
     report::{Table, by_group, charts, show},
     workload::papers,
 };
-use mrcore::{PerPhase, Span, Time, ids::JobId, metrics::JobFigures};
-
-fn setup() -> Setup {
-    let mut setup = Setup::even(8, PerPhase { map: 8, reduce: 4 }, "fifo");
-    setup.replication = 2;
-    setup.beat_every(Span::secs(3));
-    setup.config.lost_after = Span::secs(25);
-    setup
-}
+use mrcore::{Phase, Span, Time, ids::JobId, metrics::JobFigures};
 
 /// When the node dies: so far into the maps of the first job, or into what follows them.
 #[derive(Clone, Copy)]
@@ -28,7 +20,7 @@ enum Moment {
 
 /// The moment depends on how the first job goes when nothing is wrong.
 fn moment(profiles: &Profiles, program: &str, scheduler: &str, at: Moment, seed: u64) -> f64 {
-    let mut undisturbed = setup();
+    let mut undisturbed = clusters::chronos();
     scheduler.clone_into(&mut undisturbed.scheduler);
     undisturbed.seed = seed;
     let world = World::new(undisturbed, papers::chronos(profiles, program, seed)).ok();
@@ -70,7 +62,7 @@ fn compare(
         Variant::tuned("chronos, kill", &wrapped, &[paper[0], never[0], never[1], ("preempt", "kill")]),
     ];
     let experiment = Experiment {
-        setup: setup(),
+        setup: clusters::chronos(),
         faults: Some(&faults),
         workload: &|seed| papers::chronos(profiles, program, seed),
         users: Vec::new(),
@@ -112,7 +104,7 @@ fn on_suspicion(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Resu
         ];
         let (users, limit, alone) = (Vec::new(), None, false);
         let experiment = Experiment {
-            setup: setup(),
+            setup: clusters::chronos(),
             faults: Some(&faults),
             workload: &workload,
             users,
@@ -157,7 +149,7 @@ fn whose_node(out: &mut Reproduction, profiles: &Profiles) -> Result<(), Experim
     let at_s = moment(profiles, "wordcount", "fair", Moment::InMaps(0.45), 1);
     for node in 0..8 {
         let experiment = Experiment {
-            setup: setup(),
+            setup: clusters::chronos(),
             faults: Some(&move |_| vec![Fault { at_s, for_s: None, what: Harm::Node { node } }]),
             workload: &|seed| papers::chronos(profiles, "wordcount", seed),
             users: Vec::new(),
@@ -204,6 +196,25 @@ pub(super) fn first_local(outcome: &Outcome) -> f64 {
     f64::from(recovery.local) / f64::from(recovery.maps.max(1))
 }
 
+/// Seconds after the loss was known, and before the first job's maps were done, in which the two jobs were further than a tenth
+/// away from equal parts of the map slots that they held.
+fn unfair_s(outcome: &Outcome) -> f64 {
+    let metrics = &outcome.metrics;
+    let ends = metrics.job(JobId(1)).and_then(|job| job.maps_done);
+    let (Some(lost), Some(ends)) = (metrics.first_loss(), ends) else { return 0.0 };
+    let step = metrics.by_job.step();
+    let held: Vec<Vec<f64>> = metrics.by_job.slots(Phase::Map).map(|(_, slots)| slots).collect();
+    let [one, other] = held.as_slice() else { return 0.0 };
+    let steps = (lost.0.div_ceil(step.0) as usize)..(ends.0 / step.0) as usize;
+    let at = |slots: &[f64], step: usize| slots.get(step).copied().unwrap_or(0.0);
+    let away = |step: &usize| {
+        let (one, other) = (at(one, *step), at(other, *step));
+        (one - other).abs() > 0.1 * (one + other)
+    };
+    let away = steps.filter(away).count();
+    away as f64 * step.as_secs_f64()
+}
+
 /// How long what a lost node ran, or had, waited to run again, and where it ran then.
 pub fn recovery(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
@@ -213,10 +224,14 @@ pub fn recovery(comparison: &Comparison) -> Table {
         "second's s",
         "longest s",
         "first job's maps local",
+        "away from shares s",
         "lost, slot s",
+        "overhead, slot s",
     ]);
     for (at, variant) in comparison.variants.iter().enumerate() {
-        let lost = |outcome: &Outcome| outcome.metrics.jobs().map(|(_, job)| job.lost.as_secs_f64()).sum();
+        let sum = |of: fn(&JobFigures) -> Span| {
+            move |outcome: &Outcome| outcome.metrics.jobs().map(|(_, job)| of(job).as_secs_f64()).sum()
+        };
         table.row(vec![
             variant.label.clone(),
             show(comparison.figure(at, |outcome| f64::from(outcome.metrics.recovery.tasks))),
@@ -224,7 +239,9 @@ pub fn recovery(comparison: &Comparison) -> Table {
             show(comparison.figure(at, |outcome| wait_of(outcome, 2))),
             show(comparison.figure(at, |outcome| outcome.metrics.recovery.longest.as_secs_f64())),
             show(comparison.figure(at, first_local)),
-            show(comparison.figure(at, lost)),
+            show(comparison.figure(at, unfair_s)),
+            show(comparison.figure(at, sum(|job| job.lost))),
+            show(comparison.figure(at, sum(JobFigures::overhead))),
         ]);
     }
     table
@@ -265,12 +282,8 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
         Number::Change(-0.02),
         versus(&fair, "large", "fair"),
     );
-    out.claim(
-        "recovery wait under Fair (unfair for 48 s)",
-        Number::Seconds(48.0),
-        of(&fair, "fair", first_waits),
-    );
-    out.claim("recovery wait with Chronos (2 s)", Number::Seconds(2.0), of(&fair, "chronos", first_waits));
+    out.claim("away from shares under Fair", Number::Seconds(48.0), of(&fair, "fair", unfair_s));
+    out.claim("away from shares with Chronos", Number::Seconds(2.0), of(&fair, "chronos", unfair_s));
     whose_node(&mut out, profiles)?;
     on_suspicion(&mut out, profiles, seeds)?;
     let sort = Case {

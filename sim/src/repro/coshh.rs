@@ -3,6 +3,7 @@
 
 use super::{Number, Reproduction, change};
 use crate::{
+    clusters,
     experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
     report::{Table, by_group, charts, locality, percent, show, summary},
     workload::coshh::{self, Class, FACEBOOK, YAHOO},
@@ -13,20 +14,6 @@ const GAP_S: f64 = 60.0;
 
 /// The policies, told what the users were promised.
 fn variants(classes: &[Class], alike: bool) -> Vec<Variant> {
-    let mut promised: Vec<(String, String)> = Vec::new();
-    for (user, promise) in coshh::promises(classes, alike) {
-        // 31 of the 54 slots are for maps.
-        let (maps, reduces) = (promise.min_share * 31.0 / 54.0, promise.min_share * 23.0 / 54.0);
-        promised.push((format!("{user}.weight"), promise.weight.to_string()));
-        promised.push((format!("{user}.min_maps"), format!("{maps:.0}")));
-        promised.push((format!("{user}.min_reduces"), format!("{reduces:.0}")));
-    }
-    let tuned = |label: &str, section: &str, below: &str, more: &[(&str, &str)]| {
-        let below = |(key, value): &(String, String)| (format!("{section}.{below}.{key}"), value.clone());
-        let promised: Vec<(String, String)> = promised.iter().map(below).collect();
-        let pairs = promised.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        Variant::tuned(label, section, &pairs.chain(more.iter().copied()).collect::<Vec<_>>())
-    };
     // As in the paper, which blames Fair for sticky slots: nothing taken back, and no waiting for better places.
     let naive = [
         ("min_share_timeout", "never"),
@@ -34,12 +21,14 @@ fn variants(classes: &[Class], alike: bool) -> Vec<Variant> {
         ("node_wait", "0s"),
         ("rack_wait", "0s"),
     ];
-    vec![
+    let told = clusters::told(&coshh::promises(classes, alike));
+    let all = [
         Variant::plain("fifo"),
-        tuned("fair", "fair", "pools", &naive),
-        tuned("coshh", "coshh", "users", &[]),
-        tuned("coshh, literal", "coshh", "users", &[("literal", "true")]),
-    ]
+        Variant::tuned("fair", "fair", &naive),
+        Variant::plain("coshh"),
+        Variant::tuned("coshh, literal", "coshh", &[("literal", "true")]),
+    ];
+    all.into_iter().map(|variant| variant.told(&told)).collect()
 }
 
 fn compare(
@@ -49,7 +38,7 @@ fn compare(
     seeds: u64,
 ) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
-        setup: coshh::resources(6, "fifo"),
+        setup: clusters::coshh(6),
         faults: None,
         workload: &|seed| coshh::workload(name, classes, 100, GAP_S, seed),
         users: coshh::promises(classes, alike),
@@ -115,7 +104,7 @@ fn scaling(
         for step in steps {
             let (jobs, resources) = if by_jobs { (*step, 6) } else { (100, *step) };
             let experiment = Experiment {
-                setup: coshh::resources(resources, "fifo"),
+                setup: clusters::coshh(resources),
                 faults: None,
                 workload: &|seed| coshh::workload(name, classes, jobs, GAP_S, seed),
                 users: Vec::new(),
@@ -131,6 +120,37 @@ fn scaling(
         let by = if by_jobs { "number of jobs" } else { "number of resources" };
         out.part(format!("{name}: mean completion by {by}, s"), table, String::new());
     }
+    Ok(())
+}
+
+/// Completion when predicted times are off by up to so much (figures 21 to 24).
+fn errors(
+    out: &mut Reproduction,
+    (name, classes): (&str, &[Class]),
+    seeds: u64,
+) -> Result<(), ExperimentError> {
+    let told = clusters::told(&coshh::promises(classes, false));
+    let variants: Vec<Variant> = ["0", "0.1", "0.2", "0.3", "0.4"]
+        .iter()
+        .map(|error| Variant::tuned(error, "coshh", &[("error", error)]).told(&told))
+        .collect();
+    let experiment = Experiment {
+        setup: clusters::coshh(6),
+        faults: None,
+        workload: &|seed| coshh::workload(name, classes, 100, GAP_S, seed),
+        users: Vec::new(),
+        variants,
+        seeds,
+        limit: None,
+        alone: false,
+    };
+    let comparison = experiment.run()?;
+    let mut table = Table::new(&["error up to", "mean completion, s", "against none"]);
+    let mean = |at| comparison.mean_over(at, None, makespan_s);
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        table.row(vec![variant.label.clone(), show(mean(at)), percent(-mean(at).less_than(mean(0)))]);
+    }
+    out.part(format!("{name}: predictions that are off (figures 21 to 24)"), table, String::new());
     Ok(())
 }
 
@@ -181,6 +201,8 @@ pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
         Number::Change(-0.2642),
         change(&alike, None, "fair", "fifo"),
     );
+    errors(&mut out, facebook, seeds)?;
+    errors(&mut out, yahoo, seeds)?;
     scaling(&mut out, facebook, seeds)?;
     Ok(out)
 }
@@ -194,7 +216,8 @@ mod tests {
     #[test]
     fn nothing_is_lost_where_nothing_goes_wrong() {
         for variant in variants(&YAHOO, false) {
-            let mut setup = coshh::resources(6, &variant.scheduler);
+            let mut setup = clusters::coshh(6);
+            setup.scheduler.clone_from(&variant.scheduler);
             setup.params.clone_from(&variant.params);
             let workload = coshh::workload("Yahoo!", &YAHOO, 20, GAP_S, 1);
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");

@@ -3,7 +3,7 @@
 
 use super::{Number, Reproduction, change, hsrtf::plain_fair};
 use crate::{
-    Setup,
+    Setup, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
     profile::Profiles,
     report::{Table, by_group, charts, percent, show, summary},
@@ -12,17 +12,10 @@ use crate::{
         synthetic::{self, Arrivals},
     },
 };
-use mrcore::{PerPhase, Span};
 
 /// Between jobs like `GridMix`'s. The paper has a stress test and does not say how many nodes it took: at 10 s reduce slots are never short on
 /// twelve nodes, and all policies are alike.
 const MIX_GAP_S: f64 = 3.0;
-
-fn setup() -> Setup {
-    let mut setup = Setup::even(45, PerPhase { map: 8, reduce: 4 }, "fifo");
-    setup.beat_every(Span::secs(3));
-    setup
-}
 
 fn heavy(
     out: &mut Reproduction,
@@ -39,7 +32,7 @@ fn heavy(
         Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")]),
     ];
     let experiment = Experiment {
-        setup: setup(),
+        setup: clusters::fcs(),
         faults: None,
         workload: &|seed| papers::fcs(profiles, kinds, 30.0, 171, seed),
         users: Vec::new(),
@@ -92,7 +85,7 @@ fn mix(
     variants: Vec<Variant>,
 ) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
-        setup: Setup { machines: setup().machines[..12].to_vec(), ..setup() },
+        setup: Setup { machines: clusters::fcs().machines[..12].to_vec(), ..clusters::fcs() },
         faults: None,
         workload: &|seed| synthetic::gridmix(profiles, Arrivals::Poisson, jobs, MIX_GAP_S, seed),
         users: Vec::new(),

@@ -100,6 +100,7 @@ impl World {
         match (served, self.nodes[at].serves()) {
             (true, false) => {
                 self.unreachable += 1;
+                self.strand(at);
                 self.each_shuffle(at, true);
             }
             (false, true) => {

@@ -2,7 +2,7 @@
 
 use super::{
     World,
-    run::{MapRun, ReduceRun, Rest, Run, Work},
+    run::{MapRun, Moving, ReduceRun, Rest, Run, Work},
 };
 use crate::chance::{Dice, mix};
 use mrcore::{Phase, Span, Time, ids::AttemptId};
@@ -25,11 +25,16 @@ impl World {
             Phase::Reduce => self.reduce(at, id),
         };
         let Some((work, delay)) = work else { return };
+        if self.begins_again(id) {
+            self.metrics.restarted(id.job(), start.since(self.now) + delay);
+        }
+        let moves = matches!(&work, Work::Reduce(ReduceRun { moving: Some(_), .. }));
         let run = Run {
             id,
             key: self.keys,
             version: 0,
             yielding: None,
+            is_frozen: false,
             fails_at: fails.then(|| dice.unit()),
             since: start + delay,
             flow: None,
@@ -40,8 +45,17 @@ impl World {
         self.runs += 1;
         match id.phase() {
             Phase::Map => self.read(at, self.keys),
+            Phase::Reduce if moves => self.ship(at, self.keys),
             Phase::Reduce => self.follow(at, self.keys),
         }
+    }
+
+    /// Whether it is only there because a slot was taken back: it has the rest of a map, or another attempt was told to go.
+    fn begins_again(&self, id: AttemptId) -> bool {
+        let task = self.mind.as_ref().and_then(|mind| mind.cluster().task(id.task));
+        let planned = self.known.get(&id.job()).map_or(0, |known| self.workload.jobs[known.plan].maps.len());
+        let is_rest = id.phase() == Phase::Map && id.task.index as usize >= planned;
+        is_rest || task.is_some_and(|task| task.attempts.iter().any(|attempt| attempt.recalled.is_some()))
     }
 
     /// What is left to chance about an attempt depends on it alone.
@@ -116,7 +130,9 @@ impl World {
 
     /// The input of maps that read from a machine has to come from elsewhere.
     pub(super) fn read_elsewhere(&mut self, gone: usize) {
-        let reads = |run: &&Run| matches!(&run.work, Work::Map(map) if map.source == Some(gone as u32));
+        let reads = |run: &&Run| {
+            !run.is_frozen && matches!(&run.work, Work::Map(map) if map.source == Some(gone as u32))
+        };
         let mut affected: Vec<(usize, u64, AttemptId)> = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
             affected.extend(node.runs.iter().filter(reads).map(|run| (at, run.key, run.id)));
@@ -167,6 +183,7 @@ impl World {
             maps,
             rest: None,
             complained: Time(0),
+            moving: None,
         };
         let Some(from) = from else { return Some((Work::Reduce(reduce), Span(0))) };
         let there = holder.filter(|holder| *holder == at || self.nodes[*holder].serves());
@@ -177,7 +194,14 @@ impl World {
         let Some(saved) = saved else {
             return Some((Work::Doomed("the state that it was to take up is not there"), Span::secs(1)));
         };
-        let moved = if there == Some(at) { 0.0 } else { saved.aside.bytes as f64 / self.setup.costs.fetch };
+        // What was in memory is read back before it can go on; what lies elsewhere has to come first.
+        let read_s = (saved.aside.bytes.min(self.setup.costs.memory)) as f64 / self.nodes[at].disk;
+        reduce.moving = there.filter(|holder| *holder != at).map(|holder| Moving {
+            source: holder as u32,
+            left: saved.aside.bytes as f64,
+            rate: 0.0,
+            began: self.now,
+        });
         reduce.fetch = saved.fetch;
         let back: Vec<u32> = reduce.fetch.blocked.iter().map(|blocked| blocked.node).collect();
         for node in back {
@@ -190,6 +214,6 @@ impl World {
             let all = (rest.merge_s + rest.reduce_s).max(1e-3);
             Rest { rate: pace / all, ..rest }
         });
-        Some((Work::Reduce(reduce), crate::workload::seconds(moved)))
+        Some((Work::Reduce(reduce), crate::workload::seconds(read_s)))
     }
 }

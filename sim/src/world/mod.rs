@@ -14,7 +14,8 @@
 //! | `work.rs` | attempts go on and end |
 //! | `fetch.rs`, `run.rs`, `node.rs` | a reduce's fetching, an attempt, a machine |
 //! | `net.rs` | flows over shared links |
-//! | `harm.rs` | faults begin and are over |
+//! | `harm.rs`, `steps.rs` | faults begin and are over; scenarios are played |
+//! | `rules.rs` | what always holds, and what holds at rest |
 //! | `trace.rs` | facts folded into a hash |
 
 mod arrivals;
@@ -26,6 +27,7 @@ mod net;
 mod node;
 mod orders;
 mod queue;
+mod rules;
 mod run;
 mod steps;
 mod trace;
@@ -40,9 +42,7 @@ use mrcore::{
     event::Reply,
     fact::Entry,
     ids::{JobId, RequestId, TrackerId},
-    invariants,
     metrics::{Metrics, shares::Promise},
-    tracker::TrackerState,
 };
 use net::Net;
 use node::{Ills, Node};
@@ -227,7 +227,8 @@ impl World {
         let last = limit.map(|limit| self.now + limit);
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
-            if last.is_some_and(|last| at > last) {
+            if let Some(last) = last.filter(|last| at > *last) {
+                self.metrics.leave(last);
                 break;
             }
             self.now = at;
@@ -406,43 +407,6 @@ impl World {
     fn request(&mut self) -> RequestId {
         self.requests += 1;
         RequestId(self.requests)
-    }
-
-    /// Whether every rule holds, in the mind and between it and the machines.
-    fn check(&mut self) {
-        let Some(mind) = &self.mind else { return };
-        if let Err(what) = invariants::check(mind.cluster()) {
-            self.broken = Some(what);
-            return;
-        }
-        for node in self.nodes.iter().filter(|node| node.is_up()) {
-            for phase in Phase::BOTH {
-                let runs = node.runs.iter().filter(|run| run.id.phase() == phase).count();
-                if runs > node.slots[phase] as usize {
-                    self.broken =
-                        Some(format!("{} runs {runs} {phase}s in {} slots", node.name, node.slots[phase]));
-                }
-            }
-        }
-    }
-
-    /// When all is healed, every job has ended, every slot is free, and the journal gives back what is there.
-    fn check_end(&mut self) {
-        if !self.is_over() {
-            let waits = self.mind.as_ref().map(|mind| digest(mind.cluster())).unwrap_or_default();
-            self.broken = Some(format!("not at rest: {} jobs open\n{waits}", self.jobs_open));
-            return;
-        }
-        let leaks = |mind: &JobTracker| {
-            let full = |at: &&mrcore::tracker::Tracker| {
-                at.state == TrackerState::Live
-                    && Phase::BOTH.into_iter().any(|phase| at.free(phase) != at.slots[phase])
-            };
-            mind.cluster().trackers().find(full).map(|at| format!("{} has lost a slot", at.name))
-        };
-        self.broken = self.mind.as_ref().and_then(leaks);
-        self.lost_mind = self.mind.take().map(|mind| digest(mind.cluster()));
-        self.find_mind();
     }
 
     /// It comes back and replays its journal, which must give the cluster that it came from.

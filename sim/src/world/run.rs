@@ -20,6 +20,8 @@ pub(super) struct Run {
     pub(super) version: u32,
     /// How it was told to give its slot back.
     pub(super) yielding: Option<Recall>,
+    /// It has stopped working, to put aside what it has.
+    pub(super) is_frozen: bool,
     /// It comes to nothing at this point of its work.
     pub(super) fails_at: Option<f64>,
     /// When what follows was true.
@@ -74,6 +76,25 @@ pub(super) struct ReduceRun {
     pub(super) rest: Option<Rest>,
     /// When it last said what it cannot fetch.
     pub(super) complained: Time,
+    /// Until it has come: the state that it goes on from, if that lies elsewhere.
+    pub(super) moving: Option<Moving>,
+}
+
+impl ReduceRun {
+    /// Bytes that it has fetched and not reduced.
+    pub(super) fn state_bytes(&self) -> f64 {
+        self.fetch.got * self.share * self.rest.map_or(1.0, |rest| 1.0 - rest.done)
+    }
+}
+
+/// A state on its way from one machine to another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Moving {
+    pub(super) source: u32,
+    /// Bytes to come, and in a second.
+    pub(super) left: f64,
+    pub(super) rate: f64,
+    pub(super) began: Time,
 }
 
 /// What follows the shuffle.
@@ -110,11 +131,15 @@ impl Run {
     pub(super) fn settle(&mut self, now: Time) {
         let passed = now.since(self.since).as_secs_f64();
         self.since = self.since.max(now);
+        if self.is_frozen {
+            return;
+        }
         match &mut self.work {
             Work::Map(map) => map.done = (map.done + passed * map.rate).min(1.0),
-            Work::Reduce(reduce) => match &mut reduce.rest {
-                Some(rest) => rest.done = (rest.done + passed * rest.rate).min(1.0),
-                None => reduce.fetch.run(passed * reduce.rate),
+            Work::Reduce(reduce) => match (&mut reduce.moving, &mut reduce.rest) {
+                (Some(moving), _) => moving.left = (moving.left - passed * moving.rate).max(0.0),
+                (None, Some(rest)) => rest.done = (rest.done + passed * rest.rate).min(1.0),
+                (None, None) => reduce.fetch.run(passed * reduce.rate),
             },
             Work::Doomed(_) | Work::CutOff => {}
         }
@@ -123,9 +148,13 @@ impl Run {
     /// Seconds from `since` until something about it changes by itself; none if that is up to others.
     pub(super) fn next_s(&self) -> Option<f64> {
         match &self.work {
+            _ if self.is_frozen => None,
             Work::Map(map) => {
                 let goal = self.fails_at.unwrap_or(1.0);
                 (map.rate > 0.0).then(|| ((goal - map.done) / map.rate).max(0.0))
+            }
+            Work::Reduce(ReduceRun { moving: Some(moving), .. }) => {
+                (moving.rate > 0.0).then(|| moving.left / moving.rate)
             }
             Work::Reduce(reduce) => match &reduce.rest {
                 Some(rest) => {
@@ -197,8 +226,8 @@ impl Run {
     /// Bytes that it would have to write to put its state aside, of those that are in memory.
     pub(super) fn unwritten(&self, memory: u64) -> f64 {
         match &self.work {
-            Work::Map(map) => (map.end - map.start) as f64 * map.done * map.out,
-            Work::Reduce(reduce) => (reduce.fetch.got * reduce.share).min(memory as f64),
+            Work::Map(map) => ((map.end - map.start) as f64 * map.done * map.out).min(memory as f64),
+            Work::Reduce(reduce) => reduce.state_bytes().min(memory as f64),
             Work::Doomed(_) | Work::CutOff => 0.0,
         }
     }

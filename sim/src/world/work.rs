@@ -2,7 +2,7 @@
 
 use super::{
     Happening, World,
-    run::{Rest, Run, Saved, Work},
+    run::{ReduceRun, Rest, Run, Saved, Work},
 };
 use mrcore::{
     Phase, Span,
@@ -56,6 +56,7 @@ impl World {
                 let bytes_out = ((map.end - map.start) as f64 * map.out) as u64;
                 AttemptStatus::Succeeded(AttemptResult { bytes_out, ..AttemptResult::default() })
             }
+            Work::Reduce(reduce) if reduce.moving.is_some() => return self.moved(at, key),
             Work::Reduce(reduce) if reduce.rest.is_none() => return self.fetched(at, key),
             Work::Reduce(_) if failing => AttemptStatus::Failed("it was to fail".into()),
             Work::Reduce(reduce) => {
@@ -95,6 +96,53 @@ impl World {
         self.expect(at, key);
     }
 
+    /// The state that a reduce goes on from sets out from the machine where it lies.
+    pub(super) fn ship(&mut self, at: usize, key: u64) {
+        let demand = self.setup.costs.fetch;
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let Work::Reduce(ReduceRun { moving: Some(moving), .. }) = &mut run.work else { return };
+        let flow = self.net.between(moving.source, at as u32, demand, (at as u32, key));
+        moving.rate = self.net.rate(flow);
+        run.flow = Some(flow);
+        self.want_share();
+        self.expect(at, key);
+    }
+
+    /// It is there: the reduce begins.
+    fn moved(&mut self, at: usize, key: u64) {
+        let now = self.now;
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let (id, flow) = (run.id, run.flow.take());
+        let Work::Reduce(reduce) = &mut run.work else { return };
+        let began = reduce.moving.take().map_or(now, |moving| moving.began);
+        self.metrics.restarted(id.job(), now.since(began));
+        if let Some(flow) = flow {
+            self.net.remove(flow);
+            self.want_share();
+        }
+        self.follow(at, key);
+    }
+
+    /// States on their way from a machine that nobody reaches any more do not come.
+    pub(super) fn strand(&mut self, gone: usize) {
+        let comes = |run: &Run| matches!(&run.work, Work::Reduce(ReduceRun { moving: Some(moving), .. }) if moving.source as usize == gone);
+        let mut stranded: Vec<(usize, u64)> = Vec::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            stranded.extend(node.runs.iter().filter(|run| comes(run)).map(|run| (at, run.key)));
+        }
+        for (at, key) in stranded {
+            let now = self.now;
+            let Some(run) = self.nodes[at].run(key) else { continue };
+            run.since = now + Span::secs(1);
+            run.work = Work::Doomed("the state that it was to take up does not come");
+            if let Some(flow) = run.flow.take() {
+                self.net.remove(flow);
+            }
+            self.expect(at, key);
+        }
+        self.want_share();
+    }
+
     /// A reduce takes in what its tracker knows of the maps.
     pub(super) fn follow(&mut self, at: usize, key: u64) {
         let (now, all) = (self.now, self.unreachable == 0);
@@ -104,7 +152,9 @@ impl World {
         let Some(run) = node.runs.iter_mut().find(|run| run.key == key) else { return };
         run.settle(now);
         let (id, flow) = (run.id, run.flow);
-        if let Work::Reduce(reduce) = &mut run.work
+        if !run.is_frozen
+            && let Work::Reduce(reduce) = &mut run.work
+            && reduce.moving.is_none()
             && let Some(known) = self.known.get(&id.job())
             && reduce.rest.is_none()
         {
@@ -145,7 +195,9 @@ impl World {
             let now = self.now;
             let Some(run) = self.nodes[*at as usize].run(*key) else { continue };
             run.settle(now);
-            if let Work::Reduce(reduce) = &run.work {
+            if let Work::Reduce(reduce) = &run.work
+                && reduce.moving.is_none()
+            {
                 let backlog = reduce.fetch.backlog() * reduce.share;
                 let all = reduce.fetch.knows_all(reduce.maps);
                 unsettled |= backlog > 0.5;
@@ -170,6 +222,9 @@ impl World {
                 let bytes = (map.end - map.start).max(1) as f64;
                 let new = (rate / bytes).min(pace / map.work_s);
                 (std::mem::replace(&mut map.rate, new), new)
+            }
+            Work::Reduce(ReduceRun { moving: Some(moving), .. }) => {
+                (std::mem::replace(&mut moving.rate, rate), rate)
             }
             Work::Reduce(reduce) => {
                 let new = rate / reduce.share;
@@ -214,7 +269,8 @@ impl World {
         self.want_share();
     }
 
-    /// An attempt is told to give its slot back: it takes a while, and may be done before.
+    /// An attempt is told to give its slot back. That takes a while; what is to be put aside is what it has by now, and
+    /// it does no more.
     pub(super) fn recall(&mut self, at: usize, id: AttemptId, how: Recall) {
         let (now, costs) = (self.now, self.setup.costs.clone());
         let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };
@@ -229,7 +285,17 @@ impl World {
             Recall::Split => costs.split + written,
             Recall::Pause => costs.pause + written,
         };
-        let key = run.key;
+        // One that is done at this very moment says so.
+        let is_done = run.next_s().is_some_and(|seconds| seconds <= 0.0);
+        let (key, mut flow) = (run.key, None);
+        if how != Recall::Kill && !is_done {
+            (run.is_frozen, flow) = (true, run.flow.take());
+        }
+        if let Some(flow) = flow {
+            self.net.remove(flow);
+            self.want_share();
+        }
+        self.expect(at, key);
         self.queue.push(now + delay, Happening::Yield { node: at as u32, key });
     }
 
@@ -247,12 +313,10 @@ impl World {
                 AttemptStatus::Split(position, AttemptResult { bytes_out, ..AttemptResult::default() })
             }
             (Some(Recall::Pause), Work::Reduce(reduce)) => {
-                let left = reduce.rest.map_or(1.0, |rest| 1.0 - rest.done);
-                let fetched = reduce.fetch.got * reduce.share;
                 let aside = Aside {
                     stage,
-                    bytes: (fetched * left) as u64,
-                    bytes_in: fetched as u64,
+                    bytes: reduce.state_bytes() as u64,
+                    bytes_in: (reduce.fetch.got * reduce.share) as u64,
                     records: reduce.rest.map_or(0, |rest| (rest.done * 1e6) as u64),
                 };
                 let saved = Saved { fetch: reduce.fetch.clone(), rest: reduce.rest, aside };

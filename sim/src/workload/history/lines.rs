@@ -2,10 +2,10 @@
 //!
 //! A job's history names trackers and says nothing of their comings and goings. They are numbered as they are first
 //! seen, join with the first attempt they are given, are lost with the first attempt that ended for that, and join
-//! again with the next. Racks are not told: all trackers are in one.
+//! again with the next. Their racks and slots, and the policy, are in the line that says what a job was submitted to.
 
 use mrcore::{
-    Fact, PerPhase, Time, Why,
+    Fact, PerPhase, Span, Time, Why,
     fact::{Entry, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::{JobOutcome, JobSpec, Priority, Split},
@@ -100,6 +100,30 @@ pub(super) struct Trackers {
     joined: BTreeSet<TrackerId>,
     /// Who runs what.
     on: BTreeMap<AttemptId, TrackerId>,
+    /// What the last job was submitted to, if histories say so.
+    pub(super) under: Option<Under>,
+}
+
+/// What a job was submitted to.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Under {
+    /// The policy, as `schedulers::make` takes it.
+    pub policy: String,
+    /// Its parameters.
+    pub params: BTreeMap<String, String>,
+    /// Who was there.
+    pub trackers: Vec<Place>,
+}
+
+/// A tracker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Place {
+    pub name: String,
+    pub host: String,
+    pub rack: String,
+    pub map_slots: u32,
+    pub reduce_slots: u32,
 }
 
 impl Trackers {
@@ -121,6 +145,16 @@ impl Trackers {
     pub(super) fn facts(&mut self, job: JobId, at: Time, line: &Line) -> Result<Vec<Entry>, String> {
         let mut facts = Vec::new();
         for (kind, value) in &line.fact {
+            if kind == "submitted-to" {
+                let under: Under =
+                    serde_json::from_value(value.clone()).map_err(|error| error.to_string())?;
+                // Also those that never ran anything have a number.
+                for place in &under.trackers {
+                    self.number(&place.name);
+                }
+                self.under = Some(under);
+                continue;
+            }
             let Some(fact) = self.fact(job, Fields { kind, value })? else { continue };
             facts.extend(self.around(&fact));
             facts.push(fact);
@@ -134,12 +168,15 @@ impl Trackers {
             Fact::AttemptLaunched { attempt, tracker, .. } => {
                 self.on.insert(*attempt, *tracker);
                 let name = self.numbers.iter().find(|(_, number)| *number == tracker)?.0.clone();
+                let known = self.under.iter().flat_map(|under| &under.trackers).find(|at| at.name == name);
+                let (host, rack) =
+                    known.map_or((name.clone(), String::new()), |at| (at.host.clone(), at.rack.clone()));
                 self.joined.insert(*tracker).then(|| Fact::TrackerJoined {
                     tracker: *tracker,
-                    host: name.clone(),
+                    host,
                     name,
                     incarnation: Incarnation(1),
-                    rack: String::new(),
+                    rack,
                     shuffle_addr: String::new(),
                     logs_addr: String::new(),
                     slots: PerPhase::default(),
@@ -202,6 +239,15 @@ impl Trackers {
                 attempt: fields.attempt("attempt")?,
                 why: fields.words("why"),
                 unfetched: fields.flag("unfetched"),
+            },
+            "pause-refused" => Fact::PauseRefused { attempt: fields.attempt("attempt")? },
+            "checkpoint-lost" => {
+                Fact::CheckpointLost { attempt: fields.attempt("attempt")?, why: fields.words("why") }
+            }
+            "stage-lost" => Fact::StageLost {
+                attempt: fields.attempt("attempt")?,
+                why: fields.words("why"),
+                time: Span(fields.number("time_us")),
             },
             "job-ended" => Fact::JobEnded { job, outcome: fields.outcome() },
             _ => return Ok(None),

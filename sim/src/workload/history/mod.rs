@@ -3,6 +3,7 @@
 //! A map's work is the time that its attempts which count took, a reduce's that from when its maps were done (or it
 //! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.
 
+mod calibrate;
 mod lines;
 mod told;
 
@@ -10,11 +11,9 @@ use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
     trace::{Room, Source, TraceError},
 };
-use crate::{
-    Outcome,
-    profile::{Profile, Profiles},
-};
+use crate::Outcome;
 use lines::{Head, Line, Trackers};
+pub use lines::{Place, Under};
 use mrcore::{
     Fact, PerPhase, Phase, Span, Time,
     ids::{AttemptId, JobId},
@@ -57,6 +56,10 @@ pub struct History {
     pub trackers: Vec<String>,
     /// The most attempts that one of them ran at a time: it had at least so many slots.
     pub slots: PerPhase<u32>,
+    /// What the last job was submitted to: the policy, its parameters and the cluster. Older histories do not say.
+    pub under: Option<Under>,
+    /// Trackers that were lost, by number: when, and when they were there again, counted from when the first job came.
+    pub losses: Vec<(u32, Span, Option<Span>)>,
     /// The figures of all jobs, counted from when the first one came.
     pub metrics: Metrics,
 }
@@ -74,6 +77,7 @@ struct Job {
     maps_left: usize,
     maps_done: Option<Time>,
     bytes_out: f64,
+    reduced_bytes: f64,
     ended: Option<Time>,
     succeeded: bool,
     last: Time,
@@ -126,11 +130,17 @@ impl Reading {
         }
         jobs.sort_by_key(|(at, ..)| *at);
         let first = jobs[0].0;
-        let mut names = trackers.names();
+        let by_number = trackers.names();
+        let mut names = by_number.clone();
         names.sort();
         let number = |name: &String| names.iter().position(|known| known == name).map(|at| at as u32);
-        let Counted { metrics, slots } = told.count(users);
-        let mut history = History { slots, metrics, ..History::default() };
+        let Counted { metrics, slots, lost } = told.count(users);
+        let lost = lost.into_iter().filter_map(|(tracker, at, back)| {
+            let node = number(by_number.get(tracker.0 as usize)?)?;
+            Some((node, at.since(BEGINNING), back.map(|back| back.since(BEGINNING))))
+        });
+        let losses = lost.collect();
+        let mut history = History { slots, metrics, under: trackers.under, losses, ..History::default() };
         for (at, mut plan, real, hosts, program) in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
@@ -237,6 +247,7 @@ impl Job {
             maps_left: maps,
             maps_done: (maps == 0).then_some(submitted),
             bytes_out: 0.0,
+            reduced_bytes: 0.0,
             ended: None,
             succeeded: false,
             last: submitted,
@@ -290,7 +301,10 @@ impl Job {
                     self.maps_done = Some(at);
                 }
             }
-            Phase::Reduce => self.reduced(at, launched, index),
+            Phase::Reduce => {
+                self.reduced_bytes += bytes as f64;
+                self.reduced(at, launched, index);
+            }
         }
     }
 
@@ -333,7 +347,7 @@ impl Job {
             map_out: self.bytes_out / read.max(1.0),
             reduce_rate: 1e12,
             merge_rate: 1e12,
-            reduce_out: 1.0,
+            reduce_out: if self.bytes_out > 0.0 { self.reduced_bytes / self.bytes_out } else { 1.0 },
             start: seconds(0.0),
             slow_start: *slow_start,
             speculation: *speculation,
@@ -361,30 +375,6 @@ impl History {
             unfinished,
             deciding: schedulers::timed::Deciding::default(),
         }
-    }
-
-    /// What each built-in program does to its input, measured from its jobs: the more of them, and the larger, the
-    /// better. Starting a task is in the rates.
-    pub fn calibrate(&self) -> Profiles {
-        let mut sums: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
-        for (job, program) in self.workload.jobs.iter().zip(&self.programs) {
-            let Some(name) = program.strip_prefix("builtin:") else { continue };
-            let read: f64 = job.maps.iter().map(|map| map.bytes as f64).sum();
-            let map_s: f64 = job.maps.iter().map(|map| f64::from(map.work_s)).sum();
-            let reduce_s: f64 = job.reduces.iter().map(|reduce| f64::from(reduce.fixed_s)).sum();
-            let more = [read, map_s, read * job.map_out, reduce_s];
-            sums.entry(name).or_default().iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        }
-        let profile = |[read, map_s, out, reduce_s]: [f64; 4]| Profile {
-            map_mbps: (read / 1e6 / map_s.max(1e-3)).max(0.001),
-            map_out: out / read.max(1.0),
-            reduce_mbps: (out / 1e6 / reduce_s.max(1e-3)).max(0.001),
-            reduce_out: 1.0,
-            merge_mbps: 1e6,
-            start_s: 0.0,
-            spread: 0.0,
-        };
-        sums.into_iter().map(|(name, sums)| (name.to_owned(), profile(sums))).collect()
     }
 }
 
@@ -444,6 +434,24 @@ mod tests {
         assert_eq!((figures.taken.splits, figures.waiting()), (1, Some(Span::secs(1))));
         let profile = history.calibrate()["sort"];
         assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
+        assert!((profile.reduce_out - 20.0 / 50.0).abs() < 1e-9, "20 bytes of the 50 that came out of maps");
+    }
+
+    #[test]
+    fn it_says_what_the_job_was_submitted_to() {
+        let tracker = |name: &str| {
+            format!(r#"{{"name":"{name}","host":"{name}","rack":"/r","map_slots":4,"reduce_slots":2}}"#)
+        };
+        let to = format!(
+            r#"{{"submitted-to":{{"policy":"chronos(fair)","params":{{"fair.node_wait":"5s"}},"trackers":[{},{}]}}}}"#,
+            tracker("node1"),
+            tracker("node2")
+        );
+        let text = life().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
+        let history = parse(&text).expect("it reads");
+        let under = history.under.expect("it says so");
+        assert_eq!((under.policy.as_str(), under.trackers[1].map_slots), ("chronos(fair)", 4));
+        assert_eq!(history.trackers, ["node1", "node2"], "also who ran nothing");
     }
 
     #[test]

@@ -12,11 +12,16 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(super) struct Told(Vec<(Time, Fact)>);
 
+/// A tracker, when it was lost, and when it was there again.
+pub(super) type Loss = (TrackerId, Time, Option<Time>);
+
 /// What follows from all of them.
 pub(super) struct Counted {
     pub(super) metrics: Metrics,
     /// The most attempts that one tracker ran at a time.
     pub(super) slots: PerPhase<u32>,
+    /// Trackers that were lost: when, and when they were there again.
+    pub(super) lost: Vec<Loss>,
 }
 
 impl Told {
@@ -32,7 +37,28 @@ impl Told {
             metrics.observe(*at, fact);
             busy.observe(fact);
         }
-        Counted { metrics, slots: busy.slots() }
+        Counted { metrics, slots: busy.slots(), lost: self.losses() }
+    }
+}
+
+impl Told {
+    /// Every job that had something on a lost tracker tells of it.
+    fn losses(&self) -> Vec<Loss> {
+        let mut lost: Vec<Loss> = Vec::new();
+        for (at, fact) in &self.0 {
+            let (tracker, is_back) = match fact {
+                Fact::TrackerLost { tracker, .. } => (tracker, false),
+                Fact::TrackerJoined { tracker, .. } => (tracker, true),
+                _ => continue,
+            };
+            let open = lost.iter_mut().find(|(known, _, back)| known == tracker && back.is_none());
+            match open {
+                Some((.., back)) if is_back => *back = Some(*at),
+                None if !is_back => lost.push((*tracker, *at, None)),
+                _ => {}
+            }
+        }
+        lost
     }
 }
 

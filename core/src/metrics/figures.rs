@@ -1,0 +1,151 @@
+//! What is told of one job.
+
+use crate::{
+    phase::PerPhase,
+    plan::Locality,
+    time::{Span, Time},
+};
+
+/// Slots taken back from a job, by what came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Taken {
+    pub splits: u32,
+    pub pauses: u32,
+    pub kills: u32,
+    pub resumes: u32,
+    pub migrations: u32,
+    /// Splits, pauses and kills for the job's own sake or the machine's: of stragglers, of nodes that are drained.
+    pub eased: u32,
+}
+
+impl Taken {
+    /// How often a slot was taken back for others.
+    pub fn preemptions(&self) -> u32 {
+        self.splits + self.pauses + self.kills
+    }
+}
+
+/// How the work of lost trackers was taken up again.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Recovery {
+    /// Tasks that had to run again and did.
+    pub tasks: u32,
+    /// Maps among them.
+    pub maps: u32,
+    /// Maps that ran where their input is.
+    pub local: u32,
+    /// From the loss to the launch, over all.
+    pub waited: Span,
+    /// The same of maps.
+    pub maps_waited: Span,
+    /// The longest of these.
+    pub longest: Span,
+}
+
+impl Recovery {
+    pub(super) fn launched(&mut self, waited: Span, near: Option<Locality>) {
+        self.tasks += 1;
+        self.maps += u32::from(near.is_some());
+        self.local += u32::from(near == Some(Locality::NodeLocal));
+        self.waited = self.waited + waited;
+        if near.is_some() {
+            self.maps_waited = self.maps_waited + waited;
+        }
+        self.longest = self.longest.max(waited);
+    }
+
+    /// How long a task waited, on average.
+    pub fn mean_wait(&self) -> Span {
+        Span(self.waited.0 / u64::from(self.tasks.max(1)))
+    }
+
+    /// How long a map waited, on average.
+    pub fn mean_map_wait(&self) -> Span {
+        Span(self.maps_waited.0 / u64::from(self.maps.max(1)))
+    }
+}
+
+/// One job's figures.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobFigures {
+    /// Its name.
+    pub name: String,
+    /// Whose.
+    pub user: String,
+    /// What it is compared with; its name if its settings do not say.
+    pub group: String,
+    /// Tasks as submitted.
+    pub tasks: PerPhase<u32>,
+    /// When it came.
+    pub submitted: Time,
+    /// When its first map was launched.
+    pub first_map: Option<Time>,
+    /// When its last map was done.
+    pub maps_done: Option<Time>,
+    /// When it was over.
+    pub ended: Option<Time>,
+    /// When it was looked at last, if it was not over then.
+    pub left_at: Option<Time>,
+    /// Whether it succeeded.
+    pub succeeded: bool,
+    /// Maps launched node-local, rack-local, elsewhere.
+    pub near: [u32; 3],
+    /// Slots taken back.
+    pub taken: Taken,
+    /// Duplicates launched.
+    pub duplicates: u32,
+    /// Slot time of attempts that came to nothing, or whose output or state is gone.
+    pub lost: Span,
+    /// Slot time from being told to give a slot back by splitting or pausing until it was free.
+    pub yielding: Span,
+    /// Slot time until attempts that are there only because a slot was taken back had begun: starting, reading a state
+    /// back, having it come from elsewhere. In no fact: who knows it says so ([`Metrics::restarted`]).
+    pub restarting: Span,
+    /// Bytes read in vain.
+    pub lost_bytes: u64,
+    /// Slot time in all.
+    pub held: PerPhase<Span>,
+    /// Time that its reduces waited for slots after its maps were done, over all.
+    pub reduce_waited: Span,
+    /// How its work that was lost with a tracker was taken up again.
+    pub recovery: Recovery,
+}
+
+impl JobFigures {
+    /// From submission to end.
+    pub fn makespan(&self) -> Option<Span> {
+        self.ended.map(|ended| ended.since(self.submitted))
+    }
+
+    /// From submission to the first map.
+    pub fn waiting(&self) -> Option<Span> {
+        self.first_map.map(|first| first.since(self.submitted))
+    }
+
+    /// From the first map to the end.
+    pub fn execution(&self) -> Option<Span> {
+        Some(self.ended?.since(self.first_map.unwrap_or(self.submitted)))
+    }
+
+    /// How many times longer than alone.
+    pub fn slowdown(&self, alone: Span) -> Option<f64> {
+        self.makespan().map(|took| took.as_secs_f64() / alone.as_secs_f64().max(1e-6))
+    }
+
+    /// How long one of its reduces waited for slots after its maps were done, on average.
+    pub fn reduce_wait(&self) -> Span {
+        Span(self.reduce_waited.0 / u64::from(self.tasks.reduce.max(1)))
+    }
+
+    /// Slot time that taking slots back has cost beside work that was lost.
+    pub fn overhead(&self) -> Span {
+        self.yielding + self.restarting
+    }
+
+    /// Part of its maps that ran where their input is.
+    pub fn locality(&self) -> f64 {
+        let all: u32 = self.near.iter().sum();
+        f64::from(self.near[0]) / f64::from(all.max(1))
+    }
+}

@@ -1,0 +1,158 @@
+//! What reduces take, worked out by hand: one map of 300 s, a reduce that was launched after 15 s.
+
+use super::*;
+use mrcore::{
+    Config, Event, JobTracker, PerPhase, Why,
+    event::{AttemptReport, AttemptStatus, Heartbeat},
+    fact::Entry,
+    ids::{AttemptId, Incarnation, RequestId, TaskId, TrackerId},
+    job::{JobSpec, Priority, Split},
+    task::{AttemptResult, Progress, Recall, Stage},
+};
+use std::sync::Arc;
+
+const JOB: JobId = JobId(1);
+
+struct Life(JobTracker);
+
+fn at(seconds: u64) -> Time {
+    Time(seconds * 1_000_000)
+}
+
+fn map() -> AttemptId {
+    TaskId { job: JOB, phase: Phase::Map, index: 0 }.attempt(0)
+}
+
+fn reduce(index: u32, number: u32) -> AttemptId {
+    TaskId { job: JOB, phase: Phase::Reduce, index }.attempt(number)
+}
+
+impl Life {
+    /// A map that runs from 0 to 300 s, and the first reduce beside it from 15 s on.
+    fn begin() -> Self {
+        let scheduler = crate::make("fifo", &crate::Params::new()).expect("there is one");
+        let mut life = Self(JobTracker::new(Config::default(), scheduler));
+        life.fact(
+            0,
+            Fact::TrackerJoined {
+                tracker: TrackerId(1),
+                name: "t1".into(),
+                incarnation: Incarnation(1),
+                host: "h1".into(),
+                rack: "r1".into(),
+                shuffle_addr: String::new(),
+                logs_addr: String::new(),
+                slots: PerPhase { map: 1, reduce: 1 },
+            },
+        );
+        let split = Split { source: String::new(), start: 0, end: 100, divisible: true, hosts: Vec::new() };
+        let spec = JobSpec {
+            name: "j".into(),
+            user: "ann".into(),
+            queue: String::new(),
+            priority: Priority::Normal,
+            program: String::new(),
+            splits: vec![split],
+            reduces: 2,
+            output: String::new(),
+            slow_start: 0.0,
+            speculation: false,
+            attempts_max: 4,
+            conf: BTreeMap::new(),
+        };
+        life.fact(0, Fact::JobSubmitted { job: JOB, request: RequestId(1), spec: Arc::new(spec) });
+        life.launch(0, map(), None);
+        life.launch(15, reduce(0, 0), None);
+        life
+    }
+
+    fn fact(&mut self, seconds: u64, fact: Fact) {
+        self.0.replay(&Entry { at: at(seconds), fact }).expect("it fits");
+    }
+
+    fn launch(&mut self, seconds: u64, attempt: AttemptId, from: Option<AttemptId>) {
+        let (tracker, why) = (TrackerId(1), Why::default());
+        self.fact(seconds, Fact::AttemptLaunched { attempt, tracker, speculative: false, from, why });
+    }
+
+    fn done(&mut self, seconds: u64, attempt: AttemptId) {
+        self.fact(seconds, Fact::AttemptSucceeded { attempt, result: AttemptResult::default() });
+    }
+
+    fn pause(&mut self, seconds: u64, attempt: AttemptId) {
+        let why = String::new();
+        self.fact(
+            seconds,
+            Fact::AttemptRecalled { attempt, how: Recall::Pause, why, fault: false, hold: false },
+        );
+        self.fact(seconds, Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
+    }
+
+    /// The tracker says how far an attempt is, and that the others are where they were.
+    fn progress(&mut self, seconds: u64, attempt: AttemptId, done: f32) {
+        let cluster = self.0.cluster();
+        let tracker = cluster.tracker(TrackerId(1)).expect("it has joined");
+        let running = tracker.running.map.iter().chain(&tracker.running.reduce);
+        let report = |id: &AttemptId| {
+            let mut progress = cluster.attempt(*id).map(|attempt| attempt.progress).unwrap_or_default();
+            if *id == attempt {
+                progress = Progress { done, stage: Stage::Reduce, ..progress };
+            }
+            AttemptReport { attempt: *id, status: AttemptStatus::Running(progress) }
+        };
+        let (attempts, fetch_failures) = (running.map(report).collect(), Vec::new());
+        let (tracker, incarnation) = (TrackerId(1), Incarnation(1));
+        let heartbeat =
+            Heartbeat { tracker, incarnation, seq: seconds, acked: u64::MAX, attempts, fetch_failures };
+        self.0.handle(at(seconds), Event::Heartbeat(heartbeat), &mut Vec::new());
+    }
+
+    #[track_caller]
+    fn takes(&self, seconds: u64, wanted: Option<f64>) {
+        let cluster = self.0.cluster();
+        let got = reduce_seconds(cluster.job(JOB).expect("it runs"), at(seconds), cluster);
+        let near = got.zip(wanted).is_some_and(|(got, wanted)| (got - wanted).abs() < 1e-3);
+        assert!(near || got == wanted, "{got:?} is not {wanted:?}");
+    }
+}
+
+#[test]
+fn a_reduce_that_is_done_counts_from_the_end_of_the_maps() {
+    let mut life = Life::begin();
+    life.done(300, map());
+    life.takes(300, None);
+    life.done(320, reduce(0, 0));
+    life.takes(320, Some(20.0));
+    // One that began later counts from then: 20 and 40.
+    life.launch(330, reduce(1, 0), None);
+    life.done(370, reduce(1, 0));
+    life.takes(400, Some(30.0));
+}
+
+#[test]
+fn a_reduce_that_was_paused_counts_every_time_it_ran() {
+    let mut life = Life::begin();
+    life.done(300, map());
+    life.pause(310, reduce(0, 0));
+    life.launch(350, reduce(0, 1), Some(reduce(0, 0)));
+    life.done(365, reduce(0, 1));
+    // 300 to 310, 350 to 365.
+    life.takes(365, Some(25.0));
+}
+
+#[test]
+fn a_reduce_that_runs_promises_by_what_it_did_since_the_maps() {
+    let mut life = Life::begin();
+    life.progress(290, reduce(0, 0), 0.3);
+    life.takes(290, None);
+    life.done(300, map());
+    // A twentieth of the rest tells nothing; half of it after 30 s does.
+    life.progress(305, reduce(0, 0), 0.366);
+    life.takes(305, None);
+    life.progress(330, reduce(0, 0), 2.0 / 3.0);
+    life.takes(330, Some(60.0));
+    // One that began afterwards does all of its progress in its own time: half in 20 s. The mean of 60 * 4/3 and 40.
+    life.launch(320, reduce(1, 0), None);
+    life.progress(340, reduce(1, 0), 0.5);
+    life.takes(340, Some((80.0 + 40.0) / 2.0));
+}

@@ -1,0 +1,46 @@
+//! What must hold after every event, and when all is healed and over.
+
+use super::World;
+use mrcore::{JobTracker, Phase, digest::digest, invariants, tracker::TrackerState};
+
+impl World {
+    /// Whether every rule holds, in the mind and between it and the machines.
+    pub(super) fn check(&mut self) {
+        let Some(mind) = &self.mind else { return };
+        if let Err(what) = invariants::check(mind.cluster()) {
+            self.broken = Some(what);
+            return;
+        }
+        for node in self.nodes.iter().filter(|node| node.is_up()) {
+            for phase in Phase::BOTH {
+                let runs = node.runs.iter().filter(|run| run.id.phase() == phase).count();
+                if runs > node.slots[phase] as usize {
+                    self.broken =
+                        Some(format!("{} runs {runs} {phase}s in {} slots", node.name, node.slots[phase]));
+                }
+            }
+        }
+    }
+
+    /// When all is healed, every job has ended, every slot is free, and the journal gives back what is there.
+    pub(super) fn check_end(&mut self) {
+        if !self.is_over() {
+            let waits = self.mind.as_ref().map(|mind| digest(mind.cluster())).unwrap_or_default();
+            self.broken = Some(format!("not at rest: {} jobs open\n{waits}", self.jobs_open));
+            return;
+        }
+        let leaks = |mind: &JobTracker| {
+            let full = |at: &&mrcore::tracker::Tracker| {
+                at.state == TrackerState::Live
+                    && Phase::BOTH.into_iter().any(|phase| at.free(phase) != at.slots[phase])
+            };
+            mind.cluster().trackers().find(full).map(|at| format!("{} has lost a slot", at.name))
+        };
+        self.broken = self.mind.as_ref().and_then(leaks);
+        if let Some(refused) = self.mind.as_ref().map(JobTracker::refusals).filter(|refused| *refused > 0) {
+            self.broken = Some(format!("the policy decided {refused} times what cannot be done"));
+        }
+        self.lost_mind = self.mind.take().map(|mind| digest(mind.cluster()));
+        self.find_mind();
+    }
+}
