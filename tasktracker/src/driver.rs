@@ -173,7 +173,9 @@ impl Driver {
         // What is copied here next may be of the same name.
         let dropped = self.nursery.disks.unname_aside(attempt);
         tokio::task::spawn_blocking(move || {
-            dropped.iter().for_each(|path| warn(path, "remove", remove_tree(path)))
+            for path in &dropped {
+                warn(path, "remove", remove_tree(path));
+            }
         });
     }
 

@@ -55,9 +55,9 @@ impl Entry {
 fn sort(entries: &mut [Entry], arena: &[u8], order: SortOrder, hurry: bool) {
     // By what is in the entries alone first: a comparison without a branch that could be guessed wrong.
     if hurry {
-        sort_in_two(entries)
+        sort_in_two(entries);
     } else {
-        entries.sort_unstable_by_key(Entry::rank)
+        entries.sort_unstable_by_key(Entry::rank);
     }
     let full = |a: &Entry, b: &Entry| match order.keys {
         // Of keys that lie wholly in their prefixes, only zeros at the end can make a difference: no need to go to the

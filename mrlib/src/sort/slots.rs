@@ -170,7 +170,7 @@ mod tests {
         let mut found =
             |key: u64| slots.find(hash(key), |slot| slot.key_length == 8 && number(slot) == key).is_some();
         assert!((0..48).all(&mut found) && !(48..60).any(&mut found));
-        slots.retain(|slot| number(slot) % 3 == 0, hash_of);
+        slots.retain(|slot| number(slot).is_multiple_of(3), hash_of);
         let mut found =
             |key: u64| slots.find(hash(key), |slot| slot.key_length == 8 && number(slot) == key).is_some();
         assert!((0..48).all(|key| found(key) == (key % 3 == 0)));

@@ -230,7 +230,8 @@ fn put_aside(
         let other = thread::Builder::new().spawn_scoped(scope, keep);
         let closed = close().map(Some);
         // Where there is no thread to be had, this one does both.
-        (other.map_or_else(|_| Ok(keep()), |other| other.join()).unwrap_or_else(|_| keep()), closed)
+        let begun = other.ok().and_then(|other| other.join().ok());
+        (begun.unwrap_or_else(keep), closed)
     });
     if let Some((counters, pieces)) = closed? {
         (state.counters, state.pieces) = (counters, pieces);

@@ -101,7 +101,7 @@ mod tests {
         let profile = seen.profile();
         close(profile.start_s, 0.0);
         close(profile.map_mbps, 4.0);
-        close(profile.spread, ((0.4_f64.ln().powi(2) + 1.6_f64.ln().powi(2)) / 2.0).sqrt());
+        close(profile.spread, f64::midpoint(0.4_f64.ln().powi(2), 1.6_f64.ln().powi(2)).sqrt());
         // A line that would begin below nothing is none.
         close(line(&[(10e6, 0.1), (20e6, 10.0)]).0, 0.0);
     }
