@@ -138,7 +138,9 @@ fn a_state_may_come_back_while_the_one_before_is_still_being_deleted() {
     let dropped_again = disks.unname_aside(id);
     assert!(dropped.len() == 1 && dropped_again.len() == 1 && dropped != dropped_again);
     keep();
-    dropped.iter().for_each(|path| remove_tree(path).unwrap());
+    for path in &dropped {
+        remove_tree(path).unwrap();
+    }
     assert!(checkpoint::read(&asides).is_ok() && disks.unname_aside(attempt("job_1.r7.0")).is_empty());
     drop(disks);
     // What was not deleted goes with the next start.
