@@ -4,6 +4,7 @@ use crate::binaries;
 use serde_json::Value;
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -65,6 +66,8 @@ impl Cluster {
         fs::create_dir_all(&space).expect("a writable build folder");
         let folder =
             tempfile::Builder::new().prefix("cluster-").tempdir_in(space).expect("a temporary folder");
+        // Tasks may have another account, and must come to their folders.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).expect("a folder of our own");
         let cluster = Self { folder };
         fs::write(cluster.path("base.toml"), up.settings).expect("a writable folder");
         let ran = cluster.try_mrctl(&[

@@ -60,6 +60,15 @@ fn files_and_jobs_are_their_owners() {
     lab.done("ann", &["history", "job_1"]);
     lab.done("root-of-all", &["tasks", "job_1"]);
     lab.done("ann", &["logs", "job_1.m0"]);
+    // Others see that there is a job and how far it is; what it works on, and what it said when it failed, is her own.
+    let seen = |user: &str| lab.done(user, &["jobs", "--json"]);
+    assert!(seen("ann").contains("/home/ann/out"));
+    assert!(seen("bob").contains("job_1") && !seen("bob").contains("/home/ann"), "{}", seen("bob"));
+    let mapper = ["--mapper", "sh -c 'echo my-secret-words >&2; exit 3'"];
+    let place = ["--input", "/home/ann/a", "--output", "/home/ann/out3"];
+    assert_eq!(lab.run("ann", &[&["submit", "streaming"][..], &mapper, &place].concat()).code, 1);
+    assert!(seen("ann").contains("my-secret-words"), "{}", seen("ann"));
+    assert!(!seen("bob").contains("my-secret-words"), "{}", seen("bob"));
     // What is for admins.
     let ran = lab.run("ann", &["drain", "node1"]);
     assert!(ran.code != 0 && ran.stderr.contains("not for the role user"), "{}", ran.stderr);
