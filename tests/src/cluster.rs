@@ -58,6 +58,17 @@ impl From<Output> for Ran {
     }
 }
 
+/// The setting that gives tasks another account than root's, as on real machines; root's where the build folder is
+/// closed to others.
+pub fn task_account() -> &'static str {
+    let open = |path: &Path| fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o001 != 0);
+    if binaries().ancestors().all(open) {
+        return "task_user = \"nobody\"";
+    }
+    eprintln!("the build folder is closed to other accounts: tasks run as root");
+    "tasks_as_root = true"
+}
+
 impl Cluster {
     /// Starts one and waits until it is ready.
     pub fn up(up: Up<'_>) -> Self {

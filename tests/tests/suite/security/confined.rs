@@ -4,7 +4,6 @@
 use super::Lab;
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
-const NOBODY: &str = "[tasktracker]\ntask_user = \"nobody\"\n";
 /// What a job binary says of itself; ours link nothing of mrlib.
 const DESCRIPTION: &str = r#"{"input":"lines","output":"text","reducer":false,"combiner":false,"total_order":false,"mrlib":"0.1.0"}"#;
 
@@ -76,8 +75,9 @@ impl Trial {
 
 #[test]
 fn a_task_reaches_its_own_folders_and_nothing_else() {
-    let root = is_root();
-    let trial = Trial::new(if root { NOBODY } else { "" });
+    let account = account();
+    let root = account.contains("nobody");
+    let trial = Trial::new(&account);
     let mapper = format!("cat > /dev/null\n{}", trial.attempts());
     let file = trial.script("mapper.sh", &mapper);
     let ran = trial
@@ -114,7 +114,7 @@ fn a_program_with_the_trackers_account_is_still_locked_in() {
 
 #[test]
 fn links_and_pipes_that_a_task_makes_lead_the_tracker_nowhere() {
-    let trial = Trial::new(if is_root() { NOBODY } else { "" });
+    let trial = Trial::new(&account());
     let key = trial.lab.path("ours/security/tasktracker.pem");
     let plant = format!(
         "cat > /dev/null\nfor name in stdout stderr; do rm -f $name; ln -s {0} $name; done\n\
@@ -144,6 +144,11 @@ fn kernel() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse().ok());
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// What gives tasks an account of their own, where that can be.
+fn account() -> String {
+    if is_root() { format!("[tasktracker]\n{}\n", fermata_tests::task_account()) } else { String::new() }
 }
 
 fn is_root() -> bool {
