@@ -99,16 +99,18 @@ pub(crate) fn confinement(
 ) -> Confinement {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let of_job = |part: &'static str| disks.job_parts(job, part);
+    // A rule needs its folder to be there; a disk that will not have it gets no attempt either.
+    let make = |part| (0..disks.count()).filter_map(move |disk| disks.make_part(disk, job, part).ok());
     let writes: Vec<PathBuf> = if stays {
-        // A rule needs its folder to be there; a disk that will not have it gets no attempt either.
-        let make = |part| (0..disks.count()).filter_map(move |disk| disks.make_part(disk, job, part).ok());
         ["work", "output", "aside"].into_iter().flat_map(make).collect()
     } else {
         let outputs = work.outputs.iter().filter_map(|output| output.parent()).map(Path::to_owned);
         work.scratch.iter().chain(&work.asides).cloned().chain(outputs).collect()
     };
     let writes = writes.into_iter().map(text).chain(from.iter().cloned());
-    let reads = of_job("program").chain(of_job("files")).chain(reads.iter().cloned());
+    // A reduce reads output of its job's maps that is here in its place.
+    let own = of_job("program").chain(of_job("files")).chain(make("output"));
+    let reads = own.chain(reads.iter().cloned());
     Confinement { writes: writes.collect(), reads: reads.map(text).collect() }
 }
 

@@ -81,7 +81,8 @@ impl Machines {
     pub fn small_disk(&self, at: u32, size: &str) -> bool {
         let folder = self.path(&self.node(at));
         fs::create_dir_all(&folder).unwrap();
-        let options = format!("size={size}");
+        // Ours alone to write in, or nothing is copied there.
+        let options = format!("size={size},mode=711");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&folder).stderr(Stdio::null());
         let done = mount.status().is_ok_and(|status| status.success());

@@ -3,12 +3,12 @@
 
 use super::{
     Good, Lab,
-    gate::{Caller, uuid_bytes},
+    gate::{Caller, set, uuid_bytes},
     paths::TRAVERSALS,
 };
-use bytes::BytesMut;
 use daemon::config::Config;
 use dfs::bulk::{FrameError, FrameKind, encode_frame, read_frame};
+use prost::bytes::BytesMut;
 use proto::{
     dfs::{self as fs, bulk_request::Op},
     mr,
@@ -157,15 +157,10 @@ fn no_door_takes_a_name_that_leads_out() {
     let local = lab.cluster.path("in");
     std::fs::write(&local, "x\n").unwrap();
     lab.cluster.mrctl(&["fs", "put", local.to_str().unwrap(), "/in"]);
+    let logs = runtime().block_on(set(&lab)).logs;
     let before = lab.cluster.mrctl(&["fs", "ls", "-R", "/"]);
     runtime().block_on(async {
-        let boss = || lab.credentials(Role::Admin, "boss", Good::Yes);
-        let asked = mr::TrackersRequest::default();
-        let trackers: mr::TrackersReply = Caller::new(&lab, "127.0.0.1:1", boss())
-            .ask("/fermata.mr.v1.JobTracker/Trackers", asked)
-            .await
-            .unwrap();
-        let caller = Caller::new(&lab, &trackers.trackers[0].logs_addr, boss());
+        let caller = Caller::new(&lab, &logs, lab.credentials(Role::Admin, "boss", Good::Yes));
         for name in TRAVERSALS {
             for (method, code) in knock(&caller, name).await {
                 let refused = !matches!(code, Code::Ok | Code::Unavailable | Code::Unknown | Code::Internal);

@@ -106,15 +106,15 @@ fn is_refusal(code: Code, at_handshake: bool) -> bool {
     )
 }
 
-struct Stage {
+pub(super) struct Stage {
     job: String,
     attempt: String,
-    logs: String,
+    pub(super) logs: String,
     file_id: u64,
 }
 
 /// A job and a file of ann's, which nobody else may touch.
-async fn set(lab: &Lab) -> Stage {
+pub(super) async fn set(lab: &Lab) -> Stage {
     let local = lab.cluster.path("text");
     std::fs::write(&local, "to be or not to be\n".repeat(100)).unwrap();
     lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);

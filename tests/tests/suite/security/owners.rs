@@ -4,7 +4,7 @@ use super::Lab;
 
 #[test]
 fn files_and_jobs_are_their_owners() {
-    let lab = Lab::up(true, "[security.groups]\nlab = [\"ann\", \"cid\"]\n");
+    let lab = Lab::up(true, "[security.groups]\nlab = [\"ann\", \"cid\"]\n[jobtracker]\nuser_jobs_max = 1\n");
     let admin = |args: &[&str]| lab.cluster.mrctl(args);
     let text = lab.cluster.path("text");
     std::fs::write(&text, "one two two\n").unwrap();
@@ -69,6 +69,13 @@ fn files_and_jobs_are_their_owners() {
     assert_eq!(lab.run("ann", &[&["submit", "streaming"][..], &mapper, &place].concat()).code, 1);
     assert!(seen("ann").contains("my-secret-words"), "{}", seen("ann"));
     assert!(!seen("bob").contains("my-secret-words"), "{}", seen("bob"));
+    // One job at a time each: the next is told to come later, and another's is let in.
+    let place = ["--input", "/home/ann/a", "--output", "/home/ann/slow", "--detach"];
+    lab.done("ann", &[&["submit", "streaming", "--mapper", "sleep 300"][..], &place].concat());
+    let ran = submit("ann", "/home/ann/a", "/home/ann/out4");
+    assert!(ran.code != 0 && ran.stderr.contains("try later"), "{}", ran.stderr);
+    lab.done("bob", &["fs", "put", text, "/home/bob/b"]);
+    assert_eq!(submit("bob", "/home/bob/b", "/home/bob/out").code, 0);
     // What is for admins.
     let ran = lab.run("ann", &["drain", "node1"]);
     assert!(ran.code != 0 && ran.stderr.contains("not for the role user"), "{}", ran.stderr);
