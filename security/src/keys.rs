@@ -152,7 +152,9 @@ pub fn read_private(path: &Path) -> Result<Vec<u8>, SecurityError> {
 }
 
 fn is_handed_out(mode: u32, owner: u32, group: u32, own_group: u32) -> bool {
-    mode & 0o037 == 0 && owner == 0 && group == own_group && own_group != 0
+    // Nobody else reads it, and nobody but root changes it.
+    let closed = matches!(mode, 0o400 | 0o440 | 0o600 | 0o640);
+    closed && owner == 0 && group == own_group && own_group != 0
 }
 
 /// Writes a new file that only its owner may read.

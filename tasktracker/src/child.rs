@@ -255,7 +255,7 @@ impl Nursery {
                 }
             };
             if let Some(owner) = owner {
-                disks.keep_owner(&work, &owner);
+                work.keep_owner(&owner);
             }
             for (name, file) in side {
                 if let Err(error) = symlink(file, work.own.join(&name)) {

@@ -371,7 +371,7 @@ impl Disks {
     /// Removes an attempt's folders and outputs, keeping its logs up to `log_max` bytes each (0: all), and the output
     /// that is good.
     pub(crate) fn end_work(&self, work: &Work, good: Option<&Path>, log_max: u64) {
-        self.cut_logs(work, log_max);
+        work.cut_logs(log_max);
         for path in &work.scratch {
             warn(path, "remove", remove_tree(path));
         }

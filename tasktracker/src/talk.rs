@@ -294,8 +294,9 @@ impl Talk {
 
     fn pass(&mut self, message: ToTask) {
         // A send fails when it is gone, and how it went says the rest; or when it does not read.
-        let sent = self.to_task.as_ref().map(|to_task| to_task.try_send(message));
-        if let Some(Err(mpsc::error::TrySendError::Full(_))) = sent {
+        if let Some(to_task) = &self.to_task
+            && matches!(to_task.try_send(message), Err(mpsc::error::TrySendError::Full(_)))
+        {
             self.break_off("it does not read what it is told".into());
         }
     }

@@ -38,7 +38,7 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 pub fn enter() {
     KNOWN.store(true, Ordering::Relaxed);
     if env::var_os(LAUNCH_VAR).is_some() {
-        eprintln!("{}", launch().map_or_else(|error| error.to_string(), |why| why));
+        eprintln!("{}", launch().unwrap_or_else(|error| error.to_string()));
         process::exit(CANNOT_START);
     }
     let Ok(parent) = env::var(SHIM_VAR) else { return };

@@ -88,20 +88,6 @@ impl Disks {
         Ok(printed)
     }
 
-    /// Cuts an attempt's logs to `most` bytes each; 0 for no limit.
-    pub(super) fn cut_logs(&self, work: &Work, most: u64) {
-        if most == 0 {
-            return;
-        }
-        for path in NAMES.map(|name| work.logs.join(name)) {
-            let cut = || {
-                let log = OpenOptions::new().write(true).open(&path)?;
-                if log.metadata()?.len() > most { log.set_len(most) } else { Ok(()) }
-            };
-            warn(&path, "cut", cut());
-        }
-    }
-
     fn logs_of(&self, disk: usize, attempt: Attempt) -> PathBuf {
         self.all[disk].root.join("logs").join(attempt.to_string())
     }
@@ -113,11 +99,6 @@ impl Disks {
     /// An attempt's log, running or over.
     pub(crate) fn log(&self, attempt: Attempt, name: &str) -> Option<PathBuf> {
         self.all_logs_of(attempt).map(|logs| logs.join(name)).find(|path| path.is_file())
-    }
-
-    /// Keeps beside an attempt's logs whose they are.
-    pub(crate) fn keep_owner(&self, work: &Work, owner: &str) {
-        warn(&work.logs, "keep the owner in", fs::write(work.logs.join(OWNER), owner));
     }
 
     /// Whose an attempt's logs are, if it was kept.
@@ -145,5 +126,26 @@ impl Disks {
         for path in self.all_logs_of(attempt) {
             warn(&path, "remove", remove_tree(&path));
         }
+    }
+}
+
+impl Work {
+    /// Cuts an attempt's logs to `most` bytes each; 0 for no limit.
+    pub(super) fn cut_logs(&self, most: u64) {
+        if most == 0 {
+            return;
+        }
+        for path in NAMES.map(|name| self.logs.join(name)) {
+            let cut = || {
+                let log = OpenOptions::new().write(true).open(&path)?;
+                if log.metadata()?.len() > most { log.set_len(most) } else { Ok(()) }
+            };
+            warn(&path, "cut", cut());
+        }
+    }
+
+    /// Keeps beside an attempt's logs whose they are.
+    pub(crate) fn keep_owner(&self, owner: &str) {
+        warn(&self.logs, "keep the owner in", fs::write(self.logs.join(OWNER), owner));
     }
 }

@@ -103,8 +103,7 @@ fn a_pod_gets_the_keys_of_its_role_alone() {
     let all = text("kubernetes/fermata.yaml");
     check_yaml("fermata.yaml", &all);
     check_yaml("mrctl.yaml", &text("kubernetes/mrctl.yaml"));
-    let body: String =
-        all.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+    let body = all.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
     assert!(!body.contains("admin"));
     for role in ROLES {
         let (_, container) = body.split_once(&format!("        - name: {role}\n")).unwrap();

@@ -153,7 +153,7 @@ fn no_door_takes_a_name_that_leads_out() {
 /// The block key of a cluster.
 fn key_of(secret: &Path) -> BlockKey {
     let mut config = Config::default();
-    config.security.secret = secret.to_owned();
+    secret.clone_into(&mut config.security.secret);
     Guard::new(&config, Role::NameNode).unwrap().blocks()
 }
 
