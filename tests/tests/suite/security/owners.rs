@@ -62,6 +62,10 @@ fn files_and_jobs_are_their_owners() {
     lab.done("ann", &["logs", "job_1.m0"]);
     others_see_little(&lab);
     jobs_are_limited(&lab, text);
+    admins_are_admins(&lab);
+}
+
+fn admins_are_admins(lab: &Lab) {
     // What is for admins.
     let ran = lab.run("ann", &["drain", "node1"]);
     assert!(ran.code != 0 && ran.stderr.contains("not for the role user"), "{}", ran.stderr);
