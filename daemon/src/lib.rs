@@ -4,6 +4,7 @@
 //! Deliberately absent: anything that knows what a daemon does.
 
 pub mod account;
+pub mod careful;
 mod client;
 pub mod config;
 mod host;

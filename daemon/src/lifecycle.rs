@@ -80,9 +80,16 @@ pub async fn stop_signal() {
     }
 }
 
+/// First thing in a daemon's `main`: what it writes is for its own account alone (blocks, logs of tasks, secrets of jobs),
+/// and a panic ends it.
+pub fn begin() {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    die_of_any_panic();
+}
+
 /// From now on a panic in any thread ends the process: it may leave the state half changed, and the task that it
 /// ends is not the only user of it.
-pub fn die_of_any_panic() {
+fn die_of_any_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         tell(info);

@@ -1,6 +1,8 @@
-//! How every daemon serves gRPC: the limits on a connection, and sockets that do not wait to fill a packet.
+//! How every daemon serves gRPC: the limits on a connection, sockets that do not wait to fill a packet, and files that
+//! are read no faster than they are taken.
 
 use std::{io, net::TcpListener, time::Duration};
+use tokio::sync::mpsc;
 use tonic::transport::{Server, server::TcpIncoming};
 
 /// Streams a client may have open on one connection.
@@ -16,4 +18,53 @@ pub fn builder() -> Server {
 /// The connections to a bound address. Called within a runtime.
 pub fn incoming(listener: TcpListener) -> io::Result<TcpIncoming> {
     Ok(TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true)))
+}
+
+/// A reader that takes nothing for this long has gone away.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Sends what `next` gives until there is no more, or nobody takes it. Each piece is read by a thread that may wait for a
+/// disk; none waits for the reader.
+pub async fn pour<T: Send + 'static>(
+    to: mpsc::Sender<T>,
+    mut next: impl FnMut() -> Option<T> + Send + 'static,
+) {
+    loop {
+        let reading = tokio::task::spawn_blocking(move || (next(), next));
+        let Ok((Some(piece), rest)) = reading.await else { return };
+        next = rest;
+        if !matches!(tokio::time::timeout(PATIENCE, to.send(piece)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reader_that_takes_nothing_holds_no_thread() {
+        let readers: Vec<_> = (0..600)
+            .map(|_| mpsc::channel(1))
+            .map(|(to, from)| {
+                let mut left = 5;
+                tokio::spawn(pour(to, move || {
+                    left -= 1;
+                    (left > 0).then_some(left)
+                }));
+                from
+            })
+            .collect();
+        // There are 512 such threads at the most.
+        let other = tokio::task::spawn_blocking(|| "done");
+        assert_eq!(tokio::time::timeout(Duration::from_secs(20), other).await.unwrap().unwrap(), "done");
+        for mut reader in readers {
+            let mut got = Vec::new();
+            while let Some(piece) = reader.recv().await {
+                got.push(piece);
+            }
+            assert_eq!(got, [4, 3, 2, 1]);
+        }
+    }
 }

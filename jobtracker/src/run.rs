@@ -8,7 +8,7 @@ use crate::{
     link::LinkService,
     output::{self, Files},
     policy::{Chosen, choose},
-    server::ClientService,
+    server::{ClientService, READERS_MAX, SUBMISSIONS_MAX},
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
 };
 use daemon::{
@@ -109,7 +109,9 @@ impl Daemon {
         let addr = listener.local_addr()?;
         let incoming = daemon::serve::incoming(listener)?;
         let params = Arc::new(params);
-        let service = ClientService { driver: driver.clone(), histories, params, spent };
+        let places = |most| Arc::new(tokio::sync::Semaphore::new(most));
+        let (readers, submitting) = (places(READERS_MAX), places(SUBMISSIONS_MAX));
+        let service = ClientService { driver: driver.clone(), histories, params, spent, readers, submitting };
         let server = tokio::spawn(serve(guard, service, incoming));
         Ok(Self { addr, driver, server, tasks, _lock: lock })
     }

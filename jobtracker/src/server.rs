@@ -1,6 +1,7 @@
 //! The JobTracker's service for people and programs: each method is a few lines around the driver.
 
 use crate::{driver::Driver, error::Refusal, history, submit, wire};
+use daemon::serve::pour;
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
 use schedulers::{Params, timed::Spent};
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::mpsc,
+    sync::{Semaphore, mpsc},
     time::{Instant, sleep_until},
 };
 use tokio_stream::{Stream, wrappers::ReceiverStream};
@@ -23,6 +24,10 @@ use tonic::{Request, Response, Status};
 const WATCH_PERIOD: Duration = Duration::from_millis(100);
 /// History goes in messages of about this size.
 const CHUNK_BYTES: usize = 1 << 20;
+/// Histories read at one time.
+pub(crate) const READERS_MAX: usize = 64;
+/// Jobs whose inputs are looked at and cut at one time.
+pub(crate) const SUBMISSIONS_MAX: usize = 256;
 
 type Answer<T> = Result<Response<T>, Status>;
 type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -34,6 +39,10 @@ pub(crate) struct ClientService {
     pub(crate) histories: PathBuf,
     pub(crate) params: Arc<Params>,
     pub(crate) spent: Arc<Spent>,
+    /// Histories that may yet be read at this time.
+    pub(crate) readers: Arc<Semaphore>,
+    /// Jobs that may yet be taken in.
+    pub(crate) submitting: Arc<Semaphore>,
 }
 
 impl ClientService {
@@ -67,8 +76,8 @@ impl ClientService {
     }
 
     /// Status and whether the job is over.
-    async fn status(&self, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
-        self.of_job(id, |cluster, job| (wire::job_status(cluster, job, true), job.is_over())).await
+    async fn status(&self, who: &Identity, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
+        self.of_job(id, |cluster, job| (wire::job_status(cluster, job, who, true), job.is_over())).await
     }
 
     fn is_over(&self, id: JobId) -> bool {
@@ -76,11 +85,11 @@ impl ClientService {
     }
 
     /// Sends a job's status whenever it has changed, until it is over or nobody listens.
-    async fn watch_job(self, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
+    async fn watch_job(self, who: Identity, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
         let mut bell = self.driver.bell(id);
         loop {
             bell.mark_unchanged();
-            let status = self.status(id).await;
+            let status = self.status(&who, id).await;
             let over = !matches!(status, Ok((_, false)));
             let next = Instant::now() + WATCH_PERIOD;
             let message = status.map(|(status, _)| status).map_err(Status::from);
@@ -108,7 +117,11 @@ impl JobTracker for ClientService {
     type HistoryStream = Chunks<pb::HistoryChunk>;
 
     async fn submit(&self, request: Request<pb::SubmitRequest>) -> Answer<pb::SubmitReply> {
-        let job = submit::submit(&self.driver, wire::submission(request)?).await?;
+        let submission = wire::submission(request)?;
+        let _turn = self.submitting.try_acquire().map_err(|_| {
+            Refusal::overloaded(format!("{SUBMISSIONS_MAX} jobs are being taken in: try later"))
+        })?;
+        let job = submit::submit(&self.driver, submission).await?;
         Ok(Response::new(pb::SubmitReply { job: job.to_string() }))
     }
 
@@ -153,24 +166,27 @@ impl JobTracker for ClientService {
     }
 
     async fn jobs(&self, request: Request<pb::JobsRequest>) -> Answer<pb::JobsReply> {
+        let who = wire::caller(&request)?;
         let all = request.into_inner().all;
         let jobs = self.driver.look(|cluster| {
             let jobs = cluster.jobs().filter(|job| all || !job.is_over());
-            jobs.map(|job| wire::job_status(cluster, job, false)).collect()
+            jobs.map(|job| wire::job_status(cluster, job, &who, false)).collect()
         });
         Ok(Response::new(pb::JobsReply { jobs: jobs.await? }))
     }
 
     async fn job(&self, request: Request<pb::JobRequest>) -> Answer<pb::JobStatus> {
+        let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
-        Ok(Response::new(self.status(id).await?.0))
+        Ok(Response::new(self.status(&who, id).await?.0))
     }
 
     async fn watch(&self, request: Request<pb::JobRequest>) -> Answer<Self::WatchStream> {
+        let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
         self.of_job(id, |_, _| ()).await?;
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(self.clone().watch_job(id, sender));
+        tokio::spawn(self.clone().watch_job(who, id, sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -228,11 +244,17 @@ impl JobTracker for ClientService {
             }
             Err(error) => return Err(unreadable(id, &error)),
         };
+        let reader = self.readers.clone().try_acquire_owned().map_err(|_| {
+            Refusal::unavailable(format!("{READERS_MAX} histories are being read: try later"))
+        })?;
         let (sender, receiver) = mpsc::channel(2);
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = send_lines(file, &sender) {
-                let _ = sender.blocking_send(Err(unreadable(id, &error)));
-            }
+        let mut lines = Lines { file, buffer: Vec::new(), ended: false };
+        tokio::spawn(async move {
+            let _reader = reader;
+            let piece = move |lines: io::Result<String>| {
+                lines.map(|lines| pb::HistoryChunk { lines }).map_err(|error| unreadable(id, &error))
+            };
+            pour(sender, move || lines.next().map(piece)).await;
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
@@ -250,29 +272,36 @@ fn unreadable(id: JobId, error: &io::Error) -> Status {
     Refusal::unavailable(format!("history of {id} cannot be read: {error}")).into()
 }
 
-/// Sends a file in pieces that end with a line where they can, and with a whole character always.
-fn send_lines(mut file: impl Read, to: &mpsc::Sender<Result<pb::HistoryChunk, Status>>) -> io::Result<()> {
-    let mut buffer = Vec::new();
-    loop {
-        let before = buffer.len();
-        file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut buffer)?;
-        let at_end = buffer.len() == before;
-        let whole = match buffer.iter().rposition(|byte| *byte == b'\n') {
-            Some(newline) => newline + 1,
-            None => match std::str::from_utf8(&buffer) {
-                Ok(text) => text.len(),
-                Err(error) => error.valid_up_to(),
-            },
-        };
-        if whole > 0 {
-            let lines = String::from_utf8_lossy(&buffer[..whole]).into_owned();
-            if to.blocking_send(Ok(pb::HistoryChunk { lines })).is_err() {
-                return Ok(());
+/// A file in pieces that end with a line where they can, and with a whole character always.
+struct Lines<R> {
+    file: R,
+    buffer: Vec<u8>,
+    ended: bool,
+}
+
+impl<R: Read> Iterator for Lines<R> {
+    type Item = io::Result<String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            let read = self.file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut self.buffer);
+            self.ended = !matches!(read, Ok(bytes) if bytes > 0);
+            if let Err(error) = read {
+                return Some(Err(error));
             }
-            buffer.drain(..whole);
+            let whole = match self.buffer.iter().rposition(|byte| *byte == b'\n') {
+                Some(newline) => newline + 1,
+                None => match std::str::from_utf8(&self.buffer) {
+                    Ok(text) => text.len(),
+                    Err(error) => error.valid_up_to(),
+                },
+            };
+            if whole > 0 {
+                let rest = self.buffer.split_off(whole);
+                let lines = std::mem::replace(&mut self.buffer, rest);
+                return Some(Ok(String::from_utf8_lossy(&lines).into_owned()));
+            }
         }
-        if at_end {
-            return Ok(());
-        }
+        None
     }
 }

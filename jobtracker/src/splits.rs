@@ -143,6 +143,7 @@ mod tests {
             rack: String::new(),
             local_socket: None,
             host: "machine".into(),
+            seal: Vec::new(),
         };
         let block = |id, offset, length, names: &[&str]| LocatedBlock {
             block: BlockId(id),

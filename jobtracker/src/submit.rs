@@ -61,6 +61,8 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     if let Some(job) = driver.job_of_request(submission.request).await? {
         return Ok(job);
     }
+    // Again when it is taken in: before that come lists of files and a million splits, perhaps.
+    driver.check_room(submission.request, &submission.user)?;
     let settings = Settings::of(&submission.conf, driver.config())?;
     leftovers::staging(&submission.conf)?;
     let client = driver.files().client().await;

@@ -132,13 +132,13 @@ impl Door {
             .and_then(TlsConnectInfo::peer_certs)
             .and_then(|chain| tls::subject_of(chain.first()?));
         let token = request.headers().get(TOKEN_KEY).map(|text| text.to_str().unwrap_or_default());
-        let (role, name, job) = match (token, certificate) {
+        let (role, name) = match (token, certificate) {
             (Some(token), _) => {
-                let Token { role, name, job, .. } = Token::verify(token, &closed.keys)
+                let Token { role, name, .. } = Token::verify(token, &closed.keys)
                     .map_err(|why| Status::unauthenticated(format!("{why}: get a new one")))?;
-                (role, name, job)
+                (role, name)
             }
-            (None, Some((role, name))) => (role, name, None),
+            (None, Some((role, name))) => (role, name),
             (None, None) if rule.roles.is_none() => return self.believe(user),
             (None, None) => {
                 return Err(Status::unauthenticated(
@@ -150,19 +150,17 @@ impl Door {
             let method = rule.method.rsplit_once('/').map_or(rule.method, |(_, name)| name);
             return Err(Status::permission_denied(format!("{method} is not for the role {role} ({name})")));
         }
-        self.identify(role, &name, job, user)
+        self.identify(role, &name, user)
     }
 
     /// Those who act for others: the JobTracker for the users of its jobs, an admin for anybody.
-    fn identify(
-        &self,
-        role: Role,
-        name: &str,
-        job: Option<String>,
-        acts_for: Option<&str>,
-    ) -> Result<Identity, Status> {
+    fn identify(&self, role: Role, name: &str, acts_for: Option<&str>) -> Result<Identity, Status> {
         let (name, role, superuser) = match acts_for.filter(|user| *user != name) {
-            None => (name, role, matches!(role, Role::Admin | Role::JobTracker)),
+            // One in `security.admins` is an admin as a person; a task in that person's name runs anybody's code.
+            None => {
+                let person = role == Role::User && self.admins.contains(name);
+                (name, role, person || matches!(role, Role::Admin | Role::JobTracker))
+            }
             Some(user) if matches!(role, Role::Admin | Role::JobTracker) => {
                 check_name(user).map_err(|error| Status::invalid_argument(error.to_string()))?;
                 (user, role, false)
@@ -171,14 +169,8 @@ impl Door {
                 return Err(Status::permission_denied(format!("{name} cannot act for {user}")));
             }
         };
-        let superuser = superuser || self.admins.contains(name) || !self.enforces;
-        Ok(Identity {
-            role: Some(role),
-            name: name.into(),
-            job: job.map(Into::into),
-            groups: self.groups_of(name),
-            superuser,
-        })
+        let superuser = superuser || !self.enforces;
+        Ok(Identity { role: Some(role), name: name.into(), groups: self.groups_of(name), superuser })
     }
 
     /// Where nobody proves anything.
@@ -190,11 +182,36 @@ impl Door {
             )));
         }
         let superuser = !self.enforces || self.admins.contains(name);
-        Ok(Identity { role: None, name: name.into(), job: None, groups: self.groups_of(name), superuser })
+        Ok(Identity { role: None, name: name.into(), groups: self.groups_of(name), superuser })
     }
 }
 
 fn user_in(headers: &HeaderMap) -> Result<Option<&str>, Status> {
     let Some(user) = headers.get(USER_KEY) else { return Ok(None) };
     user.to_str().map(Some).map_err(|_| Status::invalid_argument("user name is not plain text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Guard;
+    use daemon::config::Config;
+
+    #[test]
+    fn one_of_the_admins_is_an_admin_in_person_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.security.secret = dir.path().join("secret");
+        config.security.admins = vec!["ann".into()];
+        crate::write_private(&config.security.secret, &[b'x'; 64]).unwrap();
+        let guard = Guard::new(&config, Role::NameNode).unwrap();
+        let superuser = |role, name, acts_for| guard.door().identify(role, name, acts_for).unwrap().superuser;
+        assert!(superuser(Role::User, "ann", None));
+        assert!(superuser(Role::Admin, "eve", None));
+        assert!(!superuser(Role::User, "bob", None));
+        // Her tasks are anybody's code, and so is what the JobTracker does for them.
+        assert!(!superuser(Role::Task, "ann", None));
+        assert!(!superuser(Role::JobTracker, "jobtracker", Some("ann")));
+        assert!(!superuser(Role::Admin, "eve", Some("ann")));
+    }
 }

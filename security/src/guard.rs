@@ -94,6 +94,11 @@ impl Guard {
         Self { door: Arc::new(door) }
     }
 
+    #[cfg(test)]
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
     /// Whether callers must prove who they are.
     pub fn is_closed(&self) -> bool {
         self.door.closed.is_some()

@@ -1,5 +1,6 @@
 //! Roles, and who a caller is.
 
+use sha2::{Digest, Sha256};
 use std::{fmt, str::FromStr, sync::Arc};
 
 /// The metadata key with the caller's name, where names are believed.
@@ -101,8 +102,6 @@ pub struct Identity {
     pub role: Option<Role>,
     /// Its name: a user's, or a daemon's role. A task has the name of its job's user.
     pub name: Arc<str>,
-    /// The only job that it may speak of, of a task.
-    pub job: Option<Arc<str>>,
     /// Groups that the user is in.
     pub groups: Arc<[String]>,
     /// Owners and modes do not bind it.
@@ -110,10 +109,22 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Who the gate says that calls. A service that is served without a gate answers nobody.
+    pub fn of(extensions: &tonic::Extensions) -> Result<&Self, tonic::Status> {
+        let missing = || tonic::Status::permission_denied("nobody has said who asks");
+        extensions.get::<Self>().ok_or_else(missing)
+    }
+
     /// Whether it may do to something of `owner`'s what only its owner may.
     pub fn owns(&self, owner: &str) -> bool {
         self.superuser || *self.name == *owner
     }
+}
+
+/// The number of a user's request: the same id of somebody else's is another request.
+pub fn request_of(user: &str, id: [u8; 16]) -> u128 {
+    let digest = Sha256::new().chain_update(id).chain_update(user).finalize();
+    u128::from_be_bytes(std::array::from_fn(|at| digest[at]))
 }
 
 /// The name in a certificate that says who it is of.

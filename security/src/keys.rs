@@ -6,6 +6,7 @@
 
 use crate::{SecurityError, identity::Role};
 use hmac::{Hmac, KeyInit, Mac};
+use rustix::process::getegid;
 use sha2::Sha256;
 use std::{
     collections::BTreeMap,
@@ -138,14 +139,22 @@ impl Keyring {
     }
 }
 
-/// Reads a file that only its owner may read.
+/// Reads a file that only its owner may read; or that root has handed to our own group, for reading alone, as a kubelet
+/// hands out secrets.
 pub fn read_private(path: &Path) -> Result<Vec<u8>, SecurityError> {
     let failed = |source| SecurityError::Read { path: path.into(), source };
-    let mode = fs::metadata(path).map_err(failed)?.mode() & 0o777;
-    if mode & 0o077 != 0 {
+    let about = fs::metadata(path).map_err(failed)?;
+    let mode = about.mode() & 0o777;
+    if mode & 0o077 != 0 && !is_handed_out(mode, about.uid(), about.gid(), getegid().as_raw()) {
         return Err(SecurityError::Exposed { path: path.into(), mode });
     }
     fs::read(path).map_err(failed)
+}
+
+fn is_handed_out(mode: u32, owner: u32, group: u32, own_group: u32) -> bool {
+    // Nobody else reads it, and nobody but root changes it.
+    let closed = matches!(mode, 0o400 | 0o440 | 0o600 | 0o640);
+    closed && owner == 0 && group == own_group && own_group != 0
 }
 
 /// Writes a new file that only its owner may read.
@@ -206,6 +215,20 @@ mod tests {
         write_private(&path, b"short\n").unwrap();
         let error = Keyring::of_secret_file(&path).unwrap_err().to_string();
         assert!(error.ends_with("a secret of 5 bytes can be guessed: use at least 16"), "{error}");
+    }
+
+    #[test]
+    fn what_root_hands_to_our_group_alone_is_no_less_a_secret() {
+        assert!(is_handed_out(0o440, 0, 10001, 10001) && is_handed_out(0o640, 0, 10001, 10001));
+        for (mode, owner, group, own) in [
+            (0o440, 5, 10001, 10001),
+            (0o440, 0, 5, 10001),
+            (0o444, 0, 7, 7),
+            (0o460, 0, 7, 7),
+            (0o440, 0, 0, 0),
+        ] {
+            assert!(!is_handed_out(mode, owner, group, own), "{mode:o} {owner} {group} {own}");
+        }
     }
 
     #[test]

@@ -23,16 +23,18 @@ mod rules;
 mod stream;
 mod tls;
 mod token;
+mod visitors;
 
 pub use authority::{Authority, AuthorityError};
 pub use credentials::{Connector, Credentials};
 pub use gate::{Gate, Gated};
 pub use guard::{Guard, Layered};
-pub use identity::{Identity, NameError, Role, USER_KEY, check_name};
+pub use identity::{Identity, NameError, Role, USER_KEY, check_name, request_of};
 pub use keys::{Key, Keyring, Purpose, read_private, write_private};
 pub use rules::{RULES, Rule, rule_of};
 pub use stream::Stream;
 pub use token::{Access, BlockKey, BlockToken, Refused, TOKEN_KEY, Token, opens_partition, partition_token};
+pub use visitors::{STRANGER_PATIENCE, Visit, Visitors};
 
 use std::{io, path::PathBuf};
 

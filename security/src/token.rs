@@ -110,11 +110,14 @@ pub enum Access {
     Write,
 }
 
-const BLOCK_TOKEN_BYTES: usize = 1 + 8 + 16;
-/// How long a block token is good. A reader that outlives it asks the NameNode again.
-const BLOCK_LIFETIME: Duration = Duration::from_hours(12);
+const SEAL_BYTES: usize = 16;
+const BLOCK_TOKEN_BYTES: usize = 8 + 8 + SEAL_BYTES;
+/// How long a token for reading is good. A reader that outlives it asks the NameNode again.
+const READ_LIFETIME: Duration = Duration::from_hours(12);
+/// How long one for writing is. Looked at when a pipeline is set up; a block is filled long before.
+const WRITE_LIFETIME: Duration = Duration::from_hours(2);
 
-/// Opens one block: access, time of expiry, signature. Empty where blocks are open to all.
+/// Opens one block: time of expiry, most bytes to be written, signature. Empty where blocks are open to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockToken(Option<[u8; BLOCK_TOKEN_BYTES]>);
 
@@ -139,38 +142,64 @@ impl BlockKey {
         Self(key)
     }
 
-    fn words(block: u64, access: Access, expires: [u8; 8]) -> [u8; 17] {
-        let mut words = [0; 17];
+    /// What is signed: never as long as what [`Self::seal`] signs begins.
+    fn words(block: u64, access: Access, expires: [u8; 8], most: [u8; 8]) -> [u8; 25] {
+        let mut words = [0; 25];
         words[..8].copy_from_slice(&block.to_le_bytes());
         words[8..16].copy_from_slice(&expires);
-        words[16] = access as u8;
+        words[16..24].copy_from_slice(&most);
+        words[24] = access as u8;
         words
     }
 
-    /// A token for `block`.
-    pub fn sign(&self, block: u64, access: Access) -> BlockToken {
-        self.sign_until(block, access, now() + BLOCK_LIFETIME.as_secs())
+    /// A token for reading `block`.
+    pub fn to_read(&self, block: u64) -> BlockToken {
+        self.sign(block, Access::Read, now() + READ_LIFETIME.as_secs(), 0)
     }
 
-    fn sign_until(&self, block: u64, access: Access, expires: u64) -> BlockToken {
+    /// A token for writing `block`, of no more than `most` bytes.
+    pub fn to_write(&self, block: u64, most: u64) -> BlockToken {
+        self.sign(block, Access::Write, now() + WRITE_LIFETIME.as_secs(), most)
+    }
+
+    fn sign(&self, block: u64, access: Access, expires: u64, most: u64) -> BlockToken {
         let Some(key) = &self.0 else { return BlockToken(None) };
-        let expires = expires.to_le_bytes();
+        let (expires, most) = (expires.to_le_bytes(), most.to_le_bytes());
         let mut bytes = [0; BLOCK_TOKEN_BYTES];
-        bytes[0] = access as u8;
-        bytes[1..9].copy_from_slice(&expires);
-        bytes[9..].copy_from_slice(&key.sign(&Self::words(block, access, expires))[..16]);
+        bytes[..8].copy_from_slice(&expires);
+        bytes[8..16].copy_from_slice(&most);
+        bytes[16..].copy_from_slice(&key.sign(&Self::words(block, access, expires, most))[..SEAL_BYTES]);
         BlockToken(Some(bytes))
     }
 
-    /// Whether the token opens `block` for this.
-    pub fn check(&self, token: BlockToken, block: u64, access: Access) -> Result<(), Refused> {
-        let Some(key) = &self.0 else { return Ok(()) };
+    /// Whether the token opens `block` for this; how many bytes may be written.
+    pub fn check(&self, token: BlockToken, block: u64, access: Access) -> Result<u64, Refused> {
+        let Some(key) = &self.0 else { return Ok(u64::MAX) };
         let bytes = token.0.ok_or(Refused::Malformed)?;
-        let expires: [u8; 8] = std::array::from_fn(|at| bytes[1 + at]);
-        if !key.verifies(&Self::words(block, access, expires), &bytes[9..]) {
+        let expires: [u8; 8] = std::array::from_fn(|at| bytes[at]);
+        let most: [u8; 8] = std::array::from_fn(|at| bytes[8 + at]);
+        if !key.verifies(&Self::words(block, access, expires, most), &bytes[16..]) {
             return Err(Refused::Foreign);
         }
-        if u64::from_le_bytes(expires) <= now() { Err(Refused::Expired) } else { Ok(()) }
+        if u64::from_le_bytes(expires) <= now() {
+            return Err(Refused::Expired);
+        }
+        Ok(u64::from_le_bytes(most))
+    }
+
+    /// Says that a DataNode is at this address, so that another connects there. Empty where blocks are open to all.
+    pub fn seal(&self, addr: &str) -> Vec<u8> {
+        self.0.as_ref().map_or_else(Vec::new, |key| key.sign(&Self::place(addr))[..SEAL_BYTES].to_vec())
+    }
+
+    /// Whether the NameNode has said so.
+    pub fn is_sealed(&self, addr: &str, seal: &[u8]) -> bool {
+        self.0.as_ref().is_none_or(|key| seal.len() == SEAL_BYTES && key.verifies(&Self::place(addr), seal))
+    }
+
+    /// Longer than the words of a token, whatever the address.
+    fn place(addr: &str) -> Vec<u8> {
+        [b"the address of a DataNode: ", addr.as_bytes()].concat()
     }
 }
 
@@ -237,19 +266,31 @@ mod tests {
     fn a_block_token_opens_one_block_for_one_thing_for_a_while() {
         let key = |secret: &[u8]| BlockKey::new(Keyring::from_secret(secret).get(Purpose::Block).cloned());
         let (ours, theirs) = (key(b"ours"), key(b"theirs"));
-        let token = BlockToken::from_bytes(&ours.sign(7, Access::Read).to_bytes());
-        assert_eq!(ours.check(token, 7, Access::Read), Ok(()));
+        let token = BlockToken::from_bytes(&ours.to_read(7).to_bytes());
+        assert_eq!(ours.check(token, 7, Access::Read), Ok(0));
         assert_eq!(ours.check(token, 8, Access::Read), Err(Refused::Foreign));
         assert_eq!(ours.check(token, 7, Access::Write), Err(Refused::Foreign));
         assert_eq!(theirs.check(token, 7, Access::Read), Err(Refused::Foreign));
         assert_eq!(ours.check(BlockToken::default(), 7, Access::Read), Err(Refused::Malformed));
-        let old = ours.sign_until(7, Access::Read, now() - 1);
+        let old = ours.sign(7, Access::Read, now() - 1, 0);
         assert_eq!(ours.check(old, 7, Access::Read), Err(Refused::Expired));
         let mut later = old.to_bytes();
-        later[1..9].copy_from_slice(&u64::MAX.to_le_bytes());
+        later[..8].copy_from_slice(&u64::MAX.to_le_bytes());
         assert_eq!(ours.check(BlockToken::from_bytes(&later), 7, Access::Read), Err(Refused::Foreign));
+        // For writing it says how much.
+        let token = ours.to_write(7, 1000);
+        assert_eq!(ours.check(token, 7, Access::Write), Ok(1000));
+        let mut more = token.to_bytes();
+        more[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(ours.check(BlockToken::from_bytes(&more), 7, Access::Write), Err(Refused::Foreign));
         // Without a key nothing is asked for.
-        assert_eq!(BlockKey::default().check(BlockToken::default(), 7, Access::Write), Ok(()));
+        assert_eq!(BlockKey::default().check(BlockToken::default(), 7, Access::Write), Ok(u64::MAX));
+        // Where a DataNode is, nobody but the NameNode says.
+        let seal = ours.seal("n1:9401");
+        assert!(ours.is_sealed("n1:9401", &seal));
+        assert!(!ours.is_sealed("n1:22", &seal) && !theirs.is_sealed("n1:9401", &seal));
+        assert!(!ours.is_sealed("n1:9401", b"") && !ours.is_sealed("n1:9401", &seal[1..]));
+        assert!(BlockKey::default().is_sealed("anywhere:1", b""));
     }
 
     #[test]

@@ -7,12 +7,12 @@
 use crate::{
     agent::{Ending, Event, MapNews, Origin},
     aside, confine,
-    disks::{Disks, Work},
-    fetch::Fetcher,
+    disks::{Disks, Place, Work},
+    fetch::{Fetcher, JobFiles},
     held::Held,
     ids::{Attempt, Phase},
     logs::Retention,
-    pool::{Fresh, Pool},
+    pool::Pool,
     process::{Process, last_words, with_stderr},
     talk::{Outcome, Talk},
 };
@@ -100,66 +100,66 @@ impl Nursery {
         from: Option<Origin>,
         mut commands: Commands,
     ) -> Ending {
-        let (mut news, mut asked) = (Vec::new(), None);
-        let files = {
-            let fetching = self.fetcher.files(attempt.job, &spec);
-            tokio::pin!(fetching);
-            // Large files take their time. The client gives up by itself when nothing comes.
-            let mut beats = tokio::time::interval(BEAT_PERIOD);
-            let mut beat = 0;
-            loop {
-                tokio::select! {
-                    biased;
-                    files = &mut fetching => break files,
-                    _ = beats.tick() => {
-                        if beat > 0 {
-                            let fetching = Progress { beat, stage: "files".into(), ..Progress::default() };
-                            // Not waited for: the next will do as well.
-                            self.events.try_send(Event::Progressed(attempt, fetching)).ok();
-                        }
-                        beat += 1;
-                    }
-                    command = commands.recv() => match command {
-                        Some(Command::News(more)) => news.push(more),
-                        Some(Command::Ask(how, why)) => asked = Some((how, why)),
-                        Some(Command::Kill(why)) => return Ending::Killed(why),
-                        None => return Ending::Killed("the tracker stops".into()),
-                    },
-                }
-            }
-        };
-        let files = match files {
+        let mut early = Early::default();
+        let files = match self.fetch(attempt, &spec, &mut commands, &mut early).await {
             Ok(files) => files,
-            // It counts against nobody, and another attempt waits for the file system as this one did.
-            Err(error) if error.is_away() => return Ending::Killed(error.to_string()),
-            Err(error) => return Ending::Failed(error.to_string()),
+            Err(ending) => return ending,
         };
-        let fresh = match &files.executable {
-            Some(program) => self.pool.start(program).await,
-            None => self.pool.take(attempt.job).await,
-        };
-        let fresh = match fresh {
-            Ok(fresh) => fresh,
-            Err(error) => return Ending::Failed(error.to_string()),
-        };
-        let Moved { process, to_task, work, trouble } =
-            match self.move_in(attempt, &spec, fresh, files.side).await {
+        let Moved { process, to_task, work, start } =
+            match self.move_in(attempt, spec, from.as_ref(), files).await {
                 Ok(moved) => moved,
                 Err(why) => return Ending::Failed(why),
             };
-        let start = self.task_start(attempt, spec, from.as_ref(), &work);
         let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
-        if let Some(why) = trouble {
-            talk.break_off(why);
-        }
-        for more in news {
+        for more in early.news {
             talk.pass_on(more);
         }
-        if let Some((how, why)) = asked {
+        if let Some((how, why)) = early.asked {
             talk.ask(how, why);
         }
         talk.run(&mut commands).await;
         self.conclude(attempt, talk, work).await
+    }
+
+    /// The job's files; meanwhile, what is said to the attempt is kept for it. An error is the attempt's end.
+    async fn fetch(
+        &self,
+        attempt: Attempt,
+        spec: &TaskSpec,
+        commands: &mut Commands,
+        early: &mut Early,
+    ) -> Result<JobFiles, Ending> {
+        let fetching = self.fetcher.files(attempt.job, spec);
+        tokio::pin!(fetching);
+        // Large files take their time. The client gives up by itself when nothing comes.
+        let mut beats = tokio::time::interval(BEAT_PERIOD);
+        let mut beat = 0;
+        let files = loop {
+            tokio::select! {
+                biased;
+                files = &mut fetching => break files,
+                _ = beats.tick() => {
+                    if beat > 0 {
+                        let fetching = Progress { beat, stage: "files".into(), ..Progress::default() };
+                        // Not waited for: the next will do as well.
+                        self.events.try_send(Event::Progressed(attempt, fetching)).ok();
+                    }
+                    beat += 1;
+                }
+                command = commands.recv() => match command {
+                    Some(Command::News(more)) => early.news.push(more),
+                    Some(Command::Ask(how, why)) => early.asked = Some((how, why)),
+                    Some(Command::Kill(why)) => return Err(Ending::Killed(why)),
+                    None => return Err(Ending::Killed("the tracker stops".into())),
+                },
+            }
+        };
+        match files {
+            Ok(files) => Ok(files),
+            // It counts against nobody, and another attempt waits for the file system as this one did.
+            Err(error) if error.is_away() => Err(Ending::Killed(error.to_string())),
+            Err(error) => Err(Ending::Failed(error.to_string())),
+        }
     }
 
     /// What its process is told first.
@@ -179,17 +179,15 @@ impl Nursery {
             }
             _ => Vec::new(),
         };
+        let stay = may_stay(&spec);
         let mut start = TaskStart {
             authority: self.authority.clone(),
-            confinement: self
-                .confine
-                .then(|| confine::confinement(&self.disks, attempt.job, work, may_stay(&spec), &self.reads)),
             work_dir: text(&work.own),
             scratch_dirs: work.scratch.iter().map(text).collect(),
             memory_bytes: self.memory_bytes,
             map_output: outputs.first().map(text).unwrap_or_default(),
             other_map_outputs: outputs.iter().skip(1).map(text).collect(),
-            stay: may_stay(&spec),
+            stay,
             spec: Some(spec),
             client: Some(self.fetcher.client_settings()),
             ..TaskStart::default()
@@ -197,37 +195,75 @@ impl Nursery {
         if attempt.phase == Phase::Reduce {
             aside::prepare(&mut start, work, from, &self.held);
         }
+        start.confinement = self.confine.then(|| {
+            confine::confinement(&self.disks, attempt.job, work, &start.from_dirs, stay, &self.reads)
+        });
         start
     }
 
-    /// Makes the idle process's folder the attempt's.
+    /// Finds it a process, and makes the process's folders the attempt's. An executable is started when they are made:
+    /// it is locked into them from its beginning.
     async fn move_in(
         &self,
         attempt: Attempt,
-        spec: &TaskSpec,
-        fresh: Fresh,
-        side: Vec<(String, PathBuf)>,
+        spec: TaskSpec,
+        from: Option<&Origin>,
+        files: JobFiles,
     ) -> Result<Moved, String> {
+        let JobFiles { executable, side } = files;
+        let (waiting, place) = if executable.is_some() {
+            (None, self.disks.make_place().map_err(|error| error.to_string())?)
+        } else {
+            let fresh = self.pool.take(attempt.job).await.map_err(|error| error.to_string())?;
+            (Some((fresh.process, fresh.to_task)), fresh.place)
+        };
+        let work = self.furnish(attempt, &spec, place, side).await?;
+        let mut start = self.task_start(attempt, spec, from, &work);
+        let (process, to_task) = match (waiting, executable) {
+            (Some(waiting), _) => waiting,
+            (None, program) => {
+                let (program, confinement) = (program.unwrap_or_default(), start.confinement.take());
+                match self.pool.launch(&program, &work, confinement).await {
+                    Ok(process) => (process, None),
+                    Err(error) => {
+                        self.disks.abandon(&work);
+                        return Err(error.to_string());
+                    }
+                }
+            }
+        };
+        Ok(Moved { process, to_task, work, start })
+    }
+
+    /// Makes the folders, with the job's files in them.
+    async fn furnish(
+        &self,
+        attempt: Attempt,
+        spec: &TaskSpec,
+        place: Place,
+        side: Vec<(String, PathBuf)>,
+    ) -> Result<Work, String> {
         let (disks, held, token) = (self.disks.clone(), self.held.clone(), spec.shuffle_token.clone());
         let owner = self.closed.then(|| spec.user.clone());
         let making = tokio::task::spawn_blocking(move || {
             held.learn_token(attempt.job, &token, &disks);
-            let work = match disks.make_work(fresh.disk, attempt, &fresh.folder) {
+            let work = match disks.make_work(attempt, &place) {
                 Ok(work) => work,
                 Err(error) => {
-                    fresh.discard();
+                    place.discard();
                     return Err(error.to_string());
                 }
             };
             if let Some(owner) = owner {
-                disks.keep_owner(fresh.disk, attempt, &owner);
+                work.keep_owner(&owner);
             }
-            let link = |(name, file): &(String, PathBuf)| {
-                let linked = symlink(file, work.own.join(name));
-                linked.err().map(|error| format!("cannot link side file {name}: {error}"))
-            };
-            let trouble = side.iter().find_map(link);
-            Ok(Moved { process: fresh.process, to_task: fresh.to_task, work, trouble })
+            for (name, file) in side {
+                if let Err(error) = symlink(file, work.own.join(&name)) {
+                    disks.abandon(&work);
+                    return Err(format!("cannot link side file {name}: {error}"));
+                }
+            }
+            Ok(work)
         });
         making.await.unwrap_or_else(|error| Err(format!("a bug of the tracker: {error}")))
     }
@@ -238,6 +274,7 @@ impl Nursery {
         let log_max = self.log_max;
         let makes_output = talk.makes_output();
         let (outcome, waiting) = talk.outcome();
+        let stays = waiting.is_some();
         let concluding = tokio::task::spawn_blocking(move || {
             let (ending, output) = match outcome {
                 Outcome::Done(result) => succeed(result, makes_output, &work),
@@ -245,8 +282,8 @@ impl Nursery {
                 Outcome::Spoilt(why) => (Ending::Spoilt(why), None),
                 Outcome::Unreached(why) => (Ending::Unreached(why), None),
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
-                Outcome::Broken(how) => (speechless(with_stderr(how, &work.own), &disks, &work), None),
-                Outcome::Ended(status) => (speechless(last_words(status, &work.own), &disks, &work), None),
+                Outcome::Broken(how) => (speechless(with_stderr(how, &work.logs), &disks, &work), None),
+                Outcome::Ended(status) => (speechless(last_words(status, &work.logs), &disks, &work), None),
                 Outcome::Stopped(why) | Outcome::Away(why) | Outcome::Unbegun(why) => {
                     (Ending::Killed(why), None)
                 }
@@ -254,18 +291,22 @@ impl Nursery {
             if attempt.phase == Phase::Reduce && !matches!(ending, Ending::Paused(_)) {
                 disks.drop_aside(attempt);
             }
+            let stays = stays && matches!(ending, Ending::Succeeded { .. } | Ending::Paused(_));
+            let printed = stays.then(|| disks.part_logs(&work)).transpose().unwrap_or_else(|error| {
+                tracing::warn!(%attempt, %error, "what it printed cannot be kept apart: its process ends");
+                None
+            });
             disks.end_work(&work, output.as_ref().map(|(path, _)| path.as_path()), log_max);
             if let Some((path, index)) = output {
                 held.add(attempt, path, index);
             }
             retention.add(attempt, &disks);
-            ending
+            (ending, printed)
         });
-        let ending = concluding.await;
-        let ending = ending.unwrap_or_else(|error| Ending::Failed(format!("a bug of the tracker: {error}")));
-        let well = matches!(ending, Ending::Succeeded { .. } | Ending::Paused(_));
-        if let Some(waiting) = waiting.filter(|_| well) {
-            self.pool.keep(attempt.job, waiting);
+        let bug = |error| (Ending::Failed(format!("a bug of the tracker: {error}")), None);
+        let (ending, printed) = concluding.await.unwrap_or_else(bug);
+        if let (Some(waiting), Some(printed)) = (waiting, printed) {
+            self.pool.keep(attempt.job, waiting, printed);
         }
         ending
     }
@@ -330,8 +371,14 @@ fn blame(words: String, disks: &Disks, disk: usize) -> String {
 /// A process in its attempt's folder.
 struct Moved {
     process: Process,
-    to_task: Option<mpsc::UnboundedSender<ToTask>>,
+    to_task: Option<mpsc::Sender<ToTask>>,
     work: Work,
-    /// Why it cannot begin.
-    trouble: Option<String>,
+    start: TaskStart,
+}
+
+/// What an attempt was told before it had a process.
+#[derive(Default)]
+struct Early {
+    news: Vec<MapNews>,
+    asked: Option<(Recall, String)>,
 }

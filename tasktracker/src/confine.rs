@@ -1,7 +1,8 @@
 //! What tasks may be and touch: the account they run as, and the folders of a confined one.
 //!
 //! A tracker that runs as root gives its tasks another account, or has been told in as many words not to. Folders that
-//! a task writes in are handed over to that account; all others stay the tracker's. What a process is told to keep to
+//! a task writes in are handed over to that account; all others stay the tracker's. Nothing is handed over by its path
+//! below what has been: somebody could have put a link there. What a process is told to keep to
 //! is the same for all attempts of a job that it may serve, because it cannot be widened later.
 
 use crate::{
@@ -13,7 +14,7 @@ use daemon::config::TaskTrackerConfig;
 use proto::mr::Confinement;
 use std::{
     fs, io,
-    os::unix::fs::chown,
+    os::unix::fs::{MetadataExt, lchown},
     path::{Path, PathBuf},
 };
 
@@ -57,34 +58,60 @@ impl Account {
     }
 }
 
-/// Gives a file or folder to the account of tasks, if they have one.
+impl Account {
+    /// Whether it can come to this folder or program; if not, says where it is stopped.
+    pub(crate) fn must_reach(self, path: &Path) -> Result<(), TrackerError> {
+        for step in path.ancestors() {
+            let about = fs::metadata(step).map_err(crate::error::folder("look at", step))?;
+            let bit = match (about.uid() == self.user, about.gid() == self.group) {
+                (true, _) => 0o100,
+                (_, true) => 0o010,
+                _ => 0o001,
+            };
+            if about.mode() & bit == 0 {
+                return Err(TrackerError::Account(format!(
+                    "tasks run as account {}, which cannot come to {}: {} is closed to it (chmod o+x, or keep the \
+                     tracker's folders and programs elsewhere)",
+                    self.user,
+                    path.display(),
+                    step.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives what is at this path to the account of tasks, if they have one. The folder that it lies in is the tracker's.
 pub(crate) fn hand_over(path: &Path, to: Option<Account>) -> io::Result<()> {
-    to.map_or(Ok(()), |to| chown(path, Some(to.user), Some(to.group)))
+    to.map_or(Ok(()), |to| lchown(path, Some(to.user), Some(to.group)))
 }
 
 /// What a confined process may touch: its attempt's folders; of one that may serve other attempts of the job, the
-/// job's.
+/// job's. `from` is what an earlier attempt has put aside for it.
 pub(crate) fn confinement(
     disks: &Disks,
     job: Job,
     work: &Work,
+    from: &[String],
     stays: bool,
     reads: &[PathBuf],
 ) -> Confinement {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let of_job = |part: &'static str| disks.job_parts(job, part);
-    let mut writes: Vec<PathBuf> = of_job("output").chain(of_job("aside")).collect();
     // A rule needs its folder to be there; a disk that will not have it gets no attempt either.
-    for path in &writes {
-        fs::create_dir_all(path).and_then(|()| hand_over(path, disks.account())).ok();
-    }
-    if stays {
-        writes.extend(of_job("work"));
+    let make = |part| (0..disks.count()).filter_map(move |disk| disks.make_part(disk, job, part).ok());
+    let writes: Vec<PathBuf> = if stays {
+        ["work", "output", "aside"].into_iter().flat_map(make).collect()
     } else {
-        writes.extend(work.scratch.iter().cloned());
-    }
-    let reads = of_job("program").chain(of_job("files")).chain(reads.iter().cloned());
-    Confinement { writes: writes.into_iter().map(text).collect(), reads: reads.map(text).collect() }
+        let outputs = work.outputs.iter().filter_map(|output| output.parent()).map(Path::to_owned);
+        work.scratch.iter().chain(&work.asides).cloned().chain(outputs).collect()
+    };
+    let writes = writes.into_iter().map(text).chain(from.iter().cloned());
+    // A reduce reads output of its job's maps that is here in its place.
+    let own = of_job("program").chain(of_job("files")).chain(make("output"));
+    let reads = own.chain(reads.iter().cloned());
+    Confinement { writes: writes.collect(), reads: reads.map(text).collect() }
 }
 
 #[cfg(test)]

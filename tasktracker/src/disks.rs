@@ -4,22 +4,27 @@
 //! LOCK
 //! incarnation                    of the tracker's last start, in the first folder
 //! warm/N/                        of an idle process: becomes its attempt's folder, by a rename
-//! jobs/JOB/work/ATTEMPT/         current folder, spills, stdout, stderr
-//! jobs/JOB/output/ATTEMPT.out    map output, and its .index
+//! printed/N/{stdout,stderr}      of an idle process: becomes `logs/ATTEMPT`, by a rename
+//! jobs/JOB/work/ATTEMPT/         current folder, spills
+//! jobs/JOB/output/ATTEMPT/out    map output, and its .index
 //! jobs/JOB/aside/ATTEMPT/        what a paused reduce has put aside (mrlib's `checkpoint`), perhaps on several disks
 //! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in one of the folders
 //! jobs/JOB/token                 the job's shuffle token, in one of the folders
 //! logs/ATTEMPT/{stdout,stderr}, and owner where callers must say who they are
 //! ```
 //!
-//! What holds: names come from typed ids; what we did not make is not touched; a full or failing folder is left
+//! What holds: names come from typed ids; what we did not make is not touched; `warm/N` and the folders of attempts in
+//! `work`, `output` and `aside` are the task's to write in, and only by careful opening do we read there; all folders
+//! above them, and what else lies here, are the tracker's, so no task can put a link in our way; a full or failing folder is left
 //! alone for a while. Deliberately absent: fsync, but for the incarnation and what tasks put aside. What else a power cut
 //! takes is made again by running the map again.
 
 mod places;
+mod printed;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) use printed::{Printed, files as log_files};
 pub(crate) use sweep::Found;
 
 use crate::{
@@ -29,12 +34,11 @@ use crate::{
     keeper, system,
 };
 use daemon::lock::FolderLock;
-use mrlib::segment::Index;
 use parking_lot::Mutex;
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -42,8 +46,10 @@ use std::{
 
 /// A folder that was full or failed gets no new attempt for this long, if there is another.
 const SHUN: Duration = Duration::from_mins(1);
-/// The file that says whose logs are beside it.
-const OWNER: &str = "owner";
+/// Of a folder that another account walks through and cannot list.
+const PASSABLE: u32 = 0o711;
+/// Map output in its attempt's folder.
+const OUTPUT: &str = "out";
 /// With less than this, the disk of a process that ended without a word was full.
 const NO_ROOM: u64 = 1 << 20;
 
@@ -65,6 +71,7 @@ pub(crate) struct Disks {
     reserve: u64,
     room: Room,
     turn: AtomicU64,
+    numbers: AtomicU64,
     account: Option<Account>,
 }
 
@@ -111,21 +118,31 @@ impl Disks {
             let root = fs::canonicalize(dir).map_err(folder("use", dir))?;
             all.push(Disk { root, load: AtomicU64::new(0), shunned: Mutex::new(None), _lock: lock });
         }
-        let disks = Self { all, reserve, room, turn: AtomicU64::new(0), account: None };
+        let (turn, numbers) = (AtomicU64::new(0), AtomicU64::new(0));
+        let disks = Self { all, reserve, room, turn, numbers, account: None };
         // Before anything is looked at: they may be writing.
         system::end_marked(disks.root(0), None, keeper::PATIENCE);
         let found = disks.sweep()?;
         Ok((disks, found))
     }
 
-    /// The same for tasks that run as this account.
-    pub(crate) fn for_tasks_of(self, account: Option<Account>) -> Self {
-        Self { account, ..self }
+    /// The same for tasks that run as this account, which must be able to come to its folders.
+    pub(crate) fn for_tasks_of(self, account: Option<Account>) -> Result<Self, TrackerError> {
+        if let Some(account) = account {
+            for disk in &self.all {
+                for path in [disk.root.clone(), disk.root.join("warm"), disk.root.join("jobs")] {
+                    fs::set_permissions(&path, Permissions::from_mode(PASSABLE))
+                        .map_err(folder("open", &path))?;
+                }
+                account.must_reach(&disk.root)?;
+            }
+        }
+        Ok(Self { account, ..self })
     }
 
-    /// The account that tasks run as, if it is not the tracker's.
-    pub(crate) fn account(&self) -> Option<Account> {
-        self.account
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
     }
 
     /// A part of a job's folder, on each disk.
@@ -147,15 +164,33 @@ impl Disks {
         (0..self.all.len()).map(move |disk| self.job_folder(disk, job))
     }
 
+    /// Makes a part of a job's folder, which stays the tracker's own.
+    pub(crate) fn make_part(&self, disk: usize, job: Job, part: &str) -> io::Result<PathBuf> {
+        let folder = self.job_folder(disk, job);
+        let path = folder.join(part);
+        make_own(&folder).and_then(|()| make_own(&path)).map(|()| path)
+    }
+
+    /// Makes an attempt's own folder in a part of its job's, and hands it over.
+    fn make_its(&self, disk: usize, attempt: Attempt, part: &str) -> Result<PathBuf, DiskError> {
+        let path = self.job_folder(disk, attempt.job).join(part).join(attempt.to_string());
+        let made = self.make_part(disk, attempt.job, part).and_then(|_| remove_tree(&path));
+        made.and_then(|()| fs::create_dir(&path))
+            .and_then(|()| hand_over(&path, self.account))
+            .map_err(|source| self.failed(disk, &path, source))?;
+        Ok(path)
+    }
+
+    /// A number that no folder of this start has had.
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Keeps a job's token for the next start, readable by us alone, on the first disk that will.
     pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<()> {
-        let keep = |folder: PathBuf| {
-            fs::create_dir_all(&folder)?;
-            write_aside(&folder.join("token"), token, false)
-        };
         let mut last = Ok(());
         for folder in self.job_folders(job) {
-            last = keep(folder);
+            last = make_own(&folder).and_then(|()| write_aside(&folder.join("token"), token, false));
             if last.is_ok() {
                 break;
             }
@@ -235,47 +270,65 @@ impl Disks {
         &self.all[disk].root
     }
 
-    /// A new folder for an idle process.
-    pub(crate) fn make_warm(&self, disk: usize, number: u64) -> Result<PathBuf, DiskError> {
-        let path = self.all[disk].root.join("warm").join(number.to_string());
+    /// New folders for a process without an attempt, on the best disk.
+    pub(crate) fn make_place(&self) -> Result<Place, DiskError> {
+        let disk = self.choose()?;
+        let folder = self.make_folder(disk)?;
+        let printed = self.make_printed(disk).map_err(|source| self.failed(disk, &folder, source))?;
+        Ok(Place { disk, folder, printed })
+    }
+
+    /// The same for a process that has its files already.
+    pub(crate) fn make_place_for(&self, printed: Printed) -> Result<Place, DiskError> {
+        let disk = self.choose()?;
+        Ok(Place { disk, folder: self.make_folder(disk)?, printed })
+    }
+
+    fn make_folder(&self, disk: usize) -> Result<PathBuf, DiskError> {
+        let path = self.all[disk].root.join("warm").join(self.number().to_string());
         let made = fs::create_dir(&path).and_then(|()| hand_over(&path, self.account));
         made.map_err(|source| self.failed(disk, &path, source))?;
         Ok(path)
     }
 
-    /// The folders of an attempt: its own, made of `warm`, and one on each other disk for spills.
-    pub(crate) fn make_work(&self, disk: usize, attempt: Attempt, warm: &Path) -> Result<Work, DiskError> {
-        let job = |disk: usize| self.job_folder(disk, attempt.job);
-        let make = |disk: usize, path: &Path| {
-            let made = fs::create_dir_all(path).and_then(|()| hand_over(path, self.account));
-            made.map_err(|source| self.failed(disk, path, source))
+    /// The folders of an attempt: its own, made of its process's, and one on each other disk for spills.
+    pub(crate) fn make_work(&self, attempt: Attempt, place: &Place) -> Result<Work, DiskError> {
+        let disk = place.disk;
+        let own = self.job_folder(disk, attempt.job).join("work").join(attempt.to_string());
+        let moved = self.make_part(disk, attempt.job, "work").and_then(|_| fs::rename(&place.folder, &own));
+        let logs = moved.and_then(|()| self.begin_logs(attempt, &place.printed));
+        let logs = logs.map_err(|source| self.failed(disk, &own, source))?;
+        let mut work = Work {
+            attempt,
+            disk,
+            own: own.clone(),
+            logs,
+            scratch: vec![own],
+            outputs: Vec::new(),
+            asides: Vec::new(),
         };
-        let output = job(disk).join("output");
-        make(disk, &output)?;
-        make(disk, &job(disk).join("work"))?;
-        if self.account.is_some() && attempt.phase == Phase::Reduce {
-            self.job_parts(attempt.job, "aside").for_each(|path| drop(make(disk, &path)));
+        self.all[disk].load.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.make_results(disk, &mut work) {
+            self.abandon(&work);
+            return Err(error);
         }
-        let own = job(disk).join("work").join(attempt.to_string());
-        fs::rename(warm, &own).map_err(|source| self.failed(disk, &own, source))?;
-        let name = format!("{attempt}.out");
-        let mut outputs = vec![output.join(&name)];
-        let mut scratch = vec![own.clone()];
-        let mut asides = vec![self.aside(disk, attempt)];
         for other in (0..self.all.len()).filter(|other| *other != disk && self.usable(*other)) {
-            let path = job(other).join("work").join(attempt.to_string());
             // A disk that will not is done without.
-            if make(other, &path).is_ok() {
-                scratch.push(path);
-                asides.push(self.aside(other, attempt));
-                let output = job(other).join("output");
-                if make(other, &output).is_ok() {
-                    outputs.push(output.join(&name));
-                }
+            if let Ok(path) = self.make_its(other, attempt, "work") {
+                work.scratch.push(path);
+                self.make_results(other, &mut work).ok();
             }
         }
-        self.all[disk].load.fetch_add(1, Ordering::Relaxed);
-        Ok(Work { attempt, disk, own, scratch, outputs, asides })
+        Ok(work)
+    }
+
+    /// Where a map puts its output, or a reduce its state.
+    fn make_results(&self, disk: usize, work: &mut Work) -> Result<(), DiskError> {
+        match work.attempt.phase {
+            Phase::Map => work.outputs.push(self.make_its(disk, work.attempt, "output")?.join(OUTPUT)),
+            Phase::Reduce => work.asides.push(self.make_its(disk, work.attempt, "aside")?),
+        }
+        Ok(())
     }
 
     /// Where an attempt puts its state aside on a disk.
@@ -318,28 +371,21 @@ impl Disks {
     /// Removes an attempt's folders and outputs, keeping its logs up to `log_max` bytes each (0: all), and the output
     /// that is good.
     pub(crate) fn end_work(&self, work: &Work, good: Option<&Path>, log_max: u64) {
-        let logs = self.all[work.disk].root.join("logs").join(work.attempt.to_string());
-        let keep = |name: &str| {
-            let log = OpenOptions::new().write(true).open(work.own.join(name))?;
-            if log_max > 0 && log.metadata()?.len() > log_max {
-                log.set_len(log_max)?;
-            }
-            fs::rename(work.own.join(name), logs.join(name))
-        };
-        let kept = fs::create_dir_all(&logs).and_then(|()| {
-            keep("stdout")?;
-            keep("stderr")
-        });
-        warn(&logs, "keep the logs in", kept);
+        work.cut_logs(log_max);
         for path in &work.scratch {
             warn(path, "remove", remove_tree(path));
         }
         for output in work.outputs.iter().filter(|output| good != Some(output)) {
-            for path in [&Index::path_of(output), output] {
-                warn(path, "remove", gone(fs::remove_file(path)));
-            }
+            let path = output.parent().unwrap_or(output);
+            warn(path, "remove", remove_tree(path));
         }
         self.all[work.disk].load.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Removes an attempt's folders and its logs: it has never begun.
+    pub(crate) fn abandon(&self, work: &Work) {
+        self.end_work(work, None, 0);
+        self.remove_log(work.attempt);
     }
 
     /// Deletes everything of a job but its logs; false if something is left.
@@ -359,52 +405,23 @@ impl Disks {
         }
         whole
     }
+}
 
-    /// An attempt's log, running or over.
-    pub(crate) fn log(&self, attempt: Attempt, name: &str) -> Option<PathBuf> {
-        let job = attempt.job.to_string();
-        let places = self.all.iter().flat_map(|disk| {
-            let logs = disk.root.join("logs").join(attempt.to_string()).join(name);
-            [disk.root.join("jobs").join(&job).join("work").join(attempt.to_string()).join(name), logs]
-        });
-        places.into_iter().find(|path| path.is_file())
-    }
+/// The folders of a process without an attempt.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Which disk its current folder is on.
+    pub(crate) disk: usize,
+    /// Its current folder.
+    pub(crate) folder: PathBuf,
+    /// What it prints into.
+    pub(crate) printed: Printed,
+}
 
-    /// Keeps beside an attempt's logs whose they are.
-    pub(crate) fn keep_owner(&self, disk: usize, attempt: Attempt, owner: &str) {
-        let logs = self.all[disk].root.join("logs").join(attempt.to_string());
-        let kept = fs::create_dir_all(&logs).and_then(|()| fs::write(logs.join(OWNER), owner));
-        warn(&logs, "keep the owner in", kept);
-    }
-
-    /// Whose an attempt's logs are, if it was kept.
-    pub(crate) fn log_owner(&self, attempt: Attempt) -> Option<String> {
-        let mut places =
-            self.all.iter().map(|disk| disk.root.join("logs").join(attempt.to_string()).join(OWNER));
-        places.find_map(|path| fs::read_to_string(path).ok())
-    }
-
-    /// Attempts whose logs are kept, the oldest first.
-    pub(crate) fn logs(&self) -> Vec<Attempt> {
-        let mut found = Vec::new();
-        for disk in &self.all {
-            for (name, path) in sweep::entries(&disk.root.join("logs")).unwrap_or_default() {
-                let changed = fs::metadata(&path).and_then(|about| about.modified());
-                if let (Ok(attempt), Ok(changed)) = (name.parse::<Attempt>(), changed) {
-                    found.push((changed, attempt));
-                }
-            }
-        }
-        found.sort_unstable();
-        found.into_iter().map(|(_, attempt)| attempt).collect()
-    }
-
-    /// Deletes an attempt's logs.
-    pub(crate) fn remove_log(&self, attempt: Attempt) {
-        for disk in &self.all {
-            let path = disk.root.join("logs").join(attempt.to_string());
-            warn(&path, "remove", remove_tree(&path));
-        }
+impl Place {
+    /// Removes them. There is no attempt yet, so there is nothing in them.
+    pub(crate) fn discard(self) {
+        warn(&self.folder, "remove", remove_tree(&self.folder));
     }
 }
 
@@ -416,12 +433,20 @@ pub(crate) struct Work {
     pub(crate) disk: usize,
     /// Its current folder.
     pub(crate) own: PathBuf,
+    /// The tracker's folder of what it prints.
+    pub(crate) logs: PathBuf,
     /// For spills, its own folder first.
     pub(crate) scratch: Vec<PathBuf>,
-    /// Where a map may put its output, best first.
+    /// Where a map may put its output, best first. Each in a folder of its own.
     pub(crate) outputs: Vec<PathBuf>,
-    /// Where a reduce may put its state aside, one a disk; not made before they are needed.
+    /// Where a reduce may put its state aside, one a disk.
     pub(crate) asides: Vec<PathBuf>,
+}
+
+/// Makes a folder of the tracker's own, if it is not there.
+fn make_own(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)
+        .or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
 }
 
 /// Whether an error says that a disk is full.
@@ -443,12 +468,9 @@ fn write_aside(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
 }
 
 /// Not there any more is as good as removed.
-fn gone(result: io::Result<()>) -> io::Result<()> {
-    result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
-}
-
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    gone(fs::remove_dir_all(path))
+    fs::remove_dir_all(path)
+        .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 pub(crate) fn warn(path: &Path, what: &str, result: io::Result<()>) {

@@ -153,7 +153,13 @@ async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
     loop {
         let disk = disks.choose_but(&full).map_err(|source| FetchError::Disk { job, source })?;
         let folder = disks.job_folder(disk, job);
-        match act(folder.clone()).await {
+        let made =
+            ["program", "files"].iter().try_for_each(|part| disks.make_part(disk, job, part).map(drop));
+        let done = match made {
+            Ok(()) => act(folder.clone()).await,
+            Err(error) => Err(local(&folder)(error)),
+        };
+        match done {
             Err(error) if error.is_full() => {
                 tracing::warn!(disk = %disks.root(disk).display(), %error, "full: another disk is tried");
                 disks.shun(disk);
@@ -205,7 +211,6 @@ impl FetchError {
 }
 async fn get(client: &Client, path: &str, folder: &Path) -> Result<(String, PathBuf), FetchError> {
     let from = DfsPath::parse(path).map_err(|why| FetchError::Path { path: path.into(), why })?;
-    fs::create_dir_all(folder).map_err(local(folder))?;
     let to = folder.join(from.name());
     let options = GetOptions { overwrite: true };
     client.get(&from, &to, options, &()).await.map_err(dfs_error(path))?;
@@ -238,7 +243,6 @@ mod tests {
         let bad = std::sync::Mutex::new(None);
         // Whichever comes first is full.
         let fetched = on_some_disk(&disks, Job(1), |folder| {
-            fs::create_dir_all(folder.join("files")).unwrap();
             let first = bad.lock().unwrap().get_or_insert_with(|| folder.clone()).clone();
             std::future::ready(if first == folder { Err(full(&folder)) } else { Ok(folder) })
         });

@@ -3,7 +3,7 @@
 //! Never of two jobs: what one left in memory is not another's affair. One that its job does not come back for soon
 //! is ended.
 
-use crate::{ids::Job, process::Process};
+use crate::{disks::Printed, ids::Job, process::Process};
 use parking_lot::Mutex;
 use proto::mr::ToTask;
 use std::{collections::VecDeque, time::Duration};
@@ -21,15 +21,18 @@ pub(crate) struct Waiting {
     /// Itself.
     pub(crate) process: Process,
     /// The way to it.
-    pub(crate) to_task: mpsc::UnboundedSender<ToTask>,
+    pub(crate) to_task: mpsc::Sender<ToTask>,
 }
+
+/// Since when, for whom, who, and what it prints into.
+type Entry = (Instant, Job, Waiting, Printed);
 
 /// Those that wait, the longest first.
 #[derive(Debug)]
 pub(crate) struct Kept {
     /// No more than these wait.
     most: usize,
-    line: Mutex<VecDeque<(Instant, Job, Waiting)>>,
+    line: Mutex<VecDeque<Entry>>,
     came: Notify,
 }
 
@@ -40,9 +43,9 @@ impl Kept {
     }
 
     /// Lets one wait for this job, in place of the one that has waited longest if there are too many.
-    pub(crate) fn put(&self, job: Job, waiting: Waiting) {
+    pub(crate) fn put(&self, job: Job, waiting: Waiting, printed: Printed) {
         let mut line = self.line.lock();
-        line.push_back((Instant::now(), job, waiting));
+        line.push_back((Instant::now(), job, waiting, printed));
         let over = line.len().saturating_sub(self.most);
         line.drain(..over);
         drop(line);
@@ -51,16 +54,16 @@ impl Kept {
 
     /// Ends those of a job: it is over.
     pub(crate) fn forget(&self, job: Job) {
-        self.line.lock().retain(|(_, of, _)| *of != job);
+        self.line.lock().retain(|(_, of, ..)| *of != job);
     }
 
     /// One that waits for this job: the last to come, whose memory is warmest.
-    pub(crate) fn take(&self, job: Job) -> Option<Waiting> {
+    pub(crate) fn take(&self, job: Job) -> Option<(Waiting, Printed)> {
         let mut line = self.line.lock();
-        while let Some(at) = line.iter().rposition(|(_, of, _)| *of == job) {
-            let (.., mut waiting) = line.remove(at)?;
+        while let Some(at) = line.iter().rposition(|(_, of, ..)| *of == job) {
+            let (.., mut waiting, printed) = line.remove(at)?;
             if waiting.process.alive() {
-                return Some(waiting);
+                return Some((waiting, printed));
             }
         }
         None

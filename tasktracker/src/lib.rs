@@ -13,7 +13,8 @@
 //! mrctl logs ◄── logs
 //! ```
 //!
-//! What holds: an attempt touches only its own folders; its end is reported when its process group is dead,
+//! What holds: an attempt's process is one of ours until it has its limits and its walls; the tracker reads what tasks made
+//! by careful opening alone; an attempt touches only its own folders, one of our own programs those of its job; its end is reported when its process group is dead,
 //! or waits for another attempt of the job;
 //! killing the tracker kills its tasks and all they have started; nothing runs that the JobTracker has not ordered;
 //! nothing a task says ends more than its attempt. Deliberately absent: any opinion on what should run.
@@ -48,7 +49,7 @@ pub use keeper::serve_if_keeper;
 
 use agent::{Agent, Slots};
 use cgroup::{Bounds, Groups};
-use confine::{Account, hand_over};
+use confine::Account;
 use daemon::{
     config::{Config, ConfigError, TaskTrackerConfig},
     lifecycle::DaemonArgs,
@@ -117,15 +118,20 @@ impl TaskTracker {
         let (listener, shuffle_at) = listen(&settings.listen, config)?;
         let host_part = settings.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let (logs_listener, logs_at) = listen(&format!("{host_part}:0"), config)?;
+        let account = Account::of_tasks(settings)?;
+        if let Some(account) = account {
+            daemon::careful::belongs_to(account.user);
+            // Its tasks walk through its folders and read none of its files.
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
+            account.must_reach(&program)?;
+        }
         let (dirs, reserve) = (settings.dirs.clone(), settings.reserve.0);
         let opening = tokio::task::spawn_blocking(move || Disks::open(&dirs, reserve));
         let (disks, found) = opening.await.expect("opening does not panic")?;
-        let account = Account::of_tasks(settings)?;
-        let disks = Arc::new(disks.for_tasks_of(account));
+        let disks = Arc::new(disks.for_tasks_of(account)?);
         let first = disks.root(0).to_owned();
         let (umbilical, socket) =
-            umbilical::Socket::bind(&first).map_err(folder("make a socket in", &first))?;
-        hand_over(&socket.path, account).map_err(folder("hand over", &socket.path))?;
+            umbilical::Socket::bind(&first, account).map_err(folder("make a socket in", &first))?;
         let umbilical =
             tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
         let who = identity(settings, shuffle_at, logs_at, &disks)?;
@@ -319,7 +325,7 @@ async fn serve_logs(guard: Guard, listener: TcpListener, disks: Arc<Disks>) {
     let server = async {
         let mut server = guard.server()?;
         let server =
-            server.add_service(health_service).add_service(TrackerLogsServer::new(logs::Logs(disks)));
+            server.add_service(health_service).add_service(TrackerLogsServer::new(logs::Logs::new(disks)));
         server.serve_with_incoming(incoming).await
     };
     if let Err(error) = server.await {

@@ -4,7 +4,7 @@ use crate::{
     disks::Disks,
     ids::{Attempt, Job},
 };
-use bytes::BytesMut;
+use daemon::serve::pour;
 use parking_lot::Mutex;
 use proto::mr::{LogChunk, LogRequest, tracker_logs_server::TrackerLogs};
 use security::Identity;
@@ -15,13 +15,15 @@ use std::{
     path::Path,
     sync::Arc,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Chunks read ahead of a slow reader.
 const AHEAD: usize = 4;
+/// Logs read at one time.
+const READERS_MAX: usize = 64;
 
 /// The last `bytes` of a file.
 pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
@@ -83,21 +85,32 @@ fn surplus(ended: &VecDeque<Attempt>) -> Option<usize> {
 
 /// The service.
 #[derive(Debug)]
-pub(crate) struct Logs(pub(crate) Arc<Disks>);
+pub(crate) struct Logs {
+    disks: Arc<Disks>,
+    readers: Arc<Semaphore>,
+}
+
+impl Logs {
+    /// Of what is on these disks.
+    pub(crate) fn new(disks: Arc<Disks>) -> Self {
+        Self { disks, readers: Arc::new(Semaphore::new(READERS_MAX)) }
+    }
+}
 
 #[tonic::async_trait]
 impl TrackerLogs for Logs {
     type LogStream = ReceiverStream<Result<LogChunk, Status>>;
 
     async fn log(&self, request: Request<LogRequest>) -> Result<Response<Self::LogStream>, Status> {
-        let who = request.extensions().get::<Identity>().cloned();
-        let who = who.ok_or_else(|| Status::permission_denied("nobody has said who asks"))?;
+        let who = Identity::of(request.extensions())?.clone();
         let LogRequest { attempt, stderr, tail_bytes } = request.into_inner();
         let id: Attempt = attempt
             .parse()
             .map_err(|error: crate::ids::IdError| Status::invalid_argument(error.to_string()))?;
-        let disks = self.0.clone();
-        let (chunks, stream) = mpsc::channel(AHEAD);
+        let reader = self.readers.clone().try_acquire_owned().map_err(|_| {
+            Status::unavailable(format!("{READERS_MAX} logs are being read on this tracker: try later"))
+        })?;
+        let disks = self.disks.clone();
         let name = if stderr { "stderr" } else { "stdout" };
         let opening = tokio::task::spawn_blocking(move || {
             let path = disks.log(id, name)?;
@@ -107,8 +120,7 @@ impl TrackerLogs for Logs {
                     who.name
                 ))));
             }
-            // It may move to its last place between the two steps.
-            File::open(path).ok().or_else(|| File::open(disks.log(id, name)?).ok()).map(Ok)
+            File::open(path).ok().map(Ok)
         });
         let file = opening.await.map_err(|error| Status::internal(error.to_string()))?;
         let file = file.ok_or_else(|| {
@@ -117,35 +129,51 @@ impl TrackerLogs for Logs {
                  (tasktracker.logs_kept)"
             ))
         })??;
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = send(file, tail_bytes, &chunks) {
-                chunks
-                    .blocking_send(Err(Status::internal(format!("cannot read {name} of {id}: {error}"))))
-                    .ok();
-            }
+        let unreadable =
+            move |error: io::Error| Status::internal(format!("cannot read {name} of {id}: {error}"));
+        let mut rest = Rest::new(file, tail_bytes).map_err(unreadable)?;
+        let (chunks, stream) = mpsc::channel(AHEAD);
+        tokio::spawn(async move {
+            let _reader = reader;
+            pour(chunks, move || rest.next().map(|chunk| chunk.map_err(unreadable))).await;
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 
-/// As far as it had been written when we began: a running task may write faster than we read.
-fn send(mut file: File, tail_bytes: u64, chunks: &mpsc::Sender<Result<LogChunk, Status>>) -> io::Result<()> {
-    let length = file.metadata()?.len();
-    let mut left = if tail_bytes == 0 { length } else { tail_bytes.min(length) };
-    file.seek(SeekFrom::Start(length - left))?;
-    while left > 0 {
-        let mut chunk = BytesMut::zeroed(left.min(CHUNK_BYTES) as usize);
-        let read = file.read(&mut chunk)?;
-        if read == 0 {
-            break;
-        }
-        chunk.truncate(read);
-        left -= read as u64;
-        if chunks.blocking_send(Ok(LogChunk { data: chunk.to_vec() })).is_err() {
-            break;
+/// What is to be sent of a file: as far as it had been written when we began. A running task may write faster than we read.
+struct Rest {
+    file: File,
+    left: u64,
+}
+
+impl Rest {
+    fn new(mut file: File, tail_bytes: u64) -> io::Result<Self> {
+        let length = file.metadata()?.len();
+        let left = if tail_bytes == 0 { length } else { tail_bytes.min(length) };
+        file.seek(SeekFrom::Start(length - left))?;
+        Ok(Self { file, left })
+    }
+}
+
+impl Iterator for Rest {
+    type Item = io::Result<LogChunk>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut data = vec![0; self.left.min(CHUNK_BYTES) as usize];
+        match self.file.read(&mut data) {
+            Ok(0) => None,
+            Ok(read) => {
+                data.truncate(read);
+                self.left -= read as u64;
+                Some(Ok(LogChunk { data }))
+            }
+            Err(error) => {
+                self.left = 0;
+                Some(Err(error))
+            }
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

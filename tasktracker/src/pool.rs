@@ -5,22 +5,19 @@
 //! attempts then start processes of their own, and meet the error themselves.
 
 use crate::{
-    disks::{DiskError, Disks},
+    disks::{DiskError, Disks, Place, Printed, Work, log_files},
     ids::Job,
     kept::{Kept, Waiting},
     process::{Process, Said, Spawner, Start},
     system,
 };
 use parking_lot::Mutex;
-use proto::mr::ToTask;
+use proto::mr::{Confinement, LaunchProgram, ToTask};
 use std::{
     collections::VecDeque,
     io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 use tokio::sync::{Notify, mpsc};
@@ -37,7 +34,7 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// The system would not.
-    #[error("cannot start {program}: {source}{}", hint(source))]
+    #[error("cannot start {program}: {source}")]
     Spawn {
         /// What.
         program: PathBuf,
@@ -46,25 +43,15 @@ pub(crate) enum StartError {
     },
 }
 
-fn hint(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(8) => " (not a program for this machine)",
-        Some(13) => " (not executable)",
-        _ => "",
-    }
-}
-
-/// A process without an attempt, in a folder that will be its attempt's.
+/// A process without an attempt, in folders that will be its attempt's.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     /// Itself.
     pub(crate) process: Process,
     /// The way to it, once it has said hello.
-    pub(crate) to_task: Option<mpsc::UnboundedSender<ToTask>>,
-    /// Which disk its folder is on.
-    pub(crate) disk: usize,
-    /// The folder.
-    pub(crate) folder: PathBuf,
+    pub(crate) to_task: Option<mpsc::Sender<ToTask>>,
+    /// The folders.
+    pub(crate) place: Place,
 }
 
 /// How much is kept in hand.
@@ -88,40 +75,38 @@ pub(crate) struct Pool {
     idle: Mutex<VecDeque<Fresh>>,
     kept: Kept,
     wanted: Notify,
-    number: AtomicU64,
 }
 
 impl Pool {
     /// Empty; `fill` fills it.
     pub(crate) fn new(disks: Arc<Disks>, spawner: Spawner, program: PathBuf, sizes: Sizes) -> Self {
         let (idle, kept) = (Mutex::default(), Kept::new(sizes.kept));
-        let (wanted, number) = (Notify::new(), AtomicU64::new(0));
-        Self { disks, spawner, program, sizes, idle, kept, wanted, number }
+        Self { disks, spawner, program, sizes, idle, kept, wanted: Notify::new() }
     }
 
     /// A process of the built-in programs: one that has worked for the job, an idle one, or a new one.
     pub(crate) async fn take(&self, job: Job) -> Result<Fresh, StartError> {
-        while let Some(waiting) = self.kept.take(job) {
-            match self.furnish(waiting) {
-                Ok(fresh) => return Ok(fresh),
+        while let Some((Waiting { process, to_task }, printed)) = self.kept.take(job) {
+            match self.disks.make_place_for(printed) {
+                Ok(place) => return Ok(Fresh { process, to_task: Some(to_task), place }),
                 Err(error) => tracing::warn!(%error, "a process that worked for the job is of no use"),
             }
         }
         loop {
             let Some(mut fresh) = self.idle.lock().pop_front() else { break };
             self.wanted.notify_one();
-            if fresh.process.alive() && self.disks.usable(fresh.disk) {
+            if fresh.process.alive() && self.disks.usable(fresh.place.disk) {
                 return Ok(fresh);
             }
             fresh.discard();
         }
-        self.start(&self.program).await
+        self.start().await
     }
 
     /// Keeps a process for the job's next attempt, unless it holds memory that the next would be blamed for.
-    pub(crate) fn keep(&self, job: Job, waiting: Waiting) {
+    pub(crate) fn keep(&self, job: Job, waiting: Waiting, printed: Printed) {
         if system::memory(waiting.process.handle.pid()) <= self.sizes.kept_memory {
-            self.kept.put(job, waiting);
+            self.kept.put(job, waiting, printed);
         }
     }
 
@@ -130,34 +115,41 @@ impl Pool {
         self.kept.forget(job);
     }
 
-    /// A new folder for a process that had another before.
-    fn furnish(&self, waiting: Waiting) -> Result<Fresh, DiskError> {
-        let Waiting { process, to_task } = waiting;
-        let (disk, folder) = self.room()?;
-        if let Err(source) = self.spawner.print_into(&process.handle, &folder) {
-            std::fs::remove_dir_all(&folder).ok();
-            return Err(DiskError::Io { path: folder, source });
-        }
-        Ok(Fresh { process, to_task: Some(to_task), disk, folder })
-    }
-
-    fn room(&self) -> Result<(usize, PathBuf), DiskError> {
-        let disk = self.disks.choose()?;
-        let number = self.number.fetch_add(1, Ordering::Relaxed);
-        Ok((disk, self.disks.make_warm(disk, number)?))
-    }
-
-    /// A new process of this program.
-    pub(crate) async fn start(&self, program: &Path) -> Result<Fresh, StartError> {
-        let (disk, folder) = self.room()?;
-        let start = Start { program: program.into(), folder: folder.clone() };
-        match self.spawner.spawn(start).await {
-            Ok(process) => Ok(Fresh { process, to_task: None, disk, folder }),
-            Err(source) => {
-                std::fs::remove_dir_all(&folder).ok();
-                Err(StartError::Spawn { program: program.into(), source })
+    /// A new process of the built-in programs.
+    async fn start(&self) -> Result<Fresh, StartError> {
+        let place = self.disks.make_place()?;
+        let files = place.printed.files(self.spawner.account());
+        let started = match files {
+            Ok(logs) => self.spawn(Start { folder: place.folder.clone(), logs, launch: None }).await,
+            Err(source) => Err(StartError::Spawn { program: self.program.clone(), source }),
+        };
+        match started {
+            Ok(process) => Ok(Fresh { process, to_task: None, place }),
+            Err(error) => {
+                place.discard();
+                Err(error)
             }
         }
+    }
+
+    /// A new process that becomes a job's executable, in the folders of its attempt, once it has the attempt's limits.
+    pub(crate) async fn launch(
+        &self,
+        program: &Path,
+        work: &Work,
+        confinement: Option<Confinement>,
+    ) -> Result<Process, StartError> {
+        let program = program.to_string_lossy().into_owned();
+        let logs = log_files(&work.logs, self.spawner.account());
+        let logs = logs.map_err(|source| StartError::Spawn { program: self.program.clone(), source })?;
+        let launch = Some(LaunchProgram { program, confinement });
+        self.spawn(Start { folder: work.own.clone(), logs, launch }).await
+    }
+
+    async fn spawn(&self, start: Start) -> Result<Process, StartError> {
+        let program = self.program.clone();
+        let started = self.spawner.spawn(&self.program, start).await;
+        started.map_err(|source| StartError::Spawn { program, source })
     }
 
     /// Ends the idle ones.
@@ -196,14 +188,17 @@ impl Pool {
     }
 
     async fn warm_up(&self) -> Result<Fresh, String> {
-        let mut fresh = self.start(&self.program).await.map_err(|error| error.to_string())?;
+        let mut fresh = self.start().await.map_err(|error| error.to_string())?;
         match tokio::time::timeout(HELLO, fresh.process.said.recv()).await {
             Ok(Some(Said::Hello(to_task))) => {
                 fresh.to_task = Some(to_task);
                 Ok(fresh)
             }
             Ok(other) => {
-                let why = crate::process::with_stderr(format!("{other:?} instead of hello"), &fresh.folder);
+                let why = crate::process::with_stderr(
+                    format!("{other:?} instead of hello"),
+                    fresh.place.printed.path(),
+                );
                 fresh.discard();
                 Err(why)
             }
@@ -216,11 +211,9 @@ impl Pool {
 }
 
 impl Fresh {
-    /// Ends it and removes its folder. It has no attempt yet, so it has nothing to write there.
+    /// Ends it and removes its folders. It has no attempt yet, so it has nothing to write there.
     pub(crate) fn discard(self) {
         self.process.handle.kill();
-        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
-            tracing::warn!(path = %self.folder.display(), %error, "cannot remove it");
-        }
+        self.place.discard();
     }
 }

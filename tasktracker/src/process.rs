@@ -4,19 +4,24 @@
 //! What leaves the group is `warden`'s. The number of a process is not used after it has been reaped: it may be
 //! another's by then. Children ask the kernel to be killed with their parent *thread*, so all are started by one
 //! thread that lives as long as the tracker. That request and the limits are made by the child itself, first thing
-//! (mrlib's variables in its environment), because doing it between fork and exec takes unsafe code.
+//! (mrlib's variables in its environment), because doing it between fork and exec takes unsafe code. So every child is
+//! a program of ours: the executable of a job comes after that, by a launcher (mrlib's `shim`), which waits until it is
+//! in its control group.
 
 use crate::{
     cgroup::Groups,
-    confine::{Account, hand_over},
+    confine::Account,
     system::{self, Mark},
     warden::{Limits, Warden, Watched},
 };
 use mrlib::task::{
     UMBILICAL_VAR,
+    frame::write_frame,
     process::{LIMIT_AS_VAR, LIMIT_NOFILE_VAR, MARK_VAR, TRACKER_PID_VAR},
+    shim::LAUNCH_VAR,
 };
 use parking_lot::{Condvar, Mutex};
+use proto::mr::LaunchProgram;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use std::{
     collections::HashMap,
@@ -38,10 +43,12 @@ const WAITER_STACK: usize = 64 << 10;
 /// What is needed to start any process.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
-    /// The executable.
-    pub(crate) program: PathBuf,
-    /// Its current folder; stdout and stderr become files in it.
+    /// Its current folder.
     pub(crate) folder: PathBuf,
+    /// Its stdout and stderr.
+    pub(crate) logs: Arc<[File; 2]>,
+    /// What it is to become.
+    pub(crate) launch: Option<LaunchProgram>,
 }
 
 /// What all processes get.
@@ -71,7 +78,7 @@ pub(crate) struct Surroundings {
 #[derive(Debug)]
 pub(crate) enum Said {
     /// It is there; this is the way to it.
-    Hello(mpsc::UnboundedSender<proto::mr::ToTask>),
+    Hello(mpsc::Sender<proto::mr::ToTask>),
     /// A message.
     Message(proto::mr::FromTask),
     /// It hung up, or said something that makes no sense.
@@ -156,7 +163,7 @@ pub(crate) struct Spawner {
     account: Option<Account>,
 }
 
-type Request = (Start, oneshot::Sender<io::Result<Process>>);
+type Request = (PathBuf, Start, oneshot::Sender<io::Result<Process>>);
 
 /// The processes that live.
 #[derive(Debug, Default)]
@@ -213,16 +220,6 @@ impl Living {
         self.table.lock().all.values().any(|entry| entry.watched.handle.number == number)
     }
 
-    /// Ends a process for what it prints, if it still prints where it was looked at: these may be the files of an
-    /// attempt that it has done.
-    pub(crate) fn condemn_for_printing(&self, one: &Watched, why: String) {
-        let table = self.table.lock();
-        let now = table.all.get(&one.handle.pid.as_raw_nonzero().get());
-        if now.is_some_and(|entry| Arc::ptr_eq(&entry.watched.logs, &one.logs)) {
-            one.handle.condemn(why);
-        }
-    }
-
     /// This process's children that are neither tasks nor among `others`. Nothing is started meanwhile.
     pub(crate) fn strangers(&self, others: &[Pid]) -> Vec<Pid> {
         let table = self.table.lock();
@@ -231,7 +228,7 @@ impl Living {
         found
     }
 
-    /// Puts a new process into a group of its own: it has started nothing yet.
+    /// Puts a new process into a group of its own: it is one of ours, and has started nothing yet.
     fn group(&self, number: u64, pid: Pid) {
         let Some(groups) = &self.groups else { return };
         if let Err(error) = groups.make(number).and_then(|()| groups.enter(number, pid)) {
@@ -277,9 +274,9 @@ impl Spawner {
             others: surroundings.others.clone(),
         };
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
-            for (start, reply) in incoming {
+            for (program, start, reply) in incoming {
                 // If nobody waits for it any more, dropping it kills it.
-                reply.send(spawn(&start, &surroundings, &for_thread, waiter_stack)).ok();
+                reply.send(spawn(&program, start, &surroundings, &for_thread, waiter_stack)).ok();
             }
             for_thread.close();
         })?;
@@ -287,11 +284,11 @@ impl Spawner {
         Ok(Self { requests, living, account })
     }
 
-    /// Starts a process.
-    pub(crate) async fn spawn(&self, start: Start) -> io::Result<Process> {
+    /// Starts a process of this program.
+    pub(crate) async fn spawn(&self, program: &Path, start: Start) -> io::Result<Process> {
         let (reply, started) = oneshot::channel();
         let over = || io::Error::other("the tracker is stopping");
-        self.requests.send((start, reply)).map_err(|_| over())?;
+        self.requests.send((program.into(), start, reply)).map_err(|_| over())?;
         started.await.map_err(|_| over())?
     }
 
@@ -300,14 +297,9 @@ impl Spawner {
         self.living.table.lock().all.get_mut(&pid)?.said.take()
     }
 
-    /// A process prints into new files in this folder from now on. It opens them itself, when it is told to begin.
-    pub(crate) fn print_into(&self, handle: &Handle, folder: &Path) -> io::Result<()> {
-        let logs = make_logs(folder, self.account)?;
-        let mut table = self.living.table.lock();
-        let entry = table.all.get_mut(&handle.pid.as_raw_nonzero().get());
-        let entry = entry.filter(|entry| entry.watched.handle.number == handle.number);
-        entry.ok_or_else(|| io::Error::other("the process has ended"))?.watched.logs = logs;
-        Ok(())
+    /// The account that processes get, if it is not the tracker's.
+    pub(crate) fn account(&self) -> Option<Account> {
+        self.account
     }
 
     /// Kills all.
@@ -324,13 +316,17 @@ impl Spawner {
 }
 
 fn spawn(
-    start: &Start,
+    program: &Path,
+    start: Start,
     surroundings: &Surroundings,
     living: &Arc<Living>,
     waiter_stack: usize,
 ) -> io::Result<Process> {
-    let logs = make_logs(&start.folder, surroundings.account)?;
-    let mut command = command(start, surroundings);
+    let Start { folder, logs, launch } = start;
+    let mut command = command(program, &folder, surroundings);
+    if launch.is_some() {
+        command.env(LAUNCH_VAR, "stdin").stdin(Stdio::piped());
+    }
     command.stdout(logs[0].try_clone()?).stderr(logs[1].try_clone()?);
     let (say, said) = mpsc::channel(SAID_MAX);
     let (tell_end, ended) = oneshot::channel();
@@ -341,9 +337,14 @@ fn spawn(
     let mark = Mark { number, incarnation: surroundings.incarnation };
     command.env(MARK_VAR, system::mark(mark, &surroundings.root));
     #[allow(clippy::zombie_processes, reason = "it is reaped by its number, in `wait`")]
-    let pid = Pid::from_child(&command.spawn()?);
+    let mut child = command.spawn()?;
+    let pid = Pid::from_child(&child);
     system::offer_for_oom(pid);
     living.group(number, pid);
+    if let (Some(launch), Some(mut stdin)) = (launch, child.stdin.take()) {
+        // One that does not read it has died, and its end says why.
+        write_frame(&mut stdin, &launch).ok();
+    }
     let handle = Arc::new(Handle { pid, number, there: Mutex::new(true), sentence: Mutex::default() });
     let watched = Watched { handle: handle.clone(), logs };
     table.all.insert(pid.as_raw_nonzero().get(), Entry { watched, said: Some(say) });
@@ -363,16 +364,6 @@ fn spawn(
     Ok(Process { handle, said, ended })
 }
 
-fn make_logs(folder: &Path, account: Option<Account>) -> io::Result<Arc<[File; 2]>> {
-    // Appending, so that a log that was cut does not get a hole.
-    let log = |name: &str| {
-        let path = folder.join(name);
-        let file = File::options().create(true).append(true).open(&path)?;
-        hand_over(&path, account).map(|()| file)
-    };
-    Ok(Arc::new([log("stdout")?, log("stderr")?]))
-}
-
 /// Waits for the leader's end, kills what is left of its group, and only then reaps it.
 fn wait(handle: &Handle, living: &Living) -> ExitStatus {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -389,9 +380,9 @@ fn wait(handle: &Handle, living: &Living) -> ExitStatus {
     status
 }
 
-fn command(start: &Start, surroundings: &Surroundings) -> Command {
-    let mut command = Command::new(&start.program);
-    command.current_dir(&start.folder).stdin(Stdio::null()).process_group(0).env_clear();
+fn command(program: &Path, folder: &Path, surroundings: &Surroundings) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(folder).stdin(Stdio::null()).process_group(0).env_clear();
     for key in ["PATH", "HOME", "LANG", "FERMATA_LOG", daemon::HOST_VAR] {
         if let Some(value) = std::env::var_os(key) {
             command.env(key, value);
@@ -412,21 +403,21 @@ fn command(start: &Start, surroundings: &Surroundings) -> Command {
 }
 
 /// What a process's end says when the process itself said nothing, with the last lines of its stderr.
-pub(crate) fn last_words(status: ExitStatus, folder: &Path) -> String {
+pub(crate) fn last_words(status: ExitStatus, logs: &Path) -> String {
     let how = match (status.signal(), status.code()) {
         (Some(9), _) => "killed by signal 9 (out of memory?)".into(),
         (Some(signal), _) => format!("killed by signal {signal}{}", signal_name(signal)),
         (None, Some(0)) => "exit code 0, but it did not say that it was done".into(),
         (None, code) => format!("exit code {}", code.unwrap_or(-1)),
     };
-    with_stderr(how, folder)
+    with_stderr(how, logs)
 }
 
 /// `how`, with the last lines of a process's stderr.
-pub(crate) fn with_stderr(how: String, folder: &Path) -> String {
+pub(crate) fn with_stderr(how: String, logs: &Path) -> String {
     const LINES: usize = 10;
     const BYTES: u64 = 4 << 10;
-    let tail = crate::logs::tail(&folder.join("stderr"), BYTES).unwrap_or_default();
+    let tail = crate::logs::tail(&logs.join("stderr"), BYTES).unwrap_or_default();
     let tail = String::from_utf8_lossy(&tail);
     let lines: Vec<&str> = tail.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(LINES)..];
@@ -450,6 +441,10 @@ fn signal_name(signal: i32) -> &'static str {
 mod tests {
     use super::*;
 
+    fn start(folder: &Path) -> Start {
+        Start { folder: folder.into(), logs: crate::disks::log_files(folder, None).unwrap(), launch: None }
+    }
+
     fn surroundings(root: &Path) -> Surroundings {
         Surroundings {
             umbilical: root.join("nobody"),
@@ -469,8 +464,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         // No machine has room for such a stack.
         let spawner = Spawner::start_with(surroundings(dir.path()), 1 << 62).unwrap();
-        let start = Start { program: "cat".into(), folder: dir.path().into() };
-        spawner.spawn(start).await.unwrap_err();
+        spawner.spawn(Path::new("cat"), start(dir.path())).await.unwrap_err();
         assert_eq!(spawner.count(), 0);
         let name = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
         let cats = |pid: &Pid| name(pid).is_ok_and(|name| name.trim() == "cat");
@@ -481,8 +475,7 @@ mod tests {
     async fn one_that_prints_without_end_is_ended_with_words() {
         let dir = tempfile::tempdir().unwrap();
         let spawner = Spawner::start(surroundings(dir.path())).unwrap();
-        let start = Start { program: "yes".into(), folder: dir.path().into() };
-        let mut process = spawner.spawn(start).await.unwrap();
+        let mut process = spawner.spawn(Path::new("yes"), start(dir.path())).await.unwrap();
         let status = (&mut process.ended).await.unwrap();
         assert_eq!(status.signal(), Some(9));
         let words = process.handle.sentence().unwrap();

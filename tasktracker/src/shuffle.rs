@@ -2,8 +2,9 @@
 //! aside (a reduce's attempt, and the number of a part).
 //!
 //! The protocol is mrlib's (`fetch::wire`); the stored bytes go out by sendfile. Several requests may follow one
-//! another on a connection, which has a thread of its own. Bounded: over the limit a connection is told "busy", as
-//! is one that this tracker's own lack of files or memory hits: that is no fault of the output. The index is
+//! another on a connection, which has a thread of its own. Bounded: over the limit a connection whose first request is
+//! good is told "busy", as is one that this tracker's own lack of files or memory hits: that is no fault of the output.
+//! Whoever has not shown a good token has little time and one of few places. The index is
 //! verified here; the bytes are by the reader, against the crc it was given.
 
 use crate::{
@@ -15,17 +16,14 @@ use mrlib::{
     fetch::wire::{BUSY, DAMAGED, NOT_FOUND, REFUSED, REQUEST_BYTES_MAX, Request, coming, refusal},
     segment::Extent,
 };
-use parking_lot::Mutex;
-use security::{Guard, Stream};
+use security::{Guard, STRANGER_PATIENCE, Stream, Visit, Visitors};
 use std::{
-    collections::HashMap,
     fs::File,
     io::{self, Read, Write},
-    net::{Shutdown, TcpStream},
+    net::TcpStream,
     sync::Arc,
     time::Duration,
 };
-use tokio::io::AsyncWriteExt;
 
 /// Connections served at one time.
 const CONNECTIONS_MAX: usize = 512;
@@ -38,34 +36,23 @@ const STACK_BYTES: usize = 256 << 10;
 pub(crate) struct Shuffle {
     held: Arc<Held>,
     guard: Guard,
-    open: Mutex<Open>,
-}
-
-#[derive(Debug, Default)]
-struct Open {
-    next: u64,
-    peers: HashMap<u64, TcpStream>,
+    visitors: Arc<Visitors>,
 }
 
 impl Shuffle {
     /// Serves what is held.
     pub(crate) fn new(held: Arc<Held>, guard: Guard) -> Self {
-        Self { held, guard, open: Mutex::default() }
+        Self { held, guard, visitors: Visitors::new(CONNECTIONS_MAX) }
     }
 
     /// Accepts connections until dropped.
     pub(crate) async fn accept(self: Arc<Self>, listener: tokio::net::TcpListener) {
         loop {
-            let Ok((mut stream, _)) = listener.accept().await else {
+            let Ok((stream, _)) = listener.accept().await else {
                 // Out of descriptors, most likely: some will come free.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            if self.open.lock().peers.len() >= CONNECTIONS_MAX {
-                let busy = refusal(BUSY, "all connections of this tracker are taken");
-                tokio::spawn(async move { stream.write_all(&busy).await });
-                continue;
-            }
             if let Err(error) = stream.into_std().and_then(|stream| self.clone().begin(stream)) {
                 tracing::warn!(%error, "shuffle connection dropped at once");
             }
@@ -74,36 +61,26 @@ impl Shuffle {
 
     /// Ends all connections.
     pub(crate) fn close(&self) {
-        for peer in self.open.lock().peers.values() {
-            peer.shutdown(Shutdown::Both).ok();
-        }
+        self.visitors.close();
     }
 
     fn begin(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_read_timeout(Some(STRANGER_PATIENCE))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
-        let id = {
-            let mut open = self.open.lock();
-            open.next += 1;
-            let id = open.next;
-            open.peers.insert(id, stream.try_clone()?);
-            id
-        };
-        let shuffle = self.clone();
+        let visit = self.visitors.enter(stream.try_clone()?);
         let thread = std::thread::Builder::new().name("shuffle".into()).stack_size(STACK_BYTES);
         let started = thread.spawn(move || {
-            let served = shuffle.guard.accept(stream).and_then(|stream| shuffle.serve(&stream));
+            let served = self.guard.accept(stream).and_then(|stream| self.serve(&stream, &visit));
             if let Err(error) = served {
                 tracing::debug!(%error, "shuffle connection ended");
             }
-            shuffle.open.lock().peers.remove(&id);
         });
-        started.map(drop).inspect_err(|_| drop(self.open.lock().peers.remove(&id)))
+        started.map(drop)
     }
 
-    fn serve(&self, mut stream: &Stream) -> io::Result<()> {
+    fn serve(&self, mut stream: &Stream, visit: &Visit) -> io::Result<()> {
         let mut body = [0; REQUEST_BYTES_MAX];
         loop {
             let mut length = [0; 4];
@@ -114,23 +91,36 @@ impl Shuffle {
                 return stream.write_all(&refusal(REFUSED, "a request longer than any can be"));
             };
             stream.read_exact(body)?;
-            let found = Request::parse(body)
-                .ok_or((REFUSED, "not a request of this protocol".into()))
-                .and_then(|request| self.find(&request));
+            let request = Request::parse(body).ok_or((REFUSED, "not a request of this protocol".into()));
+            let found = request.and_then(|request| {
+                let attempt = self.admit(&request)?;
+                if !visit.become_known() {
+                    return Err((BUSY, "all connections of this tracker are taken".into()));
+                }
+                self.find(attempt, request.partition)
+            });
             match found {
-                Ok((file, extent)) => send(stream, &file, extent)?,
+                Ok((file, extent)) => {
+                    stream.set_read_timeout(Some(TIMEOUT))?;
+                    send(stream, &file, extent)?;
+                }
                 Err((status, message)) => stream.write_all(&refusal(status, &message))?,
             }
         }
     }
 
-    fn find(&self, request: &Request<'_>) -> Result<(File, Extent), (u8, String)> {
+    /// Whether the token opens what is asked for.
+    fn admit(&self, request: &Request<'_>) -> Result<Attempt, (u8, String)> {
         let Request { token, attempt, partition } = *request;
         let attempt: Attempt = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
         let whose = if attempt.phase == Phase::Reduce { attempt.index } else { partition };
-        if !self.held.opens(attempt.job, whose, token) {
-            return Err((REFUSED, format!("the token does not open partition {whose} of {}", attempt.job)));
+        if self.held.opens(attempt.job, whose, token) {
+            return Ok(attempt);
         }
+        Err((REFUSED, format!("the token does not open partition {whose} of {}", attempt.job)))
+    }
+
+    fn find(&self, attempt: Attempt, partition: u32) -> Result<(File, Extent), (u8, String)> {
         let missing = || (NOT_FOUND, format!("no output of {attempt} here"));
         let unreadable = |error: &io::Error, words: String| match error.kind() {
             io::ErrorKind::NotFound => missing(),
@@ -153,7 +143,7 @@ impl Shuffle {
             (path, extent)
         };
         let broken = |error: io::Error| unreadable(&error, error.to_string());
-        let file = File::open(&path).map_err(broken)?;
+        let file = daemon::careful::open(&path).map_err(broken)?;
         let length = file.metadata().map_err(broken)?.len();
         if extent.offset.checked_add(extent.stored).is_none_or(|end| end > length) {
             return Err((DAMAGED, format!("{} is shorter than its index says", path.display())));

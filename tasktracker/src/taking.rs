@@ -80,24 +80,28 @@ fn bring(
     let token = |partition: u32| security::partition_token(&source.token, &job, partition);
     let mut ship = Ship::new(&source.addr, &token(attempt.index), &name, stop, Pulse::default());
     ship.connector = connector;
-    let copied = |ship: &mut Ship<'_>| copy_output(ship, source.partitions, &token, &places.outputs);
+    let in_place = || disks.hand_over_copy(&places).map_err(TaskError::io("hand over a copy"));
     let brought = match attempt.phase {
-        Phase::Map => copied(&mut ship).map(|(path, index)| {
-            let bytes = index.stored();
-            held.add(attempt, path, index);
-            Copied::Output(bytes)
-        }),
+        Phase::Map => {
+            copy_output(&mut ship, source.partitions, &token, &places.outputs()).and_then(|copied| {
+                in_place()?;
+                let bytes = copied.1.stored();
+                held.add(attempt, copied.0, copied.1);
+                Ok(Copied::Output(bytes))
+            })
+        }
         Phase::Reduce => {
             let scratch = Scratch::new(places.scratch.clone());
             let origin = Origin { attempt: name.clone(), dirs: Vec::new(), addr: source.addr.clone() };
             let state = checkpoint::take_up(&origin, attempt.index, &scratch, &mut ship);
-            let kept = state.and_then(|state| checkpoint::keep(&places.asides, &name, attempt.index, &state));
-            kept.and_then(|_| checkpoint::read(&places.asides)).map(|state| {
-                held.add_checkpoint(attempt, places.asides.clone());
+            let kept =
+                state.and_then(|state| checkpoint::keep(&places.results, &name, attempt.index, &state));
+            kept.and_then(|_| in_place()).and_then(|()| checkpoint::read(&places.results)).map(|state| {
+                held.add_checkpoint(attempt, places.results.clone());
                 Copied::State(checkpoint::told(&state))
             })
         }
     };
-    places.end();
+    places.end(brought.is_ok());
     brought.map_err(words)
 }

@@ -68,7 +68,7 @@ pub(crate) struct Talk {
     /// As far as it is known here.
     maps: u32,
     process: Process,
-    to_task: Option<mpsc::UnboundedSender<ToTask>>,
+    to_task: Option<mpsc::Sender<ToTask>>,
     /// For when it has said hello.
     waiting: Vec<ToTask>,
     word: Option<from_task::Kind>,
@@ -87,7 +87,7 @@ impl Talk {
         attempt: Attempt,
         start: TaskStart,
         process: Process,
-        to_task: Option<mpsc::UnboundedSender<ToTask>>,
+        to_task: Option<mpsc::Sender<ToTask>>,
     ) -> Self {
         let maps = match start.spec.as_ref().and_then(|spec| spec.input.as_ref()) {
             Some(task_spec::Input::Partition(partition)) => partition.maps,
@@ -184,9 +184,7 @@ impl Talk {
         self.limit = None;
         self.send(to_task::Kind::Start(start));
         for message in std::mem::take(&mut self.waiting) {
-            if let Some(to_task) = &self.to_task {
-                to_task.send(message).ok();
-            }
+            self.pass(message);
         }
         self.tell(Event::Started(self.attempt)).await;
     }
@@ -289,9 +287,17 @@ impl Talk {
     fn send(&mut self, kind: to_task::Kind) {
         let message = ToTask { kind: Some(kind) };
         match (&self.to_task, &self.start) {
-            // A send fails when it is gone; how it went says the rest.
-            (Some(to_task), None) => drop(to_task.send(message)),
+            (Some(_), None) => self.pass(message),
             _ => self.waiting.push(message),
+        }
+    }
+
+    fn pass(&mut self, message: ToTask) {
+        // A send fails when it is gone, and how it went says the rest; or when it does not read.
+        if let Some(to_task) = &self.to_task
+            && matches!(to_task.try_send(message), Err(mpsc::error::TrySendError::Full(_)))
+        {
+            self.break_off("it does not read what it is told".into());
         }
     }
 

@@ -7,6 +7,7 @@
 
 use crate::{
     agent::ENDED_BYTES,
+    confine::{Account, hand_over},
     process::{Said, Spawner},
 };
 use mrlib::task::{PROTOCOL, frame::write_frame};
@@ -33,6 +34,8 @@ use tokio::{
 
 /// Longest message from a task: one that the JobTracker can be told of.
 const MESSAGE_BYTES_MAX: u32 = ENDED_BYTES as u32;
+/// Messages that wait for a task to read them: more than come in an hour of news. One that lets more wait does not read.
+const UNREAD_MAX: usize = 4096;
 /// A socket address holds 108 bytes; a little is left for the system.
 const PATH_BYTES_MAX: usize = 100;
 
@@ -47,13 +50,16 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Binds in `folder`, or, if that path is too long, below the system's folder for temporary files. The lock
-    /// on `folder` must be held.
-    pub(crate) fn bind(folder: &Path) -> io::Result<(StdListener, Self)> {
+    /// on `folder` must be held. Processes of `account` can connect.
+    pub(crate) fn bind(folder: &Path, account: Option<Account>) -> io::Result<(StdListener, Self)> {
         let mut path = folder.join("umbilical.sock");
         let mut made = None;
         if path.as_os_str().len() > PATH_BYTES_MAX {
             let private = std::env::temp_dir().join(format!("fermata-{}", uuid::Uuid::new_v4().simple()));
             DirBuilder::new().mode(0o700).create(&private)?;
+            if account.is_some() {
+                fs::set_permissions(&private, Permissions::from_mode(0o711))?;
+            }
             path = private.join("umbilical.sock");
             made = Some(private);
         }
@@ -63,6 +69,7 @@ impl Socket {
         }
         let listener = StdListener::bind(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        hand_over(&path, account)?;
         listener.set_nonblocking(true)?;
         Ok((listener, Self { path, made }))
     }
@@ -116,7 +123,7 @@ async fn converse(
         }
         _ => return Err("it did not say hello first".into()),
     }
-    let (to_task, orders) = mpsc::unbounded_channel();
+    let (to_task, orders) = mpsc::channel(UNREAD_MAX);
     if say.send(Said::Hello(to_task)).await.is_err() {
         return Ok(());
     }
@@ -144,7 +151,7 @@ async fn read(input: &mut OwnedReadHalf) -> Result<Option<FromTask>, String> {
     message.map(Some).map_err(|error| format!("it sent a message that makes no sense: {error}"))
 }
 
-async fn write_all(mut output: OwnedWriteHalf, mut orders: mpsc::UnboundedReceiver<ToTask>) {
+async fn write_all(mut output: OwnedWriteHalf, mut orders: mpsc::Receiver<ToTask>) {
     while let Some(message) = orders.recv().await {
         let mut frame = Vec::new();
         // Too long for the task to read: hung up, and it ends.

@@ -81,8 +81,7 @@ impl Warden {
             let length = file.metadata().map_or(0, |about| about.len());
             if self.limits.log > 0 && length > self.limits.log {
                 let limit = Bytes(self.limits.log);
-                let why = format!("it printed more than {limit} to {name} (task_log_max)");
-                self.living.condemn_for_printing(one, why);
+                one.handle.condemn(format!("it printed more than {limit} to {name} (task_log_max)"));
             }
         }
         if self.limits.memory == 0 {

@@ -4,6 +4,7 @@ use crate::binaries;
 use serde_json::Value;
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -57,6 +58,17 @@ impl From<Output> for Ran {
     }
 }
 
+/// The setting that gives tasks another account than root's, as on real machines; root's where the build folder is
+/// closed to others.
+pub fn task_account() -> &'static str {
+    let open = |path: &Path| fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o001 != 0);
+    if binaries().ancestors().all(open) {
+        return "task_user = \"nobody\"";
+    }
+    eprintln!("the build folder is closed to other accounts: tasks run as root");
+    "tasks_as_root = true"
+}
+
 impl Cluster {
     /// Starts one and waits until it is ready.
     pub fn up(up: Up<'_>) -> Self {
@@ -65,6 +77,8 @@ impl Cluster {
         fs::create_dir_all(&space).expect("a writable build folder");
         let folder =
             tempfile::Builder::new().prefix("cluster-").tempdir_in(space).expect("a temporary folder");
+        // Tasks may have another account, and must come to their folders.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).expect("a folder of our own");
         let cluster = Self { folder };
         fs::write(cluster.path("base.toml"), up.settings).expect("a writable folder");
         let ran = cluster.try_mrctl(&[

@@ -4,7 +4,7 @@
 mod cluster;
 mod machines;
 
-pub use cluster::{Cluster, QUICK, Ran, Up};
+pub use cluster::{Cluster, QUICK, Ran, Up, task_account};
 pub use machines::Machines;
 
 use std::{

@@ -1,11 +1,12 @@
 //! Machines for tests: network namespaces with addresses of their own, and a closed cluster on them, started by
 //! `mrctl cluster`. Where namespaces cannot be made there are none, and a word says so.
 
-use crate::{Ran, binaries, eventually, sha256_of};
+use crate::{Ran, binaries, eventually, sha256_of, task_account};
 use serde_json::Value;
 use std::{
     cell::RefCell,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -50,6 +51,8 @@ impl Machines {
         let space = binaries().with_file_name("tmp");
         fs::create_dir_all(&space).unwrap();
         let folder = tempfile::Builder::new().prefix("machines-").tempdir_in(space).unwrap();
+        // Tasks have another account, and must come to their folders.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let machines = Self { folder, name, disks: RefCell::default() };
         let master = format!("{name}1=10.77.{subnet}.1");
         let nodes: Vec<String> = (racks.iter().zip(2..).take(nodes))
@@ -62,7 +65,7 @@ impl Machines {
             "replication = 2\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"3s\"",
         );
         machines.set("jobtracker", "heartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"3s\"");
-        machines.set("tasktracker", "tasks_as_root = true");
+        machines.set("tasktracker", task_account());
         Some(machines)
     }
 
@@ -78,7 +81,8 @@ impl Machines {
     pub fn small_disk(&self, at: u32, size: &str) -> bool {
         let folder = self.path(&self.node(at));
         fs::create_dir_all(&folder).unwrap();
-        let options = format!("size={size}");
+        // Ours alone to write in, or nothing is copied there.
+        let options = format!("size={size},mode=711");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&folder).stderr(Stdio::null());
         let done = mount.status().is_ok_and(|status| status.success());

@@ -47,7 +47,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    daemon::lifecycle::die_of_any_panic();
+    daemon::lifecycle::begin();
     let daemon = args.daemon.clone();
     let config = match daemon.load(|config| args.lay_over(config)) {
         Ok(Some(config)) => config,

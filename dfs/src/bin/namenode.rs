@@ -41,7 +41,7 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    daemon::lifecycle::die_of_any_panic();
+    daemon::lifecycle::begin();
     match args.daemon.load(|config| args.lay_over(config)) {
         Ok(Some(config)) => daemon::lifecycle::exit("namenode", start(&args, &config)),
         Ok(None) => ExitCode::SUCCESS,

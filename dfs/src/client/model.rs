@@ -130,6 +130,9 @@ pub struct NodeAddress {
     pub local_socket: Option<PathBuf>,
     /// Its machine.
     pub host: String,
+    /// The NameNode's word for where it is, of one that is to be written to.
+    #[serde(skip)]
+    pub seal: Vec<u8>,
 }
 
 /// A block of a file and where its replicas are.

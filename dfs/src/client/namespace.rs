@@ -140,7 +140,12 @@ impl Client {
 
     /// Makes a folder; with `parents`, also those above it, and one already there is fine.
     pub async fn mkdir(&self, path: &DfsPath, parents: bool) -> Result<()> {
-        let request = pb::MkdirRequest { request_id: request_id(), path: path.to_string(), parents, mode: 0 };
+        self.mkdir_with(path, parents, 0).await
+    }
+
+    /// The same with these permission bits; 0 for those of any folder.
+    pub async fn mkdir_with(&self, path: &DfsPath, parents: bool, mode: u32) -> Result<()> {
+        let request = pb::MkdirRequest { request_id: request_id(), path: path.to_string(), parents, mode };
         let what = What("mkdir", path.as_str());
         self.call(what, request, |mut rpc, r| async move { rpc.mkdir(r).await }).await?;
         Ok(())

@@ -54,6 +54,7 @@ pub(super) fn node_address(address: pb::DataNodeAddress) -> Wire<NodeAddress> {
         rack: address.rack,
         local_socket: Some(address.local_socket).filter(|path| !path.is_empty()).map(Into::into),
         host: address.host,
+        seal: address.seal,
     })
 }
 
@@ -66,6 +67,7 @@ pub(super) fn to_pb_address(address: &NodeAddress) -> pb::DataNodeAddress {
         rack: address.rack.clone(),
         local_socket: socket.unwrap_or_default(),
         host: address.host.clone(),
+        seal: address.seal.clone(),
     }
 }
 

@@ -147,7 +147,7 @@ fn copy(node: &Node, block: BlockId, length: u64, targets: &[DataNodeAddress], t
     };
     let order =
         Order { block, resume_at: 0, expected: length, timeout: node.config.transfer_timeout.0, token };
-    let (ready, mut faults) = mirror::connect(order, targets, &node.connector);
+    let (ready, mut faults) = mirror::connect(order, targets, node);
     let Some(ready) = ready else { return log_copy(block, 0, &faults) };
     match ready.start(order, |_| {}) {
         Ok(mirror) => send_all(node, opened, mirror, faults),

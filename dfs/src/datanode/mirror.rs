@@ -6,6 +6,7 @@
 //! Waiting times shrink down the pipeline, so that the node next to a silent one notices first and the nodes
 //! above it (and the client) still listen when it tells them.
 
+use super::node::Node;
 use crate::{
     bulk::{self, FrameError, FrameKind, encode_frame, read_frame},
     ids::BlockId,
@@ -13,7 +14,7 @@ use crate::{
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex};
 use proto::dfs::{BulkRequest, DataNodeAddress, NodeFault, Packet, WriteBlock, WriteStatus, bulk_request};
-use security::{BlockToken, Connector, Stream};
+use security::{BlockToken, Stream};
 use std::{
     io::{self, Write},
     net::Shutdown,
@@ -85,16 +86,17 @@ pub(super) struct Ready {
     patience: Duration,
 }
 
-/// Connects to the first of `mirrors` that answers; those before it are faults.
+/// Connects to the first of `mirrors` that answers; those before it are faults. Who asks may be anybody: only where the
+/// NameNode says that a DataNode is does this one connect.
 pub(super) fn connect(
     order: Order,
     mirrors: &[DataNodeAddress],
-    connector: &Connector,
+    node: &Node,
 ) -> (Option<Ready>, Vec<NodeFault>) {
     let mut faults = Vec::new();
     for first in 0..mirrors.len() {
         let chain = &mirrors[first..];
-        match set_up(order, chain, connector) {
+        match set_up(order, chain, node) {
             Ok(ready) => return (Some(ready), faults),
             Err(error) => {
                 tracing::warn!(block = %order.block, node = chain[0].node, %error, "mirror left out at set-up");
@@ -105,12 +107,16 @@ pub(super) fn connect(
     (None, faults)
 }
 
-fn set_up(order: Order, chain: &[DataNodeAddress], connector: &Connector) -> Result<Ready, FrameError> {
+fn set_up(order: Order, chain: &[DataNodeAddress], node: &Node) -> Result<Ready, FrameError> {
     let count = chain.len() as u32;
     // Even if every node below is silent, the sum of these waits stays below the one above.
     let wait = (order.timeout * count / (2 * (count + 1))).min(bulk::set_up_within(chain.len()));
     let addr = &chain[0].data_addr;
-    let mut stream = bulk::connect(addr, wait / 2, connector)
+    if !node.blocks.is_sealed(addr, &chain[0].seal) {
+        let why = "the NameNode has not said that a DataNode is there";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why).into());
+    }
+    let mut stream = bulk::connect(addr, wait / 2, &node.connector)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {addr}: {error}")))?;
     stream.set_read_timeout(Some(wait))?;
     let patience = order.timeout * count / (count + 1);

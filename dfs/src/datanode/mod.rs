@@ -105,7 +105,7 @@ impl DataNode {
         let node = Arc::new(Node {
             config: settings,
             store,
-            connections: server::Connections::default(),
+            connections: server::Connections::new(config.datanode.transfers_max as usize),
             chores: chores::Chores::default(),
             stop: node::Stop::default(),
             blocks: guard.blocks(),
@@ -259,6 +259,7 @@ fn address_of(
         rack: config.rack.clone(),
         local_socket: socket.map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
         host,
+        seal: Vec::new(),
     }
 }
 

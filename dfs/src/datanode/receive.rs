@@ -61,7 +61,7 @@ pub(super) fn receive(
         timeout: node.config.transfer_timeout.0,
         token,
     };
-    let (ready, faults) = mirror::connect(order, &request.mirrors, &node.connector);
+    let (ready, faults) = mirror::connect(order, &request.mirrors, node);
     let below = ready.as_ref().map(|ready| ready.below().clone());
     let upstream = Arc::new(Upstream {
         stream: stream.try_clone().map_err(gone)?,

@@ -1,7 +1,8 @@
 //! The bulk port: accepts connections, gives each a thread, and serves its requests one after the other.
 //!
-//! Bounded: over `transfers_max` connections the next one is told `busy` and closed; a silent connection is
-//! dropped after `transfer_timeout`. Whatever a peer sends, the worst for us is the end of its connection.
+//! Bounded: with `transfers_max` connections that have shown a good token, the next one that does is told `busy` and
+//! closed; a silent connection is dropped after `transfer_timeout`, and one that has shown nothing yet much sooner.
+//! Whatever a peer sends, the worst for us is the end of its connection.
 
 use super::{
     error::{Refusal, RefusalKind},
@@ -12,11 +13,9 @@ use super::{
 };
 use crate::bulk::{FrameError, FrameKind, encode_frame, read_frame};
 use bytes::BytesMut;
-use parking_lot::Mutex;
 use proto::dfs::{BulkError, BulkRequest, bulk_request::Op};
-use security::{Access, BlockToken, Stream};
+use security::{Access, BlockToken, STRANGER_PATIENCE, Stream, Visit, Visitors};
 use std::{
-    collections::HashMap,
     io::{self, Read, Write},
     net::{Shutdown, TcpStream},
     os::unix::net::UnixStream,
@@ -26,32 +25,24 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The connections being served.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Connections {
-    open: Mutex<Open>,
+    visitors: Arc<Visitors>,
     /// Requests under way; a connection between two requests does not count.
     busy: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
-struct Open {
-    next: u64,
-    peers: HashMap<u64, Peer>,
-}
-
-#[derive(Debug)]
-enum Peer {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
 impl Connections {
+    /// None yet; so many may have shown a good token at a time.
+    pub(super) fn new(most: usize) -> Self {
+        Self { visitors: Visitors::new(most), busy: AtomicUsize::new(0) }
+    }
+
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.open.lock().peers.len()
+        self.visitors.count()
     }
 
     /// Requests under way.
@@ -61,27 +52,7 @@ impl Connections {
 
     /// Ends them all.
     pub(super) fn close(&self) {
-        for peer in self.open.lock().peers.values() {
-            match peer {
-                Peer::Tcp(stream) => stream.shutdown(Shutdown::Both).ok(),
-                Peer::Unix(stream) => stream.shutdown(Shutdown::Both).ok(),
-            };
-        }
-    }
-
-    fn enter(&self, peer: Peer, most: usize) -> Option<u64> {
-        let mut open = self.open.lock();
-        if open.peers.len() >= most {
-            return None;
-        }
-        open.next += 1;
-        let id = open.next;
-        open.peers.insert(id, peer);
-        Some(id)
-    }
-
-    fn leave(&self, id: u64) {
-        self.open.lock().peers.remove(&id);
+        self.visitors.close();
     }
 
     fn during<T>(&self, request: impl FnOnce() -> T) -> T {
@@ -108,10 +79,6 @@ pub(super) async fn accept_bulk(node: Arc<Node>, listener: tokio::net::TcpListen
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        if node.connections.count() >= node.config.transfers_max as usize {
-            tokio::spawn(tell_busy(stream, node.config.transfers_max));
-            continue;
-        }
         let started = stream.into_std().and_then(|stream| start_bulk(&node, stream));
         if let Err(error) = started {
             tracing::warn!(%error, "bulk connection dropped at once");
@@ -134,64 +101,47 @@ pub(super) async fn accept_local(node: Arc<Node>, listener: tokio::net::UnixList
 }
 
 fn start_bulk(node: &Arc<Node>, stream: TcpStream) -> io::Result<()> {
-    let timeout = Some(node.config.transfer_timeout.0);
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(timeout)?;
-    stream.set_write_timeout(timeout)?;
-    let peer = Peer::Tcp(stream.try_clone()?);
-    start(node, peer, "bulk", move |node| match node.guard.accept(stream) {
-        Ok(stream) => serve_bulk(node, &stream),
+    stream.set_read_timeout(Some(STRANGER_PATIENCE))?;
+    stream.set_write_timeout(Some(node.config.transfer_timeout.0))?;
+    let visit = node.connections.visitors.enter(stream.try_clone()?);
+    start(node, "bulk", move |node| match node.guard.accept(stream) {
+        Ok(stream) => serve_bulk(node, &stream, &visit),
         Err(error) => tracing::debug!(%error, "no handshake"),
     })
 }
 
 fn start_local(node: &Arc<Node>, stream: UnixStream) -> io::Result<()> {
-    let timeout = Some(node.config.transfer_timeout.0);
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(timeout)?;
-    stream.set_write_timeout(timeout)?;
-    let peer = Peer::Unix(stream.try_clone()?);
-    start(node, peer, "local", move |node| serve_local(node, &stream))
+    stream.set_read_timeout(Some(STRANGER_PATIENCE))?;
+    stream.set_write_timeout(Some(node.config.transfer_timeout.0))?;
+    let visit = node.connections.visitors.enter(stream.try_clone()?);
+    start(node, "local", move |node| serve_local(node, &stream, &visit))
 }
 
-fn start(
-    node: &Arc<Node>,
-    peer: Peer,
-    name: &str,
-    serve: impl FnOnce(&Node) + Send + 'static,
-) -> io::Result<()> {
-    let most = node.config.transfers_max as usize;
-    let Some(id) = node.connections.enter(peer, most) else {
-        return Err(io::Error::other("all transfers are taken"));
-    };
+fn start(node: &Arc<Node>, name: &str, serve: impl FnOnce(&Node) + Send + 'static) -> io::Result<()> {
     let served = node.clone();
-    let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-        let _leave = OnDrop(|| served.connections.leave(id));
-        serve(&served);
-    });
-    thread.map(drop).inspect_err(|_| node.connections.leave(id))
+    std::thread::Builder::new().name(name.into()).spawn(move || serve(&served)).map(drop)
 }
 
-async fn tell_busy(mut stream: tokio::net::TcpStream, most: u32) {
-    let message = format!("all {most} transfers of this datanode are taken");
-    let out = error_frame(&Refusal::new(RefusalKind::Busy, message));
-    if stream.write_all(&out).await.is_ok() && stream.shutdown().await.is_ok() {
-        // What the peer sent must be read, or the close would reset the connection before it reads the answer.
-        let mut scrap = [0; 4096];
-        let drain = async { while matches!(stream.read(&mut scrap).await, Ok(n) if n > 0) {} };
-        tokio::time::timeout(Duration::from_secs(1), drain).await.ok();
+/// Its token is good: it has a place, if there is one.
+fn admit(node: &Node, visit: &Visit) -> Result<(), Refusal> {
+    if visit.become_known() {
+        return Ok(());
     }
+    let most = node.config.transfers_max;
+    Err(Refusal::new(RefusalKind::Busy, format!("all {most} transfers of this datanode are taken")))
 }
 
-fn serve_bulk(node: &Node, stream: &Stream) {
+fn serve_bulk(node: &Node, stream: &Stream, visit: &Visit) {
     let mut last = LastRead::default();
     let mut input = stream;
     loop {
         let request = read_frame(&mut input, BytesMut::new())
             .and_then(|frame| frame.expect::<BulkRequest>(FrameKind::Request));
         let outcome = match request {
-            Ok(request) => node.connections.during(|| serve(node, stream, request, &mut last)),
+            Ok(request) => node.connections.during(|| serve(node, stream, visit, request, &mut last)),
             Err(error @ (FrameError::Closed | FrameError::Io(_))) => Err(Failure::Gone(error)),
             Err(error) => Err(Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string()))),
         };
@@ -216,15 +166,33 @@ fn serve_bulk(node: &Node, stream: &Stream) {
 }
 
 /// One request, if what is shown allows it.
-fn serve(node: &Node, stream: &Stream, request: BulkRequest, last: &mut LastRead) -> Result<(), Failure> {
+fn serve(
+    node: &Node,
+    stream: &Stream,
+    visit: &Visit,
+    request: BulkRequest,
+    last: &mut LastRead,
+) -> Result<(), Failure> {
     let token = BlockToken::from_bytes(&request.token);
+    let check = |block, access| {
+        let most = check(node, token, block, access).map_err(Failure::Refused)?;
+        admit(node, visit).map_err(Failure::Broken)?;
+        let timeout = Some(node.config.transfer_timeout.0);
+        stream.set_read_timeout(timeout).map_err(|error| Failure::Gone(FrameError::Io(error)))?;
+        Ok(most)
+    };
     match request.op {
         Some(Op::Write(request)) => {
-            check(node, token, request.block_id, Access::Write).map_err(Failure::Refused)?;
+            let most = check(request.block_id, Access::Write)?;
+            if request.expected_length > most {
+                let (block, length) = (request.block_id, request.expected_length);
+                let message = format!("block {block} of {length} bytes: its token is for {most}");
+                return Err(Failure::Refused(Refusal::new(RefusalKind::Denied, message)));
+            }
             receive(node, stream, request, token)
         }
         Some(Op::Read(request)) => {
-            check(node, token, request.block_id, Access::Read).map_err(Failure::Refused)?;
+            check(request.block_id, Access::Read)?;
             send(&node.store, stream, request, last)
         }
         Some(Op::OpenLocal(_)) => Err(not_served("open files are passed over the Unix socket only")),
@@ -232,22 +200,30 @@ fn serve(node: &Node, stream: &Stream, request: BulkRequest, last: &mut LastRead
     }
 }
 
-fn check(node: &Node, token: BlockToken, block: u64, access: Access) -> Result<(), Refusal> {
+/// Whether the token opens the block for this; how many bytes may be written.
+fn check(node: &Node, token: BlockToken, block: u64, access: Access) -> Result<u64, Refusal> {
     node.blocks.check(token, block, access).map_err(|why| {
         let message = format!("block {block} is not open to this caller: {why}");
         Refusal::new(RefusalKind::Denied, message)
     })
 }
 
-fn serve_local(node: &Node, stream: &UnixStream) {
+fn serve_local(node: &Node, stream: &UnixStream, visit: &Visit) {
     let mut input = stream;
     while let Ok(frame) = read_frame(&mut input, BytesMut::new()) {
         let refusal = match frame.expect::<BulkRequest>(FrameKind::Request) {
             Ok(BulkRequest { op: Some(Op::OpenLocal(request)), token }) => {
-                match check(node, BlockToken::from_bytes(&token), request.block_id, Access::Read) {
+                let token = BlockToken::from_bytes(&token);
+                let opens = check(node, token, request.block_id, Access::Read);
+                match opens.and_then(|_| admit(node, visit)) {
                     Err(refusal) => refusal,
                     Ok(()) => match local::open_local(node, stream, &request) {
-                        Ok(Ok(())) => continue,
+                        Ok(Ok(())) => {
+                            if stream.set_read_timeout(Some(node.config.transfer_timeout.0)).is_err() {
+                                return;
+                            }
+                            continue;
+                        }
                         Ok(Err(refusal)) => refusal,
                         Err(_) => return,
                     },

@@ -80,7 +80,11 @@ impl State {
             }
             Op::Concat { target, sources } => {
                 asked.write(target)?;
-                sources.iter().try_for_each(|source| asked.take(source, false))
+                sources.iter().try_for_each(|source| {
+                    // What was another's to read would become the target's.
+                    asked.read(source)?;
+                    asked.take(source, false)
+                })
             }
             Op::Commit { moves, deletes, .. } => {
                 for step in moves {
@@ -189,6 +193,12 @@ impl<'a> Asked<'a> {
             }
         }
         Ok(())
+    }
+
+    /// To have its bytes.
+    fn read(&self, path: &DfsPath) -> Result<(), Error> {
+        let inode = self.find(path)?.inode;
+        inode.map_or(Ok(()), |inode| self.demand(inode, READ, path, "read"))
     }
 
     /// To change a file.

@@ -4,7 +4,7 @@ use super::{driver::Driver, op::Outcome, permit::Need, state::State, wire};
 use crate::error::{Error, Kind};
 use crate::metadata::DATANODE_PROTOCOL;
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
-use security::{Access, BlockKey};
+use security::BlockKey;
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
@@ -77,8 +77,8 @@ impl NameNode for ClientService {
     async fn add_block(&self, request: Request<pb::AddBlockRequest>) -> Answer<pb::AddBlockReply> {
         self.submit(request, |state, outcome| {
             let Outcome::Block { block, nodes } = outcome else { return Err(unexpected(&outcome)) };
-            let located = state.located_block(block, &nodes)?;
-            Ok(pb::AddBlockReply { block: Some(wire::located(located, &self.blocks, Access::Write)) })
+            let (located, most) = (state.located_block(block, &nodes)?, state.block_bytes_max(block));
+            Ok(pb::AddBlockReply { block: Some(wire::to_write(located, &self.blocks, most)) })
         })
         .await
     }
@@ -108,7 +108,7 @@ impl NameNode for ClientService {
             state.permit(&caller, &path, Need::Read)?;
             let (status, blocks) = state.locate(&path, offset, length, &reader_host)?;
             let blocks = blocks.into_iter();
-            let blocks = blocks.map(|block| wire::located(block, &self.blocks, Access::Read)).collect();
+            let blocks = blocks.map(|block| wire::located(block, &self.blocks)).collect();
             Ok(pb::LocateReply { status: Some(wire::status(status)), blocks })
         })
         .await

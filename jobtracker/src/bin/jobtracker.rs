@@ -48,7 +48,7 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    daemon::lifecycle::die_of_any_panic();
+    daemon::lifecycle::begin();
     match args.daemon.load_checked(|config| args.lay_over(config), fermata_jobtracker::check_scheduler) {
         Ok(Some(config)) => daemon::lifecycle::exit("jobtracker", start(&args, &config)),
         Ok(None) => ExitCode::SUCCESS,

@@ -25,7 +25,7 @@ impl Driver {
             let mut inner = self.inner.lock();
             let cluster = inner.mind.cluster();
             check_writers(cluster, request, &spec.output)?;
-            check_load(cluster, request, &spec, self.config())?;
+            check_load(cluster, request, &spec.user, tasks(&spec), self.config())?;
             self.act(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
         };
         self.durable(seq).await?;
@@ -34,6 +34,11 @@ impl Driver {
             Some(Reply::Refused(why)) => Err(Refusal::refused(why)),
             _ => Err(Refusal::unavailable("internal error: the job was not answered for")),
         }
+    }
+
+    /// Whether there is room for one more job of a user's, however small.
+    pub(crate) fn check_room(&self, request: RequestId, user: &str) -> Result<(), Refusal> {
+        self.peek(|cluster| check_load(cluster, request, user, 0, self.config()))
     }
 
     /// Whether another job writes to a place.
@@ -104,26 +109,29 @@ impl Driver {
     }
 }
 
+fn tasks(spec: &JobSpec) -> u64 {
+    spec.splits.len() as u64 + u64::from(spec.reduces)
+}
+
 /// Nobody may fill the queue, alone or with others.
 fn check_load(
     cluster: &Cluster,
     request: RequestId,
-    spec: &JobSpec,
+    user: &str,
+    more: u64,
     limits: &JobTrackerConfig,
 ) -> Result<(), Refusal> {
     if cluster.job_of_request(request).is_some() {
         return Ok(());
     }
-    let tasks = |spec: &JobSpec| spec.splits.len() as u64 + u64::from(spec.reduces);
-    let (mut all, mut jobs, mut own) = (0_usize, 0_usize, tasks(spec));
+    let (mut all, mut jobs, mut own) = (0_usize, 0_usize, more);
     for job in cluster.jobs().filter(|job| !job.is_over()) {
         all += 1;
-        if job.spec.user == spec.user {
+        if job.spec.user == user {
             jobs += 1;
             own += tasks(&job.spec);
         }
     }
-    let user = &spec.user;
     let refuse = |what: String| Err(Refusal::overloaded(format!("{what}: try later")));
     if all >= limits.jobs_max {
         return refuse(format!("{all} jobs are not over yet (jobtracker.jobs_max)"));

@@ -40,18 +40,17 @@ fn or_else(text: String, default: &str) -> String {
 
 /// Who asks, as the gate before the service has found out.
 pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Identity, Refusal> {
-    let who = request.extensions().get::<Identity>().cloned();
-    who.ok_or_else(|| Refusal::denied("nobody has said who asks"))
+    Identity::of(request.extensions()).cloned().map_err(|status| Refusal::denied(status.message()))
 }
 
 fn user<M>(request: &tonic::Request<M>) -> Result<String, Refusal> {
     Ok(caller(request)?.name.as_ref().into())
 }
 
-fn request_id(bytes: &[u8]) -> Result<RequestId, Refusal> {
+fn request_id(bytes: &[u8], by: &str) -> Result<RequestId, Refusal> {
     let id = <[u8; 16]>::try_from(bytes)
         .map_err(|_| Refusal::invalid(format!("request_id has {} bytes: it must have 16", bytes.len())))?;
-    Ok(RequestId(u128::from_be_bytes(id)))
+    Ok(RequestId(security::request_of(by, id)))
 }
 
 /// A job's id, as people write it.
@@ -81,7 +80,7 @@ pub(crate) fn whom(text: &str) -> Result<Whom, Refusal> {
 pub(crate) fn kill(request: tonic::Request<pb::KillRequest>) -> Result<(RequestId, JobId, String), Refusal> {
     let by = user(&request)?;
     let pb::KillRequest { request_id: id, job } = request.into_inner();
-    Ok((request_id(&id)?, job_id(&job)?, by))
+    Ok((request_id(&id, &by)?, job_id(&job)?, by))
 }
 
 /// Whose slot to take back, how, and who asks.
@@ -99,7 +98,7 @@ pub(crate) fn preempt(
         pb::Recall::Pause => Recall::Pause,
     };
     let attempt = attempt(&message.attempt).map_err(Refusal::invalid)?;
-    Ok((request_id(&message.request_id)?, attempt, how, by))
+    Ok((request_id(&message.request_id, &by)?, attempt, how, by))
 }
 
 /// What is to go on, where, and who asks.
@@ -109,7 +108,7 @@ pub(crate) fn resume(
     let by = user(&request)?;
     let pb::ResumeRequest { request_id: id, task, on } = request.into_inner();
     let task = task.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))?;
-    Ok((request_id(&id)?, task, Some(on).filter(|on| !on.is_empty()), by))
+    Ok((request_id(&id, &by)?, task, Some(on).filter(|on| !on.is_empty()), by))
 }
 
 /// What is wished of a tracker.
@@ -128,7 +127,7 @@ pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<
     let by = user(&request)?;
     let pb::DrainTrackerRequest { request_id: id, node, cancel, within_ms, look } = request.into_inner();
     let (node, within) = (short("node", node)?, (!cancel).then(|| Span::millis(within_ms)));
-    Ok(DrainWish { request: request_id(&id)?, node, within, looks: look, by })
+    Ok(DrainWish { request: request_id(&id, &by)?, node, within, looks: look, by })
 }
 
 /// What to run.
@@ -156,7 +155,7 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         return Err(Refusal::invalid(format!("setting {key:?}: a name has no control character")));
     }
     Ok(Submission {
-        request: request_id(&message.request_id)?,
+        request: request_id(&message.request_id, &user)?,
         name: short("job name", or_else(message.name, &default_name))?,
         user,
         queue: short("queue", or_else(message.queue, "default"))?,

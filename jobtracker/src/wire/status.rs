@@ -11,6 +11,7 @@ use mrcore::{
     tracker::{Tracker, TrackerState},
 };
 use proto::mr as pb;
+use security::Identity;
 
 /// A task takes a few hundred bytes; a client takes messages of 4 MiB.
 const TASKS_IN_A_PAGE: usize = 1000;
@@ -34,8 +35,22 @@ pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
     }
 }
 
-/// A job; its counters only if they are wanted.
-pub(crate) fn job_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
+/// A job; its counters only if they are wanted. Why it failed is in its tasks' own words, and with what it reads and
+/// writes for its owner alone: others see what it is called, whose it is and how far.
+pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_counters: bool) -> pb::JobStatus {
+    let mut status = whole_status(cluster, job, with_counters);
+    if !who.owns(&job.spec.user) {
+        status.counters.clear();
+        status.inputs.clear();
+        status.output.clear();
+        if !status.why.is_empty() {
+            status.why = format!("for {} to see", status.user);
+        }
+    }
+    status
+}
+
+fn whole_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
     let (state, why) = job_state(job);
     let (local_maps, rack_maps) = near_maps(cluster, job);
     pb::JobStatus {

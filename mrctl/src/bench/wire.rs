@@ -119,6 +119,7 @@ impl Ghost {
             rack: "rack1".into(),
             local_socket: String::new(),
             host: name.into(),
+            seal: Vec::new(),
         };
         let register = RegisterRequest {
             address: Some(address),

@@ -9,9 +9,8 @@ use super::{
 };
 use crate::{
     cluster::Kind,
-    command::machines::Fleet,
     output::Usage,
-    remote::{Machine, Part, on_all},
+    remote::{Fleet, Machine, Part, on_all},
 };
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;

@@ -15,9 +15,9 @@ mod verbs;
 
 use crate::{
     cluster::Kind,
-    command::machines::{Fleet, Reach},
     locate::state_folder,
     output,
+    remote::{Fleet, Reach},
 };
 use anyhow::Result;
 use site::{Sign, Site};

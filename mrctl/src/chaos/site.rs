@@ -4,9 +4,8 @@
 use super::{here, machines};
 use crate::{
     cluster::{ClusterState, Kind},
-    command::machines::Fleet,
     locate::Target,
-    remote::Part,
+    remote::{Fleet, Part},
 };
 use anyhow::Result;
 use daemon::{Bytes, Period, config::Config};

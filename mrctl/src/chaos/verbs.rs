@@ -5,8 +5,8 @@ use super::{
     site::{Damage, Site},
 };
 use crate::{
-    command::machines::{Fleet, Reach},
     output::{self, Usage},
+    remote::{Fleet, Reach},
 };
 use anyhow::{Result, bail};
 use daemon::{Bytes, Period};

@@ -34,22 +34,28 @@ impl<'a> Stage<'a> {
             _ if file.exists() => return Err(Usage(format!("{} is not a file", file.display())).into()),
             _ => return Err(Usage(format!("cannot find {}", file.display())).into()),
         };
-        let to = self.folder.join(&name.to_string_lossy())?;
         let source = PutSource::File(file.to_owned());
-        self.used = true;
-        let put =
-            self.client.put(source, &to, PutOptions { make_parents: true, ..PutOptions::default() }, &());
-        put.await.with_context(|| format!("cannot upload {}", file.display()))?;
+        let name = name.to_string_lossy();
+        let to =
+            self.put_as(&name, source).await.with_context(|| format!("cannot upload {}", file.display()))?;
         Ok(to.to_string())
     }
 
     /// Writes a small file.
     pub(super) async fn put_bytes(&mut self, name: &str, bytes: Vec<u8>) -> Result<String> {
-        let to = self.folder.join(name)?;
         let source = PutSource::Reader(Box::new(std::io::Cursor::new(bytes)));
-        self.used = true;
-        self.client.put(source, &to, PutOptions { make_parents: true, ..PutOptions::default() }, &()).await?;
-        Ok(to.to_string())
+        Ok(self.put_as(name, source).await?.to_string())
+    }
+
+    async fn put_as(&mut self, name: &str, source: PutSource) -> Result<DfsPath> {
+        let to = self.folder.join(name)?;
+        if !self.used {
+            self.used = true;
+            // Programs and side files are their user's.
+            self.client.mkdir_with(&self.folder, true, 0o700).await?;
+        }
+        self.client.put(source, &to, PutOptions::default(), &()).await?;
+        Ok(to)
     }
 
     /// Nothing came of it.

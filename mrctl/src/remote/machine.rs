@@ -56,9 +56,21 @@ impl Machine {
 
     /// Makes the folder and copies what is not there yet; says what was copied.
     pub(crate) fn install(&self, programs: Option<&Programs>, package: &Package) -> Result<&'static str> {
+        // Tasks may have another account: they come through to their folders and programs, and read nothing else. A
+        // folder that somebody else has made before us is not ours to put keys into.
         let make = format!(
-            "umask 077 && mkdir -p {dir}/bin {dir}/run {dir}/logs {dir}/data && cat {dir}/bin/STAMP 2>/dev/null || true",
-            dir = self.dir
+            "dir={}
+umask 066
+mkdir -p $dir || exit 1
+if [ -L $dir ] || [ ! -O $dir ] || [ -n \"$(find $dir -prune \\( -perm -020 -o -perm -002 \\))\" ]; then
+  echo \"$dir is another's, or others can write to it: delete it, or choose another with --remote-dir\" >&2
+  exit 1
+fi
+mkdir -p $dir/bin $dir/run $dir/logs $dir/data $dir/security || exit 1
+chmod 711 $dir $dir/bin $dir/data && chmod 700 $dir/run $dir/logs $dir/security || exit 1
+cat $dir/bin/STAMP 2>/dev/null || true
+",
+            self.dir
         );
         let there = self.shell.script(self.name(), &make)?;
         package
@@ -70,11 +82,11 @@ impl Machine {
             return Ok("programs are there");
         }
         // A running program cannot be written over; what is moved away can.
-        let aside = "rm -rf bin.old; if [ -e bin/STAMP ]; then mv bin bin.old && mkdir bin; fi";
+        let aside = "rm -rf bin.old; if [ -e bin/STAMP ]; then mv bin bin.old && mkdir -m 711 bin; fi";
         self.script(aside)?;
         let bin = format!("{}/bin", self.dir);
         programs.send(&self.shell, self.name(), self.host.part, &bin).context("cannot copy the programs")?;
-        self.script(&format!("rm -rf bin.old; echo '{stamp}' > bin/STAMP"))?;
+        self.script(&format!("rm -rf bin.old; chmod 755 bin/*; echo '{stamp}' > bin/STAMP"))?;
         Ok("programs copied")
     }
 
@@ -171,9 +183,15 @@ echo stopped
         self.script(&format!("tail -n {lines} logs/{daemon}.log"))
     }
 
-    /// Removes everything of ours there.
+    /// Removes everything of ours there. The folder goes if nothing else is in it: somebody may have meant another.
     pub(crate) fn purge(&self) -> Result<()> {
-        self.shell.script(self.name(), &format!("rm -rf {}", self.dir)).map(drop)
+        let script = format!(
+            "cd {dir} 2>/dev/null || exit 0
+rm -rf bin bin.old run logs data security fermata.toml secret
+cd / && rmdir {dir} 2>/dev/null || echo kept",
+            dir = self.dir
+        );
+        self.shell.script(self.name(), &script).map(drop)
     }
 }
 

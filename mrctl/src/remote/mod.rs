@@ -10,11 +10,13 @@
 //! DIR/data/         what must survive: `down` leaves it
 //! ```
 
+mod fleet;
 mod hosts;
 mod machine;
 mod package;
 mod shell;
 
+pub(crate) use fleet::{Fleet, Reach};
 pub(crate) use hosts::{Host, Hosts, Part, check_host};
 pub(crate) use machine::{Machine, Standing};
 pub(crate) use package::{Package, Programs};

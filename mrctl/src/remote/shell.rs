@@ -7,11 +7,16 @@ use crate::output::Usage;
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     io::{Read, Write},
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
+    time::{Duration, Instant},
 };
 
 const HOST: &str = "{host}";
+/// A command takes no longer than this: what it waits for itself, it waits for less. A machine that hangs holds up nobody.
+const WITHIN: Duration = Duration::from_mins(10);
+/// Between two looks whether a command has ended.
+const NAP: Duration = Duration::from_millis(5);
 
 /// How to run a command on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +59,16 @@ impl Shell {
 
     /// Runs a command with this input; what it printed.
     pub(crate) fn run(&self, host: &str, command: &[&str], input: &mut (dyn Read + Send)) -> Result<String> {
+        self.run_within(WITHIN, host, command, input)
+    }
+
+    fn run_within(
+        &self,
+        limit: Duration,
+        host: &str,
+        command: &[&str],
+        input: &mut (dyn Read + Send),
+    ) -> Result<String> {
         let words: Vec<String> = self.words.iter().map(|word| word.replace(HOST, host)).collect();
         let (program, args) = words.split_first().expect("not empty");
         let mut child = Command::new(program)
@@ -67,25 +82,50 @@ impl Shell {
                 Usage(format!("cannot run {program}: {error} (--shell says how to reach machines)"))
             })?;
         let mut stdin = child.stdin.take().expect("asked for");
-        let ended = thread::scope(|scope| {
+        let (out, err) = (child.stdout.take().expect("asked for"), child.stderr.take().expect("asked for"));
+        let (status, fed, said, words) = thread::scope(|scope| {
             // If it does not read to the end, how it ended says more.
             let fed = scope.spawn(move || feed(input, &mut stdin));
-            let ended = child.wait_with_output();
-            (ended, fed.join())
+            let (said, words) = (scope.spawn(|| read_all(out)), scope.spawn(|| read_all(err)));
+            let status = wait(&mut child, limit);
+            (status, fed.join(), said.join().unwrap_or_default(), words.join().unwrap_or_default())
         });
-        let output = ended.0.with_context(|| format!("cannot wait for {program}"))?;
-        if let Ok(Err(error)) = ended.1 {
+        let status = status.with_context(|| format!("cannot wait for {program}"))?;
+        let Some(status) = status else { bail!("no answer within {} s", limit.as_secs()) };
+        if let Ok(Err(error)) = fed {
             bail!("cannot read what is to be copied: {error}");
         }
-        let words = String::from_utf8_lossy(&output.stderr);
         let last = words.lines().map(str::trim).rfind(|line| !line.is_empty());
         ensure!(
-            output.status.success(),
+            status.success(),
             "{}",
-            last.map_or_else(|| format!("{program} ended with {}", output.status), str::to_owned)
+            last.map_or_else(|| format!("{program} ended with {status}"), str::to_owned)
         );
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        Ok(said)
     }
+}
+
+/// How it ended; None if it took too long, and was ended.
+fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(NAP);
+    }
+}
+
+fn read_all(mut from: impl Read) -> String {
+    let mut bytes = Vec::new();
+    // What has come until then is what there is.
+    from.read_to_end(&mut bytes).ok();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Copies; an error only if the source fails.
@@ -117,6 +157,12 @@ mod tests {
         assert_eq!(counted.trim(), (3 << 20).to_string());
         // One that does not read its input.
         assert_eq!(here().run("n1", &["true"], &mut &long[..]).unwrap(), "");
+    }
+
+    #[test]
+    fn a_machine_that_hangs_is_given_up() {
+        let hung = here().run_within(Duration::from_millis(300), "n1", &["sleep", "1000"], &mut &b""[..]);
+        assert_eq!(hung.unwrap_err().to_string(), "no answer within 0 s");
     }
 
     #[test]

@@ -33,7 +33,7 @@ use prost::Message as _;
 use proto::mr;
 use std::{
     collections::BTreeMap,
-    fs,
+    io::Read as _,
     path::{Path, PathBuf},
 };
 
@@ -111,13 +111,20 @@ pub struct State {
 
 /// Reads and verifies the state of the checkpoint that lies in these folders.
 pub fn read(dirs: &[PathBuf]) -> Result<mr::Checkpoint, TaskError> {
+    let (path, bytes) = read_state(dirs)?;
+    decode(&bytes, &path)
+}
+
+fn read_state(dirs: &[PathBuf]) -> Result<(PathBuf, Vec<u8>), TaskError> {
     let path = find(dirs, STATE_FILE)?;
-    let length = fs::metadata(&path).map_err(TaskError::io(format!("read {}", path.display())))?.len();
-    if length > BYTES_MAX {
+    let mut bytes = Vec::new();
+    daemon::careful::open(&path)
+        .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(TaskError::io(format!("read {}", path.display())))?;
+    if bytes.len() as u64 > BYTES_MAX {
         return Err(damaged(&path, BYTES_MAX, "it is longer than any checkpoint"));
     }
-    let bytes = fs::read(&path).map_err(TaskError::io(format!("read {}", path.display())))?;
-    decode(&bytes, &path)
+    Ok((path, bytes))
 }
 
 /// What a checkpoint in these folders takes of the disks, as far as it is its own.
@@ -141,8 +148,7 @@ pub fn told(checkpoint: &mr::Checkpoint) -> mr::PausedState {
 /// Where a part of the checkpoint in these folders lies: for whoever ships it.
 pub fn part(dirs: &[PathBuf], number: u32) -> Result<(PathBuf, Extent), TaskError> {
     if number == STATE_PART {
-        let path = find(dirs, STATE_FILE)?;
-        let bytes = fs::read(&path).map_err(TaskError::io(format!("read {}", path.display())))?;
+        let (path, bytes) = read_state(dirs)?;
         decode(&bytes, &path)?;
         let stored = bytes.len() as u64;
         return Ok((path, Extent { stored, crc: crc32c::crc32c(&bytes), ..Extent::default() }));
@@ -163,7 +169,7 @@ fn shipped(run: &mr::KeptRun) -> Extent {
 }
 
 fn find(dirs: &[PathBuf], name: &str) -> Result<PathBuf, TaskError> {
-    let found = dirs.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
+    let found = dirs.iter().map(|dir| dir.join(name)).find(|path| path.symlink_metadata().is_ok());
     found.ok_or_else(|| {
         let first = dirs.first().map(|dir| dir.display().to_string()).unwrap_or_default();
         TaskError::Spoilt(format!("there is no {name} in {first}"))

@@ -6,7 +6,11 @@
 use super::LONG_BYTES;
 use crate::error::TaskError;
 use bytes::{Buf, BufMut};
-use std::path::{Path, PathBuf};
+use daemon::careful;
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 const MAGIC: &[u8; 4] = b"FMTX";
 const VERSION: u32 = 2;
@@ -59,19 +63,20 @@ impl Index {
     /// Reads and verifies the index beside `segment`, also against that file's length.
     pub fn read(segment: &Path) -> Result<Self, TaskError> {
         let path = Self::path_of(segment);
-        let length_of = |path: &Path| {
-            let found = std::fs::metadata(path).map_err(TaskError::io(format!("read {}", path.display())));
-            found.map(|found| found.len())
-        };
+        let reading = |path: &Path| TaskError::io(format!("read {}", path.display()));
         let damaged = |file: &Path, offset, why| {
             Err(TaskError::Damaged { file: file.display().to_string(), offset, why })
         };
-        if length_of(&path)? > BYTES_MAX {
+        let mut bytes = Vec::new();
+        // A tracker reads what a task has made.
+        careful::open(&path)
+            .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes))
+            .map_err(reading(&path))?;
+        if bytes.len() as u64 > BYTES_MAX {
             return damaged(&path, BYTES_MAX, "it is longer than any index");
         }
-        let bytes = std::fs::read(&path).map_err(TaskError::io(format!("read {}", path.display())))?;
         let index = Self::decode(&bytes, &path)?;
-        let length = length_of(segment)?;
+        let length = careful::open(segment).and_then(|file| file.metadata()).map_err(reading(segment))?.len();
         if length < index.stored() {
             return damaged(segment, length, "it is shorter than its index says");
         }

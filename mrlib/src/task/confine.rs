@@ -1,21 +1,22 @@
 //! A task process locks itself in before it runs anything of its job's: with Landlock it can reach its own folders,
-//! what it needs of the system, and nothing else of the machine's files; whatever it starts is locked in with it.
+//! what it needs of the system, and nothing else of the machine's files, nor a process of anybody else's; whatever it starts is locked in with it.
 //!
 //! It binds the calling thread and those that it starts later, so it comes before any other thread. What the kernel
 //! does not know of it leaves out; one that knows nothing of it is said in the log, and the process goes on.
 
 use crate::error::TaskError;
 use landlock::{
-    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
     path_beneath_rules,
 };
 use proto::mr::Confinement;
+use std::path::PathBuf;
 
 /// The newest that we know; the kernel may know less.
-const NEWEST: ABI = ABI::V5;
+const NEWEST: ABI = ABI::V6;
 
 /// Programs, libraries, and what they look up. Nothing below `/etc` but these: keys may lie there.
-const SYSTEM: [&str; 23] = [
+const SYSTEM: [&str; 22] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -38,33 +39,35 @@ const SYSTEM: [&str; 23] = [
     "/etc/passwd",
     "/etc/resolv.conf",
     "/etc/ssl/certs",
-    "/dev",
 ];
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// Locks this process in.
-pub(super) fn confine(to: &Confinement) -> Result<(), TaskError> {
+/// What people are told where it cannot be done.
+pub(super) const NO_LANDLOCK: &str = "the kernel has no Landlock: this task can reach what its account can";
+
+/// Locks this process in; false if the kernel cannot.
+pub(super) fn confine(to: &Confinement) -> Result<bool, TaskError> {
     let failed = |error: RulesetError| TaskError::Program(format!("cannot confine this process: {error}"));
-    match restrict(to).map_err(failed)? {
-        RulesetStatus::NotEnforced => {
-            tracing::warn!("the kernel has no Landlock: this task can reach what its account can");
-        }
-        RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => {}
-    }
-    Ok(())
+    Ok(restrict(to).map_err(failed)? != RulesetStatus::NotEnforced)
 }
 
 fn restrict(to: &Confinement) -> Result<RulesetStatus, RulesetError> {
     let own_program = std::env::current_exe().ok();
     let system = SYSTEM.iter().map(|path| (*path).into()).chain(own_program);
     let reads = to.reads.iter().map(Into::into).chain(system);
-    let reads: Vec<std::path::PathBuf> = reads.collect();
+    let reads: Vec<PathBuf> = reads.collect();
+    // What it prints into lies where it may not go, but `/dev/stderr` is opened anew by many a script.
+    let printed = ["/proc/self/fd/1", "/proc/self/fd/2"].map(PathBuf::from);
+    let devices = DEVICES.iter().map(PathBuf::from);
+    let files = devices.chain(printed.into_iter().filter(|path| path.is_file()));
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
+        // Not even a signal to whoever is outside.
+        .scope(Scope::from_all(NEWEST))?
         .create()?
         // Paths that are not there are left out.
         .add_rules(path_beneath_rules(&reads, AccessFs::from_read(NEWEST)))?
-        .add_rules(path_beneath_rules(&DEVICES, AccessFs::from_file(NEWEST)))?
+        .add_rules(path_beneath_rules(files, AccessFs::from_file(NEWEST)))?
         .add_rules(path_beneath_rules(&to.writes, AccessFs::from_all(NEWEST)))?
         .restrict_self()?;
     Ok(status.ruleset)

@@ -95,8 +95,11 @@ fn attend(socket: &Path, make: &Arc<MakeJob>) -> Result<(), TaskError> {
     // A warm process that is not needed hears nothing but the end.
     let Some(first) = read_frame::<ToTask>(&mut stream).map_err(broken())? else { return Ok(()) };
     let Some(to_task::Kind::Start(start)) = first.kind else { return Ok(()) };
-    if let Some(confinement) = &start.confinement {
-        confine::confine(confinement)?;
+    // A job binary was confined before it came to itself.
+    if let Some(confinement) = &start.confinement
+        && !confine::confine(confinement)?
+    {
+        tracing::warn!("{}", confine::NO_LANDLOCK);
     }
     // Never dropped: the client's threads are not waited for.
     let dfs = ManuallyDrop::new(Arc::new(Dfs::new(start.client.as_ref())));

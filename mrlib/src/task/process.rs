@@ -2,12 +2,7 @@
 
 use crate::error::TaskError;
 use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, setrlimit};
-use std::{
-    env,
-    fs::{self, File},
-    io,
-    path::Path,
-};
+use std::{env, fs, io, path::Path};
 
 /// The tracker's process, whose child this must still be.
 pub const TRACKER_PID_VAR: &str = "FERMATA_TRACKER_PID";
@@ -51,15 +46,9 @@ pub(super) fn limit_itself() -> Result<(), TaskError> {
     Ok(())
 }
 
-/// Makes this the current folder, and prints into the files that the tracker has made there.
+/// Makes this the current folder.
 pub(super) fn move_to(folder: &Path) -> Result<(), TaskError> {
-    let failed = |what: &str| TaskError::io(format!("{what} {}", folder.display()));
-    env::set_current_dir(folder).map_err(failed("go to"))?;
-    let open = |name: &str| File::options().append(true).open(folder.join(name));
-    let out = open("stdout").map_err(failed("print into"))?;
-    let err = open("stderr").map_err(failed("print into"))?;
-    let moved = rustix::stdio::dup2_stdout(out).and_then(|()| rustix::stdio::dup2_stderr(err));
-    moved.map_err(|error| failed("print into")(error.into()))
+    env::set_current_dir(folder).map_err(TaskError::io(format!("go to {}", folder.display())))
 }
 
 fn number(key: &str) -> Result<Option<u64>, TaskError> {

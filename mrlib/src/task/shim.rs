@@ -1,20 +1,32 @@
-//! Starts programs that die with this process, however it dies.
+//! Starts programs that die with this process, however it dies; and a tracker's launcher, which becomes the executable of
+//! a job.
 //!
 //! The kernel's promise to kill a process at its parent's end is not inherited, and must be asked for between fork and
 //! exec. So a program is started by way of this very binary: the copy asks, looks whether its parent is still there,
-//! and becomes the program.
+//! and becomes the program. The launcher does the same below a tracker, and takes on the limits and the walls of the
+//! attempt first: what comes after is anybody's code, and cannot be asked to.
 
+use super::{
+    confine,
+    frame::read_frame,
+    process::{die_with_tracker, limit_itself},
+};
+use crate::error::TaskError;
+use proto::mr::LaunchProgram;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::{
     env,
     ffi::OsStr,
+    io,
     os::unix::process::CommandExt as _,
-    process::{self, Command},
+    process::{self, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
 };
 
 /// Set: this process is to become the program that its arguments name. The value is its parent's number.
 const SHIM_VAR: &str = "FERMATA_SHIM";
+/// Set: this process is to become the executable that it reads of on its stdin.
+pub const LAUNCH_VAR: &str = "FERMATA_LAUNCH";
 /// As a shell says it.
 const CANNOT_START: i32 = 127;
 
@@ -25,9 +37,37 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 /// become another program.
 pub fn enter() {
     KNOWN.store(true, Ordering::Relaxed);
+    if env::var_os(LAUNCH_VAR).is_some() {
+        eprintln!("{}", launch().unwrap_or_else(|error| error.to_string()));
+        process::exit(CANNOT_START);
+    }
     let Ok(parent) = env::var(SHIM_VAR) else { return };
     eprintln!("{}", become_program(&parent));
     process::exit(CANNOT_START);
+}
+
+/// Returns only to say why not.
+fn launch() -> Result<String, TaskError> {
+    if !die_with_tracker()? {
+        return Ok("the tracker has ended".into());
+    }
+    limit_itself()?;
+    // It comes when the tracker has put this process into its control group.
+    let order =
+        read_frame::<LaunchProgram>(&mut io::stdin().lock()).map_err(TaskError::io("read what to launch"))?;
+    let Some(LaunchProgram { program, confinement }) = order else { return Ok("nothing to launch".into()) };
+    if let Some(confinement) = &confinement
+        && !confine::confine(confinement)?
+    {
+        eprintln!("{}", confine::NO_LANDLOCK);
+    }
+    let error = Command::new(&program).stdin(Stdio::null()).env_remove(LAUNCH_VAR).exec();
+    let hint = match error.raw_os_error() {
+        Some(8) => " (not a program for this machine)",
+        Some(13) => " (not executable)",
+        _ => "",
+    };
+    Ok(format!("cannot start {program}: {error}{hint}"))
 }
 
 /// Returns only to say why not.

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = Args::parse();
-    daemon::lifecycle::die_of_any_panic();
+    daemon::lifecycle::begin();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
     let config = match daemon.load(|config| args.lay_over(config)) {
         Ok(Some(config)) => config,

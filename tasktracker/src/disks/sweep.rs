@@ -1,6 +1,6 @@
 //! What an earlier start left on the disks: map output and whole checkpoints are kept, the rest goes.
 
-use super::{DROPPED, Disks, gone, remove_tree, warn};
+use super::{DROPPED, Disks, OUTPUT, remove_tree, warn};
 use crate::{
     error::{TrackerError, folder},
     ids::{Attempt, Job},
@@ -33,14 +33,15 @@ impl Disks {
     pub(super) fn sweep(&self) -> Result<Found, TrackerError> {
         let mut found = Found::default();
         for disk in &self.all {
-            for name in ["warm", "jobs", "logs"] {
+            for name in ["warm", "printed", "jobs", "logs"] {
                 let path = disk.root.join(name);
                 fs::create_dir_all(&path).map_err(folder("make", &path))?;
             }
-            let warm = disk.root.join("warm");
-            for (name, path) in entries(&warm)? {
-                if name.parse::<u64>().is_ok() {
-                    remove_tree(&path).map_err(folder("clean", &path))?;
+            for part in ["warm", "printed"] {
+                for (name, path) in entries(&disk.root.join(part))? {
+                    if name.parse::<u64>().is_ok() {
+                        remove_tree(&path).map_err(folder("clean", &path))?;
+                    }
                 }
             }
         }
@@ -115,15 +116,14 @@ fn sweep_job(path: &Path, job: Job, found: &mut Found) -> Result<(), TrackerErro
         remove_tree(&leftover).map_err(folder("clean", &leftover))?;
     }
     let output = path.join("output");
-    for (name, file) in entries(&output)? {
-        let stem = name.strip_suffix(".index").unwrap_or(&name).strip_suffix(".out");
-        let Some(attempt) = stem.and_then(|stem| stem.parse::<Attempt>().ok()) else { continue };
-        let whole = output.join(format!("{attempt}.out"));
+    for (name, its) in entries(&output)? {
+        let Ok(attempt) = name.parse::<Attempt>() else { continue };
+        let whole = its.join(OUTPUT);
         if attempt.job == job && found.tokens.contains_key(&job) && Index::read(&whole).is_ok() {
             found.outputs.insert(attempt, whole);
         } else {
             // Half written, or of a job that nobody could show a token for.
-            gone(fs::remove_file(&file)).map_err(folder("remove", &file))?;
+            remove_tree(&its).map_err(folder("remove", &its))?;
         }
     }
     if entries(&output)?.is_empty() {

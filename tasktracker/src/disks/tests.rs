@@ -1,7 +1,10 @@
 //! What lies where, and what is left alone.
 
 use super::*;
-use mrlib::{checkpoint, segment::Extent};
+use mrlib::{
+    checkpoint,
+    segment::{Extent, Index},
+};
 
 /// Writes an output file of these partitions, and its index.
 pub(crate) fn write(output: &Path, partitions: &[&[u8]]) {
@@ -16,13 +19,14 @@ pub(crate) fn write(output: &Path, partitions: &[&[u8]]) {
     index.write(output).unwrap();
 }
 
+fn place(disks: &Disks, disk: usize) -> Place {
+    let (folder, printed) = (disks.make_folder(disk).unwrap(), disks.make_printed(disk).unwrap());
+    printed.files(None).unwrap();
+    Place { disk, folder, printed }
+}
+
 fn work(disks: &Disks, disk: usize, id: &str) -> Work {
-    let number = disks.turn.fetch_add(1, Ordering::Relaxed) + 1000;
-    let warm = disks.make_warm(disk, number).unwrap();
-    for name in ["stdout", "stderr"] {
-        fs::write(warm.join(name), name).unwrap();
-    }
-    disks.make_work(disk, attempt(id), &warm).unwrap()
+    disks.make_work(attempt(id), &place(disks, disk)).unwrap()
 }
 
 fn attempt(text: &str) -> Attempt {
@@ -52,14 +56,14 @@ fn an_attempt_comes_and_goes_and_leaves_its_logs() {
     let dirs = [dir.path().join("a"), dir.path().join("b")];
     let (disks, _) = Disks::open(&dirs, 0).unwrap();
     let id = attempt("job_1.m0.0");
-    let warm = disks.make_warm(1, 7).unwrap();
-    for name in ["stdout", "stderr", "scrap"] {
-        fs::write(warm.join(name), name).unwrap();
-    }
-    let work = disks.make_work(1, id, &warm).unwrap();
+    let place = place(&disks, 1);
+    fs::write(place.folder.join("scrap"), "scrap").unwrap();
+    fs::write(place.printed.path().join("stdout"), "stdout").unwrap();
+    let work = disks.make_work(id, &place).unwrap();
+    drop(place);
     assert_eq!(work.scratch.len(), 2);
     assert!(work.own.starts_with(disks.root(1)) && work.own.join("scrap").exists());
-    assert!(disks.log(id, "stderr").unwrap().starts_with(&work.own));
+    assert!(disks.log(id, "stderr").unwrap().starts_with(&work.logs));
     assert_eq!(work.outputs.len(), 2);
     for output in &work.outputs {
         fs::write(output, "half").unwrap();
@@ -84,7 +88,7 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
     {
         let (disks, _) = Disks::open(&dirs, 0).unwrap();
         disks.keep_token(Job(1), b"secret").unwrap();
-        disks.make_warm(0, 3).unwrap();
+        std::mem::forget(place(&disks, 0));
         let done = work(&disks, 1, "job_1.m0.0");
         write(&done.outputs[0], &[b"one", b"two"]);
         let torn = work(&disks, 1, "job_1.m1.0");
@@ -111,14 +115,20 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         assert_eq!(found.tokens[&Job(1)], b"secret");
         assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [Job(1)]);
     }
-    assert_eq!(files(&dirs[0]), ["LOCK", "jobs/job_1/token", "jobs/notes.txt"]);
-    let output = "jobs/job_1/output/job_1.m0.0.out";
+    // Logs stay until there are too many.
+    let kept = |dir: &Path| {
+        let mut left = files(dir);
+        left.retain(|path| !path.starts_with("logs/"));
+        left
+    };
+    assert_eq!(kept(&dirs[0]), ["LOCK", "jobs/job_1/token", "jobs/notes.txt"]);
+    let output = "jobs/job_1/output/job_1.m0.0/out";
     let index = format!("{output}.index");
     let state = "jobs/job_1/aside/job_1.r0.0/state";
-    assert_eq!(files(&dirs[1]), ["LOCK", state, output, &index, "jobs/job_1/output/notes.txt"]);
+    assert_eq!(kept(&dirs[1]), ["LOCK", state, output, &index, "jobs/job_1/output/notes.txt"]);
     let (disks, _) = Disks::open(&dirs, 0).unwrap();
     disks.drop_aside(attempt("job_1.r0.0"));
-    assert_eq!(files(&dirs[1]), ["LOCK", output, &index, "jobs/job_1/output/notes.txt"]);
+    assert_eq!(kept(&dirs[1]), ["LOCK", output, &index, "jobs/job_1/output/notes.txt"]);
     assert!(!dirs[0].join("jobs/job_2").exists());
 }
 
@@ -246,4 +256,24 @@ fn only_a_full_disk_of_the_attempt_is_blamed() {
     let root = fs::canonicalize(at("b")).unwrap();
     assert_eq!(disks.named_in(&format!("write {}/jobs/x: full", root.display())), Some(1));
     assert_eq!(disks.named_in("no space on /elsewhere/data"), None);
+}
+
+#[test]
+fn a_process_that_goes_on_leaves_what_it_printed_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disks, _) = Disks::open(&[dir.path().join("a")], 0).unwrap();
+    let place = place(&disks, 0);
+    // As the process has it.
+    let mut out = OpenOptions::new().append(true).open(place.printed.path().join("stdout")).unwrap();
+    let first = disks.make_work(attempt("job_1.m0.0"), &place).unwrap();
+    out.write_all(b"first").unwrap();
+    let printed = disks.part_logs(&first).unwrap();
+    disks.end_work(&first, None, 0);
+    let next = disks.make_place_for(printed).unwrap();
+    let second = disks.make_work(attempt("job_1.m1.0"), &next).unwrap();
+    out.write_all(b"second").unwrap();
+    let printed = |id| fs::read_to_string(disks.log(attempt(id), "stdout").unwrap()).unwrap();
+    assert_eq!((printed("job_1.m0.0"), printed("job_1.m1.0")), ("first".into(), "second".into()));
+    drop(disks.part_logs(&second).unwrap());
+    assert_eq!(fs::read_dir(dir.path().join("a/printed")).unwrap().count(), 0);
 }

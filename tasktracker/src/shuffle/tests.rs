@@ -169,3 +169,31 @@ fn what_was_put_aside_is_shipped_part_by_part() {
     std::fs::write(world.dir.path().join("aside/state"), "nonsense").unwrap();
     assert!(matches!(world.fetch(b"secret", "job_1.r0.0", 0), Err((DAMAGED, _))));
 }
+
+#[test]
+fn a_link_or_a_pipe_in_place_of_an_output_is_damage() {
+    use std::os::unix::fs::symlink;
+    let mut world = World::start();
+    let output = world.output();
+    let secret = world.dir.path().join("secret");
+    std::fs::write(&secret, "a key of the machine, long enough to be served").unwrap();
+    world.fetch(b"secret", "job_1.m0.0", 0).unwrap();
+    for pipe in [false, true] {
+        std::fs::remove_file(&output).unwrap();
+        if pipe {
+            rustix::fs::mkfifoat(rustix::fs::CWD, &output, rustix::fs::Mode::RWXU).unwrap();
+        } else {
+            symlink(&secret, &output).unwrap();
+        }
+        let (status, words) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
+        assert_eq!(status, DAMAGED, "{words}");
+    }
+    // The state of a paused reduce, and a part of it.
+    for name in ["memory", "state"] {
+        let part = world.dir.path().join("aside").join(name);
+        std::fs::remove_file(&part).unwrap();
+        symlink(&secret, &part).unwrap();
+        let number = u32::from(name == "memory");
+        world.fetch(b"secret", "job_1.r0.0", number).unwrap_err();
+    }
+}

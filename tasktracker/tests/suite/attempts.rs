@@ -95,7 +95,7 @@ async fn reduces_hear_of_maps_with_the_path_of_what_is_here() {
     world.jobtracker.order(news(0, vec![available("job_1.m0.0", "here")]));
     world.jobtracker.order(news(1, vec![available("job_1.m1.0", "there"), withdrawn]));
     let Said::Succeeded(result) = world.jobtracker.end_of("job_1.r0.0").await else { panic!("not done") };
-    let path = std::fs::canonicalize(world.root()).unwrap().join("jobs/job_1/output/job_1.m0.0.out");
+    let path = std::fs::canonicalize(world.root()).unwrap().join("jobs/job_1/output/job_1.m0.0/out");
     let local = format!("job_1.m0.0={}", path.display());
     assert_eq!(result.pieces, [local.as_str(), "job_1.m1.0=", "-job_1.m1.0"]);
     // Launched later, it hears the same.
@@ -168,7 +168,7 @@ async fn map_output_may_go_to_another_disk() {
     let mut found: Vec<&String> = outputs.iter().flatten().collect();
     found.sort();
     // The half on the full disk is gone.
-    assert_eq!(found, ["job_1.m0.0.out", "job_1.m0.0.out.index"], "{outputs:?}");
+    assert_eq!(found, ["job_1.m0.0/out", "job_1.m0.0/out.index"], "{outputs:?}");
     world.launch("job_1.r0.0", "events:1");
     let map =
         MapAvailable { attempt: "job_1.m0.0".into(), tracker: "here".into(), ..MapAvailable::default() };

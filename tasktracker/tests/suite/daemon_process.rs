@@ -19,13 +19,9 @@ impl Daemon {
 
     /// What an attempt printed; its process is running.
     async fn grandchild(&self, attempt: &str) -> u32 {
-        let job = attempt.split('.').next().unwrap();
-        let root = self.world.root();
-        let running = root.join("jobs").join(job).join("work").join(attempt).join("stdout");
-        let over = root.join("logs").join(attempt).join("stdout");
+        let path = self.world.root().join("logs").join(attempt).join("stdout");
         until("the grandchild's number", || async {
-            let read = |path: &Path| std::fs::read_to_string(path).ok();
-            let log = read(&running).or_else(|| read(&over))?;
+            let log = std::fs::read_to_string(&path).ok()?;
             log.lines().find_map(|line| line.strip_prefix("grandchild ")?.parse().ok())
         })
         .await

@@ -1,6 +1,7 @@
 //! All cluster tests in one binary, and the tidy test. Each module is one promise of the product.
 
 mod command_line;
+mod deploy;
 mod dfs_bad_input;
 mod dfs_commands;
 mod dfs_damage;

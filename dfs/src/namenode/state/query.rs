@@ -167,6 +167,12 @@ impl State {
         })
     }
 
+    /// As long as a block can become: its file's block size.
+    pub fn block_bytes_max(&self, block: BlockId) -> u64 {
+        let file = self.namespace.block(block).and_then(|block| self.namespace.file(block.file));
+        file.map_or(0, |file| file.block_size)
+    }
+
     /// Where a node is, e.g. the target of a Copy command.
     pub fn node_address(&self, node: NodeUuid) -> Option<NodeAddress> {
         Some(self.nodes.get(self.nodes.find(node)?).address())

@@ -169,3 +169,19 @@ fn a_commit_does_what_its_user_could() {
     town.may_not(&ann, commit("3", "/home/ann/piece", "/home/ann/out", &["/home/bob"]));
     town.may(&ann, commit("4", "/home/ann/piece", "/home/ann/out", &[]));
 }
+
+#[test]
+fn what_one_may_not_read_does_not_become_part_of_ones_own() {
+    let (ann, bob) = (user("ann", &[]), user("bob", &[]));
+    let mut town = Town::new();
+    town.bench.ask(mkdir("/shared")).unwrap();
+    town.bench.ask(set("/shared", Some(0o777), None, None)).unwrap();
+    town.file(&ann, "/shared/of-ann");
+    town.file(&bob, "/shared/of-bob");
+    let concat = || Op::Concat { target: path("/shared/of-ann"), sources: vec![path("/shared/of-bob")] };
+    town.may(&bob, set("/shared/of-bob", Some(0o600), None, None));
+    town.may_not(&ann, concat());
+    town.may(&bob, set("/shared/of-bob", Some(0o644), None, None));
+    let answer = town.bench.ask_as(ann, concat());
+    assert_ne!(answer.map_err(|error| error.kind).err(), Some(Kind::Denied));
+}

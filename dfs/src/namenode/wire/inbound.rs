@@ -7,7 +7,7 @@ use crate::{
     path::DfsPath,
 };
 use proto::dfs as pb;
-use security::Identity;
+use security::{Identity, request_of};
 
 const USER_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1024;
@@ -30,13 +30,13 @@ pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request
     let id = <[u8; 16]>::try_from(message.request_id()).map_err(|_| {
         invalid(format!("request_id has {} bytes: it must have 16", message.request_id().len()))
     })?;
-    Ok(Request { id: RequestId(u128::from_be_bytes(id)), caller, op: message.op()? })
+    Ok(Request { id: RequestId(request_of(&caller.user, id)), caller, op: message.op()? })
 }
 
 /// Who asks, as the gate before the service has found out.
 pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Caller, Error> {
-    let missing = || Error::new(Kind::Denied, "nobody has said who asks");
-    let who = request.extensions().get::<Identity>().ok_or_else(missing)?;
+    let who = Identity::of(request.extensions())
+        .map_err(|status| Error::new(Kind::Denied, status.message().to_owned()))?;
     Ok(Caller { user: who.name.as_ref().into(), groups: who.groups.clone(), superuser: who.superuser })
 }
 

@@ -9,7 +9,7 @@ use crate::namenode::{
     },
 };
 use proto::dfs as pb;
-use security::{Access, BlockKey};
+use security::BlockKey;
 
 pub(crate) fn status(status: FileStatus) -> pb::FileStatus {
     pb::FileStatus {
@@ -43,16 +43,36 @@ fn address(address: NodeAddress) -> pb::DataNodeAddress {
         rack: address.rack,
         local_socket: address.local_socket,
         host: address.host,
+        seal: Vec::new(),
     }
 }
 
-pub(crate) fn located(block: LocatedBlock, key: &BlockKey, access: Access) -> pb::LocatedBlock {
+/// One that is to be written to.
+fn sealed(node: NodeAddress, key: &BlockKey) -> pb::DataNodeAddress {
+    let seal = key.seal(&node.data_addr);
+    pb::DataNodeAddress { seal, ..address(node) }
+}
+
+/// A block to be read.
+pub(crate) fn located(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
     pb::LocatedBlock {
-        token: key.sign(block.block.0, access).to_bytes(),
+        token: key.to_read(block.block.0).to_bytes(),
         block_id: block.block.0,
         offset: block.offset,
         length: block.length,
         nodes: block.nodes.into_iter().map(address).collect(),
+        damaged_on: block.damaged_on,
+    }
+}
+
+/// A block to be written, of no more than `most` bytes.
+pub(crate) fn to_write(block: LocatedBlock, key: &BlockKey, most: u64) -> pb::LocatedBlock {
+    pb::LocatedBlock {
+        token: key.to_write(block.block.0, most).to_bytes(),
+        block_id: block.block.0,
+        offset: block.offset,
+        length: block.length,
+        nodes: block.nodes.into_iter().map(|node| sealed(node, key)).collect(),
         damaged_on: block.damaged_on,
     }
 }
@@ -181,11 +201,11 @@ fn command(state: &State, command: Command, key: &BlockKey) -> Option<pb::Comman
     let kind = match command {
         Command::Copy { block, length, targets } => {
             let located = state.located_block(block, &targets).ok()?;
-            let targets: Vec<_> = located.nodes.into_iter().map(address).collect();
+            let targets: Vec<_> = located.nodes.into_iter().map(|node| sealed(node, key)).collect();
             if targets.is_empty() {
                 return None;
             }
-            let token = key.sign(block.0, Access::Write).to_bytes();
+            let token = key.to_write(block.0, length).to_bytes();
             Kind::Copy(pb::CopyBlock { block_id: block.0, length, targets, token })
         }
         Command::Delete(blocks) => {

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     cluster::{ClusterState, Launch, Layout, Overrides},
-    command::machines::{Fleet, Reach},
     output,
+    remote::{Fleet, Reach},
 };
 use anyhow::{Context, Result, bail, ensure};
 use daemon::{Bytes, Period};

@@ -1,68 +1,156 @@
-//! Tasks in a closed cluster: another account where the tracker is root, no way to gain rights, and their own folders.
+//! Tasks in a closed cluster: another account where the tracker is root, no way to gain rights, and their own folders;
+//! whatever the program is, and however it tries.
 
 use super::Lab;
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
-#[test]
-fn a_task_reaches_its_own_folders_and_nothing_else() {
-    let root = is_root();
-    let account = if root { "[tasktracker]\ntask_user = \"nobody\"\n" } else { "" };
-    let lab = Lab::up(true, account);
-    // The test's own folder is private; a tracker's is not.
-    fs::set_permissions(lab.cluster.path("."), fs::Permissions::from_mode(0o755)).unwrap();
-    // A secret of the machine, readable to everybody, outside of what the system needs.
-    let secret = tempfile::Builder::new().prefix("secret-").tempfile_in("/var/tmp").unwrap();
-    fs::write(secret.path(), "hidden words\n").unwrap();
-    fs::set_permissions(secret.path(), fs::Permissions::from_mode(0o644)).unwrap();
-    let script = lab.cluster.path("mapper.sh");
-    let text = format!(
-        "#!/bin/sh\ncat > /dev/null\nid -u | sed 's/^/uid\\t/'\n\
-         grep NoNewPrivs /proc/self/status | tr -s '\\t' ' ' | sed 's/^/privs\\t/'\n\
-         (cat {} 2>&1) | sed 's/^/secret\\t/'\n\
-         (touch /var/tmp/left-behind 2>&1; echo $?) | tail -n 1 | sed 's/^/outside\\t/'\n\
-         (echo mine > own && cat own) | sed 's/^/own\\t/'\n\
-         env | grep -ci 'token\\|secret' | sed 's/^/env\\t/'\n",
-        secret.path().display()
-    );
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let input = lab.cluster.path("in");
-    fs::write(&input, "x\n").unwrap();
-    lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
-    lab.cluster.mrctl(&["fs", "chown", "ann", "/home/ann"]);
-    lab.done("ann", &["fs", "put", input.to_str().unwrap(), "/home/ann/in"]);
-    let file = script.to_str().unwrap();
-    let ran = lab.run(
-        "ann",
-        &[
-            "submit",
-            "streaming",
-            "--mapper",
-            "./mapper.sh",
-            "--file",
-            file,
-            "--input",
-            "/home/ann/in",
-            "--output",
-            "/home/ann/out",
-            "--reduces",
-            "0",
-        ],
-    );
-    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-    let out = lab.done("ann", &["fs", "cat", "/home/ann/out/part-*"]);
+/// What a job binary says of itself; ours link nothing of mrlib.
+const DESCRIPTION: &str = r#"{"input":"lines","output":"text","reducer":false,"combiner":false,"total_order":false,"mrlib":"0.1.0"}"#;
+
+/// A cluster with something worth stealing, and a user who tries.
+struct Trial {
+    lab: Lab,
+    /// Of the machine, readable to everybody, outside of what the system needs.
+    secret: tempfile::NamedTempFile,
+}
+
+impl Trial {
+    fn new(account: &str) -> Self {
+        let lab = Lab::up(true, account);
+        let secret = tempfile::Builder::new().prefix("secret-").tempfile_in("/var/tmp").unwrap();
+        fs::write(secret.path(), "hidden words\n").unwrap();
+        fs::set_permissions(secret.path(), fs::Permissions::from_mode(0o644)).unwrap();
+        let input = lab.cluster.path("in");
+        fs::write(&input, "x\n").unwrap();
+        lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
+        lab.cluster.mrctl(&["fs", "chown", "ann", "/home/ann"]);
+        lab.done("ann", &["fs", "put", input.to_str().unwrap(), "/home/ann/in"]);
+        Self { lab, secret }
+    }
+
+    fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.lab.cluster.path(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn submit(&self, program: &[&str], output: &str) -> fermata_tests::Ran {
+        let output = format!("/home/ann/{output}");
+        let rest = ["--input", "/home/ann/in", "--output", &output, "--reduces", "0"];
+        self.lab.run("ann", &[&["submit"], program, &rest].concat())
+    }
+
+    /// What a task of any kind tries, each line with a word before it.
+    fn attempts(&self) -> String {
+        format!(
+            "id -u | sed 's/^/uid\\t/'\n\
+             grep NoNewPrivs /proc/self/status | tr -s '\\t' ' ' | sed 's/^/privs\\t/'\n\
+             (cat {} 2>&1) | sed 's/^/secret\\t/'\n\
+             (cat ../../token ../*/../../token 2>&1) | sed 's/^/token\\t/'\n\
+             (touch /var/tmp/left-behind 2>&1; echo $?) | tail -n 1 | sed 's/^/outside\\t/'\n\
+             (kill -0 $FERMATA_TRACKER_PID 2>&1; echo $?) | tail -n 1 | sed 's/^/signal\\t/'\n\
+             (echo mine > own && cat own) | sed 's/^/own\\t/'\n\
+             (ls /dev 2>&1; echo $?) | tail -n 1 | sed 's/^/devices\\t/'\n\
+             echo heard > /dev/stderr\n\
+             env | grep -ci 'token\\|secret' | sed 's/^/env\\t/'\n",
+            self.secret.path().display()
+        )
+    }
+}
+
+/// None of it has worked.
+fn check(out: &str, log: &str) {
     assert!(out.contains("privs\tNoNewPrivs: 1"), "{out}");
     assert!(out.contains("own\tmine") && out.contains("env\t0"), "{out}");
-    if root {
-        assert!(!out.contains("uid\t0\n"), "{out}");
-    }
-    let told = lab.done("ann", &["logs", "job_1.m0"]);
-    if told.contains("no Landlock") {
+    assert!(log.contains("heard"), "{log}");
+    if log.contains("no Landlock") {
         eprintln!("the kernel has no Landlock: folders were not tried");
     } else {
         assert!(!out.contains("hidden words") && !out.contains("outside\t0"), "{out}");
+        assert!(!out.contains("devices\t0"), "{out}");
+        let mut tokens = out.lines().filter(|line| line.starts_with("token\t"));
+        assert!(tokens.all(|line| line.contains("cat: ")), "{out}");
     }
     let _ = fs::remove_file("/var/tmp/left-behind");
+}
+
+#[test]
+fn a_task_reaches_its_own_folders_and_nothing_else() {
+    let account = account();
+    let root = account.contains("nobody");
+    let trial = Trial::new(&account);
+    let mapper = format!("cat > /dev/null\n{}", trial.attempts());
+    let file = trial.script("mapper.sh", &mapper);
+    let ran = trial
+        .submit(&["streaming", "--mapper", "./mapper.sh", "--file", file.to_str().unwrap()], "of-streaming");
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    let out = trial.lab.done("ann", &["fs", "cat", "/home/ann/of-streaming/part-*"]);
+    let log = trial.lab.done("ann", &["logs", "job_1.m0"]);
+    check(&out, &log);
+    assert!(!root || !out.contains("uid\t0\n"), "{out}");
+    // A program of the user's own, which asks nobody to be confined.
+    let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
+    let program = trial.script("own-program", &text);
+    let ran = trial.submit(&[program.to_str().unwrap()], "of-own");
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    let out = trial.lab.done("ann", &["logs", "--stdout", "job_2.m0"]);
+    let log = trial.lab.done("ann", &["logs", "job_2.m0"]);
+    check(&out, &log);
+    assert!(!root || !out.contains("uid\t0\n"), "{out}");
+}
+
+#[test]
+fn a_program_with_the_trackers_account_is_still_locked_in() {
+    let trial = Trial::new("");
+    let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
+    let program = trial.script("own-program", &text);
+    trial.submit(&[program.to_str().unwrap()], "of-own");
+    let out = trial.lab.done("ann", &["logs", "--stdout", "job_1.m0"]);
+    let log = trial.lab.done("ann", &["logs", "job_1.m0"]);
+    check(&out, &log);
+    if kernel() >= (6, 12) && !log.contains("no Landlock") {
+        assert!(!out.contains("signal\t0"), "it can signal its tracker: {out}");
+    }
+}
+
+#[test]
+fn links_and_pipes_that_a_task_makes_lead_the_tracker_nowhere() {
+    let trial = Trial::new(&account());
+    let key = trial.lab.path("ours/security/tasktracker.pem");
+    let plant = format!(
+        "cat > /dev/null\nfor name in stdout stderr; do rm -f $name; ln -s {0} $name; done\n\
+         echo was here\nkill -9 $PPID\n",
+        key.display()
+    );
+    let file = trial.script("links.sh", &plant);
+    let ran =
+        trial.submit(&["streaming", "--mapper", "./links.sh", "--file", file.to_str().unwrap()], "links");
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(!format!("{}{}", ran.stdout, ran.stderr).contains("PRIVATE KEY"));
+    for args in [&["logs", "job_1.m0"][..], &["logs", "--stdout", "job_1.m0"]] {
+        let log = trial.lab.run("ann", args);
+        assert!(!log.stdout.contains("PRIVATE KEY"), "{}", log.stdout);
+    }
+    // The end of such an attempt is told, and its slot is free again.
+    let plant =
+        "cat > /dev/null\nfor name in stdout stderr; do rm -f $name; mkfifo $name; done\necho was here\n";
+    let file = trial.script("pipes.sh", plant);
+    let ran =
+        trial.submit(&["streaming", "--mapper", "./pipes.sh", "--file", file.to_str().unwrap()], "pipes");
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    trial.lab.done("ann", &["logs", "job_2.m0"]);
+}
+
+fn kernel() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// What gives tasks an account of their own, where that can be.
+fn account() -> String {
+    if is_root() { format!("[tasktracker]\n{}\n", fermata_tests::task_account()) } else { String::new() }
 }
 
 fn is_root() -> bool {

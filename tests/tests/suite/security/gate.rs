@@ -41,13 +41,13 @@ fn every_method_has_a_rule_and_every_rule_a_method() {
 }
 
 /// One who calls, with connections to all servers.
-struct Caller {
+pub(super) struct Caller {
     credentials: Credentials,
     servers: BTreeMap<&'static str, Channel>,
 }
 
 impl Caller {
-    fn new(lab: &Lab, logs: &str, credentials: Credentials) -> Self {
+    pub(super) fn new(lab: &Lab, logs: &str, credentials: Credentials) -> Self {
         let (namenode, jobtracker) = lab.masters();
         let at = |addr: &str, role| credentials.endpoint(addr, role).unwrap().connect_lazy();
         let servers = BTreeMap::from([
@@ -61,7 +61,7 @@ impl Caller {
     }
 
     /// The answer, or why there is none.
-    async fn ask<M, R>(&self, method: &str, message: M) -> Result<R, Code>
+    pub(super) async fn ask<M, R>(&self, method: &str, message: M) -> Result<R, Code>
     where
         M: Message + Clone + Default + 'static,
         R: Message + Default + 'static,
@@ -79,7 +79,11 @@ impl Caller {
     }
 
     /// What comes of a call.
-    async fn call<M: Message + Clone + Default + 'static>(&self, method: &str, message: M) -> Code {
+    pub(super) async fn call<M: Message + Clone + Default + 'static>(
+        &self,
+        method: &str,
+        message: M,
+    ) -> Code {
         // A stream that is let in has nothing to say.
         let answer = tokio::time::timeout(Duration::from_secs(5), self.ask::<M, ()>(method, message)).await;
         answer.map_or(Code::Ok, |answer| answer.err().unwrap_or(Code::Ok))
@@ -102,15 +106,15 @@ fn is_refusal(code: Code, at_handshake: bool) -> bool {
     )
 }
 
-struct Stage {
+pub(super) struct Stage {
     job: String,
     attempt: String,
-    logs: String,
+    pub(super) logs: String,
     file_id: u64,
 }
 
 /// A job and a file of ann's, which nobody else may touch.
-async fn set(lab: &Lab) -> Stage {
+pub(super) async fn set(lab: &Lab) -> Stage {
     let local = lab.cluster.path("text");
     std::fs::write(&local, "to be or not to be\n".repeat(100)).unwrap();
     lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
@@ -190,7 +194,7 @@ async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
     }
 }
 
-fn uuid_bytes() -> Vec<u8> {
+pub(super) fn uuid_bytes() -> Vec<u8> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
     [u64::from(std::process::id()), NEXT.fetch_add(1, Ordering::Relaxed)].map(u64::to_be_bytes).concat()

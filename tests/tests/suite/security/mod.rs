@@ -1,6 +1,7 @@
 //! Closed by default: who may call what, who may touch whose files and jobs, and what a default cluster shows the world.
 
 mod confined;
+mod doors;
 mod gate;
 mod owners;
 mod paths;

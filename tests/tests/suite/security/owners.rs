@@ -4,7 +4,7 @@ use super::Lab;
 
 #[test]
 fn files_and_jobs_are_their_owners() {
-    let lab = Lab::up(true, "[security.groups]\nlab = [\"ann\", \"cid\"]\n");
+    let lab = Lab::up(true, "[security.groups]\nlab = [\"ann\", \"cid\"]\n[jobtracker]\nuser_jobs_max = 1\n");
     let admin = |args: &[&str]| lab.cluster.mrctl(args);
     let text = lab.cluster.path("text");
     std::fs::write(&text, "one two two\n").unwrap();
@@ -60,6 +60,12 @@ fn files_and_jobs_are_their_owners() {
     lab.done("ann", &["history", "job_1"]);
     lab.done("root-of-all", &["tasks", "job_1"]);
     lab.done("ann", &["logs", "job_1.m0"]);
+    others_see_little(&lab);
+    jobs_are_limited(&lab, text);
+    admins_are_admins(&lab);
+}
+
+fn admins_are_admins(lab: &Lab) {
     // What is for admins.
     let ran = lab.run("ann", &["drain", "node1"]);
     assert!(ran.code != 0 && ran.stderr.contains("not for the role user"), "{}", ran.stderr);
@@ -67,4 +73,29 @@ fn files_and_jobs_are_their_owners() {
     let ran =
         lab.run("ann", &["submit", "wordcount", "--input", "/home/ann/a", "--output", "/o", "--user", "bob"]);
     assert!(ran.code != 0 && ran.stderr.contains("ann cannot act for bob"), "{}", ran.stderr);
+}
+
+fn others_see_little(lab: &Lab) {
+    // Others see that there is a job and how far it is; what it works on, and what it said when it failed, is her own.
+    let seen = |user: &str| lab.done(user, &["jobs", "--json"]);
+    assert!(seen("ann").contains("/home/ann/out"));
+    assert!(seen("bob").contains("job_1") && !seen("bob").contains("/home/ann"), "{}", seen("bob"));
+    let mapper = ["--mapper", "sh -c 'echo my-secret-words >&2; exit 3'"];
+    let place = ["--input", "/home/ann/a", "--output", "/home/ann/out3"];
+    assert_eq!(lab.run("ann", &[&["submit", "streaming"][..], &mapper, &place].concat()).code, 1);
+    assert!(seen("ann").contains("my-secret-words"), "{}", seen("ann"));
+    assert!(!seen("bob").contains("my-secret-words"), "{}", seen("bob"));
+}
+
+fn jobs_are_limited(lab: &Lab, text: &str) {
+    // One job at a time each: the next is told to come later, and another's is let in.
+    let place = ["--input", "/home/ann/a", "--output", "/home/ann/slow", "--detach"];
+    lab.done("ann", &[&["submit", "streaming", "--mapper", "sleep 300"][..], &place].concat());
+    let submit = |user: &str, input: &str, output: &str| {
+        lab.run(user, &["submit", "wordcount", "--input", input, "--output", output])
+    };
+    let ran = submit("ann", "/home/ann/a", "/home/ann/out4");
+    assert!(ran.code != 0 && ran.stderr.contains("try later"), "{}", ran.stderr);
+    lab.done("bob", &["fs", "put", text, "/home/bob/b"]);
+    assert_eq!(submit("bob", "/home/bob/b", "/home/bob/out").code, 0);
 }

@@ -2,7 +2,7 @@
 
 use fermata_tests::{Cluster, Up};
 
-const TRAVERSALS: [&str; 16] = [
+pub(super) const TRAVERSALS: [&str; 16] = [
     "..",
     "../..",
     "/..",

@@ -1,0 +1,165 @@
+//! Which machines a cluster has and how they are reached: said once, and remembered in the cluster's folder
+//! (`launch.json`).
+
+use super::{Host, Hosts, Machine, Package, Part, Programs, Shell};
+use crate::{locate::Target, output::Usage};
+use anyhow::{Context, Result, bail};
+use daemon::config::Config;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Where a machine's folder is when nobody says otherwise.
+const REMOTE_DIR: &str = "/var/tmp/fermata";
+
+/// Which cluster, and how its machines are reached.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Reach {
+    /// The cluster's folder, as made by `mrctl cluster init`
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) cluster: PathBuf,
+    /// Which machine does what [default: the file hosts in the cluster's folder]
+    #[arg(long, value_name = "FILE")]
+    hosts: Option<PathBuf>,
+    /// Command that runs another on a machine, such as 'oarsh {host}' [default: ssh {host}, or as said before]
+    #[arg(long, value_name = "COMMAND")]
+    shell: Option<Shell>,
+    /// Folder on each machine [default: /var/tmp/fermata, or as said before]
+    #[arg(long, value_name = "DIR")]
+    remote_dir: Option<String>,
+    /// Folder with the programs on each machine: nothing is copied [default: copy those beside mrctl]
+    #[arg(long, value_name = "DIR")]
+    programs: Option<String>,
+}
+
+impl Reach {
+    /// As was said when it was started.
+    pub(crate) fn of(cluster: &Path) -> Self {
+        Self { cluster: cluster.to_owned(), hosts: None, shell: None, remote_dir: None, programs: None }
+    }
+}
+
+/// What is remembered of it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Launch {
+    hosts: Option<PathBuf>,
+    shell: Option<String>,
+    remote_dir: Option<String>,
+    programs: Option<String>,
+}
+
+impl Launch {
+    fn path(cluster: &Path) -> PathBuf {
+        cluster.join("launch.json")
+    }
+
+    fn load(cluster: &Path) -> Result<Self> {
+        let path = Self::path(cluster);
+        match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).map_err(|error| {
+                Usage(format!("{}: {error}: delete it, and say how with flags", path.display())).into()
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+}
+
+/// A cluster of machines.
+pub(crate) struct Fleet {
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) hosts_file: PathBuf,
+    pub(crate) cluster: PathBuf,
+    launch: Launch,
+}
+
+impl Fleet {
+    pub(crate) fn of(reach: &Reach) -> Result<Self> {
+        let cluster = reach.cluster.clone();
+        Package::of(&cluster)?;
+        let before = Launch::load(&cluster)?;
+        let said = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
+        let launch = Launch {
+            hosts: reach.hosts.as_ref().map(std::path::absolute).transpose()?.or(before.hosts),
+            shell: said(&reach.shell.as_ref().map(ToString::to_string), before.shell),
+            remote_dir: said(&reach.remote_dir, before.remote_dir),
+            programs: said(&reach.programs, before.programs),
+        };
+        let shell = match &launch.shell {
+            Some(text) => text.parse().map_err(|why| Usage(format!("shell {text:?}: {why}")))?,
+            None => Shell::default(),
+        };
+        let dir = remote_path(launch.remote_dir.as_deref().unwrap_or(REMOTE_DIR))?;
+        let bin = match &launch.programs {
+            Some(folder) => remote_path(folder)?,
+            None => format!("{dir}/bin"),
+        };
+        let hosts_file = launch.hosts.clone().unwrap_or_else(|| cluster.join("hosts"));
+        let hosts = Hosts::load(&hosts_file)?;
+        let ports = ports(&Config::load(Some(&cluster.join("fermata.toml")))?)?;
+        // Machines that are one (namespaces of a test) must not share a folder.
+        let machine = |host: Host| {
+            let dir = dir.replace("{host}", &host.name);
+            Machine { bin: bin.replace("{host}", &host.name), dir, host, shell: shell.clone(), ports }
+        };
+        let machines = hosts.all.into_iter().map(machine).collect();
+        Ok(Self { machines, hosts_file, cluster, launch })
+    }
+
+    pub(crate) fn remember(&self) -> Result<()> {
+        let path = Launch::path(&self.cluster);
+        let text = serde_json::to_string_pretty(&self.launch)? + "\n";
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<&Machine> {
+        let names =
+            || self.machines.iter().map(|machine| machine.host.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = self.machines.iter().find(|machine| machine.host.name == name);
+        found.ok_or_else(|| Usage(format!("there is no machine {name}: {}", names())).into())
+    }
+
+    pub(crate) fn of_part(&self, part: Part) -> Vec<&Machine> {
+        self.machines.iter().filter(|machine| machine.host.part == part).collect()
+    }
+
+    pub(crate) fn programs(&self) -> Result<Option<Programs>> {
+        if self.launch.programs.is_some() { Ok(None) } else { Programs::own().map(Some) }
+    }
+
+    pub(crate) fn package(&self) -> Result<Package> {
+        Package::of(&self.cluster)
+    }
+
+    /// This cluster, for commands that talk with it.
+    pub(crate) fn target(&self) -> Target {
+        Target::of_config(&self.cluster.join("fermata.toml"))
+    }
+}
+
+/// A path that goes through a shell as it is.
+fn remote_path(path: &str) -> Result<String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
+    let plain = path.replace("{host}", "x");
+    if !path.starts_with('/')
+        || !plain.chars().all(fits)
+        || plain.contains(['{', '}'])
+        || plain.contains("..")
+    {
+        bail!(Usage(format!(
+            "{path:?} is not a folder for machines: an absolute path of letters, digits, . - _ (and {{host}})"
+        )));
+    }
+    Ok(path.trim_end_matches('/').to_owned())
+}
+
+fn ports(config: &Config) -> Result<[u16; 2]> {
+    let port = |addr: &str| -> Result<u16> {
+        let port = addr.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        port.with_context(|| format!("{addr:?} in fermata.toml is not host:port"))
+    };
+    Ok([port(&config.datanode.listen)?, port(&config.tasktracker.listen)?])
+}
