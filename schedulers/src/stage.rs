@@ -9,7 +9,7 @@ use mrcore::{
     compute::Problem,
     event::{AttemptReport, AttemptStatus, Heartbeat},
     fact::Entry,
-    ids::{Incarnation, JobId, RequestId, TaskId, TrackerId},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobSpec, Priority, Split},
     plan::Decision,
     scheduler::Cause,
@@ -81,11 +81,13 @@ impl Stage {
             };
             stage.take(fact);
         }
-        for phase in Phase::BOTH {
-            stage.fill(phase);
-        }
-        // Policies that think when time passes have thought, and what they wanted solved is.
+        let last = Phase::BOTH.map(|phase| stage.fill(phase)).concat();
+        // Policies that think when time passes have thought, and what they wanted solved is. Some look at all free slots
+        // then: there is none before that.
         stage.tick();
+        for attempt in last {
+            stage.take(Fact::AttemptKilled { attempt, why: "to make room".into(), bytes_in: 0 });
+        }
         Ok(stage)
     }
 
@@ -116,7 +118,7 @@ impl Stage {
         self.mind.replay(&Entry { at: BEGIN, fact }).expect("made to fit");
     }
 
-    /// Slots of a kind that are held.
+    /// Slots of a kind that are held once it is set up: all but one on each tracker.
     fn held(&self, phase: Phase) -> u32 {
         self.size.trackers * (SLOTS[phase] - 1)
     }
@@ -152,15 +154,20 @@ impl Stage {
         })
     }
 
-    /// Every slot but one on each tracker is held, by all jobs in turn.
-    fn fill(&mut self, phase: Phase) {
-        for slot in 0..self.held(phase) {
+    /// Every slot is held, by all jobs in turn; who holds the last one of each tracker.
+    fn fill(&mut self, phase: Phase) -> Vec<AttemptId> {
+        let mut last = Vec::new();
+        for slot in 0..self.size.trackers * SLOTS[phase] {
             let task = TaskId { job: JobId(slot % self.size.jobs + 1), phase, index: slot / self.size.jobs };
             let tracker = TrackerId(slot % self.size.trackers);
             let why = Why::default();
             let (attempt, speculative) = (task.attempt(0), false);
             self.take(Fact::AttemptLaunched { attempt, tracker, speculative, from: None, why });
+            if slot >= self.held(phase) {
+                last.push(attempt);
+            }
         }
+        last
     }
 
     /// What the policy does with a tracker's two free slots. Nothing is carried out.

@@ -5,21 +5,17 @@ use crate::{
     world::{Body, Make, World},
 };
 use mrcore::{Event, Phase, Span, digest::digest};
+use std::panic::{self, AssertUnwindSafe};
 
-/// Whatever goes wrong in the mind itself, the seed is told.
-struct Told(u64);
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("it was seed {}", self.0);
-        }
-    }
+/// Plays a life to its end. Whatever goes wrong in the mind itself, the seed is told.
+pub(crate) fn play(seed: u64, make: Make) -> Seen {
+    panic::catch_unwind(AssertUnwindSafe(|| live(seed, make))).unwrap_or_else(|trouble| {
+        eprintln!("it was seed {seed}");
+        panic::resume_unwind(trouble)
+    })
 }
 
-/// Plays a life to its end.
-pub(crate) fn play(seed: u64, make: Make) -> Seen {
-    let _told = Told(seed);
+fn live(seed: u64, make: Make) -> Seen {
     let mut world = World::new(seed, make);
     for _ in 0..800 {
         world.step();

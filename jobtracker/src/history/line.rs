@@ -7,7 +7,7 @@ use crate::spec;
 use mrcore::{
     Fact, PerPhase, Time, Why,
     fact::Entry,
-    ids::TrackerId,
+    ids::{JobId, TrackerId},
     job::{JobOutcome, JobSpec},
     task::{AttemptResult, Recall, Stage},
 };
@@ -238,6 +238,11 @@ fn succeeded(attempt: String, result: &AttemptResult) -> LineFact<'_> {
     LineFact::AttemptSucceeded { attempt, bytes_out: result.bytes_out, counters, pieces: &result.pieces }
 }
 
+/// The first line.
+fn head(cluster: &str, job: JobId, at: Time, spec: &JobSpec) -> String {
+    json(&Head { format: FORMAT, cluster, job: job.to_string(), at_us: at.0, spec: Spec::of(spec) })
+}
+
 /// How the line of [`submitted_to`] is told from others.
 pub(super) const SUBMITTED_TO: &str = r#""fact":{"submitted-to""#;
 
@@ -261,10 +266,7 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
     let Time(at_us) = entry.at;
     let named = |id: &TrackerId| names.get(id).map_or(("?", "?"), |place| (&place.name, &place.host));
     let fact = match &entry.fact {
-        Fact::JobSubmitted { job, spec, .. } => {
-            let head = Head { format: FORMAT, cluster, job: job.to_string(), at_us, spec: Spec::of(spec) };
-            return Some(json(&head));
-        }
+        Fact::JobSubmitted { job, spec, .. } => return Some(head(cluster, *job, entry.at, spec)),
         Fact::JobCommitting { .. } => LineFact::JobCommitting {},
         Fact::JobEnded { outcome: how, .. } => outcome(how),
         Fact::AttemptLaunched { attempt, tracker, speculative, from, why } => {

@@ -300,6 +300,6 @@ mod tests {
         take(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
         take(Fact::AttemptKilled { attempt: killed, why: "k".into(), bytes_in: 0 });
         assert!(histories.books.is_empty());
-        assert_eq!(fs::read_to_string(path_of(folder.path(), job)).unwrap().lines().count(), 12);
+        assert_eq!(fs::read_to_string(path_of(folder.path(), job)).unwrap().lines().count(), 13);
     }
 }

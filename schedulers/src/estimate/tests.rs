@@ -154,5 +154,5 @@ fn a_reduce_that_runs_promises_by_what_it_did_since_the_maps() {
     // One that began afterwards does all of its progress in its own time: half in 20 s. The mean of 60 * 4/3 and 40.
     life.launch(320, reduce(1, 0), None);
     life.progress(340, reduce(1, 0), 0.5);
-    life.takes(340, Some((80.0 + 40.0) / 2.0));
+    life.takes(340, Some(f64::midpoint(80.0, 40.0)));
 }

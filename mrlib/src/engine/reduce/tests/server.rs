@@ -71,12 +71,11 @@ fn serve(stream: &mut TcpStream, known: &Known) -> Option<()> {
     };
     let read = |(path, extent): (PathBuf, Extent)| {
         let mut bytes = vec![0; extent.stored as usize];
-        File::open(path).and_then(|file| file.read_exact_at(&mut bytes, extent.offset)).ok()?;
-        Some((extent, bytes))
+        let read = File::open(path).and_then(|file| file.read_exact_at(&mut bytes, extent.offset));
+        read.map(|()| (extent, bytes)).map_err(|error| error.to_string())
     };
-    match found {
-        Ok(found) => {
-            let (extent, bytes) = read(found)?;
+    match found.and_then(read) {
+        Ok((extent, bytes)) => {
             stream.write_all(&coming(&extent)).ok()?;
             stream.write_all(&bytes).ok()
         }
