@@ -142,12 +142,13 @@ fn a_tracker_that_starts_again_finds_what_was_put_aside_and_a_damaged_state_is_n
     cluster.mrctl(&["resume", &reduce, "--on", node]);
     let aside = pause(&cluster, &reduce, "reduce");
     assert_eq!(aside["from"], format!("{reduce}.0").as_str());
-    // One byte of what was in memory.
-    let memory = aside_of(&cluster, &aside).join("memory");
-    let mut bytes = fs::read(&memory).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&memory, bytes).unwrap();
+    // One byte of a run, which is still to be read: its last.
+    let files = fs::read_dir(aside_of(&cluster, &aside)).unwrap().map(|entry| entry.unwrap().path());
+    let run = files.filter(|path| !path.ends_with("state")).max_by_key(|path| path.metadata().unwrap().len());
+    let run = run.expect("there is one");
+    let mut bytes = fs::read(&run).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&run, bytes).unwrap();
     cluster.mrctl(&["resume", &reduce]);
     let ended = end(&cluster, &job);
     assert_eq!(counted(&ended), counted(&plain));
