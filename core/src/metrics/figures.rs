@@ -100,7 +100,7 @@ pub struct JobFigures {
     /// Slot time from being told to give a slot back by splitting or pausing until it was free.
     pub yielding: Span,
     /// Slot time until attempts that are there only because a slot was taken back had begun: starting, reading a state
-    /// back, having it come from elsewhere. In no fact: who knows it says so ([`Metrics::restarted`]).
+    /// back, having it come from elsewhere. In no fact: who knows it says so (`Metrics::restarted`).
     pub restarting: Span,
     /// Bytes read in vain.
     pub lost_bytes: u64,
