@@ -63,8 +63,7 @@ impl Begun {
                 Err(error) => last = error,
             }
             for dir in dirs {
-                // Without `state` it is none, and the tracker clears it away in the end.
-                let _ = fs::remove_dir_all(dir);
+                clear(dir);
             }
             if !disk_failed(&last) {
                 break;
@@ -238,6 +237,14 @@ impl Folder {
         self.write(&name, &mut |file| copy(&from, file, offset..offset + stored))?;
         rest.extent.offset = 0;
         Ok((name, rest))
+    }
+}
+
+/// Takes everything out of a folder. The folder itself stays: one that is confined to it could not make it again.
+fn clear(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        // Without `state` it is no checkpoint, and the tracker clears it away in the end.
+        let _ = fs::remove_file(entry.path());
     }
 }
 

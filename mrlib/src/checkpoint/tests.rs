@@ -229,6 +229,6 @@ fn a_full_disk_is_done_without_and_named_when_there_is_no_other() {
         fill(name);
         let error = keep(&dirs[..1], "job_1.r2.0", 2, &state).unwrap_err();
         assert!(crate::engine::disk_failed(&error) && error.to_string().contains("full"), "{error}");
-        assert!(!dirs[0].exists(), "nothing is left of it");
+        assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "nothing is left of it but its folder");
     }
 }
