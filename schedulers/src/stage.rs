@@ -24,7 +24,7 @@ pub struct Size {
     pub trackers: u32,
     /// Running jobs.
     pub jobs: u32,
-    /// Maps that wait, over all jobs.
+    /// Maps that wait, over all jobs, besides one for every free slot.
     pub waiting: u32,
 }
 
@@ -118,14 +118,14 @@ impl Stage {
         self.mind.replay(&Entry { at: BEGIN, fact }).expect("made to fit");
     }
 
-    /// Slots of a kind that are held once it is set up: all but one on each tracker.
-    fn held(&self, phase: Phase) -> u32 {
-        self.size.trackers * (SLOTS[phase] - 1)
+    /// Slots of a kind.
+    fn slots(&self, phase: Phase) -> u32 {
+        self.size.trackers * SLOTS[phase]
     }
 
     fn job(&self, number: u32) -> Arc<JobSpec> {
-        let maps = (self.size.waiting + self.held(Phase::Map)) / self.size.jobs + 1;
-        let reduces = self.held(Phase::Reduce) / self.size.jobs + 20;
+        let maps = (self.size.waiting + self.slots(Phase::Map)) / self.size.jobs + 1;
+        let reduces = self.slots(Phase::Reduce) / self.size.jobs + 20;
         let host = |map: u32, copy: u32| {
             let seed = u64::from(number) << 40 | u64::from(map) << 8 | u64::from(copy);
             let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -157,13 +157,14 @@ impl Stage {
     /// Every slot is held, by all jobs in turn; who holds the last one of each tracker.
     fn fill(&mut self, phase: Phase) -> Vec<AttemptId> {
         let mut last = Vec::new();
-        for slot in 0..self.size.trackers * SLOTS[phase] {
+        let slots = self.slots(phase);
+        for slot in 0..slots {
             let task = TaskId { job: JobId(slot % self.size.jobs + 1), phase, index: slot / self.size.jobs };
             let tracker = TrackerId(slot % self.size.trackers);
             let why = Why::default();
             let (attempt, speculative) = (task.attempt(0), false);
             self.take(Fact::AttemptLaunched { attempt, tracker, speculative, from: None, why });
-            if slot >= self.held(phase) {
+            if slot >= slots - self.size.trackers {
                 last.push(attempt);
             }
         }
@@ -219,6 +220,13 @@ pub fn program(classes: usize, nodes: usize) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_fits_also_with_many_trackers_and_few_jobs() {
+        let size = Size { trackers: 200, jobs: 2, waiting: 10 };
+        let mut stage = Stage::new("fifo", &Params::new(), size).unwrap();
+        assert_eq!(stage.ask(7).len(), 2, "one map and one reduce");
+    }
 
     #[test]
     fn every_policy_has_something_for_a_tracker() {
