@@ -71,6 +71,17 @@ pub struct JobSpec {
     pub conf: BTreeMap<String, String>,
 }
 
+/// Setting of a job whose slow maps are not divided, only tried again: `false`. For mappers of which nobody knows whether
+/// it matters to them where their input begins and ends.
+pub const SPLIT_SLOW: &str = "speculation.split";
+
+impl JobSpec {
+    /// Whether what a slow map has not read may be taken from it.
+    pub fn splits_slow_maps(&self) -> bool {
+        self.speculation && self.conf.get(SPLIT_SLOW).is_none_or(|value| value.trim() != "false")
+    }
+}
+
 /// Where a job stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

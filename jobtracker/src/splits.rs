@@ -18,6 +18,8 @@ pub(crate) struct Cutting {
     pub(crate) size: u64,
     /// One split a file.
     pub(crate) whole: bool,
+    /// Whether a map may end before its split does.
+    pub(crate) divisible: bool,
     /// Look into folders in folders.
     pub(crate) recursive: bool,
     /// Most splits.
@@ -57,7 +59,8 @@ pub(crate) async fn cut(client: &Client, input: &Inputs, cutting: Cutting) -> Re
         let (_, blocks) = located.map_err(|error| Refusal::dfs(&format!("input {}", file.path), &error))?;
         for (start, end) in ranges(file.length, size) {
             let hosts = hosts(&blocks, start, end);
-            splits.push(Split { source: file.path.to_string(), start, end, divisible: !whole, hosts });
+            let divisible = cutting.divisible && !whole;
+            splits.push(Split { source: file.path.to_string(), start, end, divisible, hosts });
         }
     }
     Ok(splits)

@@ -18,7 +18,7 @@ use dfs::{
 use journal::{codec, log::RECORD_BYTES_MAX};
 use mrcore::{
     ids::{JobId, RequestId},
-    job::{JobSpec, Priority},
+    job::{JobSpec, Priority, SPLIT_SLOW},
 };
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -28,6 +28,9 @@ const TOKEN_BYTES: usize = 16;
 /// Of output. A NameNode may have been told to take fewer.
 const REPLICATION_MAX: u32 = 64;
 /// What follows the output's own name in that of a piece, about.
+const MAPPER: &str = "stream.mapper";
+/// Whether a streaming mapper may be given less than the whole of its split.
+const MAPPER_DIVISIBLE: &str = "stream.mapper.divisible";
 const NAME_BYTES: usize = 48;
 
 /// What a client asks for, with its fields read.
@@ -52,6 +55,8 @@ pub(crate) struct Submission {
 struct Settings {
     slow_start: f64,
     speculation: bool,
+    /// Whether slow maps may be divided.
+    split_slow: bool,
     attempts_max: u32,
     cutting: Cutting,
 }
@@ -119,6 +124,9 @@ fn describe(
 ) -> JobSpec {
     let Submission { name, user, queue, priority, program, files, inputs, reduces, mut conf, .. } =
         submission;
+    if !settings.split_slow {
+        conf.insert(SPLIT_SLOW.into(), "false".into());
+    }
     spec::hide(&mut conf, &inputs, &files, &rand::random::<[u8; TOKEN_BYTES]>());
     JobSpec {
         name,
@@ -158,15 +166,22 @@ impl Settings {
             return Err(bad("split.size", "0", "a size such as 16MiB"));
         }
         check_replication(conf)?;
+        // Of another's program nobody knows whether it counts its lines: slowness alone must not change what comes out.
+        let divisible: Option<bool> = match conf.get(MAPPER_DIVISIBLE) {
+            Some(_) => Some(setting(conf, MAPPER_DIVISIBLE, "true or false", true)?),
+            None => (!conf.contains_key(MAPPER)).then_some(true),
+        };
         let format = conf.get("input.format").map(String::as_str);
         check_format(format)?;
         Ok(Self {
             slow_start,
             speculation: setting(conf, "speculation", "true or false", defaults.speculation)?,
+            split_slow: setting(conf, SPLIT_SLOW, "true or false", divisible == Some(true))?,
             attempts_max,
             cutting: Cutting {
                 size: size.0,
                 whole: format == Some("whole"),
+                divisible: divisible != Some(false),
                 recursive: setting(conf, "input.recursive", "true or false", false)?,
                 splits_max: defaults.maps_max as usize,
             },
@@ -302,6 +317,22 @@ mod tests {
         assert!(settings("input.format", "fixed:100:10").is_ok());
         assert!(settings("input.recursive", "true").unwrap().cutting.recursive);
         assert!(settings("my.own", "anything").is_ok());
+    }
+
+    #[test]
+    fn slow_maps_of_programs_that_nobody_knows_are_not_divided_unless_told() {
+        let of = |pairs: &[(&str, &str)]| {
+            let conf = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let settings = Settings::of(&conf, &JobTrackerConfig::default()).unwrap();
+            (settings.split_slow, settings.cutting.divisible)
+        };
+        assert_eq!(of(&[]), (true, true));
+        assert_eq!(of(&[(SPLIT_SLOW, "false")]), (false, true));
+        let mapper = (MAPPER, "./number-lines");
+        assert_eq!(of(&[mapper]), (false, true), "whoever asks by name may still divide it");
+        assert_eq!(of(&[mapper, (MAPPER_DIVISIBLE, "true")]), (true, true));
+        assert_eq!(of(&[mapper, (MAPPER_DIVISIBLE, "false")]), (false, false));
+        assert!(settings(MAPPER_DIVISIBLE, "perhaps").is_err());
     }
 
     #[test]

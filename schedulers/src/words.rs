@@ -42,6 +42,22 @@ pub const SENTENCES: &[Sentence] = &[
     ("slot-reserved", "the next free slot of {on_tracker:node} is reserved for it"),
     ("slots-reserved", "{tasks task has|tasks have} a slot reserved that others have been told to give back"),
     ("paused", "it is paused, and its state lies on {state_on_tracker:node}"),
+    ("state-away", "its state lies on {state_on_tracker:node}, which is silent: it is waited for"),
+    (
+        "state-on-lost",
+        "its state lies on {state_on_tracker:node}, which was given up: it goes on if that comes back, and begins anew if \
+         it is resumed before",
+    ),
+    (
+        "silent-tracker",
+        "{on_tracker:node} has been silent for {silent_s:s}[ (and {others other|others})]: what it runs is tried elsewhere \
+         in {given_up_s:s}",
+    ),
+    (
+        "states-away",
+        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}] for nodes that are silent and have \
+         what they go on from",
+    ),
     ("avoids-trackers", "it keeps off {trackers node where it|nodes where it} came to nothing"),
     (
         "slow-start",

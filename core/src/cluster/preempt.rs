@@ -27,7 +27,9 @@ pub enum Unfit {
     NotAReduce(AttemptId),
     #[error("{0} is a reduce: only maps can be split")]
     NotAMap(AttemptId),
-    #[error("{0} reads input that cannot be divided (a whole file): it can only be killed")]
+    #[error(
+        "{0} reads input that cannot be divided (a whole file, or a mapper that says so): it can only be killed"
+    )]
     Indivisible(AttemptId),
 }
 

@@ -110,13 +110,21 @@ impl JobTracker {
         if begins && tracker.state == TrackerState::Lost {
             return Some(format!("{name} is lost: what it ran runs elsewhere; start it again first"));
         }
-        let others = self.cluster.trackers().any(|other| other.id != id && other.takes_work());
-        (begins && !others).then(|| {
-            format!(
-                "{name} cannot be drained, no other tracker takes work: start more, or end another drain with \
-                 `mrctl drain NODE --cancel`"
-            )
-        })
+        // One that is at it goes on: whoever asks again may only set another deadline.
+        if !begins || tracker.drain.is_some() {
+            return None;
+        }
+        let others: Vec<&Tracker> = self.cluster.trackers().filter(|other| other.id != id).collect();
+        if others.iter().any(|other| other.takes_work()) {
+            return None;
+        }
+        let expected = others.iter().any(|other| self.cluster.away.contains(&other.id));
+        let advice = if expected {
+            "others are silent and expected back: try again soon"
+        } else {
+            "start more, or end another drain with `mrctl drain NODE --cancel`"
+        };
+        Some(format!("{name} cannot be drained, no other tracker takes work: {advice}"))
     }
 
     /// How far a drain is; of a tracker in use, what one would have to do.

@@ -12,7 +12,7 @@ use super::JobTracker;
 use crate::{
     cluster::Unfit,
     event::{Effect, Order, Reply},
-    fact::Fact,
+    fact::{Fact, TRACKER_LOST},
     ids::{AttemptId, RequestId, TaskId, TrackerId},
     phase::Phase,
     plan::{Plan, Refused, Why},
@@ -259,6 +259,27 @@ impl JobTracker {
         }
     }
 
+    /// States on a tracker that nobody will take up before somebody says so: it may come back until then. One that is
+    /// emptied is not to be used again.
+    pub(super) fn held_states(&self, id: TrackerId) -> BTreeSet<AttemptId> {
+        let Some(tracker) = self.cluster.tracker(id).filter(|tracker| tracker.drain.is_none()) else {
+            return BTreeSet::new();
+        };
+        let waits = |task: &Task| task.held && task.trying().next().is_none();
+        let held = |attempt: &&AttemptId| self.cluster.task(attempt.task).is_some_and(waits);
+        tracker.checkpoints.iter().filter(held).copied().collect()
+    }
+
+    /// A task that is to go on, and whose state went with its tracker, begins anew.
+    fn give_up_lost_state(&mut self, now: Time, id: TaskId, out: &mut Vec<Effect>) {
+        let Some(aside) = self.cluster.task(id).and_then(|task| task.checkpoint) else { return };
+        if self.cluster.tracker(aside.tracker).is_some_and(|at| at.state == TrackerState::Lost) {
+            let fact = Fact::CheckpointLost { attempt: aside.attempt, why: TRACKER_LOST.into() };
+            self.record(now, fact, out);
+            self.require_outputs(now, id.job, out);
+        }
+    }
+
     /// States that a tracker has and that nobody will take up, or is reading, can go.
     pub(super) fn drop_strange_checkpoints(&mut self, id: TrackerId, has: &BTreeSet<AttemptId>) {
         for attempt in has {
@@ -280,6 +301,12 @@ impl JobTracker {
     ) {
         let reply = match self.check_resume(now, id, on) {
             Ok(place) => {
+                self.give_up_lost_state(now, id, out);
+                // Without its state it may have to wait for maps.
+                let place = place.filter(|_| {
+                    let job = self.cluster.job(id.job);
+                    job.is_some_and(|job| job.task(id).is_some_and(|task| job.may_start_task(task)))
+                });
                 self.release(now, id, out);
                 if let Some(on) = place {
                     let why = Why::named(format!("resumed by {by}"));
@@ -324,13 +351,22 @@ impl JobTracker {
             let home = task.checkpoint.map(|checkpoint| checkpoint.tracker);
             return Ok(home.filter(|home| plan.could_resume(job, task, *home).is_ok()));
         };
-        let name = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
+        let (name, state) =
+            self.cluster.tracker(on).map_or(("?", None), |tracker| (&*tracker.name, Some(tracker.state)));
+        if state != Some(TrackerState::Live) {
+            return Err(format!(
+                "{name} cannot take it: its tracker is silent; `mrctl nodes` shows who is there"
+            ));
+        }
         match plan.could_resume(job, task, on) {
             Ok(()) => Ok(Some(on)),
             Err(Refused::NoSlot { .. }) => Err(format!("{name} has no free {} slot for it", id.phase)),
             Err(Refused::StateAway { on, .. }) => {
                 let home = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
                 Err(format!("what it goes on from is on {home}, which is silent and expected back"))
+            }
+            Err(Refused::Draining(_)) => {
+                Err(format!("{name} is being emptied: name another, or `mrctl drain {name} --cancel`"))
             }
             Err(refused) => Err(format!("{name} cannot take it: {refused}")),
         }

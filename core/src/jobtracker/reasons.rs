@@ -3,11 +3,12 @@
 use super::JobTracker;
 use crate::{
     fact::Entry,
-    ids::{JobId, TaskId},
+    ids::{AttemptId, JobId, TaskId},
     job::Job,
     phase::Phase,
     task::{AttemptState, Task},
     time::Time,
+    tracker::TrackerState,
     why::Why,
 };
 
@@ -25,8 +26,26 @@ impl JobTracker {
         }
         let mut reasons: Vec<Why> =
             Phase::BOTH.into_iter().flat_map(|phase| self.why_phase_waits(job, phase)).collect();
+        let away = |id: &AttemptId| {
+            self.cluster.attempt(*id).is_some_and(|attempt| self.cluster.away.contains(&attempt.tracker))
+        };
+        if !reasons.is_empty() || Phase::BOTH.iter().any(|phase| job.running[*phase].iter().any(away)) {
+            reasons.extend(self.silent_trackers(now));
+        }
         reasons.extend(self.scheduler.explain(job, now, &self.cluster));
         reasons
+    }
+
+    /// Trackers whose slots nobody can have, and whose tasks wait for them: they come back, or are given up.
+    fn silent_trackers(&self, now: Time) -> Option<Why> {
+        let silent = self.cluster.away.iter().filter_map(|id| self.cluster.tracker(*id));
+        let longest = silent.max_by_key(|tracker| now.since(tracker.last_heard))?;
+        let silent_s = now.since(longest.last_heard).as_secs_f64();
+        let given_up_s = (self.config.lost_after.as_secs_f64() - silent_s).max(0.0);
+        let others = self.cluster.away.len() as f64 - 1.0;
+        let why = Why::rule("silent-tracker").with("on_tracker", f64::from(longest.id.0));
+        let why = why.with("silent_s", silent_s).with("given_up_s", given_up_s);
+        Some(if others > 0.0 { why.with("others", others) } else { why })
     }
 
     /// What one task waits for. Nothing if it is unknown.
@@ -38,6 +57,7 @@ impl JobTracker {
             reasons.push(Why::rule("task-is-done"));
         } else if task.held {
             reasons.push(Why::rule("held-by-hand"));
+            reasons.extend(self.where_its_state_is(task));
         } else if let Some(attempt) = task.trying().next() {
             let on = f64::from(attempt.tracker.0);
             let rule = match attempt.state {
@@ -48,10 +68,27 @@ impl JobTracker {
         } else if let Some(on) = self.reserved.place(id) {
             reasons.push(Why::rule("slot-reserved").with("on_tracker", f64::from(on.0)));
         } else {
-            reasons.extend(why_task_is_particular(task));
-            reasons.extend(self.explain(now, id.job));
+            reasons.extend(self.where_its_state_is(task));
+            if !task.shuns.is_empty() {
+                reasons.push(Why::rule("avoids-trackers").with("trackers", task.shuns.len() as f64));
+            }
+            if job.is_running() {
+                reasons.extend(self.why_phase_waits(job, id.phase));
+                reasons.extend(self.silent_trackers(now));
+                reasons.extend(self.scheduler.explain(job, now, &self.cluster));
+            }
         }
         reasons
+    }
+
+    fn where_its_state_is(&self, task: &Task) -> Option<Why> {
+        let tracker = self.cluster.tracker(task.checkpoint?.tracker)?;
+        let rule = match tracker.state {
+            TrackerState::Live => "paused",
+            TrackerState::Suspect | TrackerState::Awaited => "state-away",
+            TrackerState::Lost => "state-on-lost",
+        };
+        Some(Why::rule(rule).with("state_on_tracker", f64::from(tracker.id.0)))
     }
 
     fn why_phase_waits(&self, job: &Job, phase: Phase) -> Vec<Why> {
@@ -76,7 +113,13 @@ impl JobTracker {
         }
         let all = f64::from(self.cluster.slots(phase));
         let free: u32 = self.cluster.free_trackers(phase).iter().map(|id| self.free_on(*id, phase)).sum();
-        let rule = if all == 0.0 {
+        let away = |index: u32| {
+            let aside = job.tasks[phase].get(index as usize).and_then(|task| task.checkpoint);
+            aside.is_some_and(|aside| self.cluster.away.contains(&aside.tracker))
+        };
+        let rule = if job.pending[phase].iter().all(away) {
+            "states-away"
+        } else if all == 0.0 {
             "no-tracker"
         } else if free == 0 {
             "no-free-slot"
@@ -98,16 +141,4 @@ impl JobTracker {
     fn free_on(&self, id: crate::ids::TrackerId, phase: Phase) -> u32 {
         self.cluster.tracker(id).map_or(0, |tracker| tracker.free(phase))
     }
-}
-
-fn why_task_is_particular(task: &Task) -> Vec<Why> {
-    let mut reasons = Vec::new();
-    if let Some(checkpoint) = task.checkpoint {
-        let on = f64::from(checkpoint.tracker.0);
-        reasons.push(Why::rule("paused").with("state_on_tracker", on));
-    }
-    if !task.shuns.is_empty() {
-        reasons.push(Why::rule("avoids-trackers").with("trackers", task.shuns.len() as f64));
-    }
-    reasons
 }

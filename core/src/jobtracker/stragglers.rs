@@ -1,8 +1,8 @@
 //! Tasks that take much longer than others of their kind.
 //!
 //! A slow map that can be divided is split, when a slot is free on another tracker: what it has read is kept, and the
-//! rest is read there instead of twice. Only one that does not end when it is asked, or cannot, is duplicated, and so
-//! are reduces; that is left to the policy.
+//! rest is read there instead of twice. Only one that does not end when it is asked, or cannot, or whose job says that it
+//! may not, is duplicated, and so are reduces; that is left to the policy.
 
 use super::JobTracker;
 use crate::{
@@ -73,7 +73,8 @@ impl JobTracker {
         let mut slow: Vec<AttemptId> = Vec::new();
         let mut free = self.cluster.free.map.clone();
         // Whatever waits comes first.
-        for job in self.cluster.active_jobs().filter(|job| job.pending.map.is_empty()) {
+        let divides = |job: &&Job| job.pending.map.is_empty() && job.spec.splits_slow_maps();
+        for job in self.cluster.active_jobs().filter(divides) {
             let tasks = job.stragglers.map.iter().filter_map(|index| job.tasks.map.get(*index as usize));
             for attempt in tasks.filter_map(|task| task.trying().next()) {
                 let elsewhere = free.iter().copied().find(|on| *on != attempt.tracker);

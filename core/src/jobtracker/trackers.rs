@@ -192,7 +192,8 @@ impl JobTracker {
         self.outboxes.remove(&id);
         self.moves.forget(id);
         self.give_up_attempts(now, id, &BTreeSet::new(), TRACKER_LOST, out);
-        self.give_up_checkpoints(now, id, &BTreeSet::new(), TRACKER_LOST, out);
+        let held = self.held_states(id);
+        self.give_up_checkpoints(now, id, &held, TRACKER_LOST, out);
         self.give_up_outputs(now, id, &BTreeSet::new(), TRACKER_LOST, out);
     }
 

@@ -3,13 +3,13 @@
 use super::Player;
 use crate::{
     event::{AttemptReport, AttemptStatus, Effect, Event, FetchFailure, Heartbeat, Registration},
-    ids::{AttemptId, Incarnation, JobId, RequestId},
-    job::{JobSpec, Priority, Split},
+    ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
+    job::{JobSpec, Priority, SPLIT_SLOW, Split},
     phase::PerPhase,
     task::{Aside, AttemptResult, Progress, Recall, Refusal, Stage},
     time::{Span, Time},
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 /// A command's words: what, whom, and `key=value`s.
 struct Words<'a> {
@@ -163,8 +163,11 @@ impl Player<'_> {
                 Ok(Vec::new())
             }
             "why" => {
-                let asked = job(words.whom()?)?;
-                let reasons = self.tracker.explain(self.now, asked);
+                let whom = words.whom()?;
+                let reasons = match whom.replacen('j', "job_", 1).parse::<TaskId>() {
+                    Ok(asked) => self.tracker.explain_task(self.now, asked),
+                    Err(_) => self.tracker.explain(self.now, job(whom)?),
+                };
                 self.answers = reasons.into_iter().map(|why| format!("waits: {why}")).collect();
                 Ok(Vec::new())
             }
@@ -338,7 +341,7 @@ impl Player<'_> {
             slow_start: words.number("slow_start", 0.05)?,
             speculation: words.get("speculation") == Some("on"),
             attempts_max: words.number("attempts", 4)?,
-            conf: BTreeMap::new(),
+            conf: words.get("split_slow").map(|word| (SPLIT_SLOW.into(), word.into())).into_iter().collect(),
         };
         let request = if words.plain.contains(&"again") { RequestId(self.requests) } else { self.request() };
         Ok(self.send(Event::Submission { request, spec: Arc::new(spec) }))

@@ -23,12 +23,12 @@
 //! | `shadow SPEC` | a second policy without effect, with the same parameters (before `cluster`) |
 //! | `compare` | shows how the shadow's decisions differ, and forgets nothing |
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
-//! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `attempts=`, `user=`, `queue=`, `priority=` |
+//! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `split_slow=false`, `attempts=`, `user=`, `queue=`, `priority=` |
 //! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `spoilt=`, `unreached=`, `taken=`, `not-taken=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |
 //! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `checkpoints=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `jobs=` |
 //! | `preempt ATTEMPT`, `resume TASK` | `how=split`, `pause` or `kill`; `on=TRACKER` |
 //! | `drain TRACKER`, `undrain TRACKER`, `drained TRACKER` | `within=120s`; the last shows how far it is |
-//! | `why JOB`, `cost JOB` | shows what it waits for; what taking slots back has cost it |
+//! | `why JOB`, `why TASK`, `cost JOB` | shows what it waits for; what taking slots back has cost it |
 //! | `show news` | from here on, what reducers are told of maps is shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
 

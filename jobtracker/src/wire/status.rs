@@ -139,6 +139,7 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
         failed_attempts: count(AttemptState::Failed),
         killed_attempts: count(AttemptState::Killed),
         progress,
+        paused: tasks.iter().filter(|task| task_state(job, task) == "paused").count() as u32,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     locate::Target,
     output::{self, Meter},
 };
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use daemon::Period;
 use dfs::client::{Client, DrainStatus, NodeState};
 use serde::Serialize;
@@ -169,13 +169,24 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         }
         node.begin(&before, args.deadline.0).await?;
     }
-    let after = if args.cancel { node.look().await? } else { watch(&node, &args, begun).await? };
+    let after = if args.cancel {
+        node.look().await?
+    } else {
+        tokio::select! {
+            after = watch(&node, &args, begun) => after.context(format!("the drain of {} goes on", args.node))?,
+            () = super::end_signal() => {
+                eprintln!("mrctl: the drain of {0} goes on; `mrctl drain {0} --cancel` ends it", args.node);
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+    };
     if args.json {
         let told =
             serde_json::json!({ "took_ms": begun.elapsed().as_millis() as u64, "before": before.tracker });
         output::json(&words::Told { status: &after, more: told })?;
     } else if args.cancel {
-        output::line(format!("{} is in use again", args.node))?;
+        let was = if before.is_cancelled() { "was in use already" } else { "is in use again" };
+        output::line(format!("{} {was}", args.node))?;
     } else {
         if let Some(tracker) = &after.tracker {
             output::line(words::cost(&tracker.cost))?;
@@ -220,7 +231,9 @@ async fn watch<'a>(node: &Node<'a>, args: &Args, begun: Instant) -> Result<Drain
     };
     let in_time = |status: &Drained<'_>| {
         let late = begun.elapsed().saturating_sub(args.deadline.0);
-        late.is_zero() || (status.runs_something() && late < KILLED_WITHIN)
+        // Whoever is silent is not killed by a word.
+        let heard = !status.tracker_is(&["suspect", "awaited"]) || status.tracker.is_none();
+        late.is_zero() || (heard && status.runs_something() && late < KILLED_WITHIN)
     };
     while !over(&status) && in_time(&status) {
         tokio::time::sleep(POLL.min(args.deadline.0)).await;

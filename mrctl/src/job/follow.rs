@@ -77,12 +77,13 @@ impl Display {
 
 /// A phase in a few words.
 fn words(phase: &Phase) -> String {
-    let Phase { done, total, running, failed_attempts, .. } = phase;
+    let Phase { done, total, running, paused, failed_attempts, .. } = phase;
     if *total == 0 {
         return "none".into();
     }
     let failed = if *failed_attempts > 0 { format!(", {failed_attempts} failed") } else { String::new() };
-    format!("{done}/{total} done, {running} running{failed}")
+    let paused = if *paused > 0 { format!(", {paused} paused by hand") } else { String::new() };
+    format!("{done}/{total} done, {running} running{paused}{failed}")
 }
 
 /// Nobody answers any more; the job may well go on.
@@ -179,7 +180,7 @@ fn silent(tracker: &JobTracker, id: &str) -> String {
     )
 }
 
-/// A job of which nothing has run yet, and whether it has been said why.
+/// A job of which nothing runs, and whether it has been said why.
 #[derive(Debug, Default)]
 struct Waits {
     job: Option<String>,
@@ -188,9 +189,9 @@ struct Waits {
 
 impl Waits {
     fn look_at(&mut self, job: &Job) {
-        let begun = |phase: &Phase| phase.done + phase.running + phase.failed_attempts > 0;
-        let waits = !begun(&job.maps) && !begun(&job.reduces) && !job.is_over();
+        let waits = job.maps.running + job.reduces.running == 0 && job.state == "running";
         self.job = waits.then(|| job.job.clone());
+        self.told &= waits;
     }
 
     /// Does `work`; if nothing has run when it has taken a while, says why, once.

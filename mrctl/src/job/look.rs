@@ -191,10 +191,12 @@ fn print(job: &Job) -> Result<()> {
         row("took", format!("{:.2} s", job.seconds()));
     }
     for (name, phase) in [("maps", &job.maps), ("reduces", &job.reduces)] {
+        let paused =
+            if phase.paused > 0 { format!(", {} paused by hand", phase.paused) } else { String::new() };
         row(
             name,
             format!(
-                "{} of {} done ({:.0}%), {} running, {} waiting; {} failed, {} killed",
+                "{} of {} done ({:.0}%), {} running, {} waiting{paused}; {} failed, {} killed",
                 phase.done,
                 phase.total,
                 phase.progress * 100.0,

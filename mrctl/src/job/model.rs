@@ -12,6 +12,8 @@ pub(crate) struct Phase {
     pub(crate) total: u32,
     pub(crate) pending: u32,
     pub(crate) running: u32,
+    /// Held by hand.
+    pub(crate) paused: u32,
     pub(crate) done: u32,
     pub(crate) failed_attempts: u32,
     pub(crate) killed_attempts: u32,
@@ -88,6 +90,17 @@ pub(crate) struct Task {
     pub(crate) paused: String,
     pub(crate) paused_on: String,
     pub(crate) paused_bytes: u64,
+}
+
+impl Task {
+    /// Attempts that hold a slot.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter().filter(|attempt| attempt.ended_ms == 0 && attempt.state != "succeeded")
+    }
+
+    pub(crate) fn attempt(&self, id: &str) -> Option<&Attempt> {
+        self.attempts.iter().find(|attempt| attempt.attempt == id)
+    }
 }
 
 /// One try.

@@ -1,7 +1,7 @@
 //! What became of a job whose slots were taken back: the figures, and the tree of ranges that its maps were split into.
 
 use super::model::{Attempt, Job, Preemption, Task};
-use crate::output::human;
+use crate::output::{count, human};
 use std::collections::BTreeMap;
 
 /// Finds for each map whether it is the rest of another. A split makes a new task of the rest, with the next number; so
@@ -45,12 +45,15 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     }
     if !attempt.recalled.is_empty() && attempt.ended_ms > 0 {
         let took = attempt.ended_ms.saturating_sub(attempt.recalled_ms);
-        notes.push(format!("{}: slot free after {took} ms", attempt.recalled));
+        let stage = if attempt.state == "paused" { format!(" in {}", attempt.stage) } else { String::new() };
+        notes.push(format!("{}{stage}: slot free after {took} ms", attempt.recalled));
     }
     if task.paused == attempt.attempt {
         let (bytes, on) = (human(task.paused_bytes), &task.paused_on);
         let held = if task.held { ", waits for `mrctl resume`" } else { "" };
         notes.push(format!("{bytes} of its state on {on}{held}"));
+    } else if attempt.state == "paused" && task.state == "paused" && task.paused.is_empty() {
+        notes.push("its state is lost, waits for `mrctl resume` to begin anew".into());
     }
     (!notes.is_empty()).then(|| notes.join(", "))
 }
@@ -62,17 +65,23 @@ pub(crate) fn summary(of: &Preemption) -> Option<String> {
         return None;
     }
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
-    let each = of.yielding_ms / u64::from((splits + pauses).max(1));
+    let (asked, count) = (u64::from(splits + pauses), |number: u32, thing| count(number.into(), thing));
+    let soon = of.yielding_ms.checked_div(asked).map(|each| format!("; slots free after {each} ms"));
     let lost_states =
         if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
+    let aside = format!("; {} put aside{lost_states}", human(of.checkpoint_bytes));
     Some(format!(
-        "{splits} splits, {pauses} pauses, {resumes} resumes ({migrations} elsewhere), {kills} kills; \
-         {} in {} conserved, {} in {} lost; slots free after {each} ms, {} put aside{lost_states}",
+        "{}, {}, {} ({migrations} elsewhere), {}; {} in {} conserved, {} in {} lost{}{}",
+        count(splits, "split"),
+        count(pauses, "pause"),
+        count(resumes, "resume"),
+        count(kills, "kill"),
         human(of.bytes_conserved),
         seconds(of.ms_conserved),
         human(of.bytes_lost),
         seconds(of.ms_lost),
-        human(of.checkpoint_bytes),
+        soon.unwrap_or_default(),
+        if pauses > 0 { aside } else { String::new() },
     ))
 }
 

@@ -11,8 +11,23 @@ use crate::{locate::Target, output};
 use anyhow::Result;
 use std::{collections::BTreeMap, process::ExitCode, time::SystemTime};
 
-/// An error's first line is cut to this many characters; `mrctl logs` and --json have all of it.
+/// Of an error's first line so many characters are shown; `mrctl logs` and --json have all of it.
 const ERROR_CHARS: usize = 100;
+
+/// Of attempts, and of tasks that have none.
+const STATES: [&str; 11] = [
+    "waiting",
+    "launching",
+    "running",
+    "splitting",
+    "pausing",
+    "paused",
+    "stopping",
+    "succeeded",
+    "failed",
+    "killed",
+    "unfinished",
+];
 
 /// List a job's tasks and their attempts
 #[derive(Debug, clap::Args)]
@@ -24,7 +39,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     one: One,
     /// Only tasks and attempts in this state, as the table shows it
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", value_parser = STATES)]
     state: Option<String>,
 }
 
@@ -124,12 +139,21 @@ fn note(task: &Task, attempt: &Attempt) -> String {
     }
     notes.extend(preempted::note(task, attempt));
     let error = attempt.error.lines().next().unwrap_or_default();
-    if error.chars().count() > ERROR_CHARS {
-        notes.push(error.chars().take(ERROR_CHARS).collect::<String>() + "...");
-    } else if !error.is_empty() {
-        notes.push(error.to_owned());
+    if !error.is_empty() {
+        notes.push(shortened(error));
     }
     notes.join("; ")
+}
+
+/// Without its middle, if it is long: paths are long, and what is the matter stands behind them.
+fn shortened(error: &str) -> String {
+    let letters: Vec<char> = error.chars().collect();
+    if letters.len() <= ERROR_CHARS {
+        return error.to_owned();
+    }
+    let part = |letters: &[char]| letters.iter().collect::<String>();
+    let half = ERROR_CHARS / 2;
+    format!("{} ... {}", part(&letters[..half]), part(&letters[letters.len() - half..]))
 }
 
 #[cfg(test)]
@@ -165,11 +189,12 @@ mod tests {
         assert_eq!((state(&running), took(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
         assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
         let failed = Attempt {
-            error: format!("{}\nmore", "x".repeat(200)),
+            error: format!("{}{}\nmore", "x".repeat(200), "y".repeat(50)),
             locality: "off-rack".into(),
             ..attempt("failed")
         };
-        assert_eq!(note(&task("job_1.m0", "waiting"), &failed), format!("off-rack; {}...", "x".repeat(100)));
+        let short = format!("off-rack; {} ... {}", "x".repeat(50), "y".repeat(50));
+        assert_eq!(note(&task("job_1.m0", "waiting"), &failed), short);
         assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
     }
 

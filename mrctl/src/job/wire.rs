@@ -300,6 +300,7 @@ fn phase(phase: Option<pb::PhaseStatus>) -> Phase {
         failed_attempts: phase.failed_attempts,
         killed_attempts: phase.killed_attempts,
         progress: phase.progress,
+        paused: phase.paused,
     }
 }
 

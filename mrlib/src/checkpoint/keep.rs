@@ -264,7 +264,7 @@ fn path_of(part: &Run) -> Option<&Path> {
 }
 
 /// Syncs files or folders, some at a time; the first trouble.
-fn sync(paths: &[PathBuf]) -> Result<(), TaskError> {
+pub fn sync(paths: &[PathBuf]) -> Result<(), TaskError> {
     let (next, trouble) = (AtomicUsize::new(0), Mutex::new(None));
     let work = || {
         while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -19,7 +19,7 @@ mod take;
 #[cfg(test)]
 mod tests;
 
-pub use keep::{Begun, begin, keep};
+pub use keep::{Begun, begin, keep, sync};
 pub use take::{Origin, take_up};
 
 use crate::{
@@ -246,8 +246,9 @@ fn kept(file: String, run: &Run, held: &Held, more: bool) -> mr::KeptRun {
 fn run_of(kept: &mr::KeptRun, stored: Stored) -> Run {
     let mr::KeptRun { offset, stored: bytes, raw, records, block_max, crc, .. } = *kept;
     let extent = Extent { offset, stored: bytes, raw, records, block_max, crc };
-    let name = if kept.map.is_empty() { &kept.file } else { &kept.map };
-    Run { start: start_of(kept), ..Run::new(stored, extent, name.as_str().into()) }
+    let name = [&kept.map, &kept.file].into_iter().find(|name| !name.is_empty());
+    let name = name.map_or(MEMORY_FILE, String::as_str);
+    Run { start: start_of(kept), ..Run::new(stored, extent, name.into()) }
 }
 
 fn start_of(run: &mr::KeptRun) -> Option<Place> {

@@ -53,6 +53,8 @@ enum Trouble {
     Away(String),
     /// What came is not the part, or not the whole of it, which may be the line's fault.
     Garbled(String),
+    /// The whole of it came, with another checksum.
+    Wrong(String),
     /// It is not there, or is another.
     Final(String),
 }
@@ -108,7 +110,7 @@ impl<'a> Ship<'a> {
         fits: &dyn Fn(&Extent) -> bool,
         put: &mut Put<'_>,
     ) -> Result<Extent, TaskError> {
-        let (mut last, mut away) = (String::new(), false);
+        let (mut last, mut away, mut wrong) = (String::new(), false, false);
         for turn in 0..TRIES {
             if turn > 0 {
                 self.connection = None;
@@ -121,6 +123,9 @@ impl<'a> Ship<'a> {
                 Err(Trouble::Own(error)) => return Err(error),
                 Err(Trouble::Final(why)) => return Err(self.spoilt(&why)),
                 Err(Trouble::Garbled(why)) => last = why,
+                // What comes whole and wrong twice lies there like that.
+                Err(Trouble::Wrong(why)) if wrong => return Err(self.spoilt(&why)),
+                Err(Trouble::Wrong(why)) => (last, wrong) = (why, true),
                 Err(Trouble::Away(why)) => (last, away) = (why, true),
             }
         }
@@ -177,7 +182,7 @@ impl<'a> Ship<'a> {
             self.look().map_err(Trouble::Own)?;
         }
         if crc != coming.crc {
-            return Err(Trouble::Garbled("the checksum does not match".into()));
+            return Err(Trouble::Wrong("the checksum does not match".into()));
         }
         self.connection = Some(connection);
         Ok(coming)

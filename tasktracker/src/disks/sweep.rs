@@ -77,7 +77,11 @@ impl Disks {
                 if name.split_once(DROPPED).is_some_and(|(name, _)| name.parse::<Attempt>().is_ok()) {
                     warn(&path, "remove", remove_tree(&path));
                 }
-                if let Some(attempt) = name.parse::<Attempt>().ok().filter(|attempt| attempt.job == job) {
+                // Whatever else lies there is not ours.
+                let of_attempt = name.parse::<Attempt>().ok().filter(|attempt| attempt.job == job);
+                if let Some(attempt) =
+                    of_attempt.filter(|_| path.symlink_metadata().is_ok_and(|found| found.is_dir()))
+                {
                     asides.entry(attempt).or_default().push(path);
                 }
             }

@@ -104,6 +104,7 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         fs::create_dir_all(dirs[0].join("jobs/job_1/aside/job_1.r1.0")).unwrap();
         fs::create_dir_all(dirs[0].join("jobs/job_1/files")).unwrap();
         fs::write(dirs[0].join("jobs/notes.txt"), "mine").unwrap();
+        fs::write(dirs[0].join("jobs/job_1/aside/job_1.r7.0"), "mine, and named like one of theirs").unwrap();
         fs::write(dirs[1].join("jobs/job_1/output/notes.txt"), "mine").unwrap();
     }
     for _ in 0..2 {
@@ -121,7 +122,8 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         left.retain(|path| !path.starts_with("logs/"));
         left
     };
-    assert_eq!(kept(&dirs[0]), ["LOCK", "jobs/job_1/token", "jobs/notes.txt"]);
+    let stray = "jobs/job_1/aside/job_1.r7.0";
+    assert_eq!(kept(&dirs[0]), ["LOCK", stray, "jobs/job_1/token", "jobs/notes.txt"]);
     let output = "jobs/job_1/output/job_1.m0.0/out";
     let index = format!("{output}.index");
     let state = "jobs/job_1/aside/job_1.r0.0/state";

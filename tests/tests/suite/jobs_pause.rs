@@ -43,7 +43,7 @@ pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
 }
 
 /// Pauses what runs of a task; the paused attempt, as it is told.
-fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
+pub(crate) fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
     let attempt = running(cluster, name, stage);
     cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
     eventually(&format!("{attempt} put aside"), PATIENCE, || {

@@ -9,6 +9,9 @@ use daemon::Period;
 use dfs::client::{DrainBlock, DrainStatus, NodeState};
 use serde::Serialize;
 
+/// Blocks that are named; the others are in the way for much the same.
+const EXAMPLES: usize = 2;
+
 /// As JSON.
 #[derive(Serialize)]
 pub(super) struct Told<'a> {
@@ -102,8 +105,15 @@ pub(super) fn not_drained(status: &Drained<'_>, deadline: &Period) -> String {
     let alone =
         status.tracker.as_ref().is_some_and(|tracker| tracker.others == 0 && tracker.state != "drained");
     let alone = if alone { "; no other tracker takes work: start more" } else { "" };
+    let silent =
+        status.tracker.as_ref().is_some_and(|tracker| ["suspect", "awaited"].contains(&&*tracker.state));
+    let silent = if silent {
+        "; its tracker is silent: what it runs goes on elsewhere once it is given up"
+    } else {
+        ""
+    };
     format!(
-        "{node} is not drained after {deadline}: {}{examples}{alone}; the drain goes on, run the same again to watch it, \
+        "{node} is not drained after {deadline}: {}{examples}{alone}{silent}; the drain goes on, run the same again to watch it, \
          or --cancel",
         left(status)
     )
@@ -126,7 +136,7 @@ fn blocks_in_the_way(node: &str, status: &DrainStatus) -> Option<String> {
 
 /// Some of the blocks that are in the way.
 fn examples(status: &DrainStatus) -> String {
-    let examples: Vec<String> = status.examples.iter().map(example).collect();
+    let examples: Vec<String> = status.examples.iter().take(EXAMPLES).map(example).collect();
     let more = if status.blocks_left > examples.len() as u64 { "; ..." } else { "" };
     if examples.is_empty() { String::new() } else { format!(" ({}{more})", examples.join("; ")) }
 }

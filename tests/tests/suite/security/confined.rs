@@ -149,7 +149,7 @@ fn kernel() -> (u32, u32) {
 }
 
 /// What gives tasks an account of their own, where that can be.
-fn account() -> String {
+pub(super) fn account() -> String {
     if is_root() { format!("[tasktracker]\n{}\n", fermata_tests::task_account()) } else { String::new() }
 }
 

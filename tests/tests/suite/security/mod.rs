@@ -5,6 +5,7 @@ mod doors;
 mod gate;
 mod owners;
 mod paths;
+mod paused;
 mod ports;
 
 use daemon::config::SecurityConfig;

@@ -1,0 +1,64 @@
+//! Reduces that are confined put their state aside all the same, take it up in another attempt, and on another node;
+//! whatever their program is.
+
+use super::{Lab, confined::account};
+use crate::jobs_pause::{end, lines, pause};
+use fermata_tests::binaries;
+use std::fs;
+
+/// Lines of each key, counted.
+const COUNT: &str = "#!/bin/sh\ncut -f 1 | uniq -c\n";
+
+#[test]
+fn a_confined_reduce_pauses_and_goes_on_here_and_elsewhere() {
+    let lab = Lab::up(true, &account());
+    let cluster = &lab.cluster;
+    fs::write(cluster.path("text"), lines(30_000)).unwrap();
+    fs::write(cluster.path("count.sh"), COUNT).unwrap();
+    fs::write(cluster.path("prefix.txt"), "seen:").unwrap();
+    cluster.mrctl(&["fs", "mkdir", "/lab"]);
+    cluster.mrctl(&["fs", "chown", "admin", "/lab"]);
+    cluster.mrctl(&["fs", "put", "text", "/lab/text"]);
+    let own = binaries().join("test-job").display().to_string();
+    let programs: [(&str, &[&str]); 3] = [
+        ("built-in", &["wordcount", "--conf", "pace.reduce=40KiB"]),
+        ("own", &[&own, "--file", "prefix.txt", "--conf", "pace.reduce=100KiB"]),
+        (
+            "streaming",
+            &[
+                "streaming",
+                "--mapper",
+                "tr -s ' ' '\\n'",
+                "--reducer",
+                "sh count.sh",
+                "--file",
+                "count.sh",
+                "--conf",
+                "stream.reducer.restartable=true",
+                "--conf",
+                "pace.reduce=700KiB",
+            ],
+        ),
+    ];
+    for (name, program) in programs {
+        let args = [program, &["--input", "/lab/text", "--reduces", "1"]].concat();
+        let plain = format!("/lab/plain-{name}");
+        // The last setting of a name counts: this one is not slow.
+        cluster.succeed(&[&args[..], &["--conf", "pace.reduce=1GiB", "--output", &plain]].concat());
+        let paused = format!("/lab/paused-{name}");
+        let job = cluster.detach(&[&args[..], &["--output", &paused]].concat());
+        let reduce = format!("{job}.r0");
+        let first = pause(cluster, &reduce, "reduce");
+        let here = first["tracker"].as_str().unwrap();
+        cluster.mrctl(&["resume", &reduce, "--on", here]);
+        pause(cluster, &reduce, "reduce");
+        let there = if here == "node1" { "node2" } else { "node1" };
+        cluster.mrctl(&["resume", &reduce, "--on", there]);
+        let cost = &end(cluster, &job)["preemption"];
+        assert!(cluster.output(&plain) == cluster.output(&paused), "{name}: other bytes than undisturbed");
+        let figures = ["pauses", "resumes", "migrations", "checkpoints_lost", "ms_lost"];
+        let figures = figures.map(|name| cost[name].as_u64().unwrap());
+        assert_eq!(figures, [2, 2, 1, 0, 0], "{name}: {cost}");
+    }
+    cluster.wait_clean();
+}
