@@ -81,9 +81,13 @@ pub async fn stop_signal() {
 }
 
 /// First thing in a daemon's `main`: what it writes is for its own account alone (blocks, logs of tasks, secrets of jobs),
-/// and a panic ends it.
+/// it may open as many files as the system lets it, and a panic ends it.
 pub fn begin() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    let files = getrlimit(Resource::Nofile);
+    // As it was, if not: the limits on connections follow from it.
+    setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).ok();
     die_of_any_panic();
 }
 

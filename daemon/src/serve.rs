@@ -1,9 +1,8 @@
-//! How every daemon serves gRPC: the limits on a connection, sockets that do not wait to fill a packet, and files that
-//! are read no faster than they are taken.
+//! How every daemon serves gRPC: the limits on a connection, and files that are read no faster than they are taken.
 
-use std::{io, net::TcpListener, time::Duration};
+use std::time::Duration;
 use tokio::sync::mpsc;
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::transport::Server;
 
 /// Streams a client may have open on one connection.
 const STREAMS_MAX: u32 = 1024;
@@ -13,11 +12,6 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// A server with the limits of the house; services are added to it.
 pub fn builder() -> Server {
     Server::builder().max_concurrent_streams(STREAMS_MAX).http2_keepalive_interval(Some(KEEPALIVE))
-}
-
-/// The connections to a bound address. Called within a runtime.
-pub fn incoming(listener: TcpListener) -> io::Result<TcpIncoming> {
-    Ok(TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true)))
 }
 
 /// A reader that takes nothing for this long has gone away.

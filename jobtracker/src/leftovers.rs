@@ -20,15 +20,14 @@ use mrcore::{
     Cluster,
     job::{Job, JobOutcome, JobState},
 };
+use proto::STAGING;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// The folder in which clients stage, each job in one of its own.
-pub(crate) const STAGING: &str = "/tmp/fermata/staging";
-/// The setting that names it.
+/// The setting that names where a job's files were staged.
 const STAGING_KEY: &str = "staging";
 
 /// What is staged for longer than this, and named by no job, was staged in vain.

@@ -6,6 +6,7 @@
 //!
 //! Deliberately absent: scheduling (in `schedulers`), any rule about tasks (in `core`), the web page.
 
+mod alive;
 mod clock;
 mod compact;
 mod driver;

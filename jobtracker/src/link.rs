@@ -57,6 +57,8 @@ async fn attend(driver: Arc<Driver>, mut words: Streaming<FromTracker>, sender: 
             () = sender.closed() => None,
         };
         let Some(Ok(word)) = word else { break };
+        // While this waits, so does the tracker: nothing is taken from its stream.
+        driver.room().await;
         let heard = match wire::tracker_word(word, attached.map(|at| (at.tracker, at.incarnation))) {
             Ok(TrackerWord::Registration(registration)) => {
                 let (incarnation, name) = (registration.incarnation, registration.name.clone());

@@ -61,9 +61,15 @@ impl Files {
         self.options.credentials.name().is_some()
     }
 
+    /// The name of this journal of jobs.
+    pub(crate) fn scope(&self) -> &str {
+        &self.scope
+    }
+
     /// What a task of the job shows to the file system; empty where nobody asks.
     pub(crate) fn task_token(&self, job: &Job) -> String {
-        self.options.credentials.task_token(&job.spec.user, &job.id.to_string())
+        let word = security::job_word(&self.scope, job.id.0.into());
+        self.options.credentials.task_token(&job.spec.user, &word)
     }
 
     /// A client. A connection that was made mends itself.

@@ -1,6 +1,7 @@
 //! A JobTracker from start to stop: open the folder, replay, serve, end in order.
 
 use crate::{
+    alive,
     clock::Clock,
     driver::{Driver, Parts},
     history::{Histories, Policy, Scribe},
@@ -8,7 +9,7 @@ use crate::{
     link::LinkService,
     output::{self, Files},
     policy::{Chosen, choose},
-    server::{ClientService, READERS_MAX, SUBMISSIONS_MAX},
+    server::{ClientService, READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
 };
 use daemon::{
@@ -21,7 +22,7 @@ use dfs::client::ClientOptions;
 use journal::{Log, LogFailed, Recovery, Snapshots};
 use mrcore::{Event, JobTracker, Span, Time};
 use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};
-use security::{Credentials, Guard, Role, SecurityError};
+use security::{Credentials, Guard, Incoming, Role, SecurityError};
 use std::{
     io,
     net::SocketAddr,
@@ -30,7 +31,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::task::JoinHandle;
-use tonic::transport::server::TcpIncoming;
 
 /// A tracker may report many attempts at once, but not without end.
 const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
@@ -105,13 +105,21 @@ impl Daemon {
         tasks.push(tokio::spawn(driver.clone().tick()));
         tasks.push(tokio::spawn(output::fence(driver.clone())));
         tasks.push(tokio::spawn(leftovers::sweep(driver.clone())));
+        tasks.push(tokio::spawn(alive::tell(driver.clone())));
         tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0)));
         let addr = listener.local_addr()?;
-        let incoming = daemon::serve::incoming(listener)?;
+        let incoming = guard.incoming(listener)?;
         let params = Arc::new(params);
         let places = |most| Arc::new(tokio::sync::Semaphore::new(most));
-        let (readers, submitting) = (places(READERS_MAX), places(SUBMISSIONS_MAX));
-        let service = ClientService { driver: driver.clone(), histories, params, spent, readers, submitting };
+        let service = ClientService {
+            driver: driver.clone(),
+            histories,
+            params,
+            spent,
+            readers: places(READERS_MAX),
+            submitting: places(SUBMISSIONS_MAX),
+            watchers: places(WATCHERS_MAX),
+        };
         let server = tokio::spawn(serve(guard, service, incoming));
         Ok(Self { addr, driver, server, tasks, _lock: lock })
     }
@@ -168,7 +176,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
 async fn serve(
     guard: Guard,
     service: ClientService,
-    incoming: TcpIncoming,
+    incoming: Incoming,
 ) -> Result<(), tonic::transport::Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<JobTrackerServer<ClientService>>().await;

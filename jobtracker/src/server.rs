@@ -29,6 +29,9 @@ pub(crate) const READERS_MAX: usize = 64;
 /// Jobs whose inputs are looked at and cut at one time.
 pub(crate) const SUBMISSIONS_MAX: usize = 256;
 
+/// Streams that follow a job at one time.
+pub(crate) const WATCHERS_MAX: usize = 4096;
+
 type Answer<T> = Result<Response<T>, Status>;
 type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -43,6 +46,8 @@ pub(crate) struct ClientService {
     pub(crate) readers: Arc<Semaphore>,
     /// Jobs that may yet be taken in.
     pub(crate) submitting: Arc<Semaphore>,
+    /// Streams that may yet follow a job.
+    pub(crate) watchers: Arc<Semaphore>,
 }
 
 impl ClientService {
@@ -185,8 +190,17 @@ impl JobTracker for ClientService {
         let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
         self.of_job(id, |_, _| ()).await?;
+        let watcher = self
+            .watchers
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| Refusal::overloaded(format!("{WATCHERS_MAX} streams follow jobs: try later")))?;
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(self.clone().watch_job(who, id, sender));
+        let watching = self.clone().watch_job(who, id, sender);
+        tokio::spawn(async move {
+            watching.await;
+            drop(watcher);
+        });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 

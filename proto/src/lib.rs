@@ -1,4 +1,4 @@
-//! The types generated from the .proto files, and nothing else.
+//! The types generated from the .proto files, and what both ends must agree on beside them.
 //!
 //! Each daemon turns them into its own types at its door (`wire.rs`); they go no further in.
 #![allow(
@@ -24,3 +24,7 @@ pub mod mr {
 
 /// The version of the talk between JobTracker and TaskTrackers: both are of the same.
 pub const TRACKER_PROTOCOL: u32 = 5;
+
+/// The folder of the file system in which clients put what the tasks of a job need, each job's in one of its own. The
+/// JobTracker removes that with the job.
+pub const STAGING: &str = "/tmp/fermata/staging";

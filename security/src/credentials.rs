@@ -18,7 +18,7 @@ use tonic::{
 
 /// Tokens that are made for one call.
 const CALL_LIFETIME: Duration = Duration::from_mins(10);
-/// A task may run long.
+/// A task may run long. Its token is good no longer than its job lasts: see `jobs`.
 const TASK_LIFETIME: Duration = Duration::from_hours(7 * 24);
 
 /// What to show. Nothing in an open cluster. Cheap to clone.
@@ -131,7 +131,7 @@ impl Credentials {
         self.0.as_deref().and_then(|shown| shown.tls.as_ref()).map_or(&[], |(pem, _)| &pem.authority)
     }
 
-    /// The token that tasks of a job show; empty in an open cluster.
+    /// The token that tasks of a job, as [`crate::job_word`] names it, show; empty in an open cluster.
     pub fn task_token(&self, user: &str, job: &str) -> String {
         let Some(shown) = &self.0 else { return String::new() };
         Token::new(Role::Task, user, Some(job), TASK_LIFETIME).sign(&shown.keys).unwrap_or_default()

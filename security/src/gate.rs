@@ -2,11 +2,13 @@
 //!
 //! Open: the caller is who it says, and may do everything. Closed: a certificate or a token says who it is, the
 //! table of rules says whether it may, and all else is refused. Either way the request goes on with an [`Identity`]
-//! in its extensions. The gate also counts: above a number of calls under way, more are told to come later.
+//! in its extensions. The gate also counts: above a number of calls under way, or of connections that have shown who they
+//! are, more are told to come later.
 
 use crate::{
-    guard::Door,
+    guard::{Closed, Door},
     identity::{Identity, Role, USER_KEY, check_name},
+    incoming::CallerInfo,
     rules::rule_of,
     tls,
     token::{TOKEN_KEY, Token},
@@ -20,10 +22,7 @@ use std::{
     },
     task::{Context, Poll},
 };
-use tonic::{
-    Status,
-    transport::server::{TcpConnectInfo, TlsConnectInfo},
-};
+use tonic::{Status, transport::server::TlsConnectInfo};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -123,34 +122,28 @@ impl Door {
     /// Who calls, if it may call this.
     fn admit<B>(&self, request: &Request<B>) -> Result<Identity, Status> {
         let user = user_in(request.headers())?;
-        let Some(closed) = &self.closed else { return self.believe(user) };
+        let Some(closed) = &self.closed else {
+            let identity = self.believe(user)?;
+            have_place(request)?;
+            return Ok(identity);
+        };
         let rule = rule_of(request.uri().path())
             .ok_or_else(|| Status::permission_denied("no rule allows this method to anybody"))?;
-        let certificate = request
-            .extensions()
-            .get::<TlsConnectInfo<TcpConnectInfo>>()
-            .and_then(TlsConnectInfo::peer_certs)
-            .and_then(|chain| tls::subject_of(chain.first()?));
-        let token = request.headers().get(TOKEN_KEY).map(|text| text.to_str().unwrap_or_default());
-        let (role, name) = match (token, certificate) {
-            (Some(token), _) => {
-                let Token { role, name, .. } = Token::verify(token, &closed.keys)
-                    .map_err(|why| Status::unauthenticated(format!("{why}: get a new one")))?;
-                (role, name)
+        let Some((role, name)) = closed.credential(request)? else {
+            if rule.roles.is_none() {
+                return self.believe(user);
             }
-            (None, Some((role, name))) => (role, name),
-            (None, None) if rule.roles.is_none() => return self.believe(user),
-            (None, None) => {
-                return Err(Status::unauthenticated(
-                    "this cluster wants a credential: set security.dir or security.token in fermata.toml",
-                ));
-            }
+            return Err(Status::unauthenticated(
+                "this cluster wants a credential: set security.dir or security.token in fermata.toml",
+            ));
         };
         if !rule.allows(role) {
             let method = rule.method.rsplit_once('/').map_or(rule.method, |(_, name)| name);
             return Err(Status::permission_denied(format!("{method} is not for the role {role} ({name})")));
         }
-        self.identify(role, &name, user)
+        let identity = self.identify(role, &name, user)?;
+        have_place(request)?;
+        Ok(identity)
     }
 
     /// Those who act for others: the JobTracker for the users of its jobs, an admin for anybody.
@@ -183,6 +176,46 @@ impl Door {
         }
         let superuser = !self.enforces || self.admins.contains(name);
         Ok(Identity { role: None, name: name.into(), groups: self.groups_of(name), superuser })
+    }
+}
+
+impl Closed {
+    /// What the caller has proved to be; none if it shows nothing.
+    fn credential<B>(&self, request: &Request<B>) -> Result<Option<(Role, String)>, Status> {
+        let session = request.extensions().get::<TlsConnectInfo<CallerInfo>>();
+        let chain = session.and_then(TlsConnectInfo::peer_certs);
+        let (role, name, shown) = if let Some(text) = request.headers().get(TOKEN_KEY) {
+            let Token { role, name, job, .. } = Token::verify(text.to_str().unwrap_or_default(), &self.keys)
+                .map_err(|why| Status::unauthenticated(format!("{why}: get a new one")))?;
+            if job.is_some_and(|job| self.jobs.is_over(&job)) {
+                return Err(Status::unauthenticated("the token is of a job that is over"));
+            }
+            (role, name, text.as_bytes())
+        } else {
+            let first = chain.as_ref().and_then(|chain| chain.first());
+            let Some((first, (role, name))) = first.and_then(|first| Some((first, tls::subject_of(first)?)))
+            else {
+                return Ok(None);
+            };
+            (role, name, first.as_ref())
+        };
+        if self.revoked.refuses(role, &name, shown) {
+            let words = format!("this credential of {name} has been revoked: ask an admin for another");
+            return Err(Status::unauthenticated(words));
+        }
+        Ok(Some((role, name)))
+    }
+}
+
+/// Who may call keeps its connection, if there is a place. A server in a test may have no such connections.
+fn have_place<B>(request: &Request<B>) -> Result<(), Status> {
+    let all = request.extensions();
+    let secured = all.get::<TlsConnectInfo<CallerInfo>>().map(TlsConnectInfo::get_ref);
+    match all.get::<CallerInfo>().or(secured) {
+        Some(caller) if !caller.become_known() => Err(Status::unavailable(
+            "all connections of this daemon, or those for one address, are taken: try later",
+        )),
+        _ => Ok(()),
     }
 }
 

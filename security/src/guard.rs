@@ -4,7 +4,10 @@ use crate::{
     SecurityError,
     gate::Gate,
     identity::Role,
+    incoming::{self, Incoming},
+    jobs::Jobs,
     keys::{Keyring, Purpose},
+    revoked::Revoked,
     stream::Stream,
     tls::{self, Pem},
     token::BlockKey,
@@ -13,7 +16,7 @@ use daemon::config::Config;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     sync::Arc,
     time::Duration,
 };
@@ -45,6 +48,9 @@ pub(crate) struct Door {
 #[derive(Debug)]
 pub(crate) struct Closed {
     pub(crate) keys: Keyring,
+    pub(crate) revoked: Revoked,
+    /// Whose tasks' tokens are good no more.
+    pub(crate) jobs: Arc<Jobs>,
     tls: Option<(Pem, Arc<rustls::ServerConfig>)>,
 }
 
@@ -71,7 +77,13 @@ impl Guard {
                 keys = Keyring::of_key_file(&settings.dir.join(format!("{role}.keys")))?;
             }
         }
-        let closed = settings.is_closed().then_some(Closed { keys, tls: certificate });
+        let closed = match settings.is_closed() {
+            true => {
+                let revoked = Revoked::new(settings)?;
+                Some(Closed { keys, revoked, jobs: Arc::default(), tls: certificate })
+            }
+            false => None,
+        };
         let mut admins: BTreeSet<String> = settings.admins.iter().cloned().collect();
         let enforces = settings.permissions.holds(closed.is_some());
         if closed.is_none() && enforces {
@@ -118,12 +130,27 @@ impl Guard {
         Ok(server.layer(Gate::new(self.door.clone())))
     }
 
+    /// The connections to a bound address, for [`Self::server`]. Called within a runtime.
+    pub fn incoming(&self, listener: TcpListener) -> io::Result<Incoming> {
+        incoming::accept(listener, incoming::places())
+    }
+
+    /// Where is noted which jobs are over; of no use in an open cluster.
+    pub fn jobs(&self) -> Arc<Jobs> {
+        self.door.closed.as_ref().map_or_else(Arc::default, |closed| closed.jobs.clone())
+    }
+
     /// The server's end of a connection for bytes.
     pub fn accept(&self, socket: TcpStream) -> io::Result<Stream> {
         match &self.door.closed {
-            Some(Closed { tls: Some((_, config)), .. }) => {
+            Some(Closed { tls: Some((_, config)), revoked, .. }) => {
                 let session = rustls::ServerConnection::new(config.clone()).map_err(io::Error::other)?;
-                Stream::secured(socket, session.into())
+                let stream = Stream::secured(socket, session.into())?;
+                let refused = stream.certificate().is_some_and(|certificate| {
+                    tls::subject_of(&certificate)
+                        .is_some_and(|(role, name)| revoked.refuses(role, &name, &certificate))
+                });
+                if refused { Err(io::Error::other("its certificate has been revoked")) } else { Ok(stream) }
             }
             _ => Ok(Stream::from(socket)),
         }

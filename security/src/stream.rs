@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, recv},
 };
-use rustls::Connection;
+use rustls::{Connection, pki_types::CertificateDer};
 use std::{
     fs::File,
     io::{self, IoSlice, Read, Write},
@@ -74,6 +74,12 @@ impl Stream {
             incoming: Mutex::new(incoming),
             outgoing: Mutex::default(),
         }))))
+    }
+
+    /// What the other end has shown, if anything.
+    pub(crate) fn certificate(&self) -> Option<CertificateDer<'static>> {
+        let Kind::Tls(tls) = &self.0 else { return None };
+        Some(tls.session.lock().peer_certificates()?.first()?.clone().into_owned())
     }
 
     /// The socket, for its settings. Bytes go through the stream.

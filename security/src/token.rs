@@ -106,8 +106,10 @@ impl Token {
 pub enum Access {
     /// Reading it.
     Read,
-    /// Writing a replica.
+    /// Writing a replica of a block that is not closed.
     Write,
+    /// Writing one of a block that is: a copy that the NameNode wants. Only DataNodes get such.
+    Copy,
 }
 
 const SEAL_BYTES: usize = 16;
@@ -160,6 +162,11 @@ impl BlockKey {
     /// A token for writing `block`, of no more than `most` bytes.
     pub fn to_write(&self, block: u64, most: u64) -> BlockToken {
         self.sign(block, Access::Write, now() + WRITE_LIFETIME.as_secs(), most)
+    }
+
+    /// A token for copying `block`, of `length` bytes, to another DataNode.
+    pub fn to_copy(&self, block: u64, length: u64) -> BlockToken {
+        self.sign(block, Access::Copy, now() + WRITE_LIFETIME.as_secs(), length)
     }
 
     fn sign(&self, block: u64, access: Access, expires: u64, most: u64) -> BlockToken {
@@ -280,6 +287,9 @@ mod tests {
         // For writing it says how much.
         let token = ours.to_write(7, 1000);
         assert_eq!(ours.check(token, 7, Access::Write), Ok(1000));
+        assert_eq!(ours.check(token, 7, Access::Copy), Err(Refused::Foreign));
+        assert_eq!(ours.check(ours.to_copy(7, 1000), 7, Access::Copy), Ok(1000));
+        assert_eq!(ours.check(ours.to_copy(7, 1000), 7, Access::Write), Err(Refused::Foreign));
         let mut more = token.to_bytes();
         more[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
         assert_eq!(ours.check(BlockToken::from_bytes(&more), 7, Access::Write), Err(Refused::Foreign));

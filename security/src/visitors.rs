@@ -1,12 +1,19 @@
-//! The connections of a server for bytes. Whoever has shown nothing yet is a stranger: of these there are few, they get
-//! little time, and the oldest makes room for the next, so that nobody without a token keeps others out. Whoever has
-//! shown a good token is known, and has one of the server's places until it goes.
+//! The connections of a server. Whoever has shown nothing yet is a stranger: of these there are few, they get little time,
+//! and when there are too many the oldest of the address that has most makes room for the next, so that nobody without a
+//! token keeps others out. Whoever has shown a good token is known, and has one of the server's places until it goes.
 
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc, time::Duration};
+use rustix::net::{SocketAddrAny, getpeername};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
 
 /// Strangers at one time.
-const STRANGERS_MAX: usize = 256;
+pub(crate) const STRANGERS_MAX: usize = 256;
 /// A stranger that is silent for this long is dropped.
 pub const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -14,33 +21,54 @@ pub const STRANGER_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Visitors {
     places: usize,
+    /// The most that one address may have of the places.
+    each: usize,
+    /// Whether [`Self::close`] must reach those who are known.
+    holds: bool,
     inside: Mutex<Inside>,
 }
 
 #[derive(Debug, Default)]
 struct Inside {
     next: u64,
-    strangers: BTreeMap<u64, OwnedFd>,
-    known: BTreeMap<u64, OwnedFd>,
+    strangers: BTreeMap<u64, Stranger>,
+    known: BTreeMap<u64, (From, Option<OwnedFd>)>,
+    /// How many are known of an address.
+    of: BTreeMap<From, usize>,
+}
+
+/// An address; none for what is no network.
+type From = Option<IpAddr>;
+
+#[derive(Debug)]
+struct Stranger {
+    from: From,
+    socket: OwnedFd,
 }
 
 impl Visitors {
     /// None yet; so many may be known at a time.
     pub fn new(places: usize) -> Arc<Self> {
-        Arc::new(Self { places, inside: Mutex::default() })
+        Arc::new(Self { places, each: places, holds: true, inside: Mutex::default() })
+    }
+
+    /// The same, with no more than `each` of one address, and without a handle to those who are known: each costs one
+    /// open file and not two.
+    pub(crate) fn by_address(places: usize, each: usize) -> Arc<Self> {
+        Arc::new(Self { places, each, holds: false, inside: Mutex::default() })
     }
 
     /// One more, a stranger, by another handle to its socket.
     pub fn enter(self: &Arc<Self>, socket: impl Into<OwnedFd>) -> Visit {
+        let socket = socket.into();
+        let from = address_of(&socket);
         let mut inside = self.inside.lock();
-        if inside.strangers.len() >= STRANGERS_MAX
-            && let Some((_, oldest)) = inside.strangers.pop_first()
-        {
-            close(&oldest);
+        if inside.strangers.len() >= STRANGERS_MAX {
+            inside.make_room();
         }
         inside.next += 1;
         let id = inside.next;
-        inside.strangers.insert(id, socket.into());
+        inside.strangers.insert(id, Stranger { from, socket });
         Visit { visitors: self.clone(), id }
     }
 
@@ -50,11 +78,32 @@ impl Visitors {
         inside.strangers.len() + inside.known.len()
     }
 
-    /// Ends them all.
+    /// Ends them all, as far as there are handles to them.
     pub fn close(&self) {
         let inside = self.inside.lock();
-        inside.strangers.values().chain(inside.known.values()).for_each(close);
+        inside.strangers.values().map(|stranger| &stranger.socket).for_each(close);
+        inside.known.values().filter_map(|(_, socket)| socket.as_ref()).for_each(close);
     }
+}
+
+impl Inside {
+    /// The oldest of the address that has most of the strangers goes.
+    fn make_room(&mut self) {
+        let mut count: BTreeMap<From, usize> = BTreeMap::new();
+        for stranger in self.strangers.values() {
+            *count.entry(stranger.from).or_default() += 1;
+        }
+        let Some((most, _)) = count.into_iter().max_by_key(|(_, count)| *count) else { return };
+        let oldest = self.strangers.iter().find(|(_, stranger)| stranger.from == most).map(|(id, _)| *id);
+        if let Some(stranger) = oldest.and_then(|id| self.strangers.remove(&id)) {
+            close(&stranger.socket);
+        }
+    }
+}
+
+fn address_of(socket: &OwnedFd) -> From {
+    let peer: SocketAddrAny = getpeername(socket).ok()??;
+    SocketAddr::try_from(peer).ok().map(|addr| addr.ip().to_canonical())
 }
 
 fn close(socket: &OwnedFd) {
@@ -76,14 +125,19 @@ impl Visit {
         if inside.known.contains_key(&self.id) {
             return true;
         }
-        if inside.known.len() >= self.visitors.places {
+        let from = match inside.strangers.get(&self.id) {
+            Some(stranger) => stranger.from,
+            // It had to make room a moment ago.
+            None => return false,
+        };
+        let of = inside.of.get(&from).copied().unwrap_or(0);
+        if inside.known.len() >= self.visitors.places || of >= self.visitors.each {
             return false;
         }
-        match inside.strangers.remove(&self.id) {
-            Some(socket) => inside.known.insert(self.id, socket).is_none(),
-            // It had to make room a moment ago.
-            None => false,
-        }
+        let Some(Stranger { socket, .. }) = inside.strangers.remove(&self.id) else { return false };
+        *inside.of.entry(from).or_default() += 1;
+        inside.known.insert(self.id, (from, self.visitors.holds.then_some(socket)));
+        true
     }
 }
 
@@ -91,7 +145,13 @@ impl Drop for Visit {
     fn drop(&mut self) {
         let mut inside = self.visitors.inside.lock();
         inside.strangers.remove(&self.id);
-        inside.known.remove(&self.id);
+        let Some((from, _)) = inside.known.remove(&self.id) else { return };
+        if let Some(of) = inside.of.get_mut(&from) {
+            *of -= 1;
+            if *of == 0 {
+                inside.of.remove(&from);
+            }
+        }
     }
 }
 
@@ -122,5 +182,35 @@ mod tests {
         assert!(visits[1].become_known());
         drop(visits);
         assert_eq!(visitors.count(), 0);
+    }
+
+    /// A connection from this address of the loopback network to us.
+    fn connection(to: &std::net::TcpListener, from: [u8; 4]) -> (OwnedFd, OwnedFd) {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let theirs = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&theirs, &SocketAddr::from((from, 0))).unwrap();
+        connect(&theirs, &to.local_addr().unwrap()).unwrap();
+        (to.accept().unwrap().0.into(), theirs)
+    }
+
+    #[test]
+    fn whoever_crowds_the_door_makes_room_for_others() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let visitors = Visitors::by_address(3, 2);
+        let (ours, _theirs) = connection(&listener, [127, 0, 0, 2]);
+        let quiet = visitors.enter(ours);
+        let crowd: Vec<_> = (0..STRANGERS_MAX + 10)
+            .map(|_| {
+                let (ours, theirs) = connection(&listener, [127, 0, 0, 3]);
+                (visitors.enter(ours), theirs)
+            })
+            .collect();
+        assert_eq!(visitors.count(), STRANGERS_MAX);
+        // It came before all of them and has not lost its place to any.
+        assert!(quiet.become_known());
+        let known = crowd.iter().filter(|(visit, _)| visit.become_known()).count();
+        assert_eq!(known, 2, "of one address");
+        drop(crowd);
+        assert_eq!(visitors.count(), 1);
     }
 }

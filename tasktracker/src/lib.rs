@@ -63,6 +63,7 @@ use rustix::process::Pid;
 use security::{Credentials, Guard, Role};
 use std::{
     collections::HashMap,
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::Child,
@@ -321,12 +322,12 @@ fn assemble(
 async fn serve_logs(guard: Guard, listener: TcpListener, disks: Arc<Disks>) {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<TrackerLogsServer<logs::Logs>>().await;
-    let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
     let server = async {
-        let mut server = guard.server()?;
+        let incoming = guard.incoming(listener.into_std()?)?;
+        let mut server = guard.server().map_err(io::Error::other)?;
         let server =
             server.add_service(health_service).add_service(TrackerLogsServer::new(logs::Logs::new(disks)));
-        server.serve_with_incoming(incoming).await
+        server.serve_with_incoming(incoming).await.map_err(io::Error::other)
     };
     if let Err(error) = server.await {
         tracing::error!(%error, "logs are not served any more");

@@ -19,6 +19,8 @@ pub struct Machines {
     folder: tempfile::TempDir,
     name: &'static str,
     disks: RefCell<Vec<PathBuf>>,
+    /// Nobody else has machines of this name as long as it lives.
+    _alone: fs::File,
 }
 
 fn net() -> PathBuf {
@@ -39,6 +41,15 @@ impl Machines {
         let run = |args: &[&str]| {
             Command::new(net()).args(args).env("SUBNET", subnet.to_string()).output().unwrap()
         };
+        // Another run of these tests may have them; the lock is that of `net alone`.
+        let lock = fs::File::create(format!("/run/fermata-net-{name}.lock"));
+        let alone = match lock.and_then(|lock| lock.lock().map(|()| lock)) {
+            Ok(lock) => lock,
+            Err(error) => {
+                eprintln!("skipped: no network namespaces here: {error}");
+                return None;
+            }
+        };
         // What a run before this one may have left.
         run(&["down", name]);
         let made = run(&["up", name, &count]);
@@ -53,7 +64,7 @@ impl Machines {
         let folder = tempfile::Builder::new().prefix("machines-").tempdir_in(space).unwrap();
         // Tasks have another account, and must come to their folders.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        let machines = Self { folder, name, disks: RefCell::default() };
+        let machines = Self { folder, name, disks: RefCell::default(), _alone: alone };
         let master = format!("{name}1=10.77.{subnet}.1");
         let nodes: Vec<String> = (racks.iter().zip(2..).take(nodes))
             .flat_map(|(rack, at)| ["--node".to_owned(), format!("{name}{at}=10.77.{subnet}.{at}@{rack}")])

@@ -231,6 +231,15 @@ impl Client {
         Ok(())
     }
 
+    /// Says which jobs of a scope are not over: the tokens of others' tasks open nothing any more. `next` is the number
+    /// that the next job will have.
+    pub async fn tell_jobs(&self, scope: &str, epoch: u64, next: u64, live: Vec<u64>) -> Result<()> {
+        let request = pb::TellJobsRequest { scope: scope.to_owned(), epoch, next, live };
+        self.call(What("tell jobs", scope), request, |mut rpc, r| async move { rpc.tell_jobs(r).await })
+            .await?;
+        Ok(())
+    }
+
     /// One atomic commit; says whether it had been done already.
     pub async fn commit(&self, commit: Commit) -> Result<bool> {
         let texts = |paths: &[DfsPath]| paths.iter().map(ToString::to_string).collect();

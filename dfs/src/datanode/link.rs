@@ -6,7 +6,7 @@
 
 use super::{
     chores::Chore,
-    error::DataNodeError,
+    error::{DataNodeError, Refusal, RefusalKind},
     news::{Batch, Item},
     node::Node,
     store::Alarm,
@@ -14,7 +14,7 @@ use super::{
 use crate::{error::from_status, ids::BlockId, metadata::DATANODE_PROTOCOL};
 use proto::dfs::{
     BadReplica, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
-    RegisterRequest, Replica, block_reports_client::BlockReportsClient, command,
+    MayFinishRequest, RegisterRequest, Replica, block_reports_client::BlockReportsClient, command,
 };
 use security::{BlockToken, Credentials, Role};
 use std::{sync::Arc, time::Duration};
@@ -340,7 +340,47 @@ fn replica(block: BlockId, length: u64) -> Replica {
     Replica { block_id: block.0, length }
 }
 
+/// Questions of threads of the data path.
+#[derive(Debug)]
+pub(super) struct Asks {
+    client: BlockReportsClient<Channel>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Asks {
+    /// Called within a runtime.
+    pub(super) fn new(credentials: &Credentials, namenode: &str) -> Result<Self, DataNodeError> {
+        let client = client_of(credentials, namenode, Duration::from_secs(2), Duration::from_secs(5))?;
+        Ok(Self { client, runtime: tokio::runtime::Handle::current() })
+    }
+}
+
 impl Node {
+    /// Whether what a writer has sent may become a replica: tokens outlive the writing of their block, and a block that is
+    /// closed has the bytes that it has. A NameNode that is away is waited for, but not as long as the writer waits for us.
+    pub(super) fn may_finish(&self, block: BlockId) -> Result<(), Refusal> {
+        let deadline = Instant::now() + self.config.transfer_timeout.0 / 2;
+        self.asks.runtime.block_on(async {
+            let mut retry = Retry::default();
+            loop {
+                let request = self.call(MayFinishRequest { block_id: block.0 });
+                match self.asks.client.clone().may_finish(request).await {
+                    Ok(reply) if reply.get_ref().open => return Ok(()),
+                    Ok(_) => {
+                        let message = format!("{block} is closed: nobody may write it any more");
+                        return Err(Refusal::new(RefusalKind::Denied, message));
+                    }
+                    Err(status) if Instant::now() > deadline || self.stop.is_rung() => {
+                        let message =
+                            format!("cannot ask whether {block} may be written: {}", status.message());
+                        return Err(Refusal::new(RefusalKind::Failed, message));
+                    }
+                    Err(_) => retry.pause().await,
+                }
+            }
+        })
+    }
+
     /// A message with what shows who sends it.
     fn call<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);

@@ -111,6 +111,7 @@ impl DataNode {
             blocks: guard.blocks(),
             guard,
             connector: credentials.connector(security::Role::DataNode),
+            asks: link::Asks::new(&credentials, &config.cluster.namenode)?,
             credentials,
         });
         let (ready, is_ready) = watch::channel(false);

@@ -1,6 +1,6 @@
 //! What the threads of a DataNode share.
 
-use super::{chores::Chores, server::Connections, store::Store};
+use super::{chores::Chores, link::Asks, server::Connections, store::Store};
 use daemon::config::DataNodeConfig;
 use parking_lot::{Condvar, Mutex};
 use security::{BlockKey, Connector, Credentials, Guard};
@@ -22,6 +22,8 @@ pub(super) struct Node {
     pub(super) credentials: Credentials,
     /// and asked of other DataNodes.
     pub(super) connector: Connector,
+    /// Where threads ask the NameNode.
+    pub(super) asks: Asks,
 }
 
 impl Node {

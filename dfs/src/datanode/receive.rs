@@ -36,12 +36,13 @@ pub(super) enum Failure {
     Gone(FrameError),
 }
 
-/// Serves one `WriteBlock`.
+/// Serves one `WriteBlock`. `asks`: the NameNode decides, when it is filled, whether it may still be written.
 pub(super) fn receive(
     node: &Node,
     stream: &Stream,
     request: WriteBlock,
     token: BlockToken,
+    asks: bool,
 ) -> Result<(), Failure> {
     let block = BlockId(request.block_id);
     let claim =
@@ -76,7 +77,8 @@ pub(super) fn receive(
     let up = upstream.clone();
     let mirror = ready.map(|ready| ready.start(order, move |below| up.below_changed(below)));
     let mirror = mirror.transpose().map_err(gone)?;
-    Incoming { stream, block, position: request.resume_at, writer, mirror, upstream }.run()
+    let asks = asks.then_some(node);
+    Incoming { stream, block, position: request.resume_at, writer, mirror, upstream, asks }.run()
 }
 
 struct Incoming<'a> {
@@ -86,11 +88,15 @@ struct Incoming<'a> {
     writer: Writer<'a>,
     mirror: Option<Mirror>,
     upstream: Arc<Upstream>,
+    asks: Option<&'a Node>,
 }
 
 impl Incoming<'_> {
     fn run(mut self) -> Result<(), Failure> {
-        let kept = self.take_packets().and_then(|()| self.writer.finalise().map_err(Failure::Broken));
+        let kept = self.take_packets().and_then(|()| {
+            let may = self.asks.map_or(Ok(()), |node| node.may_finish(self.block));
+            may.and_then(|()| self.writer.finalise()).map_err(Failure::Broken)
+        });
         match kept {
             Ok(length) => {
                 // The nodes below have been at it all the while.

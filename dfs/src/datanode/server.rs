@@ -183,13 +183,15 @@ fn serve(
     };
     match request.op {
         Some(Op::Write(request)) => {
-            let most = check(request.block_id, Access::Write)?;
+            // A copy that the NameNode wants, also where nobody asks for tokens; or a writer's.
+            let copied = node.blocks.check(token, request.block_id, Access::Copy).is_ok();
+            let most = check(request.block_id, if copied { Access::Copy } else { Access::Write })?;
             if request.expected_length > most {
                 let (block, length) = (request.block_id, request.expected_length);
                 let message = format!("block {block} of {length} bytes: its token is for {most}");
                 return Err(Failure::Refused(Refusal::new(RefusalKind::Denied, message)));
             }
-            receive(node, stream, request, token)
+            receive(node, stream, request, token, !copied)
         }
         Some(Op::Read(request)) => {
             check(request.block_id, Access::Read)?;

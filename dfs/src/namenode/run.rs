@@ -62,12 +62,13 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let driver = Arc::new(Driver::new(state, log, started, settings));
 
     let addr = listener.local_addr()?;
-    let incoming = daemon::serve::incoming(listener)?;
+    let incoming = guard.incoming(listener)?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<NameNodeServer<ClientService>>().await;
     let blocks = guard.blocks();
     let lease_ms = settings.lease.0.as_millis() as u64;
-    let service = ClientService { driver: driver.clone(), lease_ms, blocks: blocks.clone() };
+    let (jobs, of) = (guard.jobs(), driver.clone());
+    let service = ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs };
     // What the log can hold may be asked for: the commit of a job of many parts is one request.
     let server = guard
         .server()?

@@ -4,7 +4,7 @@ use super::{driver::Driver, op::Outcome, permit::Need, state::State, wire};
 use crate::error::{Error, Kind};
 use crate::metadata::DATANODE_PROTOCOL;
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
-use security::BlockKey;
+use security::{BlockKey, Jobs, Told};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
@@ -18,6 +18,8 @@ pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) lease_ms: u64,
     pub(crate) blocks: BlockKey,
+    /// Whose tasks are still let in.
+    pub(crate) jobs: Arc<Jobs>,
 }
 
 /// Serves DataNodes.
@@ -200,6 +202,15 @@ impl NameNode for ClientService {
         .await
     }
 
+    async fn tell_jobs(&self, request: Request<pb::TellJobsRequest>) -> Answer<pb::TellJobsReply> {
+        let pb::TellJobsRequest { scope, epoch, next, live } = request.into_inner();
+        if !self.jobs.heard(&scope, Told { epoch, next, live: live.into_iter().collect() }) {
+            let message = format!("{scope}: epoch {epoch} is over, a newer one has taken its place: stop");
+            return Err(Error::new(Kind::Fenced, message).into());
+        }
+        Ok(Response::new(pb::TellJobsReply {}))
+    }
+
     async fn fsck(&self, request: Request<pb::FsckRequest>) -> Answer<pb::FsckReply> {
         let pb::FsckRequest { path, start_after, limit } = request.into_inner();
         let path = wire::path(&path)?;
@@ -251,6 +262,12 @@ impl BlockReports for DataNodeService {
         let (node, incarnation) = (wire::node_uuid(&uuid)?, crate::ids::Incarnation(incarnation));
         self.driver.full_report(node, incarnation, chunk, last, wire::replicas(replicas)?).await?;
         Ok(Response::new(pb::FullReportReply {}))
+    }
+
+    async fn may_finish(&self, request: Request<pb::MayFinishRequest>) -> Answer<pb::MayFinishReply> {
+        let block = crate::ids::BlockId(request.into_inner().block_id);
+        let open = self.driver.query(|state| Ok(state.is_being_written(block))).await?;
+        Ok(Response::new(pb::MayFinishReply { open }))
     }
 
     async fn heartbeat(&self, request: Request<pb::HeartbeatRequest>) -> Answer<pb::HeartbeatReply> {

@@ -5,6 +5,7 @@
 //! waits for each item until the facts before it are durable, so nothing leaves early and nothing overtakes.
 //! Answers to clients, refusals and reads included, wait in the same way for all that they could have seen.
 
+mod backlog;
 mod requests;
 
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
     output::{self, Files},
     wire::{self, ToTracker},
 };
+use backlog::Backlog;
 use daemon::config::JobTrackerConfig;
 use journal::{AppendError, Log, Seq, codec};
 use mrcore::{
@@ -31,7 +33,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, futures::Notified, mpsc, watch};
 
 /// One attachment of a tracker. A number of its own tells it from later ones of the same process.
 struct Link {
@@ -77,7 +79,11 @@ pub(crate) struct Driver {
     config: JobTrackerConfig,
     files: Files,
     scribe: Scribe,
+    /// Bounded by `backlog`: under the lock nobody can wait for room.
     queue: mpsc::UnboundedSender<Outgoing>,
+    backlog: Backlog,
+    /// Rung when a job has ended durably.
+    ended: Notify,
     fatal: Fatal,
 }
 
@@ -112,6 +118,8 @@ impl Driver {
             files,
             scribe,
             queue,
+            backlog: Backlog::default(),
+            ended: Notify::new(),
             fatal: watch::Sender::new(None),
         };
         (driver, outgoing)
@@ -154,8 +162,28 @@ impl Driver {
         self.act(&mut self.inner.lock(), event, None)
     }
 
-    /// The same, and waits until the reply may leave.
+    /// Waits until what waits to leave is little enough for more to be taken in; whether it had to.
+    pub(crate) async fn room(&self) -> bool {
+        self.backlog.room().await
+    }
+
+    /// Refuses where nobody can be kept waiting.
+    fn check_backlog(&self) -> Result<(), Refusal> {
+        if self.backlog.is_full() {
+            let words = format!("{} things wait for the JobTracker's disk: try later", backlog::BACKLOG_MAX);
+            return Err(Refusal::overloaded(words));
+        }
+        Ok(())
+    }
+
+    /// Completes when a job has ended, durably, after this was called.
+    pub(crate) fn job_ended(&self) -> Notified<'_> {
+        self.ended.notified()
+    }
+
+    /// The same as [`Self::tell`], and waits until the reply may leave.
     async fn ask(&self, event: Event) -> Result<Reply, Refusal> {
+        self.check_backlog()?;
         let (reply, seq) = self.tell(event);
         self.durable(seq).await?;
         reply.ok_or_else(|| Refusal::unavailable("internal error: the request was not answered"))
@@ -277,6 +305,7 @@ impl Driver {
     }
 
     fn send(&self, after: Seq, what: What) {
+        self.backlog.grew();
         // The other end is gone only when the process ends.
         let _ = self.queue.send(Outgoing { after, what });
     }
@@ -334,7 +363,13 @@ impl Driver {
                 return;
             }
             match what {
-                What::Fact(entry) => self.scribe.take(entry),
+                What::Fact(entry) => {
+                    let ended = matches!(entry.fact, Fact::JobEnded { .. });
+                    self.scribe.take(entry).await;
+                    if ended {
+                        self.ended.notify_one();
+                    }
+                }
                 What::Message { to, sender, message } => {
                     // A tracker that does not read, or is gone, is as good as cut off.
                     if let Err(error) = sender.try_send(message)
@@ -348,6 +383,7 @@ impl Driver {
                 What::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
                 What::Clear(left) => drop(tokio::spawn(leftovers::clear(self.clone(), left))),
             }
+            self.backlog.shrank();
         }
     }
 
@@ -367,6 +403,10 @@ impl Driver {
             let next = self.inner.lock().mind.next_deadline();
             let wait = next.map_or(Duration::from_secs(1), |next| self.clock.until(next));
             tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
+            if self.room().await {
+                // Nobody was listened to meanwhile: what trackers have said comes before a word on who is silent.
+                tokio::time::sleep(2 * self.config.heartbeat.0).await;
+            }
             self.tell(Event::Tick);
         }
     }

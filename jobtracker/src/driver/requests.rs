@@ -21,6 +21,7 @@ impl Driver {
 
     /// A job comes in.
     pub(crate) async fn submit(&self, request: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
+        self.check_backlog()?;
         let (reply, seq) = {
             let mut inner = self.inner.lock();
             let cluster = inner.mind.cluster();

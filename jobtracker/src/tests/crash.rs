@@ -2,7 +2,7 @@
 
 use crate::{
     compact::compact,
-    driver::Driver,
+    driver::{Driver, Parts},
     run::{mind_config, open},
     storage::{self, Storage},
 };
@@ -28,7 +28,7 @@ fn mind() -> JobTracker {
     JobTracker::new(mind_config(&settings()), schedulers::make("fifo", &schedulers::Params::new()).unwrap())
 }
 
-fn registration(name: &str, incarnation: u64) -> Registration {
+pub(super) fn registration(name: &str, incarnation: u64) -> Registration {
     Registration {
         name: name.into(),
         incarnation: Incarnation(incarnation),
@@ -222,11 +222,14 @@ fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
 }
 
 fn start(disk: &CrashDisk, folder: &Path) -> Driver {
+    Driver::new(parts(disk, folder)).0
+}
+
+/// What a driver on this disk is made of.
+pub(super) fn parts(disk: &CrashDisk, folder: &Path) -> Parts {
     let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
     let options = ClientOptions::new("127.0.0.1:1", daemon::config::ClientConfig::default());
-    let parts =
-        open(storage, mind(), (folder, crate::history::Policy::default()), &settings(), options).unwrap();
-    Driver::new(parts).0
+    open(storage, mind(), (folder, crate::history::Policy::default()), &settings(), options).unwrap()
 }
 
 fn histories(folder: &Path) -> BTreeMap<String, String> {

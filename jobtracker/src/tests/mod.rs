@@ -4,4 +4,5 @@ mod bad_jobs;
 mod cluster;
 mod crash;
 mod jobs;
+mod overload;
 mod restart;

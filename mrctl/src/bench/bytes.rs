@@ -3,9 +3,9 @@
 use super::{
     CpuMeter,
     figure::{Figure, Limit, median},
-    layout, socket,
+    socket,
 };
-use crate::cluster::Launch;
+use crate::cluster::{Launch, Layout};
 use anyhow::{Context, Result, ensure};
 use dfs::{
     client::{Client, ClientOptions, LocatedBlock, PutOptions, PutSource},
@@ -63,10 +63,16 @@ fn rate(bytes: u64, time: Duration) -> f64 {
 }
 
 /// Measures what is wanted of writing and reading.
-pub(crate) async fn measure(folder: &Path, size: u64, write: bool, read: bool) -> Result<Vec<Figure>> {
+pub(crate) async fn measure(
+    folder: &Path,
+    layout: Layout,
+    size: u64,
+    write: bool,
+    read: bool,
+) -> Result<Vec<Figure>> {
     let source = folder.join("source");
     make_source(&source, size)?;
-    let launch = Launch::start_files(layout(folder, "bytes", 1)?, None).await?;
+    let launch = Launch::start_files(layout, None).await?;
     let client = launch.client().await?;
     let mut figures = Vec::new();
     if write {

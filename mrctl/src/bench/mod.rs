@@ -15,6 +15,7 @@ mod wire;
 
 use crate::{
     cluster::{Launch, Layout, Overrides},
+    command::cluster::certify,
     output::{self, Usage},
 };
 use anyhow::{Context, Result, ensure};
@@ -50,6 +51,7 @@ pub(crate) enum BenchCommand {
 #[command(after_help = "Examples:\n  \
     mrctl bench dfs\n  \
     mrctl bench dfs --size 4GiB --only write,read --dir /mnt/disk1\n  \
+    mrctl bench dfs --only write,read,stats,creates --tls    what TLS costs, beside a run without\n  \
     mrctl bench dfs --only memory,replay --blocks 50000      a quicker look")]
 pub(crate) struct Dfs {
     /// Bytes to write and read
@@ -64,6 +66,9 @@ pub(crate) struct Dfs {
     /// Folder on the disk to measure [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
+    /// With certificates: TLS on every connection
+    #[arg(long)]
+    tls: bool,
     /// As JSON: one array of figures
     #[arg(long)]
     json: bool,
@@ -151,12 +156,14 @@ async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Figure>> {
     if write || read {
         check_room(args)?;
         args.say(format!("bytes: {} in and out, {} rounds each", args.size, bytes::ROUNDS));
-        figures.extend(bytes::measure(folder, args.size.0, write, read).await?);
+        figures.extend(
+            bytes::measure(folder, layout(folder, "bytes", 1, args.tls)?, args.size.0, write, read).await?,
+        );
     }
     let (stats, creates) = (args.wants(What::Stats), args.wants(What::Creates));
     if stats || creates {
         args.say("names: 64 clients at once");
-        figures.extend(names::measure(folder, stats, creates).await?);
+        figures.extend(names::measure(layout(folder, "names", 1, args.tls)?, stats, creates).await?);
     }
     let (memory, replay) = (args.wants(What::Memory), args.wants(What::Replay));
     if memory || replay {
@@ -195,11 +202,17 @@ fn need_room(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
 }
 
 /// A cluster layout for a benchmark, in a folder of its own.
-fn layout(folder: &Path, name: &str, nodes: u32) -> Result<Layout> {
+fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
     let overrides = Overrides { nodes: Some(nodes), replication: Some(1), ..Overrides::default() };
     let mut layout = Layout::prepare(&folder.join(name), &overrides)?;
     // The scrubber would read beside the measurement.
     layout.config.datanode.scrub_rate = Bytes(0);
+    if tls {
+        let dir = folder.join(format!("{name}-keys"));
+        certify(&dir, "bench", &uuid::Uuid::new_v4().to_string(), 2)?;
+        let security = &mut layout.config.security;
+        (security.dir, security.identity) = (std::path::absolute(dir.join("security"))?, "admin".into());
+    }
     Ok(layout)
 }
 

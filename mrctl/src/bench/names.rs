@@ -3,11 +3,11 @@
 use super::{
     CpuMeter,
     figure::{Figure, Limit, median},
-    layout,
     wire::{self, Caller},
 };
-use crate::cluster::Launch;
+use crate::cluster::{Launch, Layout};
 use anyhow::{Context, Result, ensure};
+use security::Role;
 use std::{
     sync::{
         Arc,
@@ -35,10 +35,10 @@ enum Load {
 }
 
 /// Connections for the callers.
-pub(crate) async fn channels(namenode: &str) -> Result<Vec<Channel>> {
-    let mut channels = Vec::new();
+pub(crate) async fn channels(launch: &Launch) -> Result<Vec<Channel>> {
+    let (mut channels, shown) = (Vec::new(), launch.credentials()?);
     for _ in 0..CHANNELS {
-        channels.push(wire::connect(namenode).await?);
+        channels.push(wire::connect(&launch.state.namenode, &shown, Role::NameNode).await?);
     }
     Ok(channels)
 }
@@ -55,10 +55,10 @@ pub(crate) async fn writable(launch: &Launch) -> Result<()> {
 }
 
 /// Measures what is wanted of stats and creates.
-pub(crate) async fn measure(folder: &std::path::Path, stats: bool, creates: bool) -> Result<Vec<Figure>> {
-    let launch = Launch::start_namenode(layout(folder, "names", 1)?, None).await?;
+pub(crate) async fn measure(layout: Layout, stats: bool, creates: bool) -> Result<Vec<Figure>> {
+    let launch = Launch::start_namenode(layout, None).await?;
     writable(&launch).await?;
-    let channels = channels(&launch.state.namenode).await?;
+    let channels = channels(&launch).await?;
     let mut setup = Caller::new(channels[0].clone());
     for file in 0..FILES {
         let open = setup.create(&stat_path(file)).await?;

@@ -34,7 +34,7 @@ const MILLION: f64 = 1e6;
 
 /// Measures what is wanted of memory and start-up.
 pub(crate) async fn measure(folder: &Path, blocks: u64, memory: bool, replay: bool) -> Result<Vec<Figure>> {
-    let mut layout = layout(folder, "scale", 1)?;
+    let mut layout = layout(folder, "scale", 1, false)?;
     let config = &mut layout.config.namenode;
     config.replication = REPLICAS as u32;
     config.snapshot_bytes = Bytes(1 << 50);
@@ -43,7 +43,7 @@ pub(crate) async fn measure(folder: &Path, blocks: u64, memory: bool, replay: bo
     config.dead_after = Period::secs(7200);
     let mut launch = Launch::start_namenode(layout, None).await?;
     writable(&launch).await?;
-    let channels = channels(&launch.state.namenode).await?;
+    let channels = channels(&launch).await?;
     let mut ghosts = Vec::new();
     for number in 1..=REPLICAS {
         ghosts.push(Ghost::register(channels[0].clone(), &format!("ghost{number}")).await?);

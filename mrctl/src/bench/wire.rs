@@ -7,8 +7,9 @@ use proto::dfs::{
     HeartbeatRequest, OnAbandon, RegisterRequest, Replica, StatRequest,
     block_reports_client::BlockReportsClient, name_node_client::NameNodeClient,
 };
+use security::{Credentials, Role};
 use tokio::sync::Mutex;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use uuid::Uuid;
 
 /// Bytes that each made-up block claims to have.
@@ -16,10 +17,10 @@ const BLOCK_BYTES: u64 = 64 << 20;
 /// The registration protocol this speaks.
 const PROTOCOL: u32 = 1;
 
-/// A connection to the namenode.
-pub(crate) async fn connect(namenode: &str) -> Result<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{namenode}")).context("not an address")?;
-    endpoint.tcp_nodelay(true).connect().await.with_context(|| format!("cannot connect to {namenode}"))
+/// A connection to a master. Certificates are shown with it, and nothing in the calls.
+pub(crate) async fn connect(addr: &str, shown: &Credentials, master: Role) -> Result<Channel> {
+    let endpoint = shown.endpoint(addr, master).context("not an address")?;
+    endpoint.tcp_nodelay(true).connect().await.with_context(|| format!("cannot connect to {addr}"))
 }
 
 /// One caller.

@@ -5,18 +5,18 @@
 //! DIR/hosts              which machine does what
 //! DIR/secret             all keys of the cluster follow from it; stays here (without TLS: goes to all machines)
 //! DIR/ca/                the authority's own key; stays here
-//! DIR/security/          ca.pem, and for each role ROLE.pem and ROLE.keys; admin.pem
+//! DIR/security/          ca.pem, and for each role ROLE.pem and ROLE.keys; admin.pem; revoked
 //! ```
 //!
 //! Secrets are written once, readable by their owner alone, and never written over.
 
-use super::machines;
+use super::{machines, revoke};
 use crate::{
     output::{self, Usage},
-    remote::{Host, Part, check_host},
+    remote::{Host, Part, check_host, revoked_list},
 };
 use anyhow::{Context, Result, bail};
-use security::{Authority, Keyring, Role, Token, check_name, write_private};
+use security::{Authority, Keyring, Revocations, Role, Token, check_name, write_private};
 use std::{
     fs,
     os::unix::fs::DirBuilderExt,
@@ -30,6 +30,7 @@ use std::{
 pub(crate) enum ClusterCommand {
     Init(Init),
     User(User),
+    Revoke(revoke::Revoke),
     Up(machines::Up),
     Status(machines::Status),
     Down(machines::Down),
@@ -96,6 +97,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<ExitCode> {
     match command {
         ClusterCommand::Init(args) => init(&args),
         ClusterCommand::User(args) => user(&args),
+        ClusterCommand::Revoke(args) => revoke::run(&args),
         ClusterCommand::Up(args) => machines::up(&args),
         ClusterCommand::Status(args) => machines::status(&args),
         ClusterCommand::Down(args) => machines::down(&args),
@@ -136,21 +138,7 @@ fn init(args: &Init) -> Result<ExitCode> {
     let secret = uuid::Uuid::new_v4().simple().to_string() + &uuid::Uuid::new_v4().simple().to_string();
     write_private(&dir.join("secret"), format!("{secret}\n").as_bytes())?;
     if !args.no_tls {
-        let (own, public) = (dir.join("ca"), dir.join("security"));
-        make_folder(&own)?;
-        make_folder(&public)?;
-        let authority = Authority::new(&name)?;
-        authority.save(&own, &public)?;
-        let keys = Keyring::from_secret(secret.as_bytes());
-        for role in Role::DAEMONS {
-            write_private(
-                &public.join(format!("{role}.pem")),
-                authority.daemon(role, args.days)?.as_bytes(),
-            )?;
-            write_private(&public.join(format!("{role}.keys")), keys.file_for(role).as_bytes())?;
-        }
-        let admin = authority.person(Role::Admin, "admin", args.days)?;
-        write_private(&public.join("admin.pem"), admin.as_bytes())?;
+        certify(dir, &name, &secret, args.days)?;
     }
     write(&dir.join("hosts"), &hosts(args))?;
     write(&dir.join("fermata.toml"), &settings(args))?;
@@ -168,6 +156,22 @@ fn init(args: &Init) -> Result<ExitCode> {
         output::shell(dir)
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the folders `ca` and `security` in `dir`, with an authority of the cluster's own and what each role needs.
+pub(crate) fn certify(dir: &Path, name: &str, secret: &str, days: i64) -> Result<()> {
+    let (own, public) = (dir.join("ca"), dir.join("security"));
+    make_folder(&own)?;
+    make_folder(&public)?;
+    let authority = Authority::new(name)?;
+    authority.save(&own, &public)?;
+    let keys = Keyring::from_secret(secret.as_bytes());
+    for role in Role::DAEMONS {
+        write_private(&public.join(format!("{role}.pem")), authority.daemon(role, days)?.as_bytes())?;
+        write_private(&public.join(format!("{role}.keys")), keys.file_for(role).as_bytes())?;
+    }
+    let admin = authority.person(Role::Admin, "admin", days)?;
+    Ok(write_private(&public.join("admin.pem"), admin.as_bytes())?)
 }
 
 fn machine(text: &str) -> Result<Host, String> {
@@ -208,6 +212,12 @@ fn user(args: &User) -> Result<ExitCode> {
     let config = daemon::config::Config::load(Some(&file))?;
     if is_taken(&args.out)? {
         bail!("{} is not empty: choose another folder", args.out.display());
+    }
+    if Revocations::read(&args.cluster.join(revoked_list(&args.cluster)))?.names.contains(&args.name) {
+        bail!(
+            "{0} is revoked: choose another name, or let {0} in again with mrctl cluster revoke {0} --undo",
+            args.name
+        );
     }
     make_folder(&args.out)?;
     let role = if args.admin { Role::Admin } else { Role::User };

@@ -19,7 +19,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(90);
 
 /// Does something on every machine at once, and prints a line for each when it is done there; what came of it, and how
 /// many failed.
-fn on_each<'a, T: Send>(
+pub(super) fn on_each<'a, T: Send>(
     machines: impl IntoIterator<Item = &'a Machine>,
     act: impl Fn(&Machine) -> Result<T> + Sync,
     words: impl Fn(&T) -> String + Sync,

@@ -6,6 +6,7 @@ pub(crate) mod down;
 pub(crate) mod drain;
 pub(crate) mod machines;
 pub(crate) mod nodes;
+pub(crate) mod revoke;
 pub(crate) mod schedulers;
 pub(crate) mod shadow;
 pub(crate) mod sim;

@@ -6,10 +6,8 @@ use dfs::{
     client::{Client, PutOptions, PutSource},
     path::DfsPath,
 };
+use proto::STAGING;
 use std::path::Path;
-
-/// Where programs and side files are put for the tasks to fetch.
-const STAGING: &str = "/tmp/fermata/staging";
 
 /// A folder in the file system for one job's program and side files. The JobTracker removes it with the job.
 pub(super) struct Stage<'a> {

@@ -187,7 +187,7 @@ echo stopped
     pub(crate) fn purge(&self) -> Result<()> {
         let script = format!(
             "cd {dir} 2>/dev/null || exit 0
-rm -rf bin bin.old run logs data security fermata.toml secret
+rm -rf bin bin.old run logs data security fermata.toml secret revoked
 cd / && rmdir {dir} 2>/dev/null || echo kept",
             dir = self.dir
         );

@@ -19,7 +19,7 @@ mod shell;
 pub(crate) use fleet::{Fleet, Reach};
 pub(crate) use hosts::{Host, Hosts, Part, check_host};
 pub(crate) use machine::{Machine, Standing};
-pub(crate) use package::{Package, Programs};
+pub(crate) use package::{Package, Programs, revoked_list};
 pub(crate) use shell::Shell;
 
 use anyhow::Result;

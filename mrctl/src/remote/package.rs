@@ -84,8 +84,21 @@ impl Package {
         } else if self.folder.join("secret").is_file() {
             files.push("secret".into());
         }
+        let revoked = revoked_list(&self.folder);
+        files.extend(Some(revoked).filter(|list| self.folder.join(list).is_file()));
         send(shell, host, &self.folder, &files, dir)
     }
+
+    /// Copies one file of it, which lies there as it does here.
+    pub(crate) fn send_file(&self, shell: &Shell, host: &str, file: &Path, dir: &str) -> Result<()> {
+        send(shell, host, &self.folder, &[file.to_owned()], dir)
+    }
+}
+
+/// Where the list of what is revoked is, below a cluster's folder.
+pub(crate) fn revoked_list(cluster: &Path) -> PathBuf {
+    let beside = if cluster.join("security").is_dir() { "security" } else { "" };
+    Path::new(beside).join(security::REVOKED_FILE)
 }
 
 fn send(shell: &Shell, host: &str, from: &Path, files: &[PathBuf], dir: &str) -> Result<()> {

@@ -123,6 +123,7 @@ fn scripts_are_ones_that_bash_reads() {
         "grid5000/fermata.oar",
         "grid5000/example-experiment",
         "netns/net",
+        "netns/common",
         "netns/demo",
         "netns/soak",
         "netns/chronos",

@@ -381,6 +381,10 @@ impl NameNode for FakeNameNode {
     async fn fence(&self, _: Request<pb::FenceRequest>) -> Reply<pb::FenceReply> {
         unused()
     }
+    async fn tell_jobs(&self, _: Request<pb::TellJobsRequest>) -> Reply<pb::TellJobsReply> {
+        unused()
+    }
+
     async fn commit(&self, _: Request<pb::CommitRequest>) -> Reply<pb::CommitReply> {
         unused()
     }

@@ -11,7 +11,8 @@ use daemon::{Bytes, Period, config::Config};
 use parking_lot::Mutex;
 use proto::dfs::{
     BadReplica, BulkRequest, Command, DataNodeAddress, FullReportReply, FullReportRequest, HeartbeatReply,
-    HeartbeatRequest, Packet, ReadBlock, ReadReply, RegisterReply, RegisterRequest, WriteBlock, WriteStatus,
+    HeartbeatRequest, MayFinishReply, MayFinishRequest, Packet, ReadBlock, ReadReply, RegisterReply,
+    RegisterRequest, WriteBlock, WriteStatus,
     block_reports_server::{BlockReports, BlockReportsServer},
     bulk_request::Op,
     command::Kind,
@@ -117,6 +118,10 @@ impl BlockReports for FakeNameNode {
         known.replicas.extend(request.replicas.iter().map(|replica| (replica.block_id, replica.length)));
         known.full_reports += usize::from(request.last);
         Ok(Response::new(FullReportReply {}))
+    }
+
+    async fn may_finish(&self, _: Request<MayFinishRequest>) -> Result<Response<MayFinishReply>, Status> {
+        Err(Status::unimplemented("nobody asks in an open cluster"))
     }
 
     async fn heartbeat(

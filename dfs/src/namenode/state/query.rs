@@ -173,6 +173,11 @@ impl State {
         file.map_or(0, |file| file.block_size)
     }
 
+    /// Whether a writer may still put replicas of it anywhere: it is a block, and how long it is has not been settled.
+    pub fn is_being_written(&self, block: BlockId) -> bool {
+        self.namespace.block(block).is_some_and(|block| block.length().is_none())
+    }
+
     /// Where a node is, e.g. the target of a Copy command.
     pub fn node_address(&self, node: NodeUuid) -> Option<NodeAddress> {
         Some(self.nodes.get(self.nodes.find(node)?).address())

@@ -205,7 +205,7 @@ fn command(state: &State, command: Command, key: &BlockKey) -> Option<pb::Comman
             if targets.is_empty() {
                 return None;
             }
-            let token = key.to_write(block.0, length).to_bytes();
+            let token = key.to_copy(block.0, length).to_bytes();
             Kind::Copy(pb::CopyBlock { block_id: block.0, length, targets, token })
         }
         Command::Delete(blocks) => {

@@ -45,7 +45,7 @@ pub(super) struct Ran {
 impl Cluster {
     /// Starts it, one replica of everything.
     pub(super) async fn start(folder: &Path, nodes: u32) -> Result<Self> {
-        let mut layout = layout(folder, "mr", nodes)?;
+        let mut layout = layout(folder, "mr", nodes, false)?;
         // All nodes share this machine: more maps at a time than it has cores would only take each other's caches.
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         layout.config.tasktracker.map_slots = (cores / nodes.max(1)).max(1);

@@ -4,6 +4,7 @@
 use crate::bench::wire::connect;
 use anyhow::{Context, Result, bail};
 use proto::mr::{self as pb, tracker_link_client::TrackerLinkClient};
+use security::{Credentials, Role};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -20,7 +21,12 @@ pub(super) struct Tracker {
 
 impl Tracker {
     /// Registers one with some slots for maps.
-    pub(super) async fn attach(jobtracker: &str, name: &str, map_slots: u32) -> Result<Self> {
+    pub(super) async fn attach(
+        jobtracker: &str,
+        shown: &Credentials,
+        name: &str,
+        map_slots: u32,
+    ) -> Result<Self> {
         let (words, receiver) = mpsc::channel(16);
         let register = pb::RegisterTracker {
             name: name.into(),
@@ -36,7 +42,7 @@ impl Tracker {
         };
         let kind = Some(pb::from_tracker::Kind::Register(register));
         words.send(pb::FromTracker { kind }).await.context("the link is closed")?;
-        let mut link = TrackerLinkClient::new(connect(jobtracker).await?);
+        let mut link = TrackerLinkClient::new(connect(jobtracker, shown, Role::JobTracker).await?);
         let mut stream = link.attach(ReceiverStream::new(receiver)).await.context("attach")?.into_inner();
         let first = stream.message().await.context("attach")?.and_then(|message| message.kind);
         match first {

@@ -12,6 +12,7 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use daemon::Period;
+use security::{Credentials, Role};
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -46,6 +47,9 @@ pub(crate) struct Args {
     /// How often each speaks
     #[arg(long, value_name = "TIME", default_value = "1s")]
     heartbeat: Period,
+    /// With certificates: TLS on every connection
+    #[arg(long)]
+    tls: bool,
     /// Folder for everything [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(in crate::bench) dir: PathBuf,
@@ -66,15 +70,16 @@ struct Board {
 pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Figure>> {
     note_build(args.json);
     room_for_sockets(u64::from(args.trackers))?;
-    let mut layout = layout(folder, "load", 1)?;
+    let mut layout = layout(folder, "load", 1, args.tls)?;
     layout.config.jobtracker.heartbeat = args.heartbeat;
     let state_folder = layout.folder.clone();
     let mut launch = Launch::start_without_trackers(layout, None).await?;
     let board = Arc::new(Board::default());
+    let shown = Credentials::of_daemon(&launch.layout.config, Role::TaskTracker)?;
     let mut trackers = JoinSet::new();
     let begun = Instant::now();
     for number in 0..args.trackers {
-        let (addr, board) = (launch.state.jobtracker.clone(), board.clone());
+        let (addr, board) = ((launch.state.jobtracker.clone(), shown.clone()), board.clone());
         // Spread over the first period, as trackers that were started one by one.
         let offset = args.heartbeat.0.mul_f64(f64::from(number) / f64::from(args.trackers));
         trackers.spawn(live(addr, format!("load{number}"), args.heartbeat.0, offset, board));
@@ -136,7 +141,7 @@ fn latencies(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Figure>> {
 
 /// One tracker: speaks each period, and comes back when the connection breaks. The times to each answer.
 async fn live(
-    addr: String,
+    (addr, shown): (String, Credentials),
     name: String,
     period: Duration,
     offset: Duration,
@@ -145,7 +150,7 @@ async fn live(
     let (mut answers, mut pause) = (Vec::new(), RETRY_FIRST);
     tokio::time::sleep(offset).await;
     while !board.over.load(Ordering::Relaxed) {
-        let Ok(mut tracker) = Tracker::attach(&addr, &name, 2).await else {
+        let Ok(mut tracker) = Tracker::attach(&addr, &shown, &name, 2).await else {
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(RETRY_MAX);
             continue;

@@ -15,6 +15,7 @@ use dfs::{
     client::{PutOptions, PutSource},
     path::DfsPath,
 };
+use security::Credentials;
 use std::{collections::BTreeMap, path::Path, time::Instant};
 use tokio::task::JoinSet;
 
@@ -71,7 +72,7 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Figure>> {
 
 /// The same job with trackers that answer at once, without processes: what the jobtracker itself can do.
 pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure> {
-    let mut layout = layout(folder, "alone", 1)?;
+    let mut layout = layout(folder, "alone", 1, false)?;
     layout.config.jobtracker.suspect_after = Period::secs(600);
     layout.config.jobtracker.lost_after = Period::secs(1200);
     let slots = layout.config.tasktracker.map_slots;
@@ -84,7 +85,13 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure
     }
     let mut ghosts = JoinSet::new();
     for number in 1..=trackers {
-        let ghost = ghost::Tracker::attach(&launch.state.jobtracker, &format!("node{number}"), slots).await?;
+        let ghost = ghost::Tracker::attach(
+            &launch.state.jobtracker,
+            &Credentials::default(),
+            &format!("node{number}"),
+            slots,
+        )
+        .await?;
         ghosts.spawn(ghost.serve());
     }
     let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;

@@ -16,11 +16,10 @@ use std::{
 
 /// What is to be cleared away is cleared away by then.
 const CLEAN_WITHIN: Duration = Duration::from_secs(30);
-/// More than this, and twice as much as in the beginning, is a leak.
-const MEMORY_SLACK: u64 = 48 << 20;
-const FILES_SLACK: u64 = 64;
-/// A tracker may keep so many idle processes for the next tasks, for each slot.
-const TASKS_PER_TRACKER: u32 = 8;
+/// A daemon may need a quarter more memory in the end than at first, and this much: allocators keep what was needed once.
+const MEMORY_SLACK: u64 = 8 << 20;
+/// Open files more than at first: connections that are about to end.
+const FILES_SLACK: u64 = 16;
 
 /// Waits until nothing is left over; what is, if that takes too long.
 pub(super) async fn left_over(
@@ -51,13 +50,15 @@ fn look(site: &Site, works: &Works, sight: &Sight) -> Result<Vec<String>> {
     let files = works.list()?;
     let ours = |path: &&String| path.contains("/_temporary") || path.starts_with("/tmp/fermata/staging/");
     left.extend(files.iter().filter(ours).map(|path| format!("{path} is left in the file system")));
-    // What the first job has made is there now, and stays: folders of ours for staging.
-    if left.is_empty() && files.len() as u64 > works.files + 4 {
+    if left.is_empty() && files.len() as u64 != works.files {
         left.push(format!("{} files in the file system, at first {}", files.len(), works.files));
     }
     left.extend(site.job_files()?.into_iter().take(5).map(|path| format!("{path} is left of a job")));
     let feet = site.footprints()?;
-    let many = feet.iter().filter(|foot| foot.tasks > TASKS_PER_TRACKER);
+    let settings = site.config()?.tasktracker;
+    // Idle ones for the next tasks, one that has done a task for each slot, and the keeper, which ends them all.
+    let most = settings.warm_tasks + settings.map_slots + settings.reduce_slots + 1;
+    let many = feet.iter().filter(|foot| foot.tasks > if foot.program == "tasktracker" { most } else { 0 });
     left.extend(
         many.map(|foot| format!("{} processes under the {} of {}", foot.tasks, foot.program, foot.node)),
     );
@@ -96,36 +97,42 @@ impl Footprints {
         Ok(())
     }
 
-    /// Of the first quarter of the rounds, and of the last.
+    /// Of the first quarter of the rounds, and of the last: the median of each, because one round may be measured at a bad
+    /// moment.
     pub(super) fn growth(&self) -> Vec<Growth> {
         let quarter = self.rounds.len().div_ceil(4);
         let Some(first) = self.rounds.get(..quarter) else { return Vec::new() };
         let last = &self.rounds[self.rounds.len() - quarter..];
-        let most = |rounds: &[BTreeMap<String, (u64, u64)>], program: &str| {
-            let of = rounds.iter().filter_map(|round| round.get(program));
-            of.fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)))
+        let median = |rounds: &[BTreeMap<String, (u64, u64)>], program: &str| {
+            let of = || rounds.iter().filter_map(|round| round.get(program));
+            let middle = |mut all: Vec<u64>| {
+                all.sort_unstable();
+                all.get(all.len() / 2).copied().unwrap_or(0)
+            };
+            (middle(of().map(|one| one.0).collect()), middle(of().map(|one| one.1).collect()))
         };
         let programs = self.rounds.first().into_iter().flat_map(BTreeMap::keys);
         programs
             .map(|program| {
                 let ((first_bytes, first_files), (last_bytes, last_files)) =
-                    (most(first, program), most(last, program));
+                    (median(first, program), median(last, program));
                 Growth { program: program.clone(), first_bytes, last_bytes, first_files, last_files }
             })
             .collect()
     }
 
-    /// Programs that need far more in the end than at first.
+    /// Programs that need more in the end than they may.
     pub(super) fn leaks(&self) -> Vec<String> {
         let mut told = Vec::new();
         for one in self.growth() {
-            if one.last_bytes > 2 * one.first_bytes && one.last_bytes - one.first_bytes > MEMORY_SLACK {
+            let may = one.first_bytes + one.first_bytes / 4 + MEMORY_SLACK;
+            if one.last_bytes > may {
                 told.push(format!(
-                    "{}: {} bytes of memory, at first {}",
+                    "{}: {} bytes of memory, at first {}: more than {may}",
                     one.program, one.last_bytes, one.first_bytes
                 ));
             }
-            if one.last_files > 2 * one.first_files && one.last_files - one.first_files > FILES_SLACK {
+            if one.last_files > one.first_files + FILES_SLACK {
                 told.push(format!(
                     "{}: {} open files, at first {}",
                     one.program, one.last_files, one.first_files
@@ -140,14 +147,22 @@ impl Footprints {
 mod tests {
     use super::*;
 
+    fn leaks_of(program: &str, rounds: &[(u64, u64)]) -> Vec<String> {
+        let round = |(bytes, files): &(u64, u64)| [(program.to_owned(), (*bytes, *files))].into();
+        Footprints { rounds: rounds.iter().map(round).collect() }.leaks()
+    }
+
     #[test]
     fn growth_is_told_and_noise_is_not() {
-        let rounds = |sizes: &[u64]| Footprints {
-            rounds: sizes.iter().map(|mib| [("namenode".to_owned(), (mib << 20, 50))].into()).collect(),
-        };
-        assert!(rounds(&[30, 32, 31, 33, 40, 45, 41, 50]).leaks().is_empty());
-        let told = rounds(&[30, 40, 60, 80, 100, 120, 140, 160]).leaks();
+        let mib = |sizes: &[u64]| sizes.iter().map(|size| (size << 20, 50)).collect::<Vec<_>>();
+        assert!(leaks_of("namenode", &mib(&[30, 32, 31, 33, 40, 41, 42, 41])).is_empty());
+        // One bad moment is none.
+        assert!(leaks_of("namenode", &mib(&[30, 31, 30, 30, 30, 30, 30, 30, 30, 30, 99, 30])).is_empty());
+        let told = leaks_of("namenode", &mib(&[30, 32, 34, 36, 38, 40, 46, 49]));
         assert!(told.len() == 1 && told[0].starts_with("namenode"), "{told:?}");
+        let files = |count| (30 << 20, count);
+        assert!(leaks_of("datanode", &[files(20), files(36)]).is_empty());
+        assert_eq!(leaks_of("datanode", &[files(20), files(37)]).len(), 1);
         assert!(Footprints::default().growth().is_empty());
     }
 }

@@ -137,6 +137,8 @@ async fn start(folder: &Path, nodes: u32) -> Result<Own> {
     (config.namenode.suspect_after, config.jobtracker.suspect_after) = (Period::secs(1), Period::secs(1));
     (config.namenode.dead_after, config.jobtracker.lost_after) = (Period::secs(3), Period::secs(3));
     config.datanode.scrub_period = Period::secs(5);
+    // What it remembers on purpose must not look like a leak.
+    config.jobtracker.jobs_kept = 20;
     config.check()?;
     let own = Own { folder: layout.folder.clone() };
     let mut launch = Launch::start(layout, None).await?;

@@ -23,7 +23,7 @@ use std::{
 };
 use tonic::Code;
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().unwrap()
 }
 
@@ -151,14 +151,14 @@ fn no_door_takes_a_name_that_leads_out() {
 }
 
 /// The block key of a cluster.
-fn key_of(secret: &Path) -> BlockKey {
+pub(super) fn key_of(secret: &Path) -> BlockKey {
     let mut config = Config::default();
     secret.clone_into(&mut config.security.secret);
     Guard::new(&config, Role::NameNode).unwrap().blocks()
 }
 
 /// The kind of the refusal; None if it was let in.
-fn ask(mut stream: impl Read + Write, op: Op, token: &[u8]) -> Option<String> {
+pub(super) fn ask(mut stream: impl Read + Write, op: Op, token: &[u8]) -> Option<String> {
     let mut out = Vec::new();
     let request = fs::BulkRequest { op: Some(op), token: token.to_vec() };
     encode_frame(FrameKind::Request, &request, 0, &mut out);
@@ -169,18 +169,28 @@ fn ask(mut stream: impl Read + Write, op: Op, token: &[u8]) -> Option<String> {
     }
 }
 
-#[test]
-fn a_block_opens_to_its_own_token_alone() {
-    let lab = Lab::up(false, "");
+/// Makes a file of one block; where it lies.
+pub(super) fn block_of(lab: &Lab, how: &[&str]) -> fs::LocatedBlock {
     let local = lab.cluster.path("in");
     std::fs::write(&local, "words\n".repeat(1000)).unwrap();
-    lab.cluster.mrctl(&["fs", "put", local.to_str().unwrap(), "/in"]);
-    let block = runtime().block_on(async {
-        let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
+    lab.cluster.mrctl(&[&["fs", "put"], how, &[local.to_str().unwrap(), "/in"]].concat());
+    locate(lab)
+}
+
+/// Where the block of the file lies now.
+pub(super) fn locate(lab: &Lab) -> fs::LocatedBlock {
+    runtime().block_on(async {
+        let boss = Caller::new(lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
         let about = fs::LocateRequest { path: "/in".into(), length: 6000, ..Default::default() };
         let found: fs::LocateReply = boss.ask("/fermata.dfs.v1.NameNode/Locate", about).await.unwrap();
         found.blocks[0].clone()
-    });
+    })
+}
+
+#[test]
+fn a_block_opens_to_its_own_token_alone() {
+    let lab = Lab::up(false, "");
+    let block = block_of(&lab, &[]);
     let (ours, theirs) = (key_of(&lab.path("ours/secret")), key_of(&lab.path("theirs/secret")));
     let (id, length, node) = (block.block_id, block.length, &block.nodes[0]);
     let read = || Op::Read(fs::ReadBlock { block_id: id, offset: 0, length, block_length: length });

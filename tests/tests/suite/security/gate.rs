@@ -6,7 +6,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 use proto::{dfs, mr};
 use security::{Credentials, Role, rule_of};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, io::Read, net::TcpStream, time::Duration};
 use tonic::{
     Code, Request, client::Grpc, codegen::http::uri::PathAndQuery, metadata::MetadataValue,
     transport::Channel,
@@ -43,6 +43,8 @@ fn every_method_has_a_rule_and_every_rule_a_method() {
 /// One who calls, with connections to all servers.
 pub(super) struct Caller {
     credentials: Credentials,
+    /// Shows nothing, whatever it has.
+    silent: bool,
     servers: BTreeMap<&'static str, Channel>,
 }
 
@@ -57,7 +59,12 @@ impl Caller {
             ("TrackerLink", at(&jobtracker, Role::JobTracker)),
             ("TrackerLogs", at(logs, Role::TaskTracker)),
         ]);
-        Self { credentials, servers }
+        Self { credentials, silent: false, servers }
+    }
+
+    /// One who believes our servers and shows them nothing at all.
+    fn nobody(lab: &Lab, logs: &str) -> Self {
+        Self { silent: true, ..Self::new(lab, logs, lab.nobody()) }
     }
 
     /// The answer, or why there is none.
@@ -72,8 +79,10 @@ impl Caller {
         let path = PathAndQuery::try_from(method).unwrap();
         let mut request = Request::new(message);
         let name = self.credentials.name().unwrap_or("mallory").to_owned();
-        self.credentials.sign(request.metadata_mut(), &MetadataValue::try_from(name).unwrap());
-        grpc.ready().await.map_err(|_| Code::Unauthenticated)?;
+        if !self.silent {
+            self.credentials.sign(request.metadata_mut(), &MetadataValue::try_from(name).unwrap());
+        }
+        grpc.ready().await.map_err(|_| Code::Unavailable)?;
         let answer = grpc.unary::<M, R, _>(request, path, ProstCodec::default()).await;
         answer.map(tonic::Response::into_inner).map_err(|status| status.code())
     }
@@ -90,20 +99,22 @@ impl Caller {
     }
 }
 
-/// Whether the gate said no, or, `at_handshake`, TLS before it, which looks like a broken connection.
-fn is_refusal(code: Code, at_handshake: bool) -> bool {
-    if !at_handshake {
-        return matches!(code, Code::Unauthenticated | Code::PermissionDenied);
-    }
-    matches!(
-        code,
-        Code::Unauthenticated
-            | Code::PermissionDenied
-            | Code::Unknown
-            | Code::Unavailable
-            | Code::Internal
-            | Code::Cancelled
-    )
+/// A caller without the right certificate is refused by TLS before it can call: the server says why, which a server that is
+/// dead, or does not answer, does not.
+fn is_refused_at_handshake(credentials: &Credentials, addr: &str, server: Role) -> bool {
+    let socket = TcpStream::connect(addr).unwrap();
+    let connected = credentials.connector(server).secure(socket, Duration::from_secs(10));
+    // To the client the handshake is over before the server has looked at its certificate.
+    let error = connected.and_then(|stream| (&stream).read(&mut [0; 64])).unwrap_err();
+    error.to_string().contains("received fatal alert")
+}
+
+/// What those may get for an empty request whom the gate lets in: an answer, or that it makes no sense. Nothing that a
+/// server that is away, or broken, would say.
+fn is_let_in(code: Code) -> bool {
+    // A unary call of a stream that ends without a word is an internal error of the caller's own.
+    let streams = Code::Internal;
+    [Code::Ok, Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition, streams].contains(&code)
 }
 
 pub(super) struct Stage {
@@ -204,7 +215,8 @@ pub(super) fn uuid_bytes() -> Vec<u8> {
 async fn walk(lab: &Lab) -> usize {
     let stage = set(lab).await;
     let who = |role, name, good| Caller::new(lab, &stage.logs, lab.credentials(role, name, good));
-    let nobody = Caller::new(lab, &stage.logs, lab.nobody());
+    let nobody = Caller::nobody(lab, &stage.logs);
+    let stranger = Caller::new(lab, &stage.logs, lab.stranger());
     let roles: Vec<(Role, [Caller; 3])> = Role::ALL
         .iter()
         .map(|role| {
@@ -213,33 +225,42 @@ async fn walk(lab: &Lab) -> usize {
         .collect();
     let bob = who(Role::User, "bob", Good::Yes);
     let mut refused = 0;
+    let mut is = |what: &str, code: Code, right: Code| {
+        assert_eq!(code, right, "{what}");
+        refused += 1;
+    };
     for method in methods() {
         let rule = rule_of(&method).unwrap();
-        let code = nobody.call(&method, ()).await;
-        assert!(is_refusal(code, false), "{method} without a credential: {code:?}");
-        refused += 1;
+        is(&format!("{method} without a credential"), nobody.call(&method, ()).await, Code::Unauthenticated);
+        is(
+            &format!("{method} with a stranger's token"),
+            stranger.call(&method, ()).await,
+            Code::Unauthenticated,
+        );
         for (role, [good, foreign, expired]) in &roles {
             for (what, caller) in [("another cluster's", foreign), ("an expired", expired)] {
-                let code = caller.call(&method, ()).await;
-                assert!(is_refusal(code, lab.tls), "{method} with {what} credential of {role}: {code:?}");
-                refused += 1;
+                // Certificates are refused before there is a method: see `handshakes`.
+                if !lab.tls {
+                    let what = format!("{method} with {what} credential of {role}");
+                    is(&what, caller.call(&method, ()).await, Code::Unauthenticated);
+                }
             }
             let code = good.call(&method, ()).await;
             if rule.allows(*role) {
-                assert!(!matches!(code, Code::Unauthenticated), "{method} as {role}: {code:?}");
+                assert!(is_let_in(code), "{method} as {role}: {code:?}");
             } else {
-                let gate = matches!(code, Code::PermissionDenied | Code::Unauthenticated);
-                assert!(gate, "{method} as {role}, which it is not for: {code:?}");
-                refused += 1;
+                is(&format!("{method} as {role}, which it is not for"), code, Code::PermissionDenied);
             }
         }
         if rule.owned {
             let code = touch(&bob, &method, &stage).await;
             let code =
                 code.unwrap_or_else(|| panic!("{method} has an owner: say here how it touches something"));
-            assert_eq!(code, Code::PermissionDenied, "{method} on something of ann's, as bob");
-            refused += 1;
+            is(&format!("{method} on something of ann's, as bob"), code, Code::PermissionDenied);
         }
+    }
+    if lab.tls {
+        refused += handshakes(lab, &stage.logs);
     }
     // Who it is for may.
     let ann = who(Role::User, "ann", Good::Yes);
@@ -248,6 +269,24 @@ async fn walk(lab: &Lab) -> usize {
     {
         let code = touch(&ann, method, &stage).await.unwrap();
         assert!(matches!(code, Code::Ok | Code::Internal), "{method} as ann, whose it is: {code:?}");
+    }
+    refused
+}
+
+/// Every server, with certificates of every role that are another cluster's or have expired; how many were refused.
+fn handshakes(lab: &Lab, logs: &str) -> usize {
+    let (namenode, jobtracker) = lab.masters();
+    let servers =
+        [(namenode.as_str(), Role::NameNode), (&jobtracker, Role::JobTracker), (logs, Role::TaskTracker)];
+    let mut refused = 0;
+    for (addr, server) in servers {
+        for role in Role::ALL {
+            for good in [Good::OfAnotherCluster, Good::Expired] {
+                let shown = lab.credentials(role, "bob", good);
+                assert!(is_refused_at_handshake(&shown, addr, server), "{server}: {role}, {good:?}");
+                refused += 1;
+            }
+        }
     }
     refused
 }

@@ -1,7 +1,9 @@
 //! Closed by default: who may call what, who may touch whose files and jobs, and what a default cluster shows the world.
 
 mod confined;
+mod crowd;
 mod doors;
+mod ends;
 mod gate;
 mod owners;
 mod paths;
@@ -81,15 +83,26 @@ impl Lab {
         Credentials::of_client(&settings, name).unwrap()
     }
 
-    /// The authority's certificate, if there is one: what somebody without a credential may know.
+    /// The authority's certificate, if there is one: what somebody without a credential may know. What it would show, with
+    /// TLS, is a stranger's.
     pub(super) fn nobody(&self) -> Credentials {
-        if !self.tls {
-            return Credentials::default();
-        }
-        // A credential that says nothing: TLS without a certificate, and no token that could be read.
-        let token = Token { role: Role::Task, name: "x".into(), job: None, expires: 0 };
+        if self.tls { self.stranger() } else { Credentials::default() }
+    }
+
+    /// A token that somebody has signed.
+    pub(super) fn stranger(&self) -> Credentials {
+        let token = Token { role: Role::Task, name: "x".into(), job: None, expires: u64::MAX };
         let token = token.sign(&Keyring::from_secret(b"nobody's")).unwrap();
-        Credentials::of_task(&token, &fs::read(self.path("ours/security/ca.pem")).unwrap()).unwrap()
+        let authority =
+            if self.tls { fs::read(self.path("ours/security/ca.pem")).unwrap() } else { Vec::new() };
+        Credentials::of_task(&token, &authority).unwrap()
+    }
+
+    /// What a task of a job shows.
+    pub(super) fn task(&self, user: &str, word: &str) -> Credentials {
+        let keys = Keyring::of_secret_file(&self.path("ours/secret")).unwrap();
+        let token = Token::new(Role::Task, user, Some(word), Duration::from_hours(1)).sign(&keys).unwrap();
+        Credentials::of_task(&token, &[]).unwrap()
     }
 
     /// A configuration by which `mrctl` is this user.

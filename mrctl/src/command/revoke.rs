@@ -1,0 +1,70 @@
+//! `mrctl cluster revoke`: credentials that are good and shall not be any more.
+
+use super::machines::on_each;
+use crate::{
+    output::{self, Usage},
+    remote::{Fleet, Machine, Package, Reach, revoked_list},
+};
+use anyhow::Result;
+use security::{Revocations, check_name, fingerprint_of_file};
+use std::{path::PathBuf, process::ExitCode};
+
+/// Shut out a user, or one certificate or token
+///
+/// Written to the file `revoked` beside the cluster's certificates, and copied to the machines of a cluster that `mrctl cluster
+/// up` started. Daemons look at it every second. By hand: copy it to the folder that security.dir names on every machine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mrctl cluster revoke ann --cluster lab                          all that proves to be ann
+  mrctl cluster revoke --credential ann-lab/ann.pem --cluster lab  this one; another of hers is good
+  mrctl cluster revoke ann --undo --cluster lab")]
+pub(crate) struct Revoke {
+    /// Who: certificates and tokens of this name, and tasks of its jobs
+    #[arg(required_unless_present = "credential", conflicts_with = "credential")]
+    name: Option<String>,
+    /// One certificate or token, by its file
+    #[arg(long, value_name = "FILE")]
+    credential: Option<PathBuf>,
+    /// Let it in again
+    #[arg(long)]
+    undo: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
+    let cluster = &args.reach.cluster;
+    let package = Package::of(cluster)?;
+    let list = revoked_list(cluster);
+    let file = cluster.join(&list);
+    let mut all = Revocations::read(&file)?;
+    let (kind, what, shown) = match (&args.name, &args.credential) {
+        (Some(name), _) => {
+            check_name(name).map_err(|error| Usage(error.to_string()))?;
+            (&mut all.names, name.clone(), name.clone())
+        }
+        (None, Some(path)) => (&mut all.credentials, fingerprint_of_file(path)?, path.display().to_string()),
+        (None, None) => return Err(Usage("say who, or --credential FILE".into()).into()),
+    };
+    let changed = if args.undo { kind.remove(&what) } else { kind.insert(what) };
+    all.write(&file)?;
+    let done = match (args.undo, changed) {
+        (false, true) => "is revoked",
+        (false, false) => "was revoked already",
+        (true, true) => "is let in again",
+        (true, false) => "was not revoked",
+    };
+    output::line(format!("{shown} {done}: {}", file.display()))?;
+    if !cluster.join("launch.json").is_file() {
+        output::line(format!("copy it to {} of every machine, beside what is there", list.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let fleet = Fleet::of(&args.reach)?;
+    let send = |machine: &Machine| package.send_file(&machine.shell, &machine.host.name, &list, &machine.dir);
+    let (_, failed) = on_each(&fleet.machines, send, |()| "told".to_owned());
+    if failed > 0 {
+        eprintln!("mrctl: {failed} of the machines do not know it yet: mend that and run the same again");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,147 @@
+//! The connections for calls: few of those who have shown nothing, each address a part of the rest, and none that ends the
+//! daemon because the system has no more open files to give.
+
+use crate::visitors::{STRANGERS_MAX, Visit, Visitors};
+use rustix::process::{Resource, getrlimit};
+use std::{
+    io,
+    os::fd::AsFd,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// Connections for calls at one time, at the most; fewer if the system lets the daemon open fewer files.
+const CONNECTIONS_MAX: u64 = 16_384;
+/// One address has no more than this part of them.
+const PART: usize = 4;
+/// After a refusal of the system's, until some of its means have come free.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whoever connects, one after the other.
+pub type Incoming = ReceiverStream<io::Result<Caller>>;
+
+/// Places for calls, as many as fit beside the files that a daemon needs.
+pub(crate) fn places() -> Arc<Visitors> {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    // Half is for the rest; a stranger takes two.
+    let places = (files / 2).saturating_sub(2 * STRANGERS_MAX as u64).clamp(64, CONNECTIONS_MAX) as usize;
+    Visitors::by_address(places, (places / PART).max(64))
+}
+
+/// Takes connections until nobody takes them from here. Called within a runtime.
+pub(crate) fn accept(listener: std::net::TcpListener, visitors: Arc<Visitors>) -> io::Result<Incoming> {
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    let (to, from) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = to.closed() => return,
+            };
+            match accepted.and_then(|(stream, _)| Caller::new(stream, &visitors)) {
+                Ok(caller) => {
+                    if to.send(Ok(caller)).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a connection was not taken");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    });
+    Ok(ReceiverStream::new(from))
+}
+
+/// A connection for calls.
+#[derive(Debug)]
+pub struct Caller {
+    stream: TcpStream,
+    info: CallerInfo,
+}
+
+/// What is known of it, in every request that comes over it.
+#[derive(Debug, Clone)]
+pub struct CallerInfo {
+    tcp: TcpConnectInfo,
+    visit: Arc<Visit>,
+}
+
+impl CallerInfo {
+    /// It has shown that it may be here. False if all places are taken.
+    pub(crate) fn become_known(&self) -> bool {
+        self.visit.become_known()
+    }
+
+    /// Where it comes from.
+    pub fn remote_addr(&self) -> Option<std::net::SocketAddr> {
+        self.tcp.remote_addr()
+    }
+}
+
+impl Caller {
+    fn new(stream: TcpStream, visitors: &Arc<Visitors>) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let visit = Arc::new(visitors.enter(stream.as_fd().try_clone_to_owned()?));
+        let info = CallerInfo { tcp: stream.connect_info(), visit };
+        Ok(Self { stream, info })
+    }
+}
+
+impl Connected for Caller {
+    type ConnectInfo = CallerInfo;
+    fn connect_info(&self) -> CallerInfo {
+        self.info.clone()
+    }
+}
+
+impl AsyncRead for Caller {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Caller {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
