@@ -8,7 +8,10 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -69,7 +72,7 @@ impl Visitors {
         inside.next += 1;
         let id = inside.next;
         inside.strangers.insert(id, Stranger { from, socket });
-        Visit { visitors: self.clone(), id }
+        Visit { visitors: self.clone(), id, known: AtomicBool::new(false) }
     }
 
     /// How many there are.
@@ -116,11 +119,16 @@ fn close(socket: &OwnedFd) {
 pub struct Visit {
     visitors: Arc<Visitors>,
     id: u64,
+    /// As in `visitors`, for those who ask at every call.
+    known: AtomicBool,
 }
 
 impl Visit {
     /// It has shown that it may be here. False if all places are taken.
     pub fn become_known(&self) -> bool {
+        if self.known.load(Ordering::Relaxed) {
+            return true;
+        }
         let mut inside = self.visitors.inside.lock();
         if inside.known.contains_key(&self.id) {
             return true;
@@ -137,6 +145,7 @@ impl Visit {
         let Some(Stranger { socket, .. }) = inside.strangers.remove(&self.id) else { return false };
         *inside.of.entry(from).or_default() += 1;
         inside.known.insert(self.id, (from, self.visitors.holds.then_some(socket)));
+        self.known.store(true, Ordering::Relaxed);
         true
     }
 }

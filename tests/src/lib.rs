@@ -45,6 +45,37 @@ pub fn eventually<T>(what: &str, limit: Duration, mut condition: impl FnMut() ->
     }
 }
 
+/// How soon a fault is noticed, and got over: printed, for the table in docs/faults.md.
+pub struct Row {
+    name: &'static str,
+    since: Instant,
+    noticed: Option<Duration>,
+}
+
+impl Row {
+    /// It happens now.
+    pub fn begin(name: &'static str) -> Self {
+        Self { name, since: Instant::now(), noticed: None }
+    }
+
+    /// It has been noticed.
+    pub fn noticed(&mut self) {
+        self.noticed.get_or_insert(self.since.elapsed());
+    }
+
+    /// What was wrong has been mended from outside: how long it takes from now on is of interest.
+    pub fn mended(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// All is well.
+    pub fn whole(self) {
+        let shown = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+        let noticed = self.noticed.map_or("-".to_owned(), shown);
+        println!("{}: noticed after {noticed}, whole after {}", self.name, shown(self.since.elapsed()));
+    }
+}
+
 /// SHA-256 of a file, in hex.
 pub fn sha256_of(path: &std::path::Path) -> String {
     use sha2::Digest;

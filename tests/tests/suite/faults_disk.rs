@@ -2,7 +2,7 @@
 //! acknowledged is there afterwards, what could not be made durable never was acknowledged, and jobs go on to the same
 //! output. Skipped, with a word, where strace cannot be used.
 
-use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
+use fermata_tests::{Cluster, QUICK, Row, Up, eventually, random_file, sha256_of};
 use std::{
     fs,
     process::{Child, Command, Stdio},
@@ -100,35 +100,46 @@ fn what_cannot_be_made_durable_is_not_acknowledged() {
 
     // The NameNode says nothing that it cannot keep, and ends.
     let Some(held) = Strace::hold(&cluster, "namenode", "namenode", "error=EIO") else { return };
+    let mut row = Row::begin("every fsync of the namenode fails");
     assert_eq!(cluster.try_mrctl(&["fs", "mkdir", "/never"]).code, 1, "a folder that is not durable");
     await_death(&cluster, "namenode", "namenode");
+    row.noticed();
     drop(held);
+    row.mended();
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     cluster.mrctl(&["fs", "stat", "/before"]);
     cluster.mrctl(&["fs", "mkdir", "/after"]);
+    row.whole();
 
     // A job that is not durable is not taken.
     let Some(held) = Strace::hold(&cluster, "jobtracker", "jobtracker", "error=EIO") else { return };
     let never = ["submit", "wordcount", "--input", "/in", "--output", "/never-counted", "--detach"];
+    let mut row = Row::begin("every fsync of the jobtracker fails");
     assert_eq!(cluster.try_mrctl(&never).code, 1, "a job that is not durable");
     await_death(&cluster, "jobtracker", "jobtracker");
+    row.noticed();
     drop(held);
+    row.mended();
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counted"]);
+    row.whole();
 
     // A DataNode whose disk fails retires it; the file is whole on others.
     let Some(held) = Strace::hold(&cluster, "node1", "datanode", "error=EIO") else { return };
     let source = cluster.path("source");
     random_file(&source, 6 << 20, 3);
+    let mut row = Row::begin("every fsync of a datanode fails");
     cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
     let got = cluster.path("got");
     cluster.mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
     assert_eq!(sha256_of(&got), sha256_of(&source));
     await_death(&cluster, "node1", "datanode");
+    row.noticed();
     drop(held);
     let log = fs::read_to_string(cluster.path(".fermata/logs/node1-datanode.log")).unwrap();
     assert!(log.contains("Input/output error"), "{log}");
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    row.whole();
 }
 
 /// The NameNode dies at the nth time that it makes something durable.

@@ -1,6 +1,6 @@
 //! Faults on a cluster of this machine: scenario files, damaged, slow and full nodes by `mrctl chaos`, a short soak.
 
-use fermata_tests::{Cluster, QUICK, Up, binaries, eventually, random_file, sha256_of};
+use fermata_tests::{Cluster, QUICK, Row, Up, binaries, eventually, random_file, sha256_of};
 use serde_json::Value;
 use std::{
     fs,
@@ -182,6 +182,7 @@ impl Drop for Second {
 #[test]
 fn of_two_nodes_of_one_name_the_newest_stays_and_the_other_says_why() {
     let cluster = cluster();
+    let mut row = Row::begin("one name twice");
     let mut seconds = ["tasktracker", "datanode"].map(|program| Second::start(&cluster, program));
     for (program, words) in [
         ("tasktracker", "another process has taken the name node1"),
@@ -192,12 +193,47 @@ fn of_two_nodes_of_one_name_the_newest_stays_and_the_other_says_why() {
             fs::read_to_string(&log).unwrap().contains(words).then_some(())
         });
     }
+    row.noticed();
     eventually("the second is counted on", PATIENCE, || {
         let nodes = cluster.json(&["nodes"]);
         let node = nodes.as_array()?.iter().find(|one| one["node"] == "node1")?.clone();
         (node["tracker"]["state"] == "live" && node["state"] == "live").then_some(())
     });
+    row.whole();
     assert!(seconds.iter_mut().all(|second| second.0.try_wait().unwrap().is_none()), "the second goes on");
+}
+
+/// Many trackers that only speak, on connections of their own; the jobtracker dies, and all come back to the next.
+fn all_come_back(tls: bool) {
+    let folder = tempfile::tempdir_in(binaries()).unwrap();
+    let mut load = Command::new(binaries().join("mrctl"));
+    load.args(["bench", "load", "--trackers", "300", "--seconds", "2", "--json", "--dir"]).arg(folder.path());
+    if tls {
+        load.arg("--tls");
+    }
+    let ran = load.output().unwrap();
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let figures: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.stderr)));
+    println!("tls {tls}: {figures:#}");
+    let all = figures.as_array().unwrap();
+    let of = |part: &str| {
+        let found = all.iter().find(|figure| figure["name"].as_str().unwrap().contains(part));
+        found.unwrap_or_else(|| panic!("{part}: {figures:#}"))["value"].as_f64().unwrap()
+    };
+    assert!(of("all back") < 60.0, "{figures:#}");
+    // Two seconds before it died, and two after, of one heartbeat a second each; some are on their way at the edges.
+    assert!(of("heartbeats answered") >= 600.0, "{figures:#}");
+}
+
+#[test]
+fn hundreds_of_trackers_come_back_to_a_jobtracker_that_died() {
+    all_come_back(false);
+}
+
+#[test]
+fn hundreds_of_trackers_come_back_over_tls() {
+    all_come_back(true);
 }
 
 #[test]

@@ -45,6 +45,10 @@ fn harm_is_told_and_hurts_nobody_else() {
         let job: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
         assert_eq!(job["state"], "failed", "{harm}: {job}");
         assert_eq!(job["maps"]["failed_attempts"], 2, "{harm}: {job}");
+        let tasks = cluster.json(&["tasks", job["job"].as_str().unwrap()]);
+        let first = &tasks[0]["attempts"][0];
+        let took_ms = first["ended_ms"].as_u64().unwrap() - first["launched_ms"].as_u64().unwrap();
+        println!("a task does harm ({harm}): told after {:.1} s", took_ms as f64 / 1000.0);
         let why = job["why"].as_str().unwrap();
         assert!(words.iter().all(|word| why.contains(word)), "{harm}: {why}");
         let logs = cluster.mrctl(&["logs", &format!("{}.m0", job["job"].as_str().unwrap())]);

@@ -1,7 +1,7 @@
 //! Clusters on several machines: network namespaces with addresses of their own, closed by certificates, started by
 //! `mrctl cluster`. Skipped, with a word, where namespaces cannot be made.
 
-use fermata_tests::{Machines, binaries, eventually};
+use fermata_tests::{Machines, Row, binaries, eventually};
 use serde_json::Value;
 use std::{process::Command, time::Duration};
 
@@ -170,20 +170,26 @@ fn machines_are_added_filled_upgraded_and_drained() {
 /// A master whose disk is full keeps what it has and takes nothing; a node's full disk is passed over.
 fn are_filled(machines: &Machines, master: &str, node: &str) {
     machines.mrctl(&["chaos", "fill-disk", master, "--leave", "8MiB", "--cluster", "lab"]);
+    let mut row = Row::begin("the namenode's disk is full, and has room again");
     eventually("the namenode is in safemode", PATIENCE, || {
         let report = machines.json(&["fs", "report"]);
         (report["safemode"]["on"] == true).then_some(())
     });
+    row.noticed();
     machines.mrctl(&["fs", "ls", "/lab"]);
     let said = machines.mrctl(&["chaos", "fill-disk", master, "--clear", "--cluster", "lab"]);
     assert_eq!(said.trim(), format!("the disk of {master} has room again"));
+    row.mended();
     eventually("the namenode takes changes again", PATIENCE, || {
         (machines.json(&["fs", "report"])["safemode"]["on"] == false).then_some(())
     });
+    row.whole();
 
     machines.mrctl(&["chaos", "fill-disk", node, "--cluster", "lab"]);
     let sort = ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--output", "/lab/full"];
+    let row = Row::begin("a node's disk is full: a sort passes it over");
     machines.mrctl(&sort);
+    row.whole();
     assert_eq!(machines.sums("/lab/full"), machines.sums("/lab/calm"));
     machines.mrctl(&["chaos", "fill-disk", node, "--clear", "--cluster", "lab"]);
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
