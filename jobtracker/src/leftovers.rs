@@ -17,7 +17,7 @@ use dfs::{
     path::DfsPath,
 };
 use mrcore::{
-    Cluster,
+    Cluster, Fact,
     job::{Job, JobOutcome, JobState},
 };
 use proto::STAGING;
@@ -56,6 +56,22 @@ impl Leftovers {
         let work = if in_vain || written_since { work() } else { None };
         let user = Some(job.spec.user.clone());
         Self { user, work, in_vain, staging: staging(&job.spec.conf).ok().flatten() }
+    }
+
+    /// What is to be cleared away after this: of a job that has succeeded, and of one that was over before its last
+    /// attempt, which went with its tracker.
+    pub(crate) fn after(cluster: &Cluster, fact: &Fact) -> Option<Self> {
+        match fact {
+            Fact::JobEnded { job, outcome: JobOutcome::Succeeded } => {
+                cluster.job(*job).map(|job| Self::of(job, false))
+            }
+            Fact::AttemptKilled { attempt, .. } => {
+                let job = cluster.job(attempt.job()).filter(|job| job.is_over())?;
+                let alone = job.running.map.is_empty() && job.running.reduce.is_empty();
+                alone.then(|| Self::of(job, true))
+            }
+            _ => None,
+        }
     }
 }
 

@@ -77,12 +77,11 @@ impl Guard {
                 keys = Keyring::of_key_file(&settings.dir.join(format!("{role}.keys")))?;
             }
         }
-        let closed = match settings.is_closed() {
-            true => {
-                let revoked = Revoked::new(settings)?;
-                Some(Closed { keys, revoked, jobs: Arc::default(), tls: certificate })
-            }
-            false => None,
+        let closed = if settings.is_closed() {
+            let revoked = Revoked::new(settings)?;
+            Some(Closed { keys, revoked, jobs: Arc::default(), tls: certificate })
+        } else {
+            None
         };
         let mut admins: BTreeSet<String> = settings.admins.iter().cloned().collect();
         let enforces = settings.permissions.holds(closed.is_some());

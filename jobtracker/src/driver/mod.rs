@@ -25,7 +25,6 @@ use mrcore::{
     event::{AttemptStatus, Heartbeat, Registration, Reply},
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TrackerId},
-    job::JobOutcome,
 };
 use parking_lot::Mutex;
 use std::{
@@ -245,7 +244,7 @@ impl Driver {
             match effect {
                 Effect::Append(entry) => {
                     changed.extend(entry.fact.job());
-                    let left = left_over(inner.mind.cluster(), &entry.fact);
+                    let left = Leftovers::after(inner.mind.cluster(), &entry.fact);
                     self.send(seq, What::Fact(entry));
                     if let Some(left) = left {
                         self.send(seq, What::Clear(left));
@@ -488,20 +487,4 @@ fn ended(event: &Event) -> BTreeSet<JobId> {
     };
     let gone = reports.iter().filter(|report| !matches!(report.status, AttemptStatus::Running(_)));
     gone.map(|report| report.attempt.job()).collect()
-}
-
-/// What is to be cleared away: of a job that has succeeded, and of one that was over before its last attempt, which
-/// went with its tracker.
-fn left_over(cluster: &Cluster, fact: &Fact) -> Option<Leftovers> {
-    match fact {
-        Fact::JobEnded { job, outcome: JobOutcome::Succeeded } => {
-            cluster.job(*job).map(|job| Leftovers::of(job, false))
-        }
-        Fact::AttemptKilled { attempt, .. } => {
-            let job = cluster.job(attempt.job()).filter(|job| job.is_over())?;
-            let alone = job.running.map.is_empty() && job.running.reduce.is_empty();
-            alone.then(|| Leftovers::of(job, true))
-        }
-        _ => None,
-    }
 }

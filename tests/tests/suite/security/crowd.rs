@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Idle connections to each master. The daemons could open more files than that, and the test too.
-const CROWD: usize = 4000;
+const CROWD: usize = 2500;
 /// What a daemon has open with as many strangers as it takes, at two files each, and its own.
 const OPEN_MAX: usize = 2 * 256 + 200;
 /// A client is served within this while others crowd the door; a machine may be busy.

@@ -42,13 +42,14 @@ fn a_tasks_token_ends_with_its_job() {
     let done = submit("/home/ann/out", &[]);
     let slow = submit("/home/ann/slow", &["--conf", "pace.map=100", "--detach"]);
     // The journal's own name is in its folder.
-    let version = std::fs::read_to_string(lab.cluster.path(".fermata/jobtracker/VERSION")).unwrap();
+    let version = std::fs::read_to_string(lab.cluster.path(".fermata/data/jobtracker/VERSION")).unwrap();
     let version: toml::Table = version.parse().unwrap();
     let scope = format!("jobtracker-{}", version["cluster_id"].as_str().unwrap());
     let stat = |job: u64| {
-        let task = Caller::new(&lab, "127.0.0.1:1", lab.task("ann", &job_word(&scope, job)));
-        let about = fs::StatRequest { path: "/home/ann/text".into() };
-        runtime().block_on(task.call(STAT, about))
+        runtime().block_on(async {
+            let task = Caller::new(&lab, "127.0.0.1:1", lab.task("ann", &job_word(&scope, job)));
+            task.call(STAT, fs::StatRequest { path: "/home/ann/text".into() }).await
+        })
     };
     let refused = |job: u64| {
         eventually("its token is refused", PATIENCE, || (stat(job) == Code::Unauthenticated).then_some(()));
