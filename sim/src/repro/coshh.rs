@@ -78,10 +78,10 @@ fn tables(out: &mut Reproduction, name: &str, comparison: &Comparison, paper: [[
         for (label, figure) in ["fifo", "fair", "coshh"].iter().zip(figures) {
             let ours = comparison.index(label).map(|at| match *row {
                 "dissatisfaction" => {
-                    comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction()).mean
+                    comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction())
                 }
-                "fairness" => comparison.figure(at, |outcome| outcome.metrics.shares.fairness()).mean,
-                _ => comparison.figure(at, locality).mean,
+                "fairness" => comparison.figure(at, |outcome| outcome.metrics.shares.fairness()),
+                _ => comparison.figure(at, locality),
             });
             let paper = if *row == "locality" { Number::Part(figure) } else { Number::Plain(figure) };
             out.claim(format!("{name}: {row} under {label}"), paper, ours);
