@@ -168,8 +168,13 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let (table, groups) =
         (report::summary(&comparison), report::by_group(&comparison, sim::experiment::makespan_s));
     if let Some(path) = &args.report {
-        let body =
-            format!("{}{}<h2>By group</h2>{}{}", table.html(), report::against_first(&comparison).html(), groups.html(), report::charts(&comparison));
+        let body = format!(
+            "{}{}<h2>By group</h2>{}{}",
+            table.html(),
+            report::against_first(&comparison).html(),
+            groups.html(),
+            report::charts(&comparison)
+        );
         let title = format!("{} under {}", request.workload, args.scheduler);
         write(path, &report::page(&title, &body))?;
     }

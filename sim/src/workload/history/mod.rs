@@ -12,8 +12,8 @@ use super::{
     trace::{Room, Source, TraceError},
 };
 use crate::Outcome;
-use lines::{Head, Line, Trackers};
 pub use calibrate::Calibrated;
+use lines::{Head, Line, Trackers};
 pub use lines::{Place, Under};
 use mrcore::{
     Fact, PerPhase, Phase, Span, Time,
