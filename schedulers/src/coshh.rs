@@ -7,8 +7,8 @@
 //! the round has given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or
 //! what is learned of them has changed by more than the radius; meanwhile the last answer holds.
 //! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it
-//! free), but no job is put where it would take many times as long as on its best node (`slowest`); maps and reduces have
-//! minimum shares and slots of their own.
+//! free); if asked for (`slowest`), no task is put where it would take many times as long as on its best node; maps and
+//! reduces have minimum shares and slots of their own.
 //! Deliberately absent: preemption; waiting for locality. A job's nearest map is taken.
 
 mod classes;
@@ -77,6 +77,7 @@ pub struct Coshh {
     /// The first job that used an input.
     first_users: BTreeMap<String, JobId>,
     literal: bool,
+    slowest: f64,
     recheck: Span,
     now: Time,
 }
@@ -127,7 +128,7 @@ impl Coshh {
             "a job joins a class whose times differ by less than this (0.5: by a factor of 1.6)",
         );
         let about = "a job is not put on a node where it would take this many times as long as on its best one; 0: anywhere";
-        let slowest = section.number("slowest", 10.0, 0.0..=1e6, about);
+        let slowest = section.number("slowest", 0.0, 0.0..=1e6, about);
         let literal = section.flag("literal", false, "leave a slot free if no suggested class has work");
         let slowest = if literal { 0.0 } else { slowest };
         let seed = section.count("seed", 1, "of the clustering, and of errors that are asked for");
@@ -144,6 +145,7 @@ impl Coshh {
             nodes: BTreeMap::new(),
             first_users: BTreeMap::new(),
             literal,
+            slowest,
             recheck: section.span(
                 "recheck",
                 Span::secs(10),
@@ -334,7 +336,9 @@ impl Scheduler for Coshh {
             Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
             Cause::Tick => {
                 self.now = round.now;
-                self.watch(round.now, plan.cluster());
+                if self.slowest > 0.0 {
+                    self.watch(round.now, plan.cluster());
+                }
                 self.kinds.check(&self.predictor);
             }
         }
