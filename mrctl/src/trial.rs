@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use sim::{
     Outcome, Setup, Span,
     fault::{Fault, Harm},
-    trial::{BLOCK, Trial},
+    trial::{BLOCK, LINE, Tasks, Trial},
     workload::{
         JobPlan,
         history::{self, History},
@@ -30,8 +30,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of a line: a block is a whole number of them.
-const LINE: usize = 64;
 const LOOK: Duration = Duration::from_millis(100);
 /// No trial is planned to take longer.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -163,7 +161,7 @@ async fn submit_all(
     let mut ids = Vec::new();
     for (number, job) in trial.workload.jobs.iter().enumerate() {
         until(began, job.at.as_secs_f64()).await;
-        ids.push(trackers[&job.user].submit(submission(number, job)).await?);
+        ids.push(trackers[&job.user].submit(submission(number, job, trial)).await?);
     }
     Ok(ids)
 }
@@ -172,28 +170,51 @@ async fn until(began: Instant, seconds: f64) {
     tokio::time::sleep_until((began + Duration::from_secs_f64(seconds)).into()).await;
 }
 
-/// The job as planned: lines as they are, as slowly as the plan says.
-fn submission(number: usize, job: &JobPlan) -> Submission {
-    let map = job.maps.first().map_or(1.0, |map| map.bytes as f64 / f64::from(map.work_s));
-    let pace = |rate: f64| format!("{:.0}", rate.max(1.0));
-    let conf = [
+/// The job as planned: lines as they are, as slowly as the plan says; or scripts that sleep.
+fn submission(number: usize, job: &JobPlan, trial: &Trial) -> Submission {
+    let map_s = job.maps.first().map_or(1.0, |map| f64::from(map.work_s));
+    let mut conf = vec![
         ("group", job.group.clone()),
-        ("pace.map", pace(map)),
-        ("pace.reduce", pace(job.reduce_rate)),
         ("slow.start", job.slow_start.to_string()),
         ("speculation", job.speculation.to_string()),
         ("split.size", BLOCK.to_string()),
     ];
+    let program = match trial.tasks {
+        Tasks::Paced => {
+            let pace = |rate: f64| format!("{:.0}", rate.max(1.0));
+            conf.push(("pace.map", pace(BLOCK as f64 / map_s)));
+            conf.push(("pace.reduce", pace(job.reduce_rate)));
+            "identity"
+        }
+        Tasks::Scripts { copies } => {
+            let reduce_s = job.reduces.first().map_or(0.0, |reduce| f64::from(reduce.fixed_s));
+            let write = format!("awk \"{{for(i=0;i<{copies};i++)print i \\$0}}\"");
+            conf.push(("stream.mapper", script(trial, map_s, &write)));
+            conf.push(("stream.reducer", script(trial, reduce_s, "wc -c")));
+            conf.push(("map.output.compress", "false".to_owned()));
+            "streaming"
+        }
+    };
     Submission {
         name: job.name.clone(),
         queue: job.queue.clone(),
         priority: "normal".into(),
-        builtin: Some("identity".into()),
+        builtin: Some(program.into()),
         inputs: vec![input(number)],
         reduces: job.reduces.len() as u32,
-        conf: conf.map(|(key, value)| (key.to_owned(), value)).into(),
+        conf: conf.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
         ..Submission::default()
     }
+}
+
+/// A command that sleeps for so long, or as much longer as its node is slower, and then does something. A task's folder is
+/// below its node's.
+fn script(trial: &Trial, seconds: f64, then: &str) -> String {
+    let slow = trial.setup.machines.iter().enumerate().filter(|(_, machine)| machine.speed < 1.0);
+    let cases: String = slow
+        .map(|(at, machine)| format!("*/node{}/*) sleep {:.3};; ", at + 1, seconds / machine.speed))
+        .collect();
+    format!("sh -c 'case $PWD in {cases}*) sleep {seconds:.3};; esac; exec {then}'")
 }
 
 async fn harm_all(launch: &mut Launch, faults: &[Fault], began: Instant) -> Result<()> {

@@ -7,7 +7,8 @@
 //! the round has given. Classes are computed beside the mind, and only when a job fits none, nodes come or go, or
 //! what is learned of them has changed by more than the radius; meanwhile the last answer holds.
 //! Differs from the paper: a slot for which no suggested class has work goes to any (`literal = true` leaves it
-//! free); maps and reduces have minimum shares and slots of their own.
+//! free); if asked for (`slowest`), no task is put where it would take many times as long as on its best node; maps and
+//! reduces have minimum shares and slots of their own.
 //! Deliberately absent: preemption; waiting for locality. A job's nearest map is taken.
 
 mod classes;
@@ -76,6 +77,7 @@ pub struct Coshh {
     /// The first job that used an input.
     first_users: BTreeMap<String, JobId>,
     literal: bool,
+    slowest: f64,
     recheck: Span,
     now: Time,
 }
@@ -125,6 +127,10 @@ impl Coshh {
             0.0..=100.0,
             "a job joins a class whose times differ by less than this (0.5: by a factor of 1.6)",
         );
+        let about = "a job is not put on a node where it would take this many times as long as on its best one; 0: anywhere";
+        let slowest = section.number("slowest", 0.0, 0.0..=1e6, about);
+        let literal = section.flag("literal", false, "leave a slot free if no suggested class has work");
+        let slowest = if literal { 0.0 } else { slowest };
         let seed = section.count("seed", 1, "of the clustering, and of errors that are asked for");
         let about = "for experiments: predictions of jobs on nodes are falsified by up to this part";
         let error = section.number("error", 0.0, 0.0..=0.9, about);
@@ -134,11 +140,12 @@ impl Coshh {
         };
         Self {
             users,
-            kinds: Kinds::new(window, radius, u64::from(seed)),
+            kinds: Kinds::new(window, radius, slowest, u64::from(seed)),
             predictor: Predictor::new(default, error, u64::from(seed)),
             nodes: BTreeMap::new(),
             first_users: BTreeMap::new(),
-            literal: section.flag("literal", false, "leave a slot free if no suggested class has work"),
+            literal,
+            slowest,
             recheck: section.span(
                 "recheck",
                 Span::secs(10),
@@ -198,6 +205,24 @@ impl Coshh {
         }
     }
 
+    /// What runs tells something too: that it takes at least as long as it has taken. A node on which tasks take a hundred times as
+    /// long would otherwise be found out a hundred times too late.
+    fn watch(&mut self, now: Time, cluster: &Cluster) {
+        self.predictor.forget_running();
+        for tracker in cluster.trackers() {
+            for phase in Phase::BOTH {
+                for attempt in &tracker.running[phase] {
+                    let kind = self.users.kind_of(attempt.job()).and_then(|kind| self.kinds.get(kind));
+                    let so_far =
+                        cluster.job(attempt.job()).and_then(|job| predictor::so_far(job, *attempt, now));
+                    if let (Some(kind), Some(seconds)) = (kind, so_far) {
+                        self.predictor.runs(&kind.tables[0], phase, tracker.id, seconds);
+                    }
+                }
+            }
+        }
+    }
+
     /// What a user's first job of a suggested class would put there.
     fn take(
         &self,
@@ -208,8 +233,9 @@ impl Coshh {
         plan: &Plan<'_>,
     ) -> Option<(TaskId, Why)> {
         let user = self.users.get(number);
-        let suggested = |kind: usize| {
-            stage.number().is_none_or(|stage| self.kinds.is_suggested(kind, stage, phase, tracker))
+        let suggested = |kind: usize| match stage.number() {
+            Some(stage) => self.kinds.is_suggested(kind, stage, phase, tracker),
+            None => self.kinds.is_fit(kind, tracker),
         };
         let (task, near) = user.first(phase, suggested, |suggested, id| {
             let job = plan.cluster().job(id)?;
@@ -270,6 +296,7 @@ pub(crate) fn made_up(classes: usize, nodes: usize) -> Problem {
         promised: false,
         arrivals: 0.01 * (1.0 + class as f64),
         times: (0..nodes).map(|node| time(class, node)).collect(),
+        fit: vec![true; nodes],
     };
     classes::problem(&(0..classes).map(kind).collect::<Vec<_>>(), nodes, 1)
 }
@@ -309,6 +336,9 @@ impl Scheduler for Coshh {
             Cause::Offer(tracker) => fill_in_turn(self, tracker, plan),
             Cause::Tick => {
                 self.now = round.now;
+                if self.slowest > 0.0 {
+                    self.watch(round.now, plan.cluster());
+                }
                 self.kinds.check(&self.predictor);
             }
         }

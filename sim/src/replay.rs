@@ -160,12 +160,16 @@ impl Replay {
             Some((more, group)) if more > 0.0 => format!("; {group} jobs take {} longer", percent(more)),
             _ => "; no group of jobs is worse off".into(),
         };
+        let off = self.fidelity.error();
+        // A gain that is less than what the model is off by may not be one.
+        let advice = if gain > off { format!("use {label}") } else { format!("{label} may be better") };
+        let doubt = if gain > off { "" } else { ", which is more than the gain" };
         format!(
-            "use {label}: mean makespan {} s instead of {} s ({} less){cost}; the model was {} off on what really ran",
+            "{advice}: mean makespan {} s instead of {} s ({} less){cost}; the model was {} off on what really ran{doubt}",
             show(mean(best)),
             show(mean(0)),
             percent(gain),
-            percent(self.fidelity.error())
+            percent(off)
         )
     }
 }

@@ -86,6 +86,8 @@ pub struct Setup {
     pub machines: Vec<Machine>,
     /// Bytes a second in and out of a rack.
     pub rack_uplink: f64,
+    /// Bytes a second of all shuffles together; what all machines could send if not said.
+    pub fabric: Option<f64>,
     /// Copies of each block.
     pub replication: usize,
     /// Between two heartbeats of a tracker.
@@ -124,6 +126,7 @@ impl Setup {
         let mut setup = Self {
             machines: (0..nodes).map(machine).collect(),
             rack_uplink: 1.25e9,
+            fabric: None,
             replication: 3,
             heartbeat: Span::secs(1),
             out_of_band: true,

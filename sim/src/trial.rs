@@ -1,8 +1,9 @@
 //! Clusters and jobs that are small enough to be run for real on one machine, and are simulated as well.
 //!
 //! A [`Trial`] is a [`Setup`] and a [`Workload`] like any other. What makes it fit for one machine is that its tasks
-//! are paced: they read 64 KiB each, as slowly as the plan says, and sleep in between. Who has real processes runs it
-//! with them and gives back an [`Outcome`] like the simulator's, from the jobs' histories.
+//! sleep most of the time. Paced ones read 64 KiB each, as slowly as the plan says. Scripted ones sleep, longer where the
+//! node is slow, and then write as much as the plan says. Who has real processes runs it with them and gives back an
+//! [`Outcome`] like the simulator's, from the jobs' histories.
 
 use crate::{
     Outcome, Setup, Workload,
@@ -28,7 +29,26 @@ pub struct Trial {
     pub setup: Setup,
     /// The jobs.
     pub workload: Workload,
+    /// What its tasks are when they are real.
+    pub tasks: Tasks,
 }
+
+/// What tasks of a trial are when they are real.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tasks {
+    /// The engine reads and reduces as slowly as the plan says.
+    Paced,
+    /// Scripts that sleep for as long as the plan and the node's speed say; maps then write each line so many times.
+    Scripts {
+        /// Copies of each line.
+        copies: u32,
+    },
+}
+
+/// Bytes of a line of input, its end included.
+pub const LINE: usize = 64;
+/// What a line weighs as a record of map output: a number before it, and its lengths.
+const RECORD: f64 = 66.4;
 
 /// A job of paced tasks.
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +133,23 @@ impl Trial {
     /// Jobs under a policy.
     pub fn new(name: &str, variant: &Variant, workload: Workload, faults: Vec<Fault>) -> Self {
         let setup = Setup { faults, ..setup(variant) };
-        Self { name: name.to_owned(), setup, workload }
+        Self { name: name.to_owned(), setup, workload, tasks: Tasks::Paced }
+    }
+
+    /// The same with scripts for tasks: how long reduces take does not depend on their bytes, and they write next to nothing.
+    #[must_use]
+    fn scripted(mut self, copies: u32) -> Self {
+        for job in &mut self.workload.jobs {
+            let bytes: u64 = job.maps.iter().map(|map| map.bytes).sum();
+            let each = bytes as f64 / job.reduces.len().max(1) as f64 / job.reduce_rate;
+            let share = 1.0 / job.reduces.len().max(1) as f32;
+            let reduce = ReducePlan { share, factor: 0.0, fixed_s: each as f32 };
+            job.reduces.fill(reduce);
+            job.map_out = f64::from(copies) * RECORD / LINE as f64;
+            (job.reduce_rate, job.reduce_out) = (1e12, 0.0);
+        }
+        self.tasks = Tasks::Scripts { copies };
+        self
     }
 
     /// The same with what was up to the real cluster: when jobs came, and where their input lay. How long tasks take
@@ -213,15 +249,51 @@ pub fn all() -> Vec<Trial> {
     let soon = [("min_share_timeout", "1s"), ("fair_share_timeout", "1s")];
     let back = Variant::tuned("fair, slots back", "fair", &soon);
     let fcs = Variant::tuned("fcs", "fcs", &[("newly_launched", "2s")]);
+    let prp = Variant::tuned("hsrtf-prp", "hsrtf-prp", &[("newly_launched", "1s")]);
     vec![
         Trial::new("fifo", &Variant::plain("fifo"), mix.clone(), Vec::new()),
         Trial::new("fair", &Variant::plain("fair"), mix.clone(), Vec::new()),
         Trial::new("fair, slots back", &back, long, Vec::new()),
-        Trial::new("hsrtf-prp", &Variant::plain("hsrtf-prp"), mix, Vec::new()),
+        Trial::new("hsrtf-prp", &prp, mix, Vec::new()),
         Trial::new("fcs", &fcs, reduces, Vec::new()),
         Trial::new("chronos(fifo), a node dies", &Variant::plain("chronos(fifo)"), two.clone(), dies()),
         Trial::new("fifo, a node dies", &Variant::plain("fifo"), two, dies()),
+        slow_node(),
     ]
+}
+
+/// One node takes three times as long over everything.
+fn slow_node() -> Trial {
+    let job = |at_s, group, user, maps, reduces| Paced { at_s, group, user, maps, reduces };
+    let jobs = [
+        job(0.0, "large", "ann", (100, 3.0), (10, 3.0)),
+        job(1.7, "small", "bob", (12, 2.0), (3, 2.0)),
+        job(4.6, "medium", "bob", (40, 2.5), (6, 2.5)),
+        job(9.3, "small", "carl", (12, 2.0), (3, 2.0)),
+    ];
+    let fair = Variant::plain("fair");
+    let mut trial = Trial::new("fair, a slow node", &fair, workload("slow", &jobs), Vec::new()).scripted(1);
+    trial.setup.machines[3].speed = 1.0 / 3.0;
+    trial
+}
+
+/// One in which bytes take longer than anything else: every shuffle goes over one link of so many bytes a second. Who
+/// runs it has to see to that link; each map's output is sixteen times its input.
+pub fn narrow_link(bytes_per_s: f64) -> Trial {
+    let job = |at_s, group, user, maps, reduces| Paced { at_s, group, user, maps, reduces };
+    let jobs = [
+        job(0.0, "large", "ann", (48, 2.0), (8, 1.5)),
+        job(1.3, "medium", "bob", (24, 1.5), (6, 1.5)),
+        job(4.4, "small", "carl", (6, 1.5), (2, 1.0)),
+        job(14.2, "small", "ann", (6, 1.5), (2, 1.0)),
+    ];
+    let fair = Variant::plain("fair");
+    let mut trial =
+        Trial::new("fair, a narrow link", &fair, workload("link", &jobs), Vec::new()).scripted(16);
+    trial.setup.fabric = Some(bytes_per_s);
+    // Every node has every block: what goes over the link is shuffled.
+    trial.setup.replication = trial.setup.machines.len();
+    trial
 }
 
 /// One that takes some seconds.
@@ -243,7 +315,8 @@ mod tests {
 
     #[test]
     fn every_trial_ends_and_takes_no_longer_than_it_may() {
-        for Trial { name, setup, workload } in all().into_iter().chain([short()]) {
+        let trials = all().into_iter().chain([short(), narrow_link(4e6)]);
+        for Trial { name, setup, workload, .. } in trials {
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
             let took = outcome.end.since(mrcore::Time(0)).as_secs_f64();
             assert!(outcome.unfinished == 0 && took < 90.0, "{name}: {took} s");
@@ -262,5 +335,17 @@ mod tests {
             }
         }
         assert!(sum.iter().all(|count| *count > 0), "splits, pauses, tasks recovered: {sum:?}");
+    }
+
+    /// Else it would say nothing of how bytes are shared.
+    #[test]
+    fn a_narrow_link_is_what_its_trial_is_about() {
+        let first = |rate: f64| {
+            let Trial { setup, workload, .. } = narrow_link(rate);
+            let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
+            outcome.metrics.job(JobId(1)).and_then(makespan_s).expect("it has ended")
+        };
+        let (narrow, wide) = (first(4e6), first(1e9));
+        assert!(narrow > 2.0 * wide, "{narrow} s against {wide} s");
     }
 }

@@ -89,28 +89,36 @@ struct Compare {
 
 #[derive(Debug, clap::Args)]
 struct Fuzz {
-    /// How many lives, from seed 0 on
+    /// How many lives
     #[arg(long, default_value_t = 500)]
     seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    from: u64,
     /// Play this one alone
-    #[arg(long, conflicts_with = "seeds")]
+    #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: as much work as the cluster is for, then its histories\n  \
+    mrctl submit wordcount --input /books --output /counts --reduces 4\n  \
+    mrctl submit sort --input /books --output /sorted --reduces 4\n  \
+    mrctl sim calibrate .fermata/data/jobtracker/history > mine.toml\n  \
+    mrctl sim --workload gridmix --profiles mine.toml --nodes 100")]
 struct Calibrate {
     /// A history file, or a folder of them
     history: PathBuf,
+    /// Go by the processor time of tasks, not by how long they took: for machines that had other work to do
+    #[arg(long)]
+    processor_time: bool,
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Some(SimCommand::Verify(args)) => super::sim_verify::run(args).await,
         Some(SimCommand::Fuzz(fuzz)) => play(fuzz),
-        Some(SimCommand::Calibrate(Calibrate { history })) => {
-            output::line(profile::render(&history::read(history)?.calibrate()).trim_end())?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Some(SimCommand::Calibrate(args)) => calibrate(args),
         Some(SimCommand::Profiles) => {
             output::line(profile::render(&profile::built_in()).trim_end())?;
             Ok(ExitCode::SUCCESS)
@@ -160,8 +168,13 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let (table, groups) =
         (report::summary(&comparison), report::by_group(&comparison, sim::experiment::makespan_s));
     if let Some(path) = &args.report {
-        let body =
-            format!("{}<h2>By group</h2>{}{}", table.html(), groups.html(), report::charts(&comparison));
+        let body = format!(
+            "{}{}<h2>By group</h2>{}{}",
+            table.html(),
+            report::against_first(&comparison).html(),
+            groups.html(),
+            report::charts(&comparison)
+        );
         let title = format!("{} under {}", request.workload, args.scheduler);
         write(path, &report::page(&title, &body))?;
     }
@@ -169,8 +182,26 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         output::json(&as_json(&comparison))?;
     } else {
         output::line(table.text())?;
+        if comparison.variants.len() > 1 {
+            output::line(report::against_first(&comparison).text())?;
+        }
         output::line(format!("makespan by group, s\n{}", groups.text()))?;
         output::line(pace(&comparison, took_s))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn calibrate(args: &Calibrate) -> Result<ExitCode> {
+    let found = history::read(&args.history)?.calibrate(args.processor_time);
+    if found.is_empty() {
+        let place = args.history.display();
+        let why = format!(
+            "no job of a built-in program has succeeded in {place}: run some first (`mrctl programs`)"
+        );
+        return Err(anyhow::anyhow!(why));
+    }
+    for one in found {
+        output::line(one.render())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -198,6 +229,7 @@ fn pace(comparison: &Comparison, took_s: f64) -> String {
 }
 
 fn as_json(comparison: &Comparison) -> serde_json::Value {
+    let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
     let rows = comparison.variants.iter().zip(&comparison.runs).enumerate();
     let rows = rows.map(|(at, (variant, runs))| {
         let makespan = comparison.mean_over(at, None, sim::experiment::makespan_s);
@@ -210,6 +242,7 @@ fn as_json(comparison: &Comparison) -> serde_json::Value {
             "policy": variant.label,
             "makespan_s": makespan.mean,
             "around_s": makespan.around,
+            "against_first": change(at).map(|change| json!({ "change": change.mean, "around": change.around })),
             "locality": comparison.figure(at, report::locality).mean,
             "groups": groups.collect::<serde_json::Map<_, _>>(),
             "traces": hashes,
@@ -227,9 +260,10 @@ fn play(args: &Fuzz) -> Result<ExitCode> {
     }
     let begun = Instant::now();
     let parts = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let end = args.from.saturating_add(args.seeds);
     let played: Vec<Result<fuzz::Seen, fuzz::BadLife>> = std::thread::scope(|scope| {
         let part =
-            |from: u64| scope.spawn(move || fuzz::play_all((from..args.seeds).step_by(parts as usize)));
+            |at: u64| scope.spawn(move || fuzz::play_all((args.from + at..end).step_by(parts as usize)));
         let parts: Vec<_> = (0..parts).map(part).collect();
         parts.into_iter().filter_map(|part| part.join().ok()).collect()
     });

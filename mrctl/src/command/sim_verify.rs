@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 use sim::{
     Outcome, World, report,
-    trial::{Fidelity, Trial, all, short},
+    trial::{Fidelity, Trial, all, narrow_link, short},
 };
 use std::{path::PathBuf, process::ExitCode};
 
@@ -19,11 +19,18 @@ use std::{path::PathBuf, process::ExitCode};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl sim verify\n  \
-    mrctl sim verify --only 'fcs;fair' --json")]
+    mrctl sim verify --only 'fcs;fair' --json\n\n\
+With a narrow link, as root:\n  \
+    ip netns add narrow && ip -n narrow link set lo mtu 1500 up\n  \
+    ip netns exec narrow tc qdisc add dev lo root tbf rate 32mbit burst 64kb latency 400ms\n  \
+    ip netns exec narrow mrctl sim verify --link 4MB")]
 pub(crate) struct Args {
     /// Only these trials; `short` is one that takes some seconds
     #[arg(long, value_name = "NAME;...", value_delimiter = ';')]
     only: Vec<String>,
+    /// What the loopback interface carries in a second, if that has been limited: one trial more, in which bytes matter
+    #[arg(long, value_name = "SIZE")]
+    link: Option<daemon::Bytes>,
     /// Folder for the cluster's data [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
@@ -32,11 +39,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn chosen(only: &[String]) -> Result<Vec<Trial>> {
+fn chosen(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<Trial>> {
+    let linked = link.map(|bytes| narrow_link(bytes.0 as f64));
     if only.is_empty() {
-        return Ok(all());
+        // Others would be as slow as that link.
+        return Ok(linked.map_or_else(all, |linked| vec![linked]));
     }
-    let known: Vec<Trial> = all().into_iter().chain([short()]).collect();
+    let known: Vec<Trial> = all().into_iter().chain([short()]).chain(linked).collect();
     let find = |name: &String| {
         let names: Vec<&str> = known.iter().map(|trial| trial.name.as_str()).collect();
         let found = known.iter().find(|trial| trial.name == *name).cloned();
@@ -56,9 +65,9 @@ struct Verified {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let mut all: Vec<Verified> = Vec::new();
-    for trial in chosen(&args.only)? {
+    for trial in chosen(&args.only, args.link)? {
         let real = trial::run(&trial, &args.dir).await?;
-        let Trial { name, setup, workload } = trial.as_it_was(&real.history);
+        let Trial { name, setup, workload, .. } = trial.as_it_was(&real.history);
         let simulated =
             World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
         let fidelity = Fidelity::of(&real.outcome, &simulated);

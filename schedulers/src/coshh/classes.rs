@@ -30,6 +30,8 @@ pub(super) struct KindFacts {
     pub(super) arrivals: f64,
     /// Seconds that one would take on each node alone; 0 if it cannot run there.
     pub(super) times: Vec<f64>,
+    /// Whether it shall run there.
+    pub(super) fit: Vec<bool>,
 }
 
 /// The features that kinds are told apart by, beside rank: times, by the factor that they differ by.
@@ -64,6 +66,10 @@ pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
         .with("promised", list(|kind| f64::from(u8::from(kind.promised))))
         .with("arrivals", list(|kind| kind.arrivals))
         .with("times", kinds.iter().flat_map(|kind| kind.times.iter().copied()).collect())
+        .with(
+            "fit",
+            kinds.iter().flat_map(|kind| kind.fit.iter().map(|fit| f64::from(u8::from(*fit)))).collect(),
+        )
         .with("nodes", vec![nodes as f64])
         .with("seed", vec![seed as f64]);
     Problem { name: "coshh-classes", given, solve }
@@ -99,6 +105,7 @@ fn solve(given: &Numbers) -> Numbers {
             promised: number("promised", at) > 0.0,
             arrivals: number("arrivals", at),
             times: times.to_vec(),
+            fit: (0..times.len()).map(|node| number("fit", at * nodes + node) > 0.0).collect(),
         })
         .collect();
     let (first, second) = (classify(&kinds, true, seed), classify(&kinds, false, seed));
@@ -163,7 +170,7 @@ fn suggest(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
         let arrivals: f64 = members.iter().map(|kind| kind.arrivals).sum();
         let nodes = members.first().map_or(0, |kind| kind.times.len());
         let rate = |node: usize| {
-            let each = members.iter().filter(|kind| kind.times[node] > 0.0);
+            let each = members.iter().filter(|kind| kind.times[node] > 0.0 && kind.fit[node]);
             each.map(|kind| kind.arrivals / kind.times[node]).sum::<f64>() / arrivals.max(f64::MIN_POSITIVE)
         };
         alpha.push(arrivals.max(f64::MIN_POSITIVE));
@@ -209,7 +216,7 @@ mod tests {
     use super::*;
 
     fn kind(user: usize, rank: usize, promised: bool, arrivals: f64, times: &[f64]) -> KindFacts {
-        KindFacts { rank, user, promised, arrivals, times: times.to_vec() }
+        KindFacts { rank, user, promised, arrivals, times: times.to_vec(), fit: vec![true; times.len()] }
     }
 
     fn ask(kinds: &[KindFacts]) -> [Classes; 2] {
@@ -249,6 +256,16 @@ mod tests {
         assert_eq!(promised.of[4], None);
         // Three users of rank 0 make at most three classes; every class has something somewhere.
         assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > NOTHING)), "{all:?}");
+    }
+
+    /// Alone a class has all nodes; where it shall not run, another has.
+    #[test]
+    fn a_class_is_not_suggested_where_it_shall_not_run() {
+        let slow = |user| KindFacts { fit: vec![true, false], ..kind(user, user, false, 1.0, &[1.0, 100.0]) };
+        let [_, all] = ask(&[slow(0), kind(1, 1, false, 1.0, &[1.0, 100.0])]);
+        let (one, other) = (all.of[0].unwrap(), all.of[1].unwrap());
+        assert!(all.delta[one][1] <= NOTHING && all.delta[one][0] > NOTHING, "{all:?}");
+        assert!(all.delta[other][1] > NOTHING, "{all:?}");
     }
 
     #[test]

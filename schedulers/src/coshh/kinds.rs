@@ -41,6 +41,8 @@ pub(super) struct Kind {
     class: [Option<usize>; 2],
     /// The features that it was classified by.
     as_classified: Vec<f64>,
+    /// By node, as of then: whether its tasks are not many times slower there than on the best one.
+    fit: Vec<bool>,
 }
 
 /// What was last computed.
@@ -59,6 +61,7 @@ struct Solution {
 pub(super) struct Kinds {
     window: Span,
     radius: f64,
+    slowest: f64,
     seed: u64,
     numbers: BTreeMap<(About, Priority), usize>,
     all: BTreeMap<usize, Kind>,
@@ -71,10 +74,11 @@ pub(super) struct Kinds {
 }
 
 impl Kinds {
-    pub(super) fn new(window: Span, radius: f64, seed: u64) -> Self {
+    pub(super) fn new(window: Span, radius: f64, slowest: f64, seed: u64) -> Self {
         Self {
             window,
             radius,
+            slowest,
             seed,
             numbers: BTreeMap::new(),
             all: BTreeMap::new(),
@@ -112,6 +116,7 @@ impl Kinds {
                     seen: now,
                     class: [None; 2],
                     as_classified: Vec::new(),
+                    fit: Vec::new(),
                 },
             );
         }
@@ -218,12 +223,14 @@ impl Kinds {
                 promised: kind.promised,
                 arrivals: kind.rate(now, self.window),
                 times: kind.times(&nodes, predictor),
+                fit: kind.fit(&nodes, predictor, self.slowest),
             })
             .collect();
         let problem = classes::problem(&facts, nodes.len(), self.seed);
         for (number, facts) in chosen.iter().zip(&facts) {
             if let Some(kind) = self.all.get_mut(number) {
                 kind.as_classified = classes::features(&facts.times);
+                kind.fit.clone_from(&facts.fit);
             }
         }
         self.asked = Some((nodes, chosen));
@@ -279,6 +286,13 @@ impl Kinds {
         solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > NOTHING)
     }
 
+    /// Whether a node may run a kind's tasks when nothing that is suggested for it has work.
+    pub(super) fn is_fit(&self, number: usize, node: TrackerId) -> bool {
+        let at = self.solution.as_ref().and_then(|solution| solution.places.get(&node));
+        let (Some(at), Some(kind)) = (at, self.all.get(&number)) else { return true };
+        kind.fit.get(*at).copied().unwrap_or(true)
+    }
+
     /// Nodes that are suggested for a kind in either classification, the one with the greatest part first.
     pub(super) fn suggested(&self, number: usize) -> Vec<TrackerId> {
         let Some(solution) = &self.solution else { return Vec::new() };
@@ -305,6 +319,23 @@ impl Kind {
     fn rate(&self, now: Time, window: Span) -> f64 {
         let age = now.since(self.seen).as_secs_f64() / window.as_secs_f64().max(1e-6);
         self.arrivals * (-age).exp()
+    }
+
+    /// Which nodes are not so many times slower than the best, task by task: how many slots they have does not matter.
+    fn fit(&self, nodes: &[Node], predictor: &Predictor, slowest: f64) -> Vec<bool> {
+        let mut fit = vec![true; nodes.len()];
+        let phases = Phase::BOTH.into_iter().filter(|phase| self.tasks[*phase].value().unwrap_or(0.0) > 0.0);
+        for phase in phases.filter(|_| slowest > 0.0) {
+            let time = |(node, slots): &Node| {
+                (slots[phase] > 0).then(|| predictor.predict(&self.tables, phase, *node))
+            };
+            let times: Vec<Option<f64>> = nodes.iter().map(time).collect();
+            let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            for (fit, time) in fit.iter_mut().zip(times) {
+                *fit &= time.is_none_or(|time| time <= best * slowest);
+            }
+        }
+        fit
     }
 
     fn times(&self, nodes: &[Node], predictor: &Predictor) -> Vec<f64> {

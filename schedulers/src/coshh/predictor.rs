@@ -54,6 +54,10 @@ pub(super) struct Predictor {
     speeds: BTreeMap<TrackerId, PerPhase<Mean>>,
     default: PerPhase<f64>,
     error: Mean,
+    /// Seconds for which the longest of the tasks that run now has run, by kind and node.
+    running: BTreeMap<About, BTreeMap<TrackerId, PerPhase<f64>>>,
+    /// The logarithm of each node's speed at most, by how long tasks run there.
+    at_most: BTreeMap<TrackerId, PerPhase<f64>>,
     /// What a job would take on a node is falsified by up to this part, by chance from this seed.
     falsified: (f64, u64),
 }
@@ -85,17 +89,26 @@ fn add(mean: &mut Mean, value: f64) {
 /// How long an attempt that has succeeded took, if that tells what such a task takes: not of one that is part of a
 /// task, and a reduce counts from when all maps were done.
 pub(super) fn sample(job: &Job, id: AttemptId) -> Option<f64> {
-    let task = job.task(id.task)?;
-    let attempt = task.attempts.get(id.number as usize)?;
+    let ended = job.task(id.task)?.attempts.get(id.number as usize)?.ended?;
+    Some(ended.since(counts_from(job, id)?).as_secs_f64()).filter(|seconds| *seconds > 0.0)
+}
+
+/// How long an attempt that runs has run, counted as in [`sample`].
+pub(super) fn so_far(job: &Job, id: AttemptId, now: Time) -> Option<f64> {
+    Some(now.since(counts_from(job, id)?).as_secs_f64())
+}
+
+/// From when an attempt's time counts, if it tells anything.
+fn counts_from(job: &Job, id: AttemptId) -> Option<Time> {
+    let attempt = job.task(id.task)?.attempts.get(id.number as usize)?;
     let is_whole = id.phase() == Phase::Reduce || (id.task.index as usize) < job.spec.splits.len();
     if attempt.from.is_some() || attempt.recalled.is_some() || !is_whole {
         return None;
     }
-    let from = match id.phase() {
-        Phase::Map => attempt.launched,
-        Phase::Reduce => attempt.launched.max(job.maps_done?),
-    };
-    Some(attempt.ended?.since(from).as_secs_f64()).filter(|seconds| *seconds > 0.0)
+    match id.phase() {
+        Phase::Map => Some(attempt.launched),
+        Phase::Reduce => Some(attempt.launched.max(job.maps_done?)),
+    }
 }
 
 /// What tasks of one phase are predicted by.
@@ -105,13 +118,17 @@ struct Base<'a> {
     /// On a node of speed 1.
     seconds: f64,
     seen: Option<&'a BTreeMap<TrackerId, PerPhase<Mean>>>,
+    running: Option<&'a BTreeMap<TrackerId, PerPhase<f64>>>,
 }
 
 impl Base<'_> {
     fn on(&self, node: TrackerId) -> f64 {
         let seen = self.seen.and_then(|seen| seen.get(&node)).map(|seen| seen[self.phase]);
         let enough = seen.filter(|seen| seen.count >= SAMPLES_ENOUGH).and_then(Mean::value);
-        enough.unwrap_or_else(|| self.seconds / self.predictor.speed(node, self.phase))
+        let expected = enough.unwrap_or_else(|| self.seconds / self.predictor.speed(node, self.phase));
+        let so_far =
+            self.running.and_then(|running| running.get(&node)).map_or(0.0, |so_far| so_far[self.phase]);
+        expected.max(so_far)
     }
 }
 
@@ -123,6 +140,8 @@ impl Predictor {
             speeds: BTreeMap::new(),
             default,
             error: Mean::default(),
+            running: BTreeMap::new(),
+            at_most: BTreeMap::new(),
             falsified: (error, seed),
         }
     }
@@ -152,6 +171,23 @@ impl Predictor {
         self.forget();
     }
 
+    /// What ran is looked at anew.
+    pub(super) fn forget_running(&mut self) {
+        self.running.clear();
+        self.at_most.clear();
+    }
+
+    /// A task of a kind has run for so long on a node, and is not done.
+    pub(super) fn runs(&mut self, kind: &About, phase: Phase, on: TrackerId, seconds: f64) {
+        let usual = self.tables.get(kind).and_then(|own| own.seconds[phase].value());
+        if let Some(usual) = usual.filter(|usual| seconds > *usual) {
+            let speed = &mut self.at_most.entry(on).or_default()[phase];
+            *speed = speed.min((usual / seconds).ln());
+            let longest = &mut self.running.entry(kind.clone()).or_default().entry(on).or_default()[phase];
+            *longest = longest.max(seconds);
+        }
+    }
+
     fn forget(&mut self) {
         while self.tables.len() > TABLES_MAX {
             let oldest = self.tables.iter().min_by_key(|(_, table)| table.used);
@@ -169,7 +205,8 @@ impl Predictor {
     fn base(&self, of: &Tables, phase: Phase) -> Base<'_> {
         let known = of.iter().find_map(|about| self.tables.get(about)?.seconds[phase].value());
         let seconds = known.unwrap_or(self.default[phase]);
-        Base { predictor: self, phase, seconds, seen: self.tables.get(&of[0]).map(|own| &own.seen) }
+        let (seen, running) = (self.tables.get(&of[0]).map(|own| &own.seen), self.running.get(&of[0]));
+        Base { predictor: self, phase, seconds, seen, running }
     }
 
     /// Seconds that a job of so many tasks would take on each node alone, with all the node's slots: its phases that
@@ -201,7 +238,9 @@ impl Predictor {
 
     /// How fast a node is; 1 as long as nothing is known.
     fn speed(&self, on: TrackerId, phase: Phase) -> f64 {
-        self.speeds.get(&on).and_then(|speeds| speeds[phase].value()).map_or(1.0, f64::exp)
+        let known = self.speeds.get(&on).and_then(|speeds| speeds[phase].value()).unwrap_or(0.0);
+        let at_most = self.at_most.get(&on).map_or(0.0, |at_most| at_most[phase]);
+        if at_most < 0.0 { known.min(at_most).exp() } else { known.exp() }
     }
 
     /// How far off predictions of such tasks have been on average, relative to what came; of all tasks if there is
@@ -290,6 +329,23 @@ mod tests {
         close(all.predict(&sort, MAP, SLOW), 18.0);
         close(all.predict(&grep, MAP, SLOW), 5.0);
         close(all.predict(&grep, MAP, FAST), 50.0);
+    }
+
+    #[test]
+    fn what_runs_and_runs_is_no_short_task_there() {
+        let mut all = predictor();
+        let (sort, grep) = (of("sort", "ann", 30), of("grep", "ann", 30));
+        all.learn(&sort, MAP, FAST, 10.0, Time(0));
+        all.learn(&grep, MAP, FAST, 50.0, Time(0));
+        all.runs(&sort[0], MAP, SLOW, 4.0);
+        close(all.predict(&sort, MAP, SLOW), 10.0);
+        // 1000 s instead of 10: at least that long, and others take a hundred times as long there as well.
+        all.runs(&sort[0], MAP, SLOW, 1000.0);
+        close(all.predict(&sort, MAP, SLOW), 1000.0);
+        close(all.predict(&grep, MAP, SLOW), 5000.0);
+        close(all.predict(&sort, MAP, FAST), 10.0);
+        all.forget_running();
+        close(all.predict(&sort, MAP, SLOW), 10.0);
     }
 
     #[test]

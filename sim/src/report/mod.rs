@@ -91,6 +91,34 @@ pub fn percent(part: f64) -> String {
     format!("{:.1}%", part * 100.0)
 }
 
+/// A change with its interval: -12.7% ±4.1.
+pub fn show_change(change: Figure) -> String {
+    let around = if change.around > 0.0 { format!(" ±{:.1}", change.around * 100.0) } else { String::new() };
+    format!("{:+.1}%{around}", change.mean * 100.0)
+}
+
+/// Each policy's mean makespan against the first one's, and whether that is more than chance.
+pub fn against_first(comparison: &Comparison) -> Table {
+    let first = comparison.variants.first().map_or("", |variant| variant.label.as_str());
+    let mut table = Table::new(&[&format!("against {first}"), "mean makespan", "verdict"]);
+    for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
+        let (shown, verdict) = match comparison.change(None, at, 0) {
+            None => ("-".to_owned(), "not comparable: jobs failed or did not end"),
+            Some(change) => (
+                show_change(change),
+                match change {
+                    Figure { seeds: 0..=1, .. } => "of one seed: may be chance",
+                    change if change.is_noise() => "no difference that these seeds can show",
+                    change if change.mean < 0.0 => "faster",
+                    _ => "slower",
+                },
+            ),
+        };
+        table.row(vec![variant.label.clone(), shown, verdict.to_owned()]);
+    }
+    table
+}
+
 /// The main table: a row for each policy.
 pub fn summary(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
@@ -282,7 +310,7 @@ mod tests {
         assert_eq!(table.text(), "policy   s\nfifo    12\na<b      3\n");
         assert!(table.markdown().starts_with("| policy | s |\n|---|---|\n"));
         assert!(table.html().contains("<td>a&lt;b</td>"));
-        let figure = Figure { mean: 12.345, around: 0.5, at_least: false };
+        let figure = Figure { mean: 12.345, around: 0.5, at_least: false, seeds: 3 };
         assert_eq!(show(figure), "12.3 ±0.50");
         assert_eq!(show(Figure { around: 0.0, at_least: true, ..figure }), "≥12.3");
     }

@@ -262,7 +262,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     let wordcount = compare(&mut out, profiles, seeds, &fifo)?;
     let versus = |comparison: &Comparison, group, inner| change(comparison, Some(group), "chronos", inner);
     let of = |comparison: &Comparison, label: &str, what: fn(&Outcome) -> f64| {
-        comparison.index(label).map(|at| comparison.figure(at, what).mean)
+        comparison.index(label).map(|at| comparison.figure(at, what))
     };
     out.claim("Fifo, wordcount: first job", Number::Change(-0.20), versus(&wordcount, "small", "fifo"));
     out.claim("Fifo, wordcount: second job", Number::Change(-0.10), versus(&wordcount, "large", "fifo"));

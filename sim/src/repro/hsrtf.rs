@@ -52,7 +52,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     out.claim("small jobs, Pu against Fifo", Number::Change(-0.43), versus("small", "hsrtf-pu", "fifo"));
     let locality = |label: &str| {
         let at = comparison.index(label)?;
-        Some(comparison.mean_over(at, Some("small"), |job| Some(job.locality())).mean)
+        Some(comparison.mean_over(at, Some("small"), |job| Some(job.locality())))
     };
     out.claim("locality of small jobs, Pr", Number::Part(0.05), locality("hsrtf-pr"));
     out.claim("locality of small jobs, Fair", Number::Part(1.0), locality("fair"));

@@ -168,7 +168,7 @@ fn reduces() -> Part {
 fn claims(paper: Paper, title: &str, comparison: &Comparison, out: &mut Reproduction) {
     let versus = |group, one, other| change(comparison, group, one, other);
     let of = |label: &str, what: fn(&Outcome) -> f64| {
-        comparison.index(label).map(|at| comparison.figure(at, what).mean)
+        comparison.index(label).map(|at| comparison.figure(at, what))
     };
     match paper {
         Paper::Chronos => {
@@ -215,7 +215,7 @@ mod tests {
     /// The same experiments simulated: they end in time, and say what the papers say.
     fn simulated(paper: Paper) -> Reproduction {
         let laptop = Laptop::of(paper).expect("one for a laptop");
-        let run = |Trial { setup, workload, name }: Trial| {
+        let run = |Trial { setup, workload, name, .. }: Trial| {
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
             assert_eq!(outcome.unfinished, 0, "{name}");
             outcome
@@ -228,7 +228,7 @@ mod tests {
 
     fn ours(of: &Reproduction, what: &str) -> f64 {
         let claim = of.claims.iter().find(|claim| claim.what == what);
-        claim.and_then(|claim| claim.ours).unwrap_or_else(|| panic!("nothing said of {what}"))
+        claim.and_then(|claim| claim.ours).unwrap_or_else(|| panic!("nothing said of {what}")).mean
     }
 
     #[test]

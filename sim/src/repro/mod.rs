@@ -5,15 +5,17 @@ mod coshh;
 mod fcs;
 mod hsrtf;
 pub mod laptop;
+mod verdict;
 
 pub use chronos::recovery;
 
 use crate::{
-    experiment::{Comparison, ExperimentError},
+    experiment::{Comparison, ExperimentError, Figure},
     profile::Profiles,
-    report::{self, Table, percent},
+    report::{self, Table},
 };
 use std::fmt::Write as _;
+use verdict::{Claim, Number};
 
 /// A paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,70 +71,12 @@ pub struct Reproduction {
     parts: Vec<(String, Table, String)>,
 }
 
-/// A number that a paper gives, and ours.
-#[derive(Debug, Clone, PartialEq)]
-struct Claim {
-    what: String,
-    /// A change against another policy as a part of it, or a number with its unit.
-    paper: Number,
-    ours: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Number {
-    /// -0.45: 45% less.
-    Change(f64),
-    /// A part of all.
-    Part(f64),
-    /// Seconds.
-    Seconds(f64),
-    /// Anything else.
-    Plain(f64),
-}
-
-impl Number {
-    fn value(self) -> f64 {
-        match self {
-            Number::Change(value) | Number::Part(value) | Number::Seconds(value) | Number::Plain(value) => {
-                value
-            }
-        }
-    }
-
-    fn show(self, value: f64) -> String {
-        match self {
-            Number::Change(_) => format!("{:+.1}%", value * 100.0),
-            Number::Part(_) => percent(value),
-            Number::Seconds(_) => format!("{} s", report::svg::short(value)),
-            Number::Plain(_) => report::svg::short(value),
-        }
-    }
-}
-
-impl Claim {
-    /// Whether ours says the same: a change if it differs by no more than a third of the paper's, or three points; a part of all within 15
-    /// points, other figures within a quarter.
-    fn verdict(&self) -> &'static str {
-        let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end" };
-        let paper = self.paper.value();
-        match self.paper {
-            Number::Change(_) if (ours - paper).abs() <= (paper.abs() / 3.0).max(0.03) => "agrees",
-            Number::Part(_) if (ours - paper).abs() <= 0.15 => "agrees",
-            Number::Change(_) if ours * paper > 0.0 && ours.abs() > paper.abs() => "same direction, larger",
-            Number::Change(_) if ours * paper > 0.0 => "same direction, smaller",
-            Number::Change(_) | Number::Part(_) => "differs",
-            _ if (ours - paper).abs() <= 0.25 * paper.abs() => "agrees",
-            _ => "differs in size",
-        }
-    }
-}
-
 impl Reproduction {
     fn new(title: &str, setting: &str) -> Self {
         Self { title: title.into(), setting: setting.into(), ..Self::default() }
     }
 
-    fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<f64>) {
+    fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Figure>) {
         self.claims.push(Claim { what: what.into(), paper, ours });
     }
 
@@ -145,8 +89,8 @@ impl Reproduction {
         let mut table = Table::new(&["what", "paper", "ours", "verdict"]);
         for claim in &self.claims {
             let ours = claim.ours.map_or_else(|| "-".to_owned(), |ours| claim.paper.show(ours));
-            let paper = claim.paper.show(claim.paper.value());
-            table.row(vec![claim.what.clone(), paper, ours, claim.verdict().to_owned()]);
+            let paper = claim.paper.show(Figure::of(&[claim.paper.value()]));
+            table.row(vec![claim.what.clone(), paper, ours, claim.verdict()]);
         }
         table
     }
@@ -180,29 +124,7 @@ impl Reproduction {
     }
 }
 
-/// The mean makespan of a group under one policy, relative to another: -0.2 is a fifth less. None if more of its jobs
-/// failed or did not end under one than under the other: means of different jobs say nothing.
-fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<f64> {
-    let (one, other) = (comparison.index(one)?, comparison.index(other)?);
-    let mean = |at| comparison.mean_over(at, group, crate::experiment::makespan_s);
-    let alike = comparison.undone(one, group) == comparison.undone(other, group);
-    alike.then(|| -mean(one).less_than(mean(other)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn verdicts() {
-        let verdict = |paper, ours| Claim { what: String::new(), paper, ours: Some(ours) }.verdict();
-        assert_eq!(verdict(Number::Change(-0.45), -0.40), "agrees");
-        assert_eq!(verdict(Number::Change(-0.45), -0.80), "same direction, larger");
-        assert_eq!(verdict(Number::Change(-0.45), -0.10), "same direction, smaller");
-        assert_eq!(verdict(Number::Change(-0.45), 0.10), "differs");
-        assert_eq!(verdict(Number::Change(-0.096), 0.005), "differs", "next to nothing is not a tenth");
-        assert_eq!(verdict(Number::Change(0.002), -0.02), "agrees");
-        assert_eq!(verdict(Number::Seconds(51.0), 60.0), "agrees");
-        assert_eq!(verdict(Number::Seconds(51.0), 6.0), "differs in size");
-    }
+/// The mean makespan of a group under one policy, relative to another: -0.2 is a fifth less.
+fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<Figure> {
+    comparison.change(group, comparison.index(one)?, comparison.index(other)?)
 }

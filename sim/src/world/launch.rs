@@ -113,7 +113,8 @@ impl World {
         let compute = pace / map.work_s;
         if let Some(source) = map.source {
             map.rate = compute;
-            let flow = self.net.between(source, at as u32, bytes * compute, (at as u32, key));
+            let wanted = (bytes * compute).min(self.nodes[source as usize].disk);
+            let flow = self.net.between(source, at as u32, wanted, (at as u32, key));
             let rate = self.net.rate(flow) / bytes;
             if let Some(run) = self.nodes[at].run(key) {
                 run.flow = Some(flow);

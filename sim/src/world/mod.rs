@@ -152,7 +152,8 @@ impl World {
         let nodes: Vec<Node> = (0..setup.machines.len()).map(|at| machine(&setup, at)).collect();
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
-        let net = Net::new(&nic, rack_of, setup.rack_uplink, nic.iter().sum());
+        let fabric = setup.fabric.unwrap_or_else(|| nic.iter().sum());
+        let net = Net::new(&nic, rack_of, setup.rack_uplink, fabric);
         // A scenario may be for the JobTracker.
         let restarts = !setup.steps.is_empty()
             || setup.faults.iter().any(|fault| fault.what == crate::fault::Harm::JobTracker);

@@ -92,10 +92,11 @@ impl Net {
     }
 
     /// A flow from everywhere to one node: a shuffle. Its sources are many and even, so that their own ways up are
-    /// never the narrow place; what they share is the fabric.
+    /// never the narrow place; what they share is the fabric. What lies on the node itself goes over no link.
     pub(super) fn gather(&mut self, to: u32, demand: f64, owner: Owner) -> FlowId {
         let across = 1.0 - 1.0 / self.racks as f32;
-        let mut path = SmallVec::from_slice(&[(self.down(to), 1.0), (self.fabric(), 1.0)]);
+        let away = (1.0 - 1.0 / self.nodes as f32).max(1e-3);
+        let mut path = SmallVec::from_slice(&[(self.down(to), away), (self.fabric(), away)]);
         if self.racks > 1 {
             path.push((self.rack_down(to), across));
         }

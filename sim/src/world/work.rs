@@ -244,6 +244,7 @@ impl World {
         self.nodes[at].runs.iter_mut().for_each(|run| run.settle(now));
         self.nodes[at].slow *= slow;
         let (pace, disk) = (self.nodes[at].pace(), self.nodes[at].disk);
+        let disks: Vec<f64> = self.nodes.iter().map(|node| node.disk).collect();
         for key in keys {
             let Some(run) = self.nodes[at].run(key) else { continue };
             let flow = run.flow;
@@ -252,8 +253,8 @@ impl World {
                     let bytes = (map.end - map.start).max(1) as f64;
                     let compute = pace / map.work_s;
                     map.rate = compute.min(disk / bytes);
-                    if let Some(flow) = flow {
-                        self.net.set_demand(flow, bytes * compute);
+                    if let (Some(flow), Some(source)) = (flow, map.source) {
+                        self.net.set_demand(flow, (bytes * compute).min(disks[source as usize]));
                         self.pace(at, key, flow);
                     }
                 }

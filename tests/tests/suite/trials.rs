@@ -6,11 +6,15 @@ use std::process::Command;
 
 /// Runs `mrctl ARGS` with its clusters below the build folder; what it printed.
 fn mrctl(args: &[&str]) -> String {
+    run(Command::new(binaries().join("mrctl")), args)
+}
+
+fn run(mut mrctl: Command, args: &[&str]) -> String {
     let space = binaries().with_file_name("tmp");
     std::fs::create_dir_all(&space).expect("a writable build folder");
     let dir = space.display().to_string();
     let args = [args, &["--dir", &dir]].concat();
-    let ran = Command::new(binaries().join("mrctl")).args(&args).output().expect("mrctl starts");
+    let ran = mrctl.args(&args).output().expect("mrctl starts");
     let (out, why) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "mrctl {args:?}: {out}{why}");
     out.into_owned()
@@ -41,6 +45,48 @@ fn the_simulator_foretells_mixed_workloads_within_ten_percent() {
     println!("{told:#}");
     assert!(told["trials"].as_array().is_some_and(|trials| trials.len() >= 6), "{told:#}");
     assert!(number(&told["error"]) <= 0.10, "{told:#}");
+}
+
+/// A network of its own, whose loopback interface carries so much and no more. Dropped, it is taken away.
+struct Narrow(&'static str);
+
+impl Narrow {
+    /// None where the right to make one is missing.
+    fn make(name: &'static str, rate: &str) -> Option<Self> {
+        let ip = |line: &str| Command::new("ip").args(line.split(' ')).output();
+        // What a run before this one may have left.
+        let _ = ip(&format!("netns del {name}"));
+        let limit =
+            format!("netns exec {name} tc qdisc add dev lo root tbf rate {rate} burst 64kb latency 400ms");
+        for line in [format!("netns add {name}"), format!("-n {name} link set lo mtu 1500 up"), limit] {
+            let done = ip(&line).is_ok_and(|ran| ran.status.success());
+            if !done {
+                eprintln!("skipped: `ip {line}` cannot be done here");
+                let _ = ip(&format!("netns del {name}"));
+                return None;
+            }
+        }
+        Some(Self(name))
+    }
+}
+
+impl Drop for Narrow {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", self.0]).output();
+    }
+}
+
+/// Bytes on a real link against bytes in the model. Packets are small and the queue long, or most of them are dropped and sent again.
+#[test]
+#[ignore = "a minute, root and tc"]
+fn the_simulator_foretells_what_a_narrow_link_does() {
+    let Some(narrow) = Narrow::make("fmnarrow", "32mbit") else { return };
+    let mut within = Command::new("ip");
+    within.args(["netns", "exec", narrow.0]).arg(binaries().join("mrctl"));
+    let out = run(within, &["sim", "verify", "--link", "4MB", "--json"]);
+    let told: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    println!("{told:#}");
+    assert!(number(&told["error"]) <= 0.20, "{told:#}");
 }
 
 /// A node dies; what the first job lost with it starts again within two seconds of when that is known, on hosts of its

@@ -126,6 +126,9 @@ pub struct Place {
     pub reduce_slots: u32,
 }
 
+/// The counter of a task's processor time.
+pub(super) const CPU: &str = "CPU_MILLISECONDS";
+
 impl Trackers {
     /// Their names, by number.
     pub(super) fn names(&self) -> Vec<String> {
@@ -197,7 +200,13 @@ impl Trackers {
     }
 
     fn fact(&mut self, job: JobId, fields: Fields<'_>) -> Result<Option<Fact>, String> {
-        let result = || AttemptResult { bytes_out: fields.number("bytes_out"), ..AttemptResult::default() };
+        // Of all counters only this one is of use here.
+        let cpu = fields.value["counters"][CPU].as_u64().map(|used| (CPU.to_owned(), used));
+        let result = || AttemptResult {
+            bytes_out: fields.number("bytes_out"),
+            counters: cpu.clone().into_iter().collect(),
+            ..AttemptResult::default()
+        };
         Ok(Some(match fields.kind {
             "attempt-launched" => Fact::AttemptLaunched {
                 attempt: fields.attempt("attempt")?,

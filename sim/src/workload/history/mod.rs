@@ -12,6 +12,7 @@ use super::{
     trace::{Room, Source, TraceError},
 };
 use crate::Outcome;
+pub use calibrate::Calibrated;
 use lines::{Head, Line, Trackers};
 pub use lines::{Place, Under};
 use mrcore::{
@@ -52,6 +53,8 @@ pub struct History {
     pub real: Vec<Real>,
     /// What each ran, in the same order.
     pub programs: Vec<String>,
+    /// Processor seconds of each one's splits and reduces, in the same order; 0 where a history does not say.
+    pub processor: Vec<PerPhase<Vec<f64>>>,
     /// Trackers that ran something, by name.
     pub trackers: Vec<String>,
     /// The most attempts that one of them ran at a time: it had at least so many slots.
@@ -74,6 +77,7 @@ struct Job {
     roots: Vec<u32>,
     work_s: Vec<f64>,
     reduce_s: Vec<f64>,
+    processor: PerPhase<Vec<f64>>,
     maps_left: usize,
     maps_done: Option<Time>,
     bytes_out: f64,
@@ -83,8 +87,16 @@ struct Job {
     last: Time,
 }
 
-/// A job that is over: when it came, what it was, how it went, who has its input, what it ran.
-type Finished = (Time, JobPlan, Real, Vec<Vec<String>>, String);
+/// A job that is over.
+struct Finished {
+    at: Time,
+    plan: JobPlan,
+    real: Real,
+    /// Who has the input of each map.
+    hosts: Vec<Vec<String>>,
+    program: String,
+    processor: PerPhase<Vec<f64>>,
+}
 
 /// What is gathered from all files.
 #[derive(Default)]
@@ -128,8 +140,8 @@ impl Reading {
         if jobs.is_empty() {
             return Err(TraceError::Empty { path: path.display().to_string() });
         }
-        jobs.sort_by_key(|(at, ..)| *at);
-        let first = jobs[0].0;
+        jobs.sort_by_key(|job| job.at);
+        let first = jobs[0].at;
         let by_number = trackers.names();
         let mut names = by_number.clone();
         names.sort();
@@ -141,12 +153,13 @@ impl Reading {
         });
         let losses = lost.collect();
         let mut history = History { slots, metrics, under: trackers.under, losses, ..History::default() };
-        for (at, mut plan, real, hosts, program) in jobs {
+        for Finished { at, mut plan, real, hosts, program, processor } in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
             history.workload.jobs.push(plan);
             history.real.push(real);
             history.programs.push(program);
+            history.processor.push(processor);
         }
         history.workload.name =
             path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -244,6 +257,7 @@ impl Job {
             roots: (0..maps as u32).collect(),
             work_s: vec![0.0; maps],
             reduce_s: vec![0.0; reduces],
+            processor: PerPhase { map: vec![0.0; maps], reduce: vec![0.0; reduces] },
             maps_left: maps,
             maps_done: (maps == 0).then_some(submitted),
             bytes_out: 0.0,
@@ -259,9 +273,11 @@ impl Job {
         match fact {
             Fact::AttemptLaunched { attempt, .. } => drop(self.launched.insert(*attempt, at)),
             Fact::AttemptSucceeded { attempt, result } => {
+                self.used(*attempt, &result.counters);
                 self.counted(at, *attempt, result.bytes_out, false);
             }
             Fact::MapSplit { attempt, result, .. } => {
+                self.used(*attempt, &result.counters);
                 self.counted(at, *attempt, result.bytes_out, true);
             }
             Fact::AttemptPaused { attempt, .. } => self.paused(at, *attempt),
@@ -279,6 +295,18 @@ impl Job {
                 (self.ended, self.succeeded) = (Some(at), *outcome == JobOutcome::Succeeded);
             }
             _ => {}
+        }
+    }
+
+    fn used(&mut self, id: AttemptId, counters: &[(String, u64)]) {
+        let index = id.task.index as usize;
+        let at = match id.phase() {
+            Phase::Map => self.roots.get(index).map_or(index, |root| *root as usize),
+            Phase::Reduce => index,
+        };
+        let used = counters.iter().find(|(name, _)| name == lines::CPU);
+        if let (Some((_, used)), Some(sum)) = (used, self.processor[id.phase()].get_mut(at)) {
+            *sum += *used as f64 / 1e3;
         }
     }
 
@@ -355,7 +383,8 @@ impl Job {
         let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
         let makespan = ended.since(self.submitted);
         let real = Real { name: name.clone(), makespan, succeeded: self.succeeded };
-        Some((self.submitted, plan, real, hosts, program.clone()))
+        let program = program.clone();
+        Some(Finished { at: self.submitted, plan, real, hosts, program, processor: self.processor })
     }
 }
 
@@ -379,112 +408,4 @@ impl History {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use mrcore::job::Priority;
-    use std::fs;
-
-    const HEAD: &str = r#"{"format":1,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"high","program":"builtin:sort","inputs":[],"files":[],"output":"/o","reduces":1,"slow_start":0.05,"speculation":false,"attempts_max":4,"conf":{},"splits":[{"source":"/i","start":0,"end":100,"hosts":["node1"]}]}}"#;
-
-    fn line(at: u64, fact: &str) -> String {
-        format!("\n{{\"at_us\":{at},\"fact\":{fact}}}")
-    }
-
-    fn launch(at: u64, attempt: &str) -> String {
-        line(
-            at,
-            &format!(
-                r#"{{"attempt-launched":{{"attempt":"{attempt}","tracker":"node1","host":"node1","speculative":false}}}}"#
-            ),
-        )
-    }
-
-    fn life() -> String {
-        [
-            HEAD.to_owned(),
-            launch(2_000_000, "job_7.m0.0"),
-            launch(2_000_000, "job_7.r0.0"),
-            line(4_000_000, r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30}}"#),
-            launch(5_000_000, "job_7.m1.0"),
-            line(8_000_000, r#"{"attempt-succeeded":{"attempt":"job_7.m1.0","bytes_out":20}}"#),
-            line(12_000_000, r#"{"attempt-succeeded":{"attempt":"job_7.r0.0","bytes_out":20}}"#),
-            line(12_500_000, r#"{"job-ended":{"outcome":"succeeded"}}"#),
-        ]
-        .concat()
-    }
-
-    fn parse(text: &str) -> Result<History, TraceError> {
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join("job_7.jsonl"), text).expect("a file");
-        read(folder.path())
-    }
-
-    #[test]
-    fn a_history_is_a_workload() {
-        let history = parse(&life()).expect("it reads");
-        assert_eq!(history.trackers, ["node1"]);
-        assert_eq!(history.slots, PerPhase { map: 1, reduce: 1 });
-        assert_eq!(history.real[0].makespan, Span::millis(11_500));
-        let job = &history.workload.jobs[0];
-        assert_eq!(job.maps, [MapPlan { bytes: 100, work_s: 5.0 }], "both halves of the split");
-        assert!((job.reduces[0].fixed_s - 4.0).abs() < 1e-6, "from when the maps were done");
-        assert!((job.map_out - 0.5).abs() < 1e-9);
-        assert_eq!((job.hosts.clone(), job.priority), (vec![vec![0]], Priority::High));
-        let figures = history.metrics.job(JobId(7)).expect("its figures");
-        assert_eq!((figures.taken.splits, figures.waiting()), (1, Some(Span::secs(1))));
-        let profile = history.calibrate()["sort"];
-        assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
-        assert!((profile.reduce_out - 20.0 / 50.0).abs() < 1e-9, "20 bytes of the 50 that came out of maps");
-    }
-
-    #[test]
-    fn it_says_what_the_job_was_submitted_to() {
-        let tracker = |name: &str| {
-            format!(r#"{{"name":"{name}","host":"{name}","rack":"/r","map_slots":4,"reduce_slots":2}}"#)
-        };
-        let to = format!(
-            r#"{{"submitted-to":{{"policy":"chronos(fair)","params":{{"fair.node_wait":"5s"}},"trackers":[{},{}]}}}}"#,
-            tracker("node1"),
-            tracker("node2")
-        );
-        let text = life().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
-        let history = parse(&text).expect("it reads");
-        let under = history.under.expect("it says so");
-        assert_eq!((under.policy.as_str(), under.trackers[1].map_slots), ("chronos(fair)", 4));
-        assert_eq!(history.trackers, ["node1", "node2"], "also who ran nothing");
-    }
-
-    #[test]
-    fn jobs_that_ran_side_by_side_are_put_together() {
-        let other = life().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
-        let texts = [("one".to_owned(), life()), ("other".to_owned(), other)];
-        let promise = |min_share| Promise { min_share, weight: 1.0 };
-        let users = vec![("ann".to_owned(), promise(2.0)), ("bob".to_owned(), promise(0.0))];
-        let history = read_texts(&texts, users).expect("they read");
-        assert_eq!(
-            history.slots,
-            PerPhase { map: 2, reduce: 2 },
-            "the tracker ran one of each job at a time"
-        );
-        // Of 11.5 s ann has both her slots from 2 to 4 s and from 5 to 8, one from 4 to 5 and from 8 to 12, none else.
-        let lacked = (1.0 + 0.5 + 4.0 * 0.5 + 0.5) / 11.5;
-        assert!((history.metrics.shares.dissatisfaction() - lacked).abs() < 1e-9, "{lacked}");
-    }
-
-    #[test]
-    fn bad_histories_name_the_line() {
-        let cases = [
-            (life().replace("\"format\":1", "\"format\":2"), ":1: format 2"),
-            (life().replacen("\"at_us\":5000000", "\"at_us\":5", 1), ":5: job_7: at_us 5 is before"),
-            (life().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
-            (life().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),
-            (launch(1, "job_7.m0.0").trim().to_owned(), ":1: a fact before the job"),
-            ("nonsense".to_owned(), ":1: expected"),
-            (String::new(), "no jobs in it"),
-        ];
-        for (text, expected) in cases {
-            let error = parse(&text).map(|_| ()).expect_err(expected).to_string();
-            assert!(error.contains(expected), "{error} should say {expected}");
-        }
-    }
-}
+mod tests;

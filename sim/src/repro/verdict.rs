@@ -1,0 +1,136 @@
+//! Whether what we find is what a paper says, as far as our seeds can tell.
+//!
+//! Ours is an interval. It agrees if all of it is near enough to the paper's number, and does not if none of it is;
+//! if some of it is, these seeds do not decide, and that is what is said. One seed has no interval: its verdict says so.
+
+use crate::{
+    experiment::Figure,
+    report::{show, show_change},
+};
+
+/// A number that a paper gives, and ours.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Claim {
+    pub(super) what: String,
+    /// A change against another policy as a part of it, or a number with its unit.
+    pub(super) paper: Number,
+    pub(super) ours: Option<Figure>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Number {
+    /// -0.45: 45% less.
+    Change(f64),
+    /// A part of all.
+    Part(f64),
+    /// Seconds.
+    Seconds(f64),
+    /// Anything else.
+    Plain(f64),
+}
+
+impl Number {
+    pub(super) fn value(self) -> f64 {
+        match self {
+            Number::Change(value) | Number::Part(value) | Number::Seconds(value) | Number::Plain(value) => {
+                value
+            }
+        }
+    }
+
+    /// How far from it is near enough: a third of a change, or three points; 15 points of a part of all; a quarter of others.
+    fn near(self) -> f64 {
+        match self {
+            Number::Change(value) => (value.abs() / 3.0).max(0.03),
+            Number::Part(_) => 0.15,
+            Number::Seconds(value) | Number::Plain(value) => 0.25 * value.abs(),
+        }
+    }
+
+    pub(super) fn show(self, ours: Figure) -> String {
+        match self {
+            Number::Change(_) => show_change(ours),
+            Number::Part(_) => show_change(ours).trim_start_matches('+').to_owned(),
+            Number::Seconds(_) => format!("{} s", show(ours)),
+            Number::Plain(_) => show(ours),
+        }
+    }
+}
+
+impl Claim {
+    /// In words.
+    pub(super) fn verdict(&self) -> String {
+        let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
+        let off = (ours.mean - self.paper.value()).abs();
+        let (surely, perhaps) = (off + ours.around, (off - ours.around).max(0.0));
+        let word = if surely <= self.paper.near() {
+            "agrees"
+        } else if perhaps <= self.paper.near() {
+            self.undecided(ours)
+        } else {
+            self.differs(ours)
+        };
+        if ours.seeds < 2 { format!("{word} (one seed)") } else { word.to_owned() }
+    }
+
+    /// Part of the interval is near the paper's number, and part is not.
+    fn undecided(&self, ours: Figure) -> &'static str {
+        match self.paper {
+            Number::Change(_) if ours.is_noise() => "undecided: may be the paper's, may be no change",
+            Number::Change(paper) if ours.mean * paper > 0.0 => "same direction; size undecided",
+            _ => "undecided: within the noise",
+        }
+    }
+
+    /// None of it is.
+    fn differs(&self, ours: Figure) -> &'static str {
+        match self.paper {
+            Number::Change(_) if ours.is_noise() => "differs: no change beyond the noise",
+            Number::Change(paper) if ours.mean * paper > 0.0 && ours.mean.abs() > paper.abs() => {
+                "same direction, larger"
+            }
+            Number::Change(paper) if ours.mean * paper > 0.0 => "same direction, smaller",
+            Number::Change(_) | Number::Part(_) => "differs",
+            Number::Seconds(_) | Number::Plain(_) => "differs in size",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(paper: Number, mean: f64, around: f64, seeds: usize) -> String {
+        let ours = Some(Figure { mean, around, at_least: false, seeds });
+        Claim { what: String::new(), paper, ours }.verdict()
+    }
+
+    #[test]
+    fn what_is_beyond_the_noise_is_said() {
+        let sure = |paper, ours| verdict(paper, ours, 0.001, 5);
+        assert_eq!(sure(Number::Change(-0.45), -0.40), "agrees");
+        assert_eq!(sure(Number::Change(-0.45), -0.80), "same direction, larger");
+        assert_eq!(sure(Number::Change(-0.45), -0.10), "same direction, smaller");
+        assert_eq!(sure(Number::Change(-0.45), 0.10), "differs");
+        assert_eq!(sure(Number::Change(-0.096), 0.005), "differs", "next to nothing is not a tenth");
+        assert_eq!(sure(Number::Change(0.002), -0.02), "agrees");
+        assert_eq!(sure(Number::Seconds(51.0), 60.0), "agrees");
+        assert_eq!(sure(Number::Seconds(51.0), 6.0), "differs in size");
+        assert_eq!(sure(Number::Part(0.05), 0.9), "differs");
+    }
+
+    #[test]
+    fn what_is_within_the_noise_is_not_called_agreement_nor_disagreement() {
+        // -40% ± 20 points: from -20% to -60%; near the paper's is -30% to -60%.
+        assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.20, 3), "same direction; size undecided");
+        assert_eq!(
+            verdict(Number::Change(-0.45), -0.20, 0.40, 3),
+            "undecided: may be the paper's, may be no change"
+        );
+        assert_eq!(verdict(Number::Change(-0.45), -0.05, 0.10, 3), "differs: no change beyond the noise");
+        assert_eq!(verdict(Number::Seconds(51.0), 60.0, 10.0, 3), "undecided: within the noise");
+        assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.0, 1), "agrees (one seed)");
+        let none = Claim { what: String::new(), paper: Number::Change(0.1), ours: None };
+        assert!(none.verdict().starts_with("not comparable"));
+    }
+}
