@@ -148,7 +148,8 @@ fn hint(name: &str) -> String {
 
 /// Whether parameters may begin with this name.
 pub fn is_section(name: &str) -> bool {
-    POLICIES.iter().any(|policy| policy.section == name) || WRAPPERS.iter().any(|wrapper| wrapper.name == name)
+    POLICIES.iter().any(|policy| policy.section == name)
+        || WRAPPERS.iter().any(|wrapper| wrapper.name == name)
 }
 
 /// A policy, in words.

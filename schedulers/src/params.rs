@@ -146,13 +146,7 @@ impl<'a> Section<'a> {
     }
 
     /// A number within a range.
-    pub fn number(
-        &mut self,
-        key: &str,
-        default: f64,
-        range: RangeInclusive<f64>,
-        about: &str,
-    ) -> f64 {
+    pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>, about: &str) -> f64 {
         let wanted = format!("a number from {} to {}", range.start(), range.end());
         let parse = |text: &str| text.parse().ok().filter(|number| range.contains(number));
         self.read(key, (default, default.to_string()), about, &wanted, parse)
@@ -271,7 +265,10 @@ mod tests {
         let mut section = Section::of("p", &params);
         section.period("every", Span::secs(1), "how often");
         let error = section.finish().unwrap_err().to_string();
-        assert!(error.starts_with("scheduler parameter p.every = \"0s\" is not a length of time above 0"), "{error}");
+        assert!(
+            error.starts_with("scheduler parameter p.every = \"0s\" is not a length of time above 0"),
+            "{error}"
+        );
     }
 
     #[test]

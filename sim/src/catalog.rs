@@ -104,9 +104,8 @@ impl Case {
     /// What is simulated, in a line: cluster, jobs and what their times come from.
     pub fn words(&self, request: &Request, seeds: u64) -> String {
         let (slots, workload) = (self.setup.slots(), (self.workload)(1));
-        let counted = |count: usize, noun: &str| {
-            format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-        };
+        let counted =
+            |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
         let profiles = match &request.profiles {
             Some(path) => format!("profiles of {}", path.display()),
             None => "built-in profiles".to_owned(),
@@ -213,9 +212,7 @@ fn of_use(request: &Request) -> Result<(), CatalogError> {
         ("scale", request.scale.is_some(), is_swim, "it is for the bytes of SWIM traces"),
     ];
     match used.iter().find(|(_, said, takes, _)| *said && !takes) {
-        Some((flag, .., why)) => {
-            Err(CatalogError::NoUse { workload: name.to_owned(), flag, why })
-        }
+        Some((flag, .., why)) => Err(CatalogError::NoUse { workload: name.to_owned(), flag, why }),
         None => Ok(()),
     }
 }
@@ -264,7 +261,11 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
     if !path.exists() {
         let name = request.workload.clone();
         let is_file = name.contains(['.', '/']);
-        return Err(if is_file { CatalogError::NoFile { path: name } } else { CatalogError::Unknown { name } });
+        return Err(if is_file {
+            CatalogError::NoFile { path: name }
+        } else {
+            CatalogError::Unknown { name }
+        });
     }
     let mut left_out = None;
     let name = request.workload.strip_suffix(".gz").unwrap_or(&request.workload);
@@ -280,7 +281,10 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         let rumen::Trace { workload, hosts, taskless } = rumen::read(path)?;
         if !taskless.is_empty() {
             let count = taskless.len();
-            left_out = Some(format!("{count} of the trace's jobs left out, for they have no tasks: {}", taskless.join(", ")));
+            left_out = Some(format!(
+                "{count} of the trace's jobs left out, for they have no tasks: {}",
+                taskless.join(", ")
+            ));
         }
         (even(nodes.unwrap_or((hosts as u32).clamp(4, 600)), 4, 2), workload)
     } else if kind == "jsonl" || path.is_dir() {
@@ -329,7 +333,10 @@ mod tests {
         assert_eq!((case.setup.machines.len(), case.setup.slots().map), (7, 21));
         assert_eq!((case.workload)(1).jobs.len(), 5);
         let words = case.words(&asked, 1);
-        assert!(words.starts_with("simulated: gridmix on 7 nodes with 21 map and 28 reduce slots, 5 jobs, "), "{words}");
+        assert!(
+            words.starts_with("simulated: gridmix on 7 nodes with 21 map and 28 reduce slots, 5 jobs, "),
+            "{words}"
+        );
         assert!(words.ends_with(" tasks, 1 seed, built-in profiles"), "{words}");
         assert!(open(&Request { nodes: Some(0), ..request("mixed") }).is_err());
         assert!(open(&Request { gap_s: Some(-1.0), ..request("mixed") }).is_err());

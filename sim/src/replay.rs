@@ -47,7 +47,9 @@ pub struct Replay {
 pub enum NoPolicy {
     #[error("the history does not say which policy ran, as those of older versions: name it with --ran")]
     Unsaid,
-    #[error("jobs ran under different policies ({0}): replay a part of the histories, or name one policy with --ran")]
+    #[error(
+        "jobs ran under different policies ({0}): replay a part of the histories, or name one policy with --ran"
+    )]
     Several(String),
 }
 
@@ -70,7 +72,10 @@ pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
                 let tuned = if params.is_empty() { "" } else { ", tuned" };
                 let last = jobs.last().filter(|_| jobs.len() > 1);
                 let last = last.map_or_else(String::new, |job| format!(" to {job}"));
-                format!("{policy}{tuned}: {}{last}", jobs.first().map_or_else(String::new, ToString::to_string))
+                format!(
+                    "{policy}{tuned}: {}{last}",
+                    jobs.first().map_or_else(String::new, ToString::to_string)
+                )
             };
             Err(NoPolicy::Several(several.iter().map(one).collect::<Vec<_>>().join("; ")))
         }
@@ -203,7 +208,8 @@ fn experiment(
 impl Replay {
     /// The mean on the cluster as it was against that on the one that is asked about, under the policy that ran.
     pub fn against_before(&self) -> String {
-        let mean = |comparison: &Comparison| show(comparison.mean_over(0, None, crate::experiment::makespan_s));
+        let mean =
+            |comparison: &Comparison| show(comparison.mean_over(0, None, crate::experiment::makespan_s));
         let ran = &self.comparison.variants[0].label;
         format!(
             "under {ran} jobs take {} s on average, {} s on the cluster as it was (both simulated)",

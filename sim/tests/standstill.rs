@@ -24,7 +24,8 @@ fn jobs_that_cannot_end_are_left() {
     let left = no_reduces.metrics.jobs().filter(|(_, job)| job.left_at.is_some()).count();
     assert_eq!(left, no_reduces.unfinished, "they count up to when they were left");
     let dead = played(|setup| {
-        setup.faults = (0..3).map(|node| Fault { at_s: 5.0, for_s: None, what: Harm::Node { node } }).collect();
+        setup.faults =
+            (0..3).map(|node| Fault { at_s: 5.0, for_s: None, what: Harm::Node { node } }).collect();
     });
     assert_eq!(dead.faults, 3);
     assert!(dead.unfinished > 0);

@@ -184,8 +184,12 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     }
     if let Some(path) = &args.report {
         let about = about(&[&heading, came.as_deref().unwrap_or_default(), &pace]);
-        let body =
-            format!("{about}{}<h2>By group</h2>{}{}", table.html(), groups.html(), report::charts(&comparison));
+        let body = format!(
+            "{about}{}<h2>By group</h2>{}{}",
+            table.html(),
+            groups.html(),
+            report::charts(&comparison)
+        );
         let title = format!("{} under {}", request.workload, args.scheduler);
         write(path, &report::page(&title, &body))?;
     }
@@ -207,7 +211,8 @@ fn faults(comparison: &Comparison, planned: usize) -> Option<String> {
         format!("{} under {}", each.join(", "), variant.label)
     });
     let came: Vec<String> = came.collect();
-    (planned > 0).then(|| format!("faults that came, of {planned} steps and faults in the file: {}", came.join("; ")))
+    (planned > 0)
+        .then(|| format!("faults that came, of {planned} steps and faults in the file: {}", came.join("; ")))
 }
 
 /// Reads a list of policies. One that cannot be made is bad usage.

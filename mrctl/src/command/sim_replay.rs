@@ -100,7 +100,10 @@ impl Words {
         };
         Self {
             left_out: history::left_out(&history.left_out),
-            heading: format!("as it really ran, on {count} nodes under {}, and simulated", what.ran.scheduler),
+            heading: format!(
+                "as it really ran, on {count} nodes under {}, and simulated",
+                what.ran.scheduler
+            ),
             off: format!("the model is {} off, mean over jobs", report::percent(replay.fidelity.error())),
             what_if: format!("what if, simulated: {what_if}"),
             against: changes.map(|_| replay.against_before()),
@@ -162,7 +165,9 @@ fn as_json(words: &Words, replay: &Replay) -> serde_json::Value {
 
 /// Nodes more than there were: `+4` and `-1` say so, `8` is how many there are to be. None would be no cluster.
 fn more(text: &str, were: usize) -> Result<i32> {
-    let bad = || Usage(format!("--nodes {text}: say how many there are to be (8), or how many more or fewer (+4, -1)"));
+    let bad = || {
+        Usage(format!("--nodes {text}: say how many there are to be (8), or how many more or fewer (+4, -1)"))
+    };
     let number: i32 = text.parse().map_err(|_| bad())?;
     let were = were as i32;
     let more = if text.starts_with(['+', '-']) { number } else { number.saturating_sub(were) };

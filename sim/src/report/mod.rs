@@ -255,11 +255,7 @@ pub fn charts(comparison: &Comparison) -> String {
             let step_s = outcome.metrics.timeline.step().as_secs_f64();
             let used: Vec<(&str, Vec<f64>)> = outcome.metrics.timeline.slots(phase).collect();
             let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
-            let _ = write!(
-                out,
-                "<h3>{phase} slots over time under {}{which}</h3>{chart}",
-                escape(label)
-            );
+            let _ = write!(out, "<h3>{phase} slots over time under {}{which}</h3>{chart}", escape(label));
             if outcome.metrics.jobs().count() <= JOBS_DRAWN {
                 let step_s = outcome.metrics.by_job.step().as_secs_f64();
                 let used: Vec<(&str, Vec<f64>)> = outcome.metrics.by_job.slots(phase).collect();

@@ -45,7 +45,9 @@ fn ticks(most: f64) -> Vec<(f64, String)> {
     let count = (most / step - 1e-9).ceil() as u32;
     // As many digits after the point as the step has, and none that says nothing.
     let digits = (-step.log10().floor()).max(0.0) as usize;
-    let label = |value: f64| if step >= 1000.0 { format!("{:.0}k", value / 1000.0) } else { format!("{value:.digits$}") };
+    let label = |value: f64| {
+        if step >= 1000.0 { format!("{:.0}k", value / 1000.0) } else { format!("{value:.digits$}") }
+    };
     (0..=count).map(|at| f64::from(at) * step).map(|at| (at, label(at))).collect()
 }
 
@@ -58,7 +60,8 @@ struct Chart {
 impl Chart {
     fn new(x_max: f64, y_max: f64, x_label: &str, y_label: &str, x_ticks: bool) -> Self {
         let (x_ticks_at, y_ticks_at) = (ticks(x_max), ticks(y_max));
-        let last = |ticks: &[(f64, String)], most: f64| ticks.last().map_or(1.0, |(at, _)| at.max(most).max(1e-9));
+        let last =
+            |ticks: &[(f64, String)], most: f64| ticks.last().map_or(1.0, |(at, _)| at.max(most).max(1e-9));
         let x_end = if x_ticks { last(&x_ticks_at, x_max) } else { x_max.max(1e-9) };
         let mut chart = Self { body: String::new(), x_max: x_end, y_max: last(&y_ticks_at, y_max) };
         for (at, label) in &y_ticks_at {
@@ -195,7 +198,8 @@ pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]
                 colour(at)
             );
             if *around > 0.0 {
-                let (low, high) = (chart.y((mean - around).max(0.0)), chart.y((mean + around).min(chart.y_max)));
+                let (low, high) =
+                    (chart.y((mean - around).max(0.0)), chart.y((mean + around).min(chart.y_max)));
                 let _ = write!(
                     chart.body,
                     "<line x1='{middle:.1}' y1='{low:.1}' x2='{middle:.1}' y2='{high:.1}' stroke='#000'/>"
@@ -220,7 +224,8 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_differ() {
-        let labels = |most: f64| ticks(most).into_iter().map(|(_, label)| label).collect::<Vec<_>>().join(" ");
+        let labels =
+            |most: f64| ticks(most).into_iter().map(|(_, label)| label).collect::<Vec<_>>().join(" ");
         assert_eq!(labels(374.0), "0 100 200 300 400");
         assert_eq!(labels(1.0), "0.0 0.2 0.4 0.6 0.8 1.0");
         assert_eq!(labels(0.0021), "0.0000 0.0005 0.0010 0.0015 0.0020 0.0025");

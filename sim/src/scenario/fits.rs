@@ -54,7 +54,8 @@ fn exists(job: &JobRef, jobs: usize) -> Result<(), String> {
 }
 
 fn is_there(name: &str, nodes: usize) -> Result<(), String> {
-    if matches!(name, "jobtracker" | "master" | "namenode") || number(name).is_some_and(|at| (at as usize) < nodes)
+    if matches!(name, "jobtracker" | "master" | "namenode")
+        || number(name).is_some_and(|at| (at as usize) < nodes)
     {
         return Ok(());
     }

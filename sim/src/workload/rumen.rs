@@ -249,8 +249,7 @@ mod tests {
     fn times_are_those_of_what_succeeded_and_the_unknown_is_as_usual() {
         let later = JOB.replace("job_1", "job_2").replace("\"submitTime\": 1000", "\"submitTime\": 500");
         let killed = r#"{"jobID": "job_3", "submitTime": 500, "finishTime": 550, "outcome": "KILLED"}"#;
-        let Trace { workload, hosts, taskless } =
-            parse(&format!("{JOB}{later}{killed}")).expect("it reads");
+        let Trace { workload, hosts, taskless } = parse(&format!("{JOB}{later}{killed}")).expect("it reads");
         assert_eq!((hosts, taskless, workload.jobs.len()), (1, vec!["job_3".to_owned()], 2));
         assert_eq!(workload.jobs[0].name, "job_2", "in order of submission");
         let job = &workload.jobs[1];

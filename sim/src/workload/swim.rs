@@ -204,7 +204,10 @@ mod tests {
             ),
             (format!("{good}job1\tnan\t11\t3\t4\t5\n"), ":2: submission is \"nan\": not a number"),
             (format!("{good}job1\tnoon\t11\t3\t4\t5\n"), ":2: submission is \"noon\": not a number"),
-            (format!("{good}job1\t9e18\t11\t3\t4\t5\n"), ":2: submitted 9000000000000000000 s after the beginning"),
+            (
+                format!("{good}job1\t9e18\t11\t3\t4\t5\n"),
+                ":2: submitted 9000000000000000000 s after the beginning",
+            ),
             (
                 format!("{good}job1\t60\t11\t1e18\t4\t5\n"),
                 ":2: a job of 7450580598 tasks: 1000000 is the most",

@@ -101,9 +101,7 @@ impl World {
         let count = self.nodes.len() as u32;
         let found = match who {
             Who::Named(name) if name == "jobtracker" || name == "master" => return Some(Target::JobTracker),
-            Who::Named(name) => {
-                scenario::number(name).filter(|at| *at < count)
-            }
+            Who::Named(name) => scenario::number(name).filter(|at| *at < count),
             Who::Same => self.scenario.last,
             Who::Any => self.by_chance(|_, _| true),
             Who::Running(job) => {

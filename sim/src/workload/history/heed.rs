@@ -85,11 +85,9 @@ impl Heed {
         let Some(Under { policy, params, .. }) = under else { return };
         match self.policies.iter_mut().find(|ran| (&ran.policy, &ran.params) == (policy, params)) {
             Some(ran) => ran.jobs.push(job.id),
-            None => self.policies.push(Ran {
-                policy: policy.clone(),
-                params: params.clone(),
-                jobs: vec![job.id],
-            }),
+            None => {
+                self.policies.push(Ran { policy: policy.clone(), params: params.clone(), jobs: vec![job.id] })
+            }
         }
     }
 }
@@ -100,7 +98,8 @@ impl History {
     pub fn succeeded(&self) -> (Workload, Vec<(String, f64)>) {
         let both = || self.workload.jobs.iter().zip(&self.real).filter(|(_, real)| real.succeeded);
         let jobs: Vec<JobPlan> = both().map(|(job, _)| job.clone()).collect();
-        let real = both().map(|(_, real)| (format!("{} {}", real.id, real.name), real.makespan.as_secs_f64()));
+        let real =
+            both().map(|(_, real)| (format!("{} {}", real.id, real.name), real.makespan.as_secs_f64()));
         (Workload { name: self.workload.name.clone(), jobs }, real.collect())
     }
 

@@ -81,11 +81,7 @@ fn jobs_that_ran_side_by_side_are_put_together() {
     let promise = |min_share| Promise { min_share, weight: 1.0 };
     let users = vec![("ann".to_owned(), promise(2.0)), ("bob".to_owned(), promise(0.0))];
     let history = read_texts(&texts, users).expect("they read");
-    assert_eq!(
-        history.slots,
-        PerPhase { map: 2, reduce: 2 },
-        "the tracker ran one of each job at a time"
-    );
+    assert_eq!(history.slots, PerPhase { map: 2, reduce: 2 }, "the tracker ran one of each job at a time");
     // Of 11.5 s ann has both her slots from 2 to 4 s and from 5 to 8, one from 4 to 5 and from 8 to 12, none else.
     let lacked = (1.0 + 0.5 + 4.0 * 0.5 + 0.5) / 11.5;
     assert!((history.metrics.shares.dissatisfaction() - lacked).abs() < 1e-9, "{lacked}");
