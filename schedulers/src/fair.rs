@@ -30,16 +30,16 @@ use std::cmp::Reverse;
 
 /// What its rules mean in words.
 pub const SENTENCES: &[crate::words::Sentence] = &[
-    ("fair-share", "pool {pool} held {held} of its fair share of {share} slots"),
+    ("fair-share", "pool {pool} held {held}[ of its fair share of {share}] slots"),
     (
         "pool-share-of-map-slots",
-        "pool {pool} holds {held} of its fair share of {share} map slots (weight {weight}, minimum {min}); \
-         {jobs_ahead job goes|jobs go} first",
+        "pool {pool} holds {held}[ of its fair share of {share}] map slots (weight {weight}, minimum {min}); \
+         {jobs_ahead job goes|jobs go} first[; it gets slots back from others in {back_in:s}]",
     ),
     (
         "pool-share-of-reduce-slots",
-        "pool {pool} holds {held} of its fair share of {share} reduce slots (weight {weight}, minimum {min}); \
-         {jobs_ahead job goes|jobs go} first",
+        "pool {pool} holds {held}[ of its fair share of {share}] reduce slots (weight {weight}, minimum {min}); \
+         {jobs_ahead job goes|jobs go} first[; it gets slots back from others in {back_in:s}]",
     ),
     (
         "pool-runs-as-many-jobs-as-it-may",
@@ -100,7 +100,12 @@ impl Fair {
             };
             let why = numbers(Why::rule(rule), pool, phase).with("weight", pool.weight);
             let ahead = self.pools.ahead_of(job.id, phase);
-            reasons.push(why.with("min", f64::from(pool.min[phase])).with("jobs_ahead", ahead as f64));
+            let why = why.with("min", f64::from(pool.min[phase])).with("jobs_ahead", ahead as f64);
+            let back_in = self.pools.number(job.id).and_then(|pool| self.reclaim.back_in(pool, phase, now));
+            reasons.push(match back_in {
+                Some(wait) => why.with("back_in", wait.as_secs_f64()),
+                None => why,
+            });
         }
         if let Some(since) = self.patience.since(job.id)
             && cluster.slots(Phase::Map) > 0
@@ -141,8 +146,10 @@ impl Turns for Fair {
     }
 }
 
+/// What a pool holds, and its share, if that has been divided since the pool could use any.
 fn numbers(why: Why, pool: &Pool, phase: Phase) -> Why {
-    why.with("held", f64::from(pool.held[phase])).with("share", pool.share[phase])
+    let why = why.with("held", f64::from(pool.held[phase]));
+    if pool.share[phase] > 0.0 { why.with("share", pool.share[phase]) } else { why }
 }
 
 impl Scheduler for Fair {

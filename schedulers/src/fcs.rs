@@ -144,7 +144,7 @@ impl Settings {
             nearly_done,
             tolerance,
             skips: if by_formula { Skips::Formula(locality) } else { Skips::Fixed(u64::from(fixed)) },
-            every: section.span("every", Span::secs(1), "how often jobs are reckoned and slots taken back"),
+            every: section.period("every", Span::secs(1), "how often jobs are reckoned and slots taken back"),
         }
     }
 

@@ -4,7 +4,8 @@
 //! 1 and 2), every ten seconds. `pu` gives every slot to the job with the shortest; `pr` divides slots in inverse
 //! proportion to remaining times, more for jobs that starve (equations 3 to 5). `pup` and `prp` also take slots back: from
 //! the job with the longest remaining time, its task that has done least, for a job with a shorter one.
-//! Reduces wait a while for a tracker that has maps or input of their job.
+//! Reduces wait a while for a tracker that has maps or input of their job. A slot that is taken back is reserved for the job
+//! it is taken for, which does not wait then.
 //! Differs from the paper: equation 2 in seconds (`literal` keeps it), slots are taken back by splitting and pausing
 //! (`preempt = kill` is the paper's), also at once when a job arrives. See README.md for the readings.
 //! Deliberately absent: users, queues, priorities.
@@ -13,7 +14,7 @@ mod estimator;
 pub mod formulas;
 
 use crate::{
-    fill::{Patience, Turns, fill_in_turn, with_locality},
+    fill::{Patience, Turns, fill_in_turn},
     line::{Line, Real},
     params::Section,
     shares::should_move,
@@ -38,11 +39,13 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
     ("remaining-time", "its job has about {remaining:s} left[, and a share of {share} slots]"),
     (
         "shorter-jobs-take-map-slots",
-        "the job has about {remaining:s} left[ and a share of {share} map slots]; {jobs_ahead job goes|jobs go} first",
+        "the job has about {remaining:s} left[ and a share of {share} map slots]; {jobs_ahead job goes|jobs go} first\
+         [; slots are next taken back for shorter jobs in {next:s}]",
     ),
     (
         "shorter-jobs-take-reduce-slots",
-        "the job has about {remaining:s} left[ and a share of {share} reduce slots]; {jobs_ahead job goes|jobs go} first",
+        "the job has about {remaining:s} left[ and a share of {share} reduce slots]; {jobs_ahead job goes|jobs go} first\
+         [; slots are next taken back for shorter jobs in {next:s}]",
     ),
     (
         "longest-remaining-time",
@@ -162,7 +165,9 @@ impl Hsrtf {
         let done = |attempt: &Attempt| Reverse((f64::from(attempt.progress.done) * 1000.0) as u32);
         let key = |attempt: &Attempt| (Real(remaining(attempt.id.job())), done(attempt), attempt.id);
         let mut victims = Victims::greatest_first(phase, plan, key);
-        let mut under_way = victims.slots_under_way();
+        // What is promised to somebody is under way for nobody else.
+        let promised: u32 = plan.cluster().active_jobs().map(|job| plan.promised(job, phase)).sum();
+        let mut under_way = victims.slots_under_way().saturating_sub(promised);
         for id in in_need {
             let Some(job) = plan.cluster().job(id) else { continue };
             let lack = self.lack(job, phase, plan);
@@ -180,15 +185,28 @@ impl Hsrtf {
                         refused.insert(from);
                         return false;
                     }
-                    !self.is_spared(victim, plan)
+                    !self.is_spared(victim, plan) && self.seat(job, victim, plan).is_some()
                 };
                 let Some(victim) = victims.next(may) else { break };
                 let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
                 let why = why.with("shorter", remaining(id)).benefit(id);
+                let Some((task, on, seated)) = self.seat(job, victim, plan) else { break };
                 // One that has just been told, say by hand, is passed over.
-                let _ = plan.take_back(victim, self.way, why);
+                if plan.take_back(victim, self.way, why).is_ok() {
+                    // What is taken for a job goes to that job, wherever it is and whoever else's turn it is by then:
+                    // else it might go back to the one it was taken from, and the next one too.
+                    let _ = plan.reserve(task, on, seated);
+                }
             }
         }
+    }
+
+    /// What a job would put into a victim's slot, where that is, and why.
+    fn seat(&self, job: &Job, victim: AttemptId, plan: &Plan<'_>) -> Option<(TaskId, TrackerId, Why)> {
+        let on = plan.cluster().attempt(victim)?.tracker;
+        let fit = fit(job, self.hosts.get(&job.id), victim.phase(), on, plan)?;
+        let why = self.estimator.of(job.id).numbers(Why::rule(fit.rule), victim.phase(), self.is_pure());
+        Some((fit.task, on, why))
     }
 
     /// Slots that a job should have and has not.
@@ -234,28 +252,17 @@ impl Turns for Hsrtf {
         let is_pure = self.is_pure();
         let Self { turn, colocation, hosts, estimator, .. } = self;
         let mut jobs = turn[phase].iter().filter_map(|id| plan.cluster().job(id));
-        let (task, why) = jobs.find_map(|job| match phase {
-            Phase::Map => {
-                let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
-                let rules =
-                    ["remaining-time,node-local", "remaining-time,rack-local", "remaining-time,off-rack"];
-                Some((task, with_locality(rules, near)))
+        let Fit { task, rule, .. } = jobs.find_map(|job| {
+            let fit = fit(job, hosts.get(&job.id), phase, tracker, plan)?;
+            match fit.near {
+                Near::Resumed => {}
+                Near::Yes => colocation.forget(job.id),
+                Near::No if phase == Phase::Reduce && !colocation.is_over(job.id, plan.now()) => return None,
+                Near::No => {}
             }
-            Phase::Reduce => {
-                if let Some((task, _)) = plan.next_reduce_at(job, tracker, Place::Here) {
-                    return Some((task, Why::rule("remaining-time,resumed")));
-                }
-                let task = plan.next_reduce(job, tracker)?;
-                let near = hosts.get(&job.id).is_none_or(|hosts| is_near(job.id, hosts, tracker, plan));
-                if near {
-                    colocation.forget(job.id);
-                } else if !colocation.is_over(job.id, plan.now()) {
-                    return None;
-                }
-                Some((task, Why::rule(if near { "remaining-time,near-maps" } else { "remaining-time" })))
-            }
+            Some(fit)
         })?;
-        Some((task, estimator.of(task.job).numbers(why, phase, is_pure)))
+        Some((task, estimator.of(task.job).numbers(Why::rule(rule), phase, is_pure)))
     }
 
     fn lend(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
@@ -267,6 +274,44 @@ impl Turns for Hsrtf {
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
         self.refresh(job, cluster);
     }
+}
+
+/// What a job would put into a tracker's slot.
+struct Fit {
+    task: TaskId,
+    rule: &'static str,
+    near: Near,
+}
+
+/// Whether a tracker is near to what a task reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Near {
+    /// Its own state lies there.
+    Resumed,
+    Yes,
+    No,
+}
+
+fn fit(
+    job: &Job,
+    hosts: Option<&BTreeSet<HostId>>,
+    phase: Phase,
+    tracker: TrackerId,
+    plan: &Plan<'_>,
+) -> Option<Fit> {
+    if phase == Phase::Map {
+        let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
+        let rules = ["remaining-time,node-local", "remaining-time,rack-local", "remaining-time,off-rack"];
+        return Some(Fit { task, rule: rules[near as usize], near: Near::No });
+    }
+    if let Some((task, _)) = plan.next_reduce_at(job, tracker, Place::Here) {
+        return Some(Fit { task, rule: "remaining-time,resumed", near: Near::Resumed });
+    }
+    let task = plan.next_reduce(job, tracker)?;
+    if hosts.is_none_or(|hosts| is_near(job.id, hosts, tracker, plan)) {
+        return Some(Fit { task, rule: "remaining-time,near-maps", near: Near::Yes });
+    }
+    Some(Fit { task, rule: "remaining-time", near: Near::No })
 }
 
 /// Whether a tracker runs maps of a job, serves their output, or is on a host of the job's input.
@@ -365,7 +410,14 @@ impl Scheduler for Hsrtf {
                 Phase::Reduce => "shorter-jobs-take-reduce-slots",
             };
             let ahead = self.turn[phase].ahead_of(job.id).count() as f64;
-            reasons.push(thought.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead));
+            let why = thought.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead);
+            reasons.push(match self.last.filter(|_| self.preempts()) {
+                Some(last) => {
+                    let passed = now.since(last);
+                    why.with("next", Span(self.estimator.every.0.saturating_sub(passed.0)).as_secs_f64())
+                }
+                None => why,
+            });
         }
         if let Some(since) = self.colocation.since(job.id).filter(|_| !job.pending.reduce.is_empty()) {
             let waited = now.since(since).as_secs_f64();

@@ -129,10 +129,27 @@ struct Wrapper {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum MakeError {
-    #[error("there is no scheduler {name:?}: choose one of {}", names().join(", "))]
+    #[error("there is no scheduler {name:?}: choose one of {}{}", names().join(", "), hint(name))]
     Unknown { name: String },
     #[error(transparent)]
     Parameter(#[from] BadParameter),
+}
+
+/// A name with parameters in brackets is one for a list of policies.
+fn hint(name: &str) -> String {
+    match name.split_once('[') {
+        Some((policy, _)) => format!(
+            "; parameters stand in fermata.toml, under [scheduler.{}]",
+            POLICIES.iter().find(|known| known.name == policy).map_or(policy, |known| known.section)
+        ),
+        None => String::new(),
+    }
+}
+
+/// Whether parameters may begin with this name.
+pub fn is_section(name: &str) -> bool {
+    POLICIES.iter().any(|policy| policy.section == name)
+        || WRAPPERS.iter().any(|wrapper| wrapper.name == name)
 }
 
 /// A policy, in words.
@@ -250,6 +267,10 @@ mod tests {
         );
         let told = refusal("fifo", &given("chronos.early", "now"));
         assert_eq!(told, "scheduler parameter chronos.early = \"now\" is not suspect or lost");
+        let told = refusal("fifo", &given("hsrtf-pr.margin", "2"));
+        assert_eq!(told.matches("hsrtf,").count(), 1, "each once: {told}");
+        let told = refusal("fcs[preempt=kill]", &Params::new());
+        assert!(told.ends_with("; parameters stand in fermata.toml, under [scheduler.fcs]"), "{told}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct Parameter {
     /// Now.
     pub value: String,
     /// What it is for.
-    pub about: &'static str,
+    pub about: String,
 }
 
 /// A parameter that cannot be taken.
@@ -33,12 +33,23 @@ pub struct Parameter {
 pub enum BadParameter {
     #[error("scheduler parameter {key} = {value:?} is not {wanted}")]
     Value { key: String, value: String, wanted: String },
-    #[error("there is no scheduler parameter {key}: {section} has {}", known.join(", "))]
+    #[error("there is no scheduler parameter {key}: {section} has {}", listed(known))]
     Unknown { key: String, section: &'static str, known: Vec<String> },
-    #[error("there is no scheduler parameter {key}: they begin with {}", sections.join(", "))]
+    #[error("there is no scheduler parameter {key}: they begin with {}", listed(sections))]
     Section { key: String, sections: Vec<&'static str> },
     #[error("scheduler parameters of {section} do not fit each other: {why}")]
     Together { section: &'static str, why: String },
+}
+
+/// Each once, in the order in which they come; `none` if there are none.
+fn listed<T: AsRef<str>>(names: &[T]) -> String {
+    let mut each: Vec<&str> = Vec::new();
+    for name in names.iter().map(AsRef::as_ref) {
+        if !each.contains(&name) {
+            each.push(name);
+        }
+    }
+    if each.is_empty() { "none".to_owned() } else { each.join(", ") }
 }
 
 impl BadParameter {
@@ -96,13 +107,13 @@ impl<'a> Section<'a> {
         &mut self,
         key: &str,
         (default, shown): (T, String),
-        about: &'static str,
+        about: &str,
         wanted: &str,
         parse: impl Fn(&str) -> Option<T>,
     ) -> T {
         let given = self.given.get(key).copied();
         let value = given.map_or_else(|| shown.clone(), str::to_owned);
-        self.listed.push(Parameter { key: key.to_owned(), default: shown, value, about });
+        self.listed.push(Parameter { key: key.to_owned(), default: shown, value, about: about.to_owned() });
         let Some(text) = given else { return default };
         parse(text.trim()).unwrap_or_else(|| {
             let key = format!("{}.{key}", self.name);
@@ -113,13 +124,20 @@ impl<'a> Section<'a> {
     }
 
     /// A length of time: `5s`, `250ms`, `2m`, or seconds as a number.
-    pub fn span(&mut self, key: &str, default: Span, about: &'static str) -> Span {
+    pub fn span(&mut self, key: &str, default: Span, about: &str) -> Span {
         let wanted = "a length of time, such as 5s, 250ms or 2m";
         self.read(key, (default, show_span(default)), about, wanted, span)
     }
 
+    /// How often something is done: a length of time above 0.
+    pub fn period(&mut self, key: &str, default: Span, about: &str) -> Span {
+        let wanted = "a length of time above 0, such as 5s, 250ms or 2m";
+        let above_0 = |text: &str| span(text).filter(|span| span.0 > 0);
+        self.read(key, (default, show_span(default)), about, wanted, above_0)
+    }
+
     /// A length of time, or `never`.
-    pub fn span_or_never(&mut self, key: &str, default: Option<Span>, about: &'static str) -> Option<Span> {
+    pub fn span_or_never(&mut self, key: &str, default: Option<Span>, about: &str) -> Option<Span> {
         let shown = default.map_or_else(|| "never".to_owned(), show_span);
         self.read(key, (default, shown), about, "a length of time, such as 5s, or never", |text| match text {
             "never" => Some(None),
@@ -128,25 +146,19 @@ impl<'a> Section<'a> {
     }
 
     /// A number within a range.
-    pub fn number(
-        &mut self,
-        key: &str,
-        default: f64,
-        range: RangeInclusive<f64>,
-        about: &'static str,
-    ) -> f64 {
+    pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>, about: &str) -> f64 {
         let wanted = format!("a number from {} to {}", range.start(), range.end());
         let parse = |text: &str| text.parse().ok().filter(|number| range.contains(number));
         self.read(key, (default, default.to_string()), about, &wanted, parse)
     }
 
     /// A whole number.
-    pub fn count(&mut self, key: &str, default: u32, about: &'static str) -> u32 {
+    pub fn count(&mut self, key: &str, default: u32, about: &str) -> u32 {
         self.read(key, (default, default.to_string()), about, "a whole number", |text| text.parse().ok())
     }
 
     /// A whole number, or `none` for no limit.
-    pub fn limit(&mut self, key: &str, about: &'static str) -> Option<u32> {
+    pub fn limit(&mut self, key: &str, about: &str) -> Option<u32> {
         let wanted = "a whole number, or none";
         self.read(key, (None, "none".to_owned()), about, wanted, |text| match text {
             "none" => Some(None),
@@ -155,16 +167,16 @@ impl<'a> Section<'a> {
     }
 
     /// `true` or `false`.
-    pub fn flag(&mut self, key: &str, default: bool, about: &'static str) -> bool {
+    pub fn flag(&mut self, key: &str, default: bool, about: &str) -> bool {
         self.read(key, (default, default.to_string()), about, "true or false", |text| text.parse().ok())
     }
 
     /// One of some words; the first is the default.
-    pub fn choice<T: Copy>(&mut self, key: &str, words: &[(&'static str, T)], about: &'static str) -> T {
+    pub fn choice<T: Copy>(&mut self, key: &str, words: &[(&'static str, T)], about: &str) -> T {
         let (default, shown) = (words[0].1, words[0].0.to_owned());
         let wanted = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
         let parse = |text: &str| words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-        self.read(key, (default, shown), about, &wanted, parse)
+        self.read(key, (default, shown), &format!("{about} ({wanted})"), &wanted, parse)
     }
 
     /// `preempt`: how slots are taken back.
@@ -232,6 +244,7 @@ mod tests {
         assert_eq!(section.span_or_never("timeout", None, "when"), None);
         let listed = section.finish().unwrap();
         assert_eq!(listed[0].to_string(), "wait = 250ms (how long; default 5s)");
+        assert_eq!(listed[1].about, "how (conserve or kill)");
         assert_eq!(listed[3].to_string(), "timeout = never (when; default never)");
     }
 
@@ -242,6 +255,20 @@ mod tests {
         section.span("wait", Span::secs(5), "how long");
         let error = section.finish().unwrap_err().to_string();
         assert_eq!(error, "there is no scheduler parameter p.wiat: p has wait");
+        let error = Section::of("p", &params).finish().unwrap_err().to_string();
+        assert_eq!(error, "there is no scheduler parameter p.wiat: p has none");
+    }
+
+    #[test]
+    fn nothing_is_done_every_0_seconds() {
+        let params = given(&[("p.every", "0s")]);
+        let mut section = Section::of("p", &params);
+        section.period("every", Span::secs(1), "how often");
+        let error = section.finish().unwrap_err().to_string();
+        assert!(
+            error.starts_with("scheduler parameter p.every = \"0s\" is not a length of time above 0"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -84,6 +84,11 @@ impl<K: Ord> Overdue<K> {
         limit.is_some_and(|limit| now.since(since) >= limit)
     }
 
+    /// Since when it has been so, as far as was last said.
+    pub fn since(&self, key: &K) -> Option<Time> {
+        self.0.get(key).copied()
+    }
+
     /// All begins again.
     pub fn start_over(&mut self) {
         self.0.clear();

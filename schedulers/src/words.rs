@@ -89,7 +89,7 @@ pub const DETAILS: &[Sentence] = &[
     ("off-rack", "its input is elsewhere"),
     ("resumed", "it goes on where it was paused"),
     ("migrated", "its state comes from another node"),
-    ("near-maps", "its maps ran there"),
+    ("near-maps", "maps or input of its job are there"),
 ];
 
 /// What a rule means in words.

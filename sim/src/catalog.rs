@@ -60,12 +60,20 @@ pub enum CatalogError {
         names()
     )]
     Unknown { name: String },
+    #[error("{path}: there is no such file")]
+    NoFile { path: String },
+    #[error(
+        "{path}: what kind of workload is it? Name it .tsv (SWIM), .json (Rumen) or .jsonl (job history), each also with .gz"
+    )]
+    Kind { path: String },
+    #[error("{workload} takes no --{flag}: {why}")]
+    NoUse { workload: String, flag: &'static str, why: &'static str },
     #[error("{path}: {source}")]
     Unreadable { path: String, source: std::io::Error },
     #[error(transparent)]
     Trace(#[from] TraceError),
-    #[error(transparent)]
-    Profiles(#[from] BadProfiles),
+    #[error("{path}: {bad}")]
+    Profiles { path: String, bad: BadProfiles },
     #[error("{path}:{bad}")]
     Scenario { path: String, bad: BadScenario },
     #[error("{what} of {value} makes no sense: it must be {wanted}")]
@@ -88,13 +96,40 @@ pub struct Case {
     pub params: Params,
     /// Whether jobs of a group are alike, so that one of them alone tells what slowdown is.
     pub groups_alike: bool,
+    /// What was left out on reading it.
+    pub left_out: Option<String>,
+}
+
+impl Case {
+    /// What is simulated, in a line: cluster, jobs and what their times come from.
+    pub fn words(&self, request: &Request, seeds: u64) -> String {
+        let (slots, workload) = (self.setup.slots(), (self.workload)(1));
+        let counted =
+            |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let profiles = match &request.profiles {
+            Some(path) => format!("profiles of {}", path.display()),
+            None => "built-in profiles".to_owned(),
+        };
+        let scale = request.scale.map_or_else(String::new, |scale| format!(", bytes times {scale}"));
+        format!(
+            "simulated: {} on {} with {} map and {} reduce slots, {}, {}{scale}, {}, {profiles}",
+            request.workload,
+            counted(self.setup.machines.len(), "node"),
+            slots.map,
+            slots.reduce,
+            counted(workload.jobs.len(), "job"),
+            counted(workload.tasks(), "task"),
+            counted(seeds as usize, "seed"),
+        )
+    }
 }
 
 /// The profiles that a request names, over the built-in ones.
 pub fn profiles(path: Option<&Path>) -> Result<Profiles, CatalogError> {
     let mut profiles = profile::built_in();
     if let Some(path) = path {
-        profiles.extend(profile::parse(&text(path)?)?);
+        let bad = |bad| CatalogError::Profiles { path: path.display().to_string(), bad };
+        profiles.extend(profile::parse(&text(path)?).map_err(bad)?);
     }
     Ok(profiles)
 }
@@ -138,8 +173,10 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
         machine.slots.reduce = request.reduce_slots.unwrap_or(machine.slots.reduce);
     }
     if let Some(path) = &request.faults {
-        let Scenario { steps, faults } = read_scenario(path)?;
-        (case.setup.steps, case.setup.faults) = (steps, faults);
+        let scenario = read_scenario(path)?;
+        let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
+        scenario.fits(&case.setup.machines, (case.workload)(1).jobs.len()).map_err(bad)?;
+        (case.setup.steps, case.setup.faults) = (scenario.steps, scenario.faults);
     }
     Ok(case)
 }
@@ -160,7 +197,24 @@ fn check(request: &Request) -> Result<(), CatalogError> {
             return Err(CatalogError::Number { what, value: value.to_string(), wanted: "above 0" });
         }
     }
-    Ok(())
+    of_use(request)
+}
+
+/// What a workload has no use for is a mistake, not to be passed over.
+fn of_use(request: &Request) -> Result<(), CatalogError> {
+    let name = request.workload.as_str();
+    let is_named = NAMES.iter().any(|(known, _)| *known == name);
+    let is_swim = !is_named && name.strip_suffix(".gz").unwrap_or(name).ends_with(".tsv");
+    let is_made_up = is_named && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort");
+    let used = [
+        ("jobs", request.jobs.is_some(), is_made_up, "its jobs are given"),
+        ("gap", request.gap_s.is_some(), is_made_up, "it is given when its jobs come"),
+        ("scale", request.scale.is_some(), is_swim, "it is for the bytes of SWIM traces"),
+    ];
+    match used.iter().find(|(_, said, takes, _)| *said && !takes) {
+        Some((flag, .., why)) => Err(CatalogError::NoUse { workload: name.to_owned(), flag, why }),
+        None => Ok(()),
+    }
 }
 
 fn named(request: &Request, profiles: Profiles) -> Option<Case> {
@@ -199,14 +253,21 @@ fn named(request: &Request, profiles: Profiles) -> Option<Case> {
     };
     let groups_alike = !matches!(request.workload.as_str(), "mixed");
     let params = clusters::told(&users);
-    Some(Case { setup, workload, users, params, groups_alike })
+    Some(Case { setup, workload, users, params, groups_alike, left_out: None })
 }
 
 fn from_file(request: &Request) -> Result<Case, CatalogError> {
     let path = Path::new(&request.workload);
     if !path.exists() {
-        return Err(CatalogError::Unknown { name: request.workload.clone() });
+        let name = request.workload.clone();
+        let is_file = name.contains(['.', '/']);
+        return Err(if is_file {
+            CatalogError::NoFile { path: name }
+        } else {
+            CatalogError::Unknown { name }
+        });
     }
+    let mut left_out = None;
     let name = request.workload.strip_suffix(".gz").unwrap_or(&request.workload);
     let kind = Path::new(name).extension().unwrap_or_default().to_string_lossy();
     let nodes = request.nodes;
@@ -217,17 +278,29 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         let scaling = swim::Scaling { bytes, block: 128 << 20, reduces_max: setup.slots().reduce };
         (setup, swim::read(path, scaling)?)
     } else if kind == "json" {
-        let (workload, hosts) = rumen::read(path)?;
+        let rumen::Trace { workload, hosts, taskless } = rumen::read(path)?;
+        if !taskless.is_empty() {
+            let count = taskless.len();
+            left_out = Some(format!(
+                "{count} of the trace's jobs left out, for they have no tasks: {}",
+                taskless.join(", ")
+            ));
+        }
         (even(nodes.unwrap_or((hosts as u32).clamp(4, 600)), 4, 2), workload)
     } else if kind == "jsonl" || path.is_dir() {
         let history = history::read(path)?;
         let setup = Setup::even(history.trackers.len().max(1) as u32, history.slots, "fifo");
-        (setup, history.workload)
+        left_out = history::left_out(&history.left_out);
+        (setup, history.succeeded().0)
     } else {
-        return Err(CatalogError::Unknown { name: request.workload.clone() });
+        return Err(CatalogError::Kind { path: request.workload.clone() });
     };
+    if workload.jobs.is_empty() {
+        return Err(TraceError::Empty { path: request.workload.clone() }.into());
+    }
     let (users, params) = (Vec::new(), Params::new());
-    Ok(Case { setup, workload: Box::new(move |_| workload.clone()), users, params, groups_alike: false })
+    let workload = Box::new(move |_| workload.clone());
+    Ok(Case { setup, workload, users, params, groups_alike: false, left_out })
 }
 
 #[cfg(test)]
@@ -244,8 +317,13 @@ mod tests {
             let case = open(&request(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(!(case.workload)(1).jobs.is_empty());
         }
-        let error = open(&request("fsc")).map(|_| ()).expect_err("no such thing").to_string();
-        assert!(error.contains("fcs-map-heavy"), "{error}");
+        let refused = |request: &Request| open(request).map(|_| ()).expect_err("no such thing").to_string();
+        assert!(refused(&request("fsc")).contains("fcs-map-heavy"));
+        assert_eq!(refused(&request("fsc.tsv")), "fsc.tsv: there is no such file");
+        let asked = Request { jobs: Some(5), ..request("hsrtf") };
+        assert_eq!(refused(&asked), "hsrtf takes no --jobs: its jobs are given");
+        let asked = Request { scale: Some(3.0), ..request("gridmix") };
+        assert!(refused(&asked).starts_with("gridmix takes no --scale"));
     }
 
     #[test]
@@ -254,6 +332,12 @@ mod tests {
         let case = open(&asked).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((case.setup.machines.len(), case.setup.slots().map), (7, 21));
         assert_eq!((case.workload)(1).jobs.len(), 5);
+        let words = case.words(&asked, 1);
+        assert!(
+            words.starts_with("simulated: gridmix on 7 nodes with 21 map and 28 reduce slots, 5 jobs, "),
+            "{words}"
+        );
+        assert!(words.ends_with(" tasks, 1 seed, built-in profiles"), "{words}");
         assert!(open(&Request { nodes: Some(0), ..request("mixed") }).is_err());
         assert!(open(&Request { gap_s: Some(-1.0), ..request("mixed") }).is_err());
     }

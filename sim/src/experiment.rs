@@ -48,12 +48,14 @@ impl Variant {
         Self { label: scheduler.to_owned(), scheduler: scheduler.to_owned(), params: Params::new() }
     }
 
-    /// With these parameters, `key` within its own section or dotted.
+    /// With these parameters, each `key` beginning with a section's name or else within its own.
     pub fn tuned(label: &str, scheduler: &str, params: &[(&str, &str)]) -> Self {
         let outer = scheduler.split('(').next().unwrap_or(scheduler);
         let found = schedulers::POLICIES.iter().find(|policy| policy.name.split('(').next() == Some(outer));
         let section = found.map_or(outer, |policy| policy.section);
-        let full = |key: &str| if key.contains('.') { key.to_owned() } else { format!("{section}.{key}") };
+        // `pools.a.weight` is of fair, `fair.pools.a.weight` too.
+        let is_full = |key: &str| key.split_once('.').is_some_and(|(first, _)| schedulers::is_section(first));
+        let full = |key: &str| if is_full(key) { key.to_owned() } else { format!("{section}.{key}") };
         let params = params.iter().map(|(key, value)| (full(key), (*value).to_owned())).collect();
         Self { label: label.to_owned(), scheduler: scheduler.to_owned(), params }
     }
@@ -133,7 +135,7 @@ pub struct Comparison {
     pub runs: Vec<Vec<Outcome>>,
     /// For each seed, how long a job of each group takes alone.
     pub alone: Vec<BTreeMap<String, Span>>,
-    /// Groups in the order of the workload.
+    /// Groups in the order of the workload, or of their numbers.
     pub groups: Vec<String>,
     /// The cluster's slots.
     pub slots: mrcore::PerPhase<u32>,
@@ -149,6 +151,10 @@ impl Experiment<'_> {
             if !groups.contains(&job.group) {
                 groups.push(job.group.clone());
             }
+        }
+        // Groups that are called by numbers are in the order of these.
+        if groups.iter().all(|group| group.parse::<u64>().is_ok()) {
+            groups.sort_by_key(|group| group.parse::<u64>().unwrap_or(u64::MAX));
         }
         let cases: Vec<(usize, u64)> = (0..self.variants.len())
             .flat_map(|variant| seeds.iter().map(move |seed| (variant, *seed)))
@@ -199,8 +205,10 @@ impl Experiment<'_> {
             let world = World::new(setup, workload.alone(index))?;
             let broken = |broken| ExperimentError::Broken { variant: "alone".into(), seed, broken };
             let outcome = world.run(None).map_err(broken)?;
-            let took = outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan);
-            times.insert(group.clone(), took.unwrap_or(Span(0)));
+            // One that cannot end, say for want of slots, has no such time.
+            if let Some(took) = outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan) {
+                times.insert(group.clone(), took);
+            }
         }
         Ok(times)
     }
@@ -371,6 +379,8 @@ mod tests {
         assert_eq!(split_outside("fifo,"), None);
         assert_eq!(split_outside("chronos(fifo"), None);
         assert_eq!(Variant::list("fifo").expect("a list").len(), 1);
+        let tuned = Variant::list("fair[pools.a.weight=2;fair.node_wait=5s]").expect("a list");
+        assert_eq!(tuned[0].params.keys().collect::<Vec<_>>(), ["fair.node_wait", "fair.pools.a.weight"]);
         for bad in ["", "nonsense", "fifo[", "fifo[x=1]", "fifo[x]"] {
             assert!(Variant::list(bad).is_err(), "{bad}");
         }

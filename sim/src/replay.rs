@@ -7,9 +7,13 @@ use crate::{
     report::{percent, show},
     setup::Machine,
     trial::Fidelity,
-    workload::history::{History, Place, Under},
+    workload::{
+        Workload,
+        history::{History, Place, Ran},
+    },
 };
 use mrcore::{PerPhase, Span};
+use std::fmt::Write as _;
 
 /// What is to be tried.
 #[derive(Debug, Clone)]
@@ -31,14 +35,76 @@ pub struct WhatIf {
 pub struct Replay {
     /// How far the model is off under the policy that really ran.
     pub fidelity: Fidelity,
+    /// The policy that ran on the nodes that there were.
+    pub before: Comparison,
     /// The policy that ran, and the others.
     pub comparison: Comparison,
 }
 
-/// The policy that ran and its parameters, if the history says so.
-pub fn ran(history: &History) -> Option<Variant> {
-    let Under { policy, params, .. } = history.under.clone()?;
-    Some(Variant { label: policy.clone(), scheduler: policy, params: params.into_iter().collect() })
+/// Why it cannot be said which policy ran.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum NoPolicy {
+    #[error("the history does not say which policy ran, as those of older versions: name it with --ran")]
+    Unsaid,
+    #[error(
+        "jobs ran under different policies ({0}): replay a part of the histories, or name one policy with --ran"
+    )]
+    Several(String),
+}
+
+/// What a policy that ran is called beside those that are tried.
+pub fn as_it_ran(variant: Variant) -> Variant {
+    Variant { label: format!("{} as it ran", variant.label), ..variant }
+}
+
+/// The policy that ran and its parameters, if the history says so of all its jobs alike.
+pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
+    match &history.policies[..] {
+        [] => Err(NoPolicy::Unsaid),
+        [Ran { policy, params, .. }] => Ok(as_it_ran(Variant {
+            label: policy.clone(),
+            scheduler: policy.clone(),
+            params: params.clone().into_iter().collect(),
+        })),
+        several => {
+            let one = |Ran { policy, params, jobs }: &Ran| {
+                let tuned = if params.is_empty() { "" } else { ", tuned" };
+                let last = jobs.last().filter(|_| jobs.len() > 1);
+                let last = last.map_or_else(String::new, |job| format!(" to {job}"));
+                format!(
+                    "{policy}{tuned}: {}{last}",
+                    jobs.first().map_or_else(String::new, ToString::to_string)
+                )
+            };
+            Err(NoPolicy::Several(several.iter().map(one).collect::<Vec<_>>().join("; ")))
+        }
+    }
+}
+
+impl WhatIf {
+    /// What is other than it was, beside the policy; none if nothing is.
+    pub fn changes(&self, history: &History) -> Option<String> {
+        let mut words = Vec::new();
+        if self.nodes != 0 {
+            let were = history.trackers.len();
+            let are = (were as u32).saturating_add_signed(self.nodes);
+            words.push(format!("{are} nodes instead of {were}"));
+        }
+        if let Some(PerPhase { map, reduce }) = self.slots {
+            words.push(format!("{map} map and {reduce} reduce slots a node"));
+        }
+        for fault in &self.faults {
+            let mut word = String::new();
+            let node = match fault.what {
+                Harm::Node { node } => history.trackers.get(node as usize),
+                _ => None,
+            };
+            let _ = write!(word, "{} dies at {} s", node.map_or("a node", String::as_str), fault.at_s);
+            words.push(word);
+        }
+        (!words.is_empty()).then(|| words.join(", "))
+    }
 }
 
 /// What really ran, as a comparison of one policy: slowdowns are against the first job of each group that succeeded, alone and simulated.
@@ -46,7 +112,8 @@ pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, Ex
     let machines = machines(&history, None, 0);
     let mut succeeded = history.real.iter().map(|real| real.succeeded);
     history.workload.jobs.retain(|_| succeeded.next().unwrap_or(false));
-    let mut comparison = experiment(&history, machines, Vec::new(), Vec::new(), true)?;
+    let slots = history.slots;
+    let mut comparison = experiment(&history.workload, slots, machines, Vec::new(), Vec::new(), true)?;
     for (_, job) in history.metrics.jobs() {
         if !comparison.groups.contains(&job.group) {
             comparison.groups.push(job.group.clone());
@@ -59,19 +126,20 @@ pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, Ex
 
 /// Replays a history.
 pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentError> {
+    let (workload, real) = history.succeeded();
+    let slots = history.slots;
     let as_it_was = machines(history, what.slots, 0);
-    let before = experiment(history, as_it_was, losses(history), vec![what.ran.clone()], false)?;
+    let before = experiment(&workload, slots, as_it_was, losses(history), vec![what.ran.clone()], false)?;
     let simulated =
         before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
-    let both = history.real.iter().zip(simulated);
-    let jobs = both.map(|(real, simulated)| (real.name.clone(), real.makespan.as_secs_f64(), simulated));
-    let fidelity = Fidelity { jobs: jobs.collect() };
+    let both = real.into_iter().zip(simulated);
+    let fidelity = Fidelity { jobs: both.map(|((name, real), simulated)| (name, real, simulated)).collect() };
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
     let machines = machines(history, what.slots, what.nodes);
     // What went wrong goes wrong again, as far as the nodes are there.
     let lost = losses(history).into_iter().chain(what.faults.iter().cloned()).collect();
-    let comparison = experiment(history, machines, lost, variants, false)?;
-    Ok(Replay { fidelity, comparison })
+    let comparison = experiment(&workload, slots, machines, lost, variants, false)?;
+    Ok(Replay { fidelity, before, comparison })
 }
 
 /// The nodes of a history in the order of their names, with so many more like the last one, or the last ones left out.
@@ -113,20 +181,21 @@ fn losses(history: &History) -> Vec<Fault> {
 }
 
 fn experiment(
-    history: &History,
+    workload: &Workload,
+    slots: PerPhase<u32>,
     machines: Vec<Machine>,
     faults: Vec<Fault>,
     variants: Vec<Variant>,
     alone: bool,
 ) -> Result<Comparison, ExperimentError> {
-    let mut setup = Setup::even(machines.len() as u32, history.slots, "fifo");
+    let mut setup = Setup::even(machines.len() as u32, slots, "fifo");
     setup.machines = machines;
     setup.faults = faults;
     setup.costs.start = Span(0);
     let experiment = Experiment {
         setup,
         faults: None,
-        workload: &|_| history.workload.clone(),
+        workload: &|_| workload.clone(),
         users: Vec::new(),
         variants,
         seeds: 1,
@@ -137,6 +206,18 @@ fn experiment(
 }
 
 impl Replay {
+    /// The mean on the cluster as it was against that on the one that is asked about, under the policy that ran.
+    pub fn against_before(&self) -> String {
+        let mean =
+            |comparison: &Comparison| show(comparison.mean_over(0, None, crate::experiment::makespan_s));
+        let ran = &self.comparison.variants[0].label;
+        format!(
+            "under {ran} jobs take {} s on average, {} s on the cluster as it was (both simulated)",
+            mean(&self.comparison),
+            mean(&self.before)
+        )
+    }
+
     /// The policy with the least mean makespan, what it gains against the one that ran, and what that costs.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
@@ -177,6 +258,37 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mrcore::ids::JobId;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_policy_that_was_changed_is_not_passed_off_as_one() {
+        let one = |policy: &str, jobs: &[u32]| Ran {
+            policy: policy.into(),
+            params: BTreeMap::new(),
+            jobs: jobs.iter().copied().map(JobId).collect(),
+        };
+        let of = |policies| History { policies, ..History::default() };
+        assert_eq!(ran(&of(Vec::new())), Err(NoPolicy::Unsaid));
+        let error = ran(&of(vec![one("fair", &[1, 2]), one("fifo", &[3])])).expect_err("two").to_string();
+        assert!(error.contains("(fair: job_1 to job_2; fifo: job_3)"), "{error}");
+    }
+
+    #[test]
+    fn what_is_other_than_it_was_is_told() {
+        let history = History { trackers: vec!["a".into(), "b".into()], ..History::default() };
+        let mut what = WhatIf {
+            ran: Variant::plain("fifo"),
+            others: Vec::new(),
+            slots: None,
+            nodes: 0,
+            faults: Vec::new(),
+        };
+        assert_eq!(what.changes(&history), None);
+        what.nodes = 4;
+        what.faults = vec![Fault { at_s: 30.0, for_s: None, what: Harm::Node { node: 1 } }];
+        assert_eq!(what.changes(&history).as_deref(), Some("6 nodes instead of 2, b dies at 30 s"));
+    }
 
     #[test]
     fn nodes_are_as_the_history_says() {
@@ -187,15 +299,17 @@ mod tests {
             map_slots,
             reduce_slots: 1,
         };
-        let under = Under {
+        let tuned: BTreeMap<String, String> = [("fair.node_wait".to_owned(), "5s".to_owned())].into();
+        let under = crate::workload::history::Under {
             policy: "fair".into(),
-            params: [("fair.node_wait".to_owned(), "5s".to_owned())].into(),
+            params: tuned.clone(),
             trackers: vec![place("b", "/2", 3), place("a", "/1", 2)],
         };
         let history = History {
             under: Some(under),
             trackers: vec!["a".into(), "b".into()],
             slots: PerPhase { map: 1, reduce: 1 },
+            policies: vec![Ran { policy: "fair".into(), params: tuned.clone(), jobs: vec![JobId(1)] }],
             losses: vec![(1, Span::secs(100), Some(Span::secs(160)))],
             ..History::default()
         };
@@ -206,6 +320,7 @@ mod tests {
         assert_eq!((shown(1), shown(-1)), (vec![(0, 2), (1, 3), (1, 3)], vec![(0, 2)]));
         let ran = ran(&history).expect("it says");
         assert_eq!((ran.scheduler.as_str(), ran.params["fair.node_wait"].as_str()), ("fair", "5s"));
+        assert_eq!(ran.label, "fair as it ran", "not to be taken for another fair");
         let silent = mrcore::Config::default().lost_after.as_secs_f64();
         let lost = Fault { at_s: 100.0 - silent, for_s: Some(60.0 + silent), what: Harm::Node { node: 1 } };
         assert_eq!(losses(&history), [lost]);

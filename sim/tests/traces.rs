@@ -41,7 +41,7 @@ fn every_rumen_trace_reads_and_runs() {
         if path.extension().is_none_or(|extension| extension != "gz") {
             continue;
         }
-        let (workload, _) = rumen::read(&path).unwrap_or_else(|error| panic!("{error}"));
+        let rumen::Trace { workload, .. } = rumen::read(&path).unwrap_or_else(|error| panic!("{error}"));
         let setup = Setup::even(50, PerPhase { map: 4, reduce: 2 }, "fifo");
         let outcome = World::new(setup, workload).expect("fifo").run(Some(Span::secs(10_000_000)));
         assert_eq!(outcome.expect("no rule broken").unfinished, 0, "{}", path.display());

@@ -9,7 +9,8 @@ use crate::{
 };
 
 impl Plan<'_> {
-    /// The first of some waiting tasks that this round has not given away and that may run on a tracker.
+    /// The first of some waiting tasks that this round has not given away and that may run on a tracker. One that has a slot
+    /// reserved gets that, before a policy is asked.
     fn first_of(
         &self,
         job: &Job,
@@ -20,7 +21,7 @@ impl Plan<'_> {
         let mut ids = indexes.map(|index| TaskId { job: job.id, phase, index });
         ids.find(|id| {
             !self.given_tasks.contains(id)
-                && self.reserved_place(*id).is_none_or(|place| place == on)
+                && self.reserved_place(*id).is_none()
                 && job.task(*id).is_some_and(|task| {
                     job.may_start_task(task)
                         && self.state_away(task).is_none()

@@ -247,8 +247,8 @@ impl<'a> Plan<'a> {
         on.is_some_and(|tracker| tracker.state == TrackerState::Suspect)
     }
 
-    /// Slots that are reserved for a job's tasks.
-    fn promised(&self, job: &Job, phase: Phase) -> u32 {
+    /// Slots that are reserved for a job's tasks, this round included.
+    pub fn promised(&self, job: &Job, phase: Phase) -> u32 {
         let before = self.reserved.of(job.id, phase).filter(|id| !self.reserving.contains_key(id));
         let now = self.reserving.keys().filter(|id| (id.job, id.phase) == (job.id, phase));
         (before.count() + now.count()) as u32

@@ -82,7 +82,7 @@ pub(crate) fn schedulers(
         key: own.key,
         value: own.value,
         default: own.default,
-        about: own.about.into(),
+        about: own.about,
     };
     let policy = |own: Description| pb::Policy {
         name: own.name.into(),

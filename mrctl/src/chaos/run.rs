@@ -55,7 +55,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let file = args.file.display().to_string();
-    let Scenario { steps, faults } = catalog::read_scenario(&args.file).map_err(|error| match error {
+    let Scenario { steps, faults, .. } = catalog::read_scenario(&args.file).map_err(|error| match error {
         catalog::CatalogError::Scenario { .. } => Usage(error.to_string()).into(),
         other => anyhow::Error::new(other),
     })?;

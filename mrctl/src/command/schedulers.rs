@@ -63,7 +63,7 @@ fn defaults() -> Schedulers {
         key: own.key,
         value: own.value,
         default: own.default,
-        about: own.about.into(),
+        about: own.about,
     };
     let policies = described.into_iter().map(|own| Policy {
         name: own.name.into(),

@@ -10,7 +10,11 @@ use sim::{
     fuzz, profile, report,
     workload::history,
 };
-use std::{path::PathBuf, process::ExitCode, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
 
 /// Compare policies in a simulated cluster
 #[derive(Debug, clap::Args)]
@@ -65,10 +69,10 @@ struct Compare {
     #[arg(long)]
     jobs: Option<u32>,
     /// Mean seconds between jobs, for workloads that are made up
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     gap: Option<f64>,
-    /// What a trace's bytes are multiplied by [default: nodes / 600]
-    #[arg(long)]
+    /// What a SWIM trace's bytes are multiplied by [default: nodes / 600]
+    #[arg(long, allow_negative_numbers = true)]
     scale: Option<f64>,
     /// How many seeds; with more than one, confidence intervals
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -140,10 +144,13 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         faults: args.faults.clone(),
     };
     let variants = variants(&args.scheduler)?;
+    args.report.as_deref().map_or(Ok(()), can_write)?;
     let case = catalog::open(&request).map_err(|error| match error {
-        CatalogError::Unknown { .. } | CatalogError::Number { .. } | CatalogError::Scenario { .. } => {
-            anyhow::Error::new(Usage(error.to_string()))
-        }
+        CatalogError::Unknown { .. }
+        | CatalogError::Kind { .. }
+        | CatalogError::NoUse { .. }
+        | CatalogError::Number { .. }
+        | CatalogError::Scenario { .. } => anyhow::Error::new(Usage(error.to_string())),
         other => other.into(),
     })?;
     for step in &case.setup.steps {
@@ -151,7 +158,12 @@ fn compare(args: &Compare) -> Result<ExitCode> {
             eprintln!("mrctl: {}:{}: {} is left out: {why}", file.display(), step.line, step.act.verb());
         }
     }
+    if let Some(left_out) = &case.left_out {
+        eprintln!("mrctl: {left_out}");
+    }
     let begun = Instant::now();
+    let heading = case.words(&request, args.seeds);
+    let planned = case.setup.faults.len() + case.setup.steps.len();
     let variants = variants.into_iter().map(|variant| variant.told(&case.params)).collect();
     let experiment = Experiment {
         setup: case.setup,
@@ -167,9 +179,24 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let took_s = begun.elapsed().as_secs_f64();
     let (table, groups) =
         (report::summary(&comparison), report::by_group(&comparison, sim::experiment::makespan_s));
+    let came = faults(&comparison, planned);
+    let pace = pace(&comparison, took_s);
+    if args.json {
+        output::json(&as_json(&comparison))?;
+    } else {
+        output::line(&heading)?;
+        output::line(table.text())?;
+        if comparison.variants.len() > 1 {
+            output::line(report::against_first(&comparison).text())?;
+        }
+        output::line(format!("completion by group, s\n{}", groups.text()))?;
+        came.as_ref().map_or(Ok(()), output::line)?;
+        output::line(&pace)?;
+    }
     if let Some(path) = &args.report {
+        let about = about(&[&heading, came.as_deref().unwrap_or_default(), &pace]);
         let body = format!(
-            "{}{}<h2>By group</h2>{}{}",
+            "{about}{}{}<h2>By group</h2>{}{}",
             table.html(),
             report::against_first(&comparison).html(),
             groups.html(),
@@ -177,16 +204,6 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         );
         let title = format!("{} under {}", request.workload, args.scheduler);
         write(path, &report::page(&title, &body))?;
-    }
-    if args.json {
-        output::json(&as_json(&comparison))?;
-    } else {
-        output::line(table.text())?;
-        if comparison.variants.len() > 1 {
-            output::line(report::against_first(&comparison).text())?;
-        }
-        output::line(format!("makespan by group, s\n{}", groups.text()))?;
-        output::line(pace(&comparison, took_s))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -206,9 +223,39 @@ fn calibrate(args: &Calibrate) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a page is of, so that it can be made again: what was simulated, by which command and version.
+fn about(lines: &[&str]) -> String {
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    let command = format!("mrctl {} (version {})", command.join(" "), env!("CARGO_PKG_VERSION"));
+    let lines = lines.iter().copied().chain([command.as_str()]).filter(|line| !line.is_empty());
+    lines.map(|line| format!("<p>{}</p>", report::svg::escape(line))).collect()
+}
+
+/// How many of the faults that were asked for came, under each policy; none if none were.
+fn faults(comparison: &Comparison, planned: usize) -> Option<String> {
+    let came = comparison.variants.iter().zip(&comparison.runs).map(|(variant, runs)| {
+        let each: Vec<String> = runs.iter().map(|outcome| outcome.faults.to_string()).collect();
+        format!("{} under {}", each.join(", "), variant.label)
+    });
+    let came: Vec<String> = came.collect();
+    (planned > 0)
+        .then(|| format!("faults that came, of {planned} steps and faults in the file: {}", came.join("; ")))
+}
+
 /// Reads a list of policies. One that cannot be made is bad usage.
 pub(super) fn variants(list: &str) -> Result<Vec<Variant>> {
     Variant::list(list).map_err(|error: ExperimentError| Usage(error.to_string()).into())
+}
+
+/// Whether a report can be written there: better known before the work than after it.
+pub(crate) fn can_write(path: &Path) -> Result<()> {
+    let was_there = path.exists();
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    if !was_there {
+        std::fs::remove_file(path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Writes a report.
@@ -221,9 +268,13 @@ fn pace(comparison: &Comparison, took_s: f64) -> String {
     let events: u64 = comparison.runs.iter().flatten().map(|outcome| outcome.events).sum();
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);
     let unfinished: usize = comparison.runs.iter().flatten().map(|outcome| outcome.unfinished).sum();
-    let left = if unfinished > 0 { format!("; {unfinished} jobs did not end") } else { String::new() };
+    let left = if unfinished > 0 {
+        format!("; {unfinished} jobs did not end: nothing could go on any more")
+    } else {
+        String::new()
+    };
     format!(
-        "{events} events in {took_s:.1} s, {:.0} a second; trace {hash:016x}{left}",
+        "{events} events in {took_s:.1} real s, {:.0} a second; trace {hash:016x}{left}",
         events as f64 / took_s.max(1e-9)
     )
 }
@@ -247,6 +298,8 @@ fn as_json(comparison: &Comparison) -> serde_json::Value {
             "groups": groups.collect::<serde_json::Map<_, _>>(),
             "traces": hashes,
             "events": runs.iter().map(|outcome| outcome.events).sum::<u64>(),
+            "figures": super::sim_json::figures(comparison, at),
+            "jobs": super::sim_json::jobs(comparison, at),
         })
     });
     json!(rows.collect::<Vec<_>>())

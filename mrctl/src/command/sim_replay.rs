@@ -1,21 +1,25 @@
 //! `mrctl replay`: what if a finished cluster history had been under another policy?
 
-use super::sim::{variants, write};
+use super::{
+    sim::{can_write, variants, write},
+    sim_json,
+};
 use crate::output::{self, Usage};
 use anyhow::Result;
+use serde_json::json;
 use sim::{
     PerPhase,
     fault::{Fault, Harm},
-    replay::{self, WhatIf, replay},
-    report,
-    workload::history,
+    replay::{self, Replay, WhatIf, replay},
+    report::{self, svg::escape},
+    workload::history::{self, History},
 };
 use std::{path::PathBuf, process::ExitCode};
 
 /// Replay a cluster's job history under other policies
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl replay .fermata/jobtracker/history --scheduler fair,fcs\n  \
+    mrctl replay .fermata/data/jobtracker/history --scheduler fair,fcs\n  \
     mrctl replay history/ --ran fair --scheduler fcs --nodes +4\n  \
     mrctl replay history/ --scheduler 'chronos(fair)' --fail node3@120")]
 pub(crate) struct Args {
@@ -27,9 +31,9 @@ pub(crate) struct Args {
     /// The policy that really ran [default: the one that the history names]
     #[arg(long, value_name = "NAME")]
     ran: Option<String>,
-    /// Nodes more or less, such as +4 or -1
-    #[arg(long, value_name = "+N|-N", allow_hyphen_values = true, default_value_t = 0)]
-    nodes: i32,
+    /// So many nodes, or more or fewer than there were: 8, +4, -1
+    #[arg(long, value_name = "N|+N|-N", allow_hyphen_values = true)]
+    nodes: Option<String>,
     /// Map slots of each node [default: as the history says; of older ones, as many as were ever used at a time]
     #[arg(long)]
     map_slots: Option<u32>,
@@ -42,6 +46,9 @@ pub(crate) struct Args {
     /// Write a page with charts to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -50,12 +57,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Err(Usage("--ran names one policy: the one that ran".into()).into());
     }
     let others = variants(&args.scheduler)?;
+    args.report.as_deref().map_or(Ok(()), can_write)?;
     let history = history::read(&args.history)?;
-    let ran = named.and_then(|mut named| named.pop()).or_else(|| replay::ran(&history));
-    let Some(ran) = ran else {
-        let why = "the history does not say which policy ran, as those of older versions: name it with --ran";
-        return Err(Usage(why.into()).into());
+    let ran = match named.and_then(|mut named| named.pop()) {
+        Some(named) => replay::as_it_ran(named),
+        None => replay::ran(&history).map_err(|error| Usage(error.to_string()))?,
     };
+    if !history.real.iter().any(|real| real.succeeded) {
+        anyhow::bail!("{}: no job in it has succeeded: there is nothing to replay", args.history.display());
+    }
     let asked = args.map_slots.is_some() || args.reduce_slots.is_some();
     let slots = asked.then(|| PerPhase {
         map: args.map_slots.unwrap_or(history.slots.map).max(1),
@@ -63,23 +73,108 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     });
     let faults =
         args.fail.iter().map(|fail| fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
-    let what = WhatIf { ran, others, slots, nodes: args.nodes, faults };
-    let replay = replay(&history, &what)?;
-    output::line(format!("as it really ran, under {}\n{}", what.ran.label, replay.fidelity.table().text()))?;
-    output::line(format!("the model is {} off, mean over jobs\n", report::percent(replay.fidelity.error())))?;
+    let nodes = args.nodes.as_deref().map_or(Ok(0), |text| more(text, history.trackers.len()))?;
+    let what = WhatIf { ran, others, slots, nodes, faults };
+    show(args, &history, &what, &replay(&history, &what)?)
+}
+
+/// The words around the tables, in the order in which they are read.
+struct Words {
+    left_out: Option<String>,
+    heading: String,
+    off: String,
+    what_if: String,
+    against: Option<String>,
+    advice: String,
+}
+
+impl Words {
+    fn of(history: &History, what: &WhatIf, replay: &Replay) -> Self {
+        let count = history.trackers.len();
+        let changes = what.changes(history);
+        let what_if = changes.as_deref().unwrap_or("the cluster as it was");
+        let advice = if history.is_cut_short() {
+            "no advice: what jobs that have not ended will still hold is not known".to_owned()
+        } else {
+            replay.advice()
+        };
+        Self {
+            left_out: history::left_out(&history.left_out),
+            heading: format!(
+                "as it really ran, on {count} nodes under {}, and simulated",
+                what.ran.scheduler
+            ),
+            off: format!("the model is {} off, mean over jobs", report::percent(replay.fidelity.error())),
+            what_if: format!("what if, simulated: {what_if}"),
+            against: changes.map(|_| replay.against_before()),
+            advice,
+        }
+    }
+}
+
+fn show(args: &Args, history: &History, what: &WhatIf, replay: &Replay) -> Result<ExitCode> {
+    let words = Words::of(history, what, replay);
     let table = report::summary(&replay.comparison);
-    output::line(table.text())?;
-    output::line(replay.advice())?;
+    if args.json {
+        output::json(&as_json(&words, replay))?;
+    } else {
+        if let Some(left_out) = &words.left_out {
+            output::line(left_out)?;
+        }
+        output::line(format!("{}\n{}{}\n", words.heading, replay.fidelity.table().text(), words.off))?;
+        output::line(format!("{}\n{}", words.what_if, table.text()))?;
+        if let Some(against) = &words.against {
+            output::line(against)?;
+        }
+        output::line(&words.advice)?;
+    }
     if let Some(path) = &args.report {
+        let said = [Some(&words.off), words.left_out.as_ref()];
+        let concluded = [words.against.as_ref(), Some(&words.advice)];
         let body = format!(
-            "<h2>As it really ran</h2>{}<h2>What if</h2>{}{}",
+            "<h2>{}</h2>{}{}<h2>{}</h2>{}{}{}",
+            escape(&words.heading),
             replay.fidelity.table().html(),
+            paragraphs(said),
+            escape(&words.what_if),
             table.html(),
+            paragraphs(concluded),
             report::charts(&replay.comparison)
         );
         write(path, &report::page(&format!("Replay of {}", args.history.display()), &body))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn paragraphs<const N: usize>(texts: [Option<&String>; N]) -> String {
+    texts.into_iter().flatten().map(|text| format!("<p>{}</p>", escape(text))).collect()
+}
+
+fn as_json(words: &Words, replay: &Replay) -> serde_json::Value {
+    let job = |(name, real, simulated): &(String, f64, f64)| json!({ "job": name, "real_s": real, "simulated_s": simulated });
+    json!({
+        "left_out": words.left_out,
+        "jobs": replay.fidelity.jobs.iter().map(job).collect::<Vec<_>>(),
+        "model_off": replay.fidelity.error(),
+        "what_if": words.what_if,
+        "policies": sim_json::policies(&replay.comparison),
+        "as_it_was": sim_json::policies(&replay.before),
+        "advice": words.advice,
+    })
+}
+
+/// Nodes more than there were: `+4` and `-1` say so, `8` is how many there are to be. None would be no cluster.
+fn more(text: &str, were: usize) -> Result<i32> {
+    let bad = || {
+        Usage(format!("--nodes {text}: say how many there are to be (8), or how many more or fewer (+4, -1)"))
+    };
+    let number: i32 = text.parse().map_err(|_| bad())?;
+    let were = were as i32;
+    let more = if text.starts_with(['+', '-']) { number } else { number.saturating_sub(were) };
+    if were.saturating_add(more) < 1 {
+        return Err(Usage(format!("--nodes {text}: there were {were} nodes, and none would be left")).into());
+    }
+    Ok(more)
 }
 
 fn fault(text: &str, trackers: &[String]) -> Result<Fault> {
@@ -88,4 +183,19 @@ fn fault(text: &str, trackers: &[String]) -> Result<Fault> {
     let node = trackers.iter().position(|known| known == name).ok_or_else(bad)? as u32;
     let at_s = at.trim_end_matches('s').parse::<f64>().ok().filter(|at| at.is_finite() && *at >= 0.0);
     Ok(Fault { at_s: at_s.ok_or_else(bad)?, for_s: None, what: Harm::Node { node } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_so_many_or_so_many_more() {
+        assert_eq!(more("+4", 3).expect("seven"), 4);
+        assert_eq!(more("4", 3).expect("four"), 1);
+        assert_eq!(more("-1", 3).expect("two"), -1);
+        for bad in ["-3", "0", "-9", "some"] {
+            assert!(more(bad, 3).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! `mrctl repro`: a paper's experiments, its figures beside ours; simulated at the paper's size, or real on this machine.
 
-use super::sim::write;
+use super::sim::{can_write, write};
 use crate::{
     output::{self, Usage},
     trial,
@@ -70,6 +70,9 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         Name::Fcs => Paper::Fcs,
         Name::Coshh => Paper::Coshh,
     };
+    for path in args.report.iter().chain(&args.markdown) {
+        can_write(path)?;
+    }
     let reproduction = match args.scale {
         Scale::Paper => paper.reproduce(&catalog::profiles(args.profiles.as_deref())?, args.seeds)?,
         Scale::Laptop => on_this_machine(paper, &args.dir).await?,

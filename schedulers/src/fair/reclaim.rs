@@ -53,6 +53,16 @@ impl Reclaim {
         pool.is_some_and(|pool| self.owed.contains(&pool))
     }
 
+    /// How long a pool that is below its share has yet to bear it; none if it is not, or bears it for ever.
+    pub(super) fn back_in(&self, pool: usize, phase: Phase, now: Time) -> Option<Span> {
+        let left = |below: &Overdue<(usize, Phase)>, limit: Option<Span>| {
+            Some(Span(limit?.0.saturating_sub(now.since(below.since(&(pool, phase))?).0)))
+        };
+        let both =
+            [left(&self.below_min, self.min_share_timeout), left(&self.below_half, self.fair_share_timeout)];
+        both.into_iter().flatten().min()
+    }
+
     /// Takes from pools above their shares, the youngest attempts first, and no more than is lacking.
     pub(super) fn run(&mut self, phases: &[Phase], pools: &Pools, plan: &mut Plan<'_>) {
         for phase in phases.iter().copied() {

@@ -19,10 +19,10 @@ pub(super) struct Thought {
 }
 
 impl Thought {
-    /// A reason with what it goes by: the share only where it counts.
+    /// A reason with what it goes by: the share only where it counts, and has been reckoned since the job could use any.
     pub(super) fn numbers(&self, why: Why, phase: Phase, is_pure: bool) -> Why {
         let why = why.with("remaining", self.remaining);
-        if is_pure { why } else { why.with("share", self.share[phase]) }
+        if is_pure || self.share[phase] == 0.0 { why } else { why.with("share", self.share[phase]) }
     }
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Estimator {
 
 impl Estimator {
     pub(super) fn new(section: &mut Section<'_>) -> Self {
-        let every = section.span("every", Span::secs(10), "how often remaining times are estimated");
+        let every = section.period("every", Span::secs(10), "how often remaining times are estimated");
         let map =
             section.span("default_map", Span::secs(30), "how long a map takes when nothing is known of any");
         let reduce = section.span("default_reduce", Span::secs(30), "and a reduce");

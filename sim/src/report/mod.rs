@@ -123,7 +123,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
 pub fn summary(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         "policy",
-        "makespan, mean s",
+        "completion, mean s",
         "p95 s",
         "waiting s",
         "reduce wait s",
@@ -132,17 +132,13 @@ pub fn summary(comparison: &Comparison) -> Table {
         "preempted",
         "lost, slot s",
         "overhead, slot s",
-        "deciding, s",
-        "end s",
+        "deciding, real s",
+        "makespan s",
         "failed",
         "unfinished",
     ]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         let seconds = |span: Option<Span>| span.map(Span::as_secs_f64);
-        let p95 = comparison.figure(at, |outcome| {
-            let all: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
-            quantile(&all, 0.95)
-        });
         let total = |of: fn(&JobFigures) -> f64| {
             comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum())
         };
@@ -154,7 +150,7 @@ pub fn summary(comparison: &Comparison) -> Table {
         table.row(vec![
             variant.label.clone(),
             show(comparison.mean_over(at, None, makespan_s)),
-            show(p95),
+            show(p95(comparison, at)),
             show(comparison.mean_over(at, None, |job| seconds(job.waiting()))),
             show(comparison.mean_over(at, None, |job| Some(job.reduce_wait().as_secs_f64()))),
             slowdown,
@@ -163,12 +159,25 @@ pub fn summary(comparison: &Comparison) -> Table {
             show(total(|job| job.lost.as_secs_f64())),
             show(total(|job| job.overhead().as_secs_f64())),
             show(comparison.figure(at, |outcome| outcome.deciding.total.as_secs_f64())),
-            show(comparison.figure(at, |outcome| outcome.end.since(mrcore::Time(1_000_000)).as_secs_f64())),
+            show(last_end(comparison, at)),
             comparison.undone(at, None).0.to_string(),
             comparison.undone(at, None).1.to_string(),
         ]);
     }
     table
+}
+
+/// What all but one job in twenty take at most.
+pub fn p95(comparison: &Comparison, at: usize) -> Figure {
+    comparison.figure(at, |outcome| {
+        let all: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
+        quantile(&all, 0.95)
+    })
+}
+
+/// From the first job's submission to the last one's end.
+pub fn last_end(comparison: &Comparison, at: usize) -> Figure {
+    comparison.figure(at, |outcome| outcome.end.since(mrcore::Time(1_000_000)).as_secs_f64())
 }
 
 /// Part of all maps that ran where their input is.
@@ -196,7 +205,7 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     let mut table = Table::new(&[
         "group",
         "jobs",
-        "makespan, mean s",
+        "completion, mean s",
         "waiting s",
         "execution s",
         "worst slowdown",
@@ -247,10 +256,10 @@ pub fn charts(comparison: &Comparison) -> String {
     let waiting = |job: &JobFigures| job.waiting().map(Span::as_secs_f64);
     let execution = |job: &JobFigures| job.execution().map(Span::as_secs_f64);
     let parts = [
-        ("Makespan of jobs", svg::cdf("makespan, s", &series(makespan_s))),
+        ("Completion of jobs", svg::cdf("from submission to end, s", &series(makespan_s))),
         ("Waiting, from submission to the first map", svg::cdf("waiting, s", &series(waiting))),
         ("Execution, from the first map on", svg::cdf("execution, s", &series(execution))),
-        ("Makespan by group", svg::bars("mean makespan, s", &comparison.groups, &groups(makespan_s))),
+        ("Completion by group", svg::bars("mean completion, s", &comparison.groups, &groups(makespan_s))),
         (
             "Preemptions of a job, by group",
             svg::bars(
@@ -269,11 +278,12 @@ pub fn charts(comparison: &Comparison) -> String {
     }
     for (at, label) in labels.iter().enumerate() {
         let Some(outcome) = comparison.runs[at].first() else { continue };
+        let which = if comparison.runs[at].len() > 1 { ", of the first seed" } else { "" };
         for phase in Phase::BOTH {
             let step_s = outcome.metrics.timeline.step().as_secs_f64();
             let used: Vec<(&str, Vec<f64>)> = outcome.metrics.timeline.slots(phase).collect();
             let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
-            let _ = write!(out, "<h3>{} slots over time under {}</h3>{chart}", phase, escape(label));
+            let _ = write!(out, "<h3>{phase} slots over time under {}{which}</h3>{chart}", escape(label));
             if outcome.metrics.jobs().count() <= JOBS_DRAWN {
                 let step_s = outcome.metrics.by_job.step().as_secs_f64();
                 let used: Vec<(&str, Vec<f64>)> = outcome.metrics.by_job.slots(phase).collect();

@@ -36,6 +36,21 @@ pub fn short(value: f64) -> String {
     }
 }
 
+/// Round numbers from 0 on, up to the first that is not below the greatest value, and how each is written.
+fn ticks(most: f64) -> Vec<(f64, String)> {
+    let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
+    let power = 10_f64.powf((most / 5.0).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
+    let step = steps.into_iter().find(|step| most / step <= 5.0 + 1e-9).unwrap_or(steps[3]);
+    let count = (most / step - 1e-9).ceil() as u32;
+    // As many digits after the point as the step has, and none that says nothing.
+    let digits = (-step.log10().floor()).max(0.0) as usize;
+    let label = |value: f64| {
+        if step >= 1000.0 { format!("{:.0}k", value / 1000.0) } else { format!("{value:.digits$}") }
+    };
+    (0..=count).map(|at| f64::from(at) * step).map(|at| (at, label(at))).collect()
+}
+
 struct Chart {
     body: String,
     x_max: f64,
@@ -44,27 +59,29 @@ struct Chart {
 
 impl Chart {
     fn new(x_max: f64, y_max: f64, x_label: &str, y_label: &str, x_ticks: bool) -> Self {
-        let mut chart = Self { body: String::new(), x_max: x_max.max(1e-9), y_max: y_max.max(1e-9) };
-        for step in 0..=4 {
-            let part = f64::from(step) / 4.0;
-            let (x, y) = (chart.x(part * chart.x_max), chart.y(part * chart.y_max));
+        let (x_ticks_at, y_ticks_at) = (ticks(x_max), ticks(y_max));
+        let last =
+            |ticks: &[(f64, String)], most: f64| ticks.last().map_or(1.0, |(at, _)| at.max(most).max(1e-9));
+        let x_end = if x_ticks { last(&x_ticks_at, x_max) } else { x_max.max(1e-9) };
+        let mut chart = Self { body: String::new(), x_max: x_end, y_max: last(&y_ticks_at, y_max) };
+        for (at, label) in &y_ticks_at {
+            let y = chart.y(*at);
             let _ = write!(
                 chart.body,
                 "<line x1='{LEFT}' y1='{y:.1}' x2='{:.1}' y2='{y:.1}' stroke='#ddd'/>\
-                 <text x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
+                 <text x='{:.1}' y='{:.1}' text-anchor='end'>{label}</text>",
                 WIDTH - RIGHT,
                 LEFT - 5.0,
                 y + 4.0,
-                short(part * chart.y_max)
             );
-            if x_ticks {
-                let _ = write!(
-                    chart.body,
-                    "<text x='{x:.1}' y='{:.1}' text-anchor='middle'>{}</text>",
-                    HEIGHT - BOTTOM + 15.0,
-                    short(part * chart.x_max)
-                );
-            }
+        }
+        for (at, label) in x_ticks_at.iter().filter(|_| x_ticks) {
+            let x = chart.x(*at);
+            let _ = write!(
+                chart.body,
+                "<text x='{x:.1}' y='{:.1}' text-anchor='middle'>{label}</text>",
+                HEIGHT - BOTTOM + 15.0,
+            );
         }
         let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
         let _ = write!(
@@ -164,6 +181,8 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
 pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]) -> String {
     let y_max =
         series.iter().flat_map(|(_, values)| values).map(|(mean, around)| mean + around).fold(0.0, f64::max);
+    // An interval may reach beyond what a part can be; the axis does not.
+    let y_max = if y_label.ends_with(" part") { y_max.min(1.0) } else { y_max };
     let mut chart = Chart::new(groups.len() as f64, y_max, "", y_label, false);
     let width = 0.8 / series.len().max(1) as f64;
     for (at, (_, values)) in series.iter().enumerate() {
@@ -179,7 +198,8 @@ pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]
                 colour(at)
             );
             if *around > 0.0 {
-                let (low, high) = (chart.y((mean - around).max(0.0)), chart.y(mean + around));
+                let (low, high) =
+                    (chart.y((mean - around).max(0.0)), chart.y((mean + around).min(chart.y_max)));
                 let _ = write!(
                     chart.body,
                     "<line x1='{middle:.1}' y1='{low:.1}' x2='{middle:.1}' y2='{high:.1}' stroke='#000'/>"
@@ -201,6 +221,17 @@ pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ticks_are_round_and_differ() {
+        let labels =
+            |most: f64| ticks(most).into_iter().map(|(_, label)| label).collect::<Vec<_>>().join(" ");
+        assert_eq!(labels(374.0), "0 100 200 300 400");
+        assert_eq!(labels(1.0), "0.0 0.2 0.4 0.6 0.8 1.0");
+        assert_eq!(labels(0.0021), "0.0000 0.0005 0.0010 0.0015 0.0020 0.0025");
+        assert_eq!(labels(12_000.0), "0k 5k 10k 15k");
+        assert_eq!(labels(0.0), labels(1.0));
+    }
 
     #[test]
     fn charts_are_whole_and_hold_no_nonsense() {

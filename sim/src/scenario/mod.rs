@@ -4,10 +4,12 @@
 //! A step comes at a time after the start, or when a job has come so far. What it does to whom is written as one says it
 //! to `mrctl chaos`. Deliberately absent: what a step does for real.
 
+mod fits;
 mod read;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use fits::number;
 pub use read::{BadScenario, parse};
 
 use crate::fault::Fault;
@@ -20,6 +22,8 @@ pub struct Scenario {
     pub steps: Vec<Step>,
     /// Faults that only the simulator has.
     pub faults: Vec<Fault>,
+    /// Where the file says each of these.
+    pub fault_lines: Vec<usize>,
 }
 
 /// Something that is done to the cluster.

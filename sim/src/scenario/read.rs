@@ -70,6 +70,7 @@ pub fn parse(text: &str) -> Result<Scenario, BadScenario> {
         let fault = fault.into_inner();
         fault.check().map_err(|what| BadScenario { line, what })?;
         scenario.faults.push(fault);
+        scenario.fault_lines.push(line);
     }
     Ok(scenario)
 }

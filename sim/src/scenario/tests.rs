@@ -36,7 +36,7 @@ rack = 1
 
 #[test]
 fn a_scenario_reads() {
-    let Scenario { steps, faults } = parse(FILE).expect("it reads");
+    let Scenario { steps, faults, fault_lines } = parse(FILE).expect("it reads");
     let first = Step {
         line: 3,
         when: When::Job(JobRef::Nth(1), Mark::Maps(0.4)),
@@ -54,7 +54,7 @@ fn a_scenario_reads() {
     assert_eq!(steps[2].when, When::Job(JobRef::Number(7), Mark::Over));
     assert_eq!((steps[2].after, &steps[2].act), (Span::secs(2), &Act::Heal { node: None }));
     assert_eq!(steps[3].act, Act::FillDisk { node: Who::Same, leave: 65536 });
-    assert_eq!(faults.len(), 1);
+    assert_eq!((faults.len(), fault_lines), (1, vec![28]));
     let simulated = |step: &Step| step.act.not_simulated().is_none();
     assert_eq!(steps.iter().map(simulated).collect::<Vec<_>>(), [true, true, true, false]);
 }

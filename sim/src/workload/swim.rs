@@ -8,7 +8,7 @@
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Room, Source, TraceError},
+    trace::{Room, Source, TraceError, within_reach},
 };
 use mrcore::job::Priority;
 use std::{
@@ -76,6 +76,7 @@ pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
             let what = format!("submitted at {} s, before the job above it ({before_s} s)", row.submit_s);
             return Err(source.bad(line, what));
         }
+        within_reach(row.submit_s).map_err(|what| source.bad(line, what))?;
         before_s = row.submit_s;
         let tasks = row.maps(scaling) + row.reduces(scaling);
         room.take(tasks).map_err(|what| source.bad(line, what))?;
@@ -203,6 +204,10 @@ mod tests {
             ),
             (format!("{good}job1\tnan\t11\t3\t4\t5\n"), ":2: submission is \"nan\": not a number"),
             (format!("{good}job1\tnoon\t11\t3\t4\t5\n"), ":2: submission is \"noon\": not a number"),
+            (
+                format!("{good}job1\t9e18\t11\t3\t4\t5\n"),
+                ":2: submitted 9000000000000000000 s after the beginning",
+            ),
             (
                 format!("{good}job1\t60\t11\t1e18\t4\t5\n"),
                 ":2: a job of 7450580598 tasks: 1000000 is the most",

@@ -17,6 +17,8 @@ pub enum TraceError {
     Unreadable { path: String, source: io::Error },
     #[error("{path}: no jobs in it")]
     Empty { path: String },
+    #[error("{path}: no job in it has ended: {what}")]
+    NoneEnded { path: String, what: String },
     #[error("{path}:{line}: {what}")]
     Bad { path: String, line: u64, what: String },
 }
@@ -28,6 +30,17 @@ const JOBS_MAX: u64 = 1_000_000;
 const TASKS_MAX: u64 = 20_000_000;
 /// Tasks of one job, as the core has it.
 const TASKS_OF_A_JOB_MAX: f64 = 1_000_000.0;
+
+/// Seconds from a trace's beginning to its last job: ten years. Simulated time has an end, and so has patience.
+const LENGTH_MAX_S: f64 = 3.2e8;
+
+/// Whether a job comes within the time that can be simulated.
+pub(super) fn within_reach(at_s: f64) -> Result<(), String> {
+    if at_s <= LENGTH_MAX_S {
+        return Ok(());
+    }
+    Err(format!("submitted {at_s} s after the beginning: {LENGTH_MAX_S:.0} s, ten years, are the most"))
+}
 
 /// How much has been read: a trace that is too large is refused before it takes all memory.
 #[derive(Debug, Default)]

@@ -12,6 +12,7 @@ use mrcore::{
 impl World {
     pub(super) fn harm(&mut self, index: usize) {
         let fault = self.setup.faults[index].clone();
+        self.faults_begun += 1;
         if fault.for_s.is_none() {
             self.faults_open -= 1;
         }

@@ -83,11 +83,17 @@ pub struct Outcome {
     pub events: u64,
     /// Facts.
     pub facts: u64,
-    /// Jobs that did not end within the limit.
+    /// Jobs that did not end within the limit, or could not any more.
     pub unfinished: usize,
+    /// Faults that came.
+    pub faults: u32,
     /// How long the policy took to decide, on this machine: the one figure that another run gives anew.
     pub deciding: Deciding,
 }
+
+/// A world in which nothing but heartbeats has come for this long, and nothing else is to come (no job, no end of work or of a
+/// fault), has come to a standstill: what waits there waits for ever. Longer than any policy waits for anything by itself.
+const STANDSTILL: Span = Span::secs(3600);
 
 /// A run that broke a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -134,6 +140,9 @@ pub struct World {
     lost_mind: Option<String>,
     asleep: bool,
     faults_open: usize,
+    faults_begun: u32,
+    /// When something last happened that was no mere routine.
+    moved: Time,
     scenario: steps::Progress,
     dice: Dice,
     trace: Trace,
@@ -181,6 +190,8 @@ impl World {
             lost_mind: None,
             asleep: false,
             faults_open: setup.faults.len(),
+            faults_begun: 0,
+            moved: Time(1_000_000),
             scenario: steps::Progress::new(setup.seed),
             dice: Dice::of(setup.seed, "world"),
             trace: Trace::default(),
@@ -223,13 +234,19 @@ impl World {
         self.await_arrival();
     }
 
-    /// Plays until every job is over, or until `limit` has passed since the beginning.
+    /// Plays until every job is over, until `limit` has passed since the beginning, or until nothing can go on any more.
     pub fn run(mut self, limit: Option<Span>) -> Result<Outcome, Broken> {
         let last = limit.map(|limit| self.now + limit);
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
             if let Some(last) = last.filter(|last| at > *last) {
                 self.metrics.leave(last);
+                break;
+            }
+            if !what.is_routine() {
+                self.moved = at;
+            } else if self.queue.is_routine() && at.since(self.moved) > STANDSTILL {
+                self.metrics.leave(at);
                 break;
             }
             self.now = at;
@@ -253,6 +270,7 @@ impl World {
             events: self.events,
             facts: self.trace.facts,
             unfinished: self.jobs_open,
+            faults: self.faults_begun,
             deciding: self.deciding.so_far(),
         })
     }

@@ -33,6 +33,13 @@ pub(super) enum Happening {
     Repaired { node: u32, incarnation: u64 },
 }
 
+impl Happening {
+    /// Whether it comes again and again, whatever else does.
+    pub(super) fn is_routine(self) -> bool {
+        matches!(self, Self::Beat { .. } | Self::Tick | Self::Share)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Coming {
     at: Time,
@@ -58,16 +65,26 @@ impl PartialOrd for Coming {
 pub(super) struct Queue {
     heap: BinaryHeap<Coming>,
     sequence: u64,
+    /// How many of them are no mere routine.
+    real: usize,
 }
 
 impl Queue {
     pub(super) fn push(&mut self, at: Time, what: Happening) {
         self.sequence += 1;
+        self.real += usize::from(!what.is_routine());
         self.heap.push(Coming { at, sequence: self.sequence, what });
     }
 
     pub(super) fn pop(&mut self) -> Option<(Time, Happening)> {
-        self.heap.pop().map(|coming| (coming.at, coming.what))
+        let Coming { at, what, .. } = self.heap.pop()?;
+        self.real -= usize::from(!what.is_routine());
+        Some((at, what))
+    }
+
+    /// Whether nothing is to come but heartbeats and looks at the clock: no job, no end of any work, no end of a fault.
+    pub(super) fn is_routine(&self) -> bool {
+        self.real == 0
     }
 }
 
@@ -81,7 +98,10 @@ mod tests {
         queue.push(Time(5), Happening::Tick);
         queue.push(Time(3), Happening::Share);
         queue.push(Time(3), Happening::Arrival);
+        assert!(!queue.is_routine());
         let order: Vec<Happening> = std::iter::from_fn(|| queue.pop()).map(|(_, what)| what).collect();
         assert_eq!(order, [Happening::Share, Happening::Arrival, Happening::Tick]);
+        queue.push(Time(7), Happening::Tick);
+        assert!(queue.is_routine());
     }
 }

@@ -6,7 +6,7 @@ use super::{Happening, World};
 use crate::{
     chance::Dice,
     fault::{Fault, Harm},
-    scenario::{Act, Half, JobRef, Mark, Step, When, Who},
+    scenario::{self, Act, Half, JobRef, Mark, Step, When, Who},
 };
 use mrcore::{Phase, Span, ids::JobId};
 
@@ -101,10 +101,7 @@ impl World {
         let count = self.nodes.len() as u32;
         let found = match who {
             Who::Named(name) if name == "jobtracker" || name == "master" => return Some(Target::JobTracker),
-            Who::Named(name) => {
-                let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
-                digits.parse::<u32>().ok().and_then(|number| number.checked_sub(1)).filter(|at| *at < count)
-            }
+            Who::Named(name) => scenario::number(name).filter(|at| *at < count),
             Who::Same => self.scenario.last,
             Who::Any => self.by_chance(|_, _| true),
             Who::Running(job) => {

@@ -22,6 +22,8 @@ use std::{
 #[derive(Deserialize)]
 pub(super) struct Head {
     pub(super) format: u32,
+    #[serde(default)]
+    pub(super) cluster: String,
     pub(super) job: String,
     pub(super) at_us: u64,
     pub(super) spec: Spec,

@@ -4,6 +4,7 @@
 //! was launched, if that was later). One file a job, a folder of them, or several one after the other in a file.
 
 mod calibrate;
+mod heed;
 mod lines;
 mod told;
 
@@ -13,6 +14,8 @@ use super::{
 };
 use crate::Outcome;
 pub use calibrate::Calibrated;
+use heed::Heed;
+pub use heed::{LeftOut, Ran, left_out};
 use lines::{Head, Line, Trackers};
 pub use lines::{Place, Under};
 use mrcore::{
@@ -36,6 +39,8 @@ const BEGINNING: Time = Time(1_000_000);
 /// How a job really went.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Real {
+    /// Which it was.
+    pub id: JobId,
     /// Its name.
     pub name: String,
     /// From submission to end.
@@ -65,6 +70,10 @@ pub struct History {
     pub losses: Vec<(u32, Span, Option<Span>)>,
     /// The figures of all jobs, counted from when the first one came.
     pub metrics: Metrics,
+    /// Jobs that cannot be run again.
+    pub left_out: Vec<LeftOut>,
+    /// The policies that jobs were submitted to.
+    pub policies: Vec<Ran>,
 }
 
 /// One job as it is read.
@@ -106,6 +115,7 @@ struct Reading {
     jobs: Vec<Finished>,
     room: Room,
     first: Option<Time>,
+    heed: Heed,
 }
 
 /// Reads a file, or every `.jsonl` of a folder.
@@ -136,9 +146,13 @@ pub fn figures(name: &str, text: &str) -> Result<Metrics, TraceError> {
 
 impl Reading {
     fn end(self, path: &Path, users: Vec<(String, Promise)>) -> Result<History, TraceError> {
-        let Reading { trackers, told, mut jobs, .. } = self;
+        let Reading { trackers, told, mut jobs, heed: Heed { left_out: others, policies, .. }, .. } = self;
         if jobs.is_empty() {
-            return Err(TraceError::Empty { path: path.display().to_string() });
+            let path = path.display().to_string();
+            return Err(match left_out(&others) {
+                Some(what) => TraceError::NoneEnded { path, what },
+                None => TraceError::Empty { path },
+            });
         }
         jobs.sort_by_key(|job| job.at);
         let first = jobs[0].at;
@@ -163,7 +177,7 @@ impl Reading {
         }
         history.workload.name =
             path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        history.trackers = names;
+        (history.trackers, history.left_out, history.policies) = (names, others, policies);
         Ok(history)
     }
 }
@@ -188,7 +202,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
 
 impl Reading {
     fn take(&mut self, source: &Source, lines: impl BufRead) -> Result<(), TraceError> {
-        let mut current: Option<Job> = None;
+        let (mut current, mut is_passed_over): (Option<Job>, bool) = (None, false);
         for (number, text) in lines.lines().enumerate() {
             let line = number as u64 + 1;
             let text = text.map_err(|error| source.unreadable(line, error))?;
@@ -198,11 +212,15 @@ impl Reading {
             let value: Value =
                 serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
             if value.get("format").is_some() {
-                self.jobs.extend(current.take().and_then(Job::finish));
-                current = Some(self.head(value).map_err(|what| source.bad(line, what))?);
+                self.close(current.take());
+                current = self.head(value).map_err(|what| source.bad(line, what))?;
+                is_passed_over = current.is_none();
                 continue;
             }
             let Some(job) = &mut current else {
+                if is_passed_over {
+                    continue;
+                }
                 let what = "a fact before the job that it is of: no line with `format` above it";
                 return Err(source.bad(line, what));
             };
@@ -210,22 +228,32 @@ impl Reading {
                 serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
             self.line(job, &told).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
         }
-        self.jobs.extend(current.and_then(Job::finish));
+        self.close(current);
         Ok(())
     }
 
-    fn head(&mut self, value: Value) -> Result<Job, String> {
+    fn close(&mut self, job: Option<Job>) {
+        let Some(job) = job else { return };
+        self.heed.end(&job, self.trackers.under.as_ref());
+        self.jobs.extend(job.finish());
+    }
+
+    /// None for a job that has been read already.
+    fn head(&mut self, value: Value) -> Result<Option<Job>, String> {
         let head: Head = serde_json::from_value(value).map_err(|error| error.to_string())?;
         if head.format != 1 {
             return Err(format!("format {}: this reads format 1", head.format));
         }
         let id: JobId = head.job.parse().map_err(|error| format!("{error}"))?;
+        if !self.heed.begin(&head.cluster, id)? {
+            return Ok(None);
+        }
         let job = Job::new(id, Time(head.at_us), Arc::new(head.spec.into()));
         self.room.take(job.spec.splits.len() as f64 + f64::from(job.spec.reduces))?;
         self.trackers.begin();
         let first = *self.first.get_or_insert(job.submitted);
         self.told.add(shifted(job.submitted, first), lines::submitted(id, &job.spec));
-        Ok(job)
+        Ok(Some(job))
     }
 
     fn line(&mut self, job: &mut Job, line: &Line) -> Result<(), String> {
@@ -382,7 +410,7 @@ impl Job {
         };
         let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
         let makespan = ended.since(self.submitted);
-        let real = Real { name: name.clone(), makespan, succeeded: self.succeeded };
+        let real = Real { id: self.id, name: name.clone(), makespan, succeeded: self.succeeded };
         let program = program.clone();
         Some(Finished { at: self.submitted, plan, real, hosts, program, processor: self.processor })
     }
@@ -402,6 +430,7 @@ impl History {
             events: 0,
             facts: 0,
             unfinished,
+            faults: 0,
             deciding: schedulers::timed::Deciding::default(),
         }
     }
