@@ -87,8 +87,11 @@ fn file() -> Option<PathBuf> {
 
 fn exchange() -> io::Result<()> {
     let Some(path) = file() else { return Ok(()) };
-    fs::rename(&path, beside(&path))?;
-    let fresh = fresh(&path)?;
+    // Made first: without it the old one keeps its name.
+    let aside = beside(&path, ".new");
+    let fresh = fresh(&aside)?;
+    fs::rename(&path, beside(&path, ".1"))?;
+    fs::rename(&aside, &path)?;
     let (one, other) = (rustix::stdio::stdout(), rustix::stdio::stderr());
     let both = rustix::fs::fstat(one).and_then(|one| {
         rustix::fs::fstat(other).map(|other| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
@@ -99,14 +102,14 @@ fn exchange() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(&fresh)?)
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(path);
-    name.push(".1");
+    name.push(ending);
     name.into()
 }
 
 fn fresh(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 /// Lets a line be written at most once in a while: for what others can make happen as often as they like.
@@ -170,7 +173,8 @@ mod tests {
         let mut victim = Command::new("sh");
         victim.args(["-c", script]).arg(own).arg(name).arg(&path).env(VICTIM, "1");
         assert!(victim.status().unwrap().success());
-        let (now, before) = (fs::read_to_string(&path).unwrap(), fs::read_to_string(beside(&path)).unwrap());
+        let (now, before) =
+            (fs::read_to_string(&path).unwrap(), fs::read_to_string(beside(&path, ".1")).unwrap());
         assert!(now.contains("line 099") && now.contains("the end"), "{now}");
         assert!(now.len() < 1500 && before.len() < 1500, "{} {}", now.len(), before.len());
         // No line is lost in between.

@@ -37,7 +37,7 @@ pub use identity::{Identity, NameError, Role, USER_KEY, check_name, request_of};
 pub use incoming::{Caller, CallerInfo, Incoming};
 pub use jobs::{Jobs, Told, job_word};
 pub use keys::{Key, Keyring, Purpose, read_private, write_private};
-pub use misfit::misfit;
+pub use misfit::{misfit, why, why_not};
 pub use revoked::{REVOKED_FILE, Revocations, fingerprint, fingerprint_of_file};
 pub use rules::{RULES, Rule, rule_of};
 pub use stream::Stream;

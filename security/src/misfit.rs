@@ -22,6 +22,32 @@ pub fn misfit(reason: &str) -> Option<&'static str> {
     SAYINGS.iter().find(|(saying, _)| reason.contains(saying)).map(|(_, meaning)| *meaning)
 }
 
+/// What a server that wants TLS makes of one who speaks none.
+const PLAIN: [&str; 2] = ["frame with invalid size", "protocol error"];
+
+/// Why a connection failed, for the log of a daemon: the innermost cause, and what it means.
+pub fn why(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    explained(cause.to_string())
+}
+
+/// The same of a call: in its own words if it was answered.
+pub fn why_not(status: &tonic::Status) -> String {
+    std::error::Error::source(status).map_or_else(|| status.message().to_owned(), why)
+}
+
+fn explained(cause: String) -> String {
+    let plain = PLAIN.iter().any(|saying| cause.contains(saying));
+    let plain = plain.then_some("does it want TLS? then security.dir must be set here, too");
+    match misfit(&cause).or(plain) {
+        Some(meaning) => format!("{cause}: {meaning}"),
+        None => cause,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,5 +63,13 @@ mod tests {
         assert!(meaning(CertificateError::Expired.into()).unwrap().contains("cluster renew"));
         assert!(meaning(CertificateError::NotValidForName.into()).unwrap().contains("another daemon"));
         assert_eq!(misfit("connection refused"), None);
+        assert_eq!(why(&std::io::Error::other("connection refused")), "connection refused");
+        let status = tonic::Status::from_error(Box::new(Error::from(CertificateError::UnknownIssuer)));
+        assert!(why_not(&status).ends_with(OTHER_CLUSTER), "{}", why_not(&status));
+        assert!(
+            explained("http2 error: connection error: frame with invalid size".into())
+                .contains("security.dir")
+        );
+        assert_eq!(why_not(&tonic::Status::unavailable("not now")), "not now");
     }
 }
