@@ -1,7 +1,7 @@
 //! A daemon's beginning and end: the flags all daemons share, the ready file, and the signal to stop.
 
 use crate::{
-    SecurityArgs,
+    Bytes, SecurityArgs,
     config::{Config, ConfigError},
     logging::LogFormat,
 };
@@ -19,6 +19,9 @@ pub struct DaemonArgs {
     /// How log lines look
     #[arg(long, value_enum, default_value = "human")]
     pub log_format: LogFormat,
+    /// Size at which a log that standard error goes to is put aside as FILE.1 and begun anew; 0 for never
+    #[arg(long, value_name = "SIZE", default_value = "32MiB")]
+    pub log_max: Bytes,
     /// Written, with the address served on, once the daemon serves
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -55,6 +58,11 @@ impl DaemonArgs {
         Ok(Some(config))
     }
 
+    /// Starts logging. Call once, when the configuration is known to be good.
+    pub fn begin_log(&self) {
+        crate::logging::init_within(self.log_format, self.log_max);
+    }
+
     /// Tells whoever waits that the daemon serves on `addr`. Appears whole: written aside, then renamed.
     pub fn write_ready(&self, addr: &str) -> io::Result<()> {
         let Some(path) = &self.ready_file else { return Ok(()) };
@@ -80,15 +88,30 @@ pub async fn stop_signal() {
     }
 }
 
-/// First thing in a daemon's `main`: what it writes is for its own account alone (blocks, logs of tasks, secrets of jobs),
-/// it may open as many files as the system lets it, and a panic ends it.
+/// First thing in a daemon's `main`: what whoever started it had open is not its, nor its tasks'; what it writes is for its
+/// own account alone (blocks, logs of tasks, secrets of jobs), it may open as many files as the system lets it, and a panic
+/// ends it.
 pub fn begin() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    close_inherited();
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let files = getrlimit(Resource::Nofile);
     // As it was, if not: the limits on connections follow from it.
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).ok();
     die_of_any_panic();
+}
+
+/// Closes everything but standard input, output and errors.
+#[allow(unsafe_code, reason = "what was inherited belongs to no value that could close it")]
+fn close_inherited() {
+    // Where it cannot be listed there is no /proc, and nothing else works.
+    let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
+        // SAFETY: the first thing that the process does: no value owns a descriptor above 2 yet. The one that the list
+        // was read by is closed already, and closing it again is an error that nobody sees.
+        unsafe { rustix::io::close(descriptor) };
+    }
 }
 
 /// From now on a panic in any thread ends the process: it may leave the state half changed, and the task that it
@@ -124,6 +147,25 @@ mod tests {
     use std::{os::unix::process::ExitStatusExt, process::Command};
 
     const VICTIM: &str = "FERMATA_TEST_VICTIM";
+
+    /// Runs this very test again in a process of its own, which has a file open that it did not open.
+    #[test]
+    fn what_somebody_else_has_opened_is_closed() {
+        let name = "lifecycle::tests::what_somebody_else_has_opened_is_closed";
+        if std::env::var_os(VICTIM).is_some() {
+            let open = || std::fs::metadata("/proc/self/fd/9").is_ok();
+            let before = open();
+            super::close_inherited();
+            assert!(before && !open());
+            return;
+        }
+        let own = std::env::current_exe().unwrap();
+        // The harness runs a test in a thread of its own, which has nothing above 2 that is in use.
+        let script = "exec 9</dev/null; exec \"$0\" --exact \"$1\" --nocapture --test-threads=1";
+        let victim =
+            Command::new("sh").args(["-c", script]).arg(own).arg(name).env(VICTIM, "1").output().unwrap();
+        assert!(victim.status.success(), "{victim:?}");
+    }
 
     /// Runs this very test again in a process of its own, which panics in a thread that nobody joins.
     #[test]

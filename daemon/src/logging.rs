@@ -1,7 +1,20 @@
 //! Logs by tracing, on standard error: for people on a terminal, JSON lines for programs.
 //! `FERMATA_LOG` filters, e.g. `FERMATA_LOG=debug` or `fermata_dfs=trace`; the default is `info`.
+//!
+//! If standard error is a file, it does not grow for ever: when it is large it is put aside under its name with `.1`, in
+//! place of the one before it, and a new one begun. What is printed by other means follows, because it is the descriptor
+//! that is exchanged. What others can make a daemon say, it says [seldom](Seldom).
 
-use std::io::IsTerminal;
+use crate::Bytes;
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, IsTerminal, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 use tracing_subscriber::EnvFilter;
 
 /// How log lines look.
@@ -15,10 +28,158 @@ pub enum LogFormat {
 
 /// Starts logging. Call once, first thing.
 pub fn init(format: LogFormat) {
+    init_within(format, Bytes(0));
+}
+
+/// The same; a log file is put aside at `max` bytes, 0 for never.
+pub fn init_within(format: LogFormat, max: Bytes) {
     let filter = EnvFilter::try_from_env("FERMATA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Mutex::new(Log::new(max.0)));
     match format {
-        LogFormat::Human => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Human => builder.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => builder.json().init(),
+    }
+}
+
+/// Standard error, exchanged when it has become too large a file.
+struct Log {
+    max: u64,
+    /// In the file, as far as was counted.
+    length: u64,
+}
+
+impl Log {
+    fn new(max: u64) -> Self {
+        Self { max, length: length() }
+    }
+}
+
+fn length() -> u64 {
+    rustix::fs::fstat(rustix::stdio::stderr()).map_or(0, |about| u64::try_from(about.st_size).unwrap_or(0))
+}
+
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.max > 0 && self.length >= self.max {
+            // If that cannot be, the next lines are written all the same; it is tried again after as many.
+            exchange().ok();
+            self.length = 0;
+        }
+        let written = io::stderr().write(line)?;
+        self.length += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// The file that standard error goes to, if it is one that grows and still has its name.
+fn file() -> Option<PathBuf> {
+    let about = rustix::fs::fstat(rustix::stdio::stderr()).ok()?;
+    let appends = rustix::fs::fcntl_getfl(rustix::stdio::stderr()).ok()?.contains(rustix::fs::OFlags::APPEND);
+    let path = fs::read_link("/proc/self/fd/2").ok()?;
+    let named = fs::symlink_metadata(&path).ok()?;
+    let same = named.is_file() && (named.dev(), named.ino()) == (about.st_dev, about.st_ino);
+    (appends && same).then_some(path)
+}
+
+fn exchange() -> io::Result<()> {
+    let Some(path) = file() else { return Ok(()) };
+    // Made first: without it the old one keeps its name.
+    let aside = beside(&path, ".new");
+    let fresh = fresh(&aside)?;
+    fs::rename(&path, beside(&path, ".1"))?;
+    fs::rename(&aside, &path)?;
+    let (one, other) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+    let both = rustix::fs::fstat(one).and_then(|one| {
+        rustix::fs::fstat(other).map(|other| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
+    });
+    if both.unwrap_or(false) {
+        rustix::stdio::dup2_stdout(&fresh)?;
+    }
+    Ok(rustix::stdio::dup2_stderr(&fresh)?)
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
+
+fn fresh(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// Lets a line be written at most once in a while: for what others can make happen as often as they like.
+#[derive(Debug)]
+pub struct Seldom {
+    every: Duration,
+    last: Option<Instant>,
+    since: u64,
+}
+
+impl Seldom {
+    /// Once in this time.
+    pub fn new(every: Duration) -> Self {
+        Self { every, last: None, since: 0 }
+    }
+
+    /// It has happened again: how often since it was last told, this time included, if it is to be told now.
+    pub fn again(&mut self) -> Option<u64> {
+        self.since += 1;
+        if self.last.is_some_and(|last| last.elapsed() < self.every) {
+            return None;
+        }
+        self.last = Some(Instant::now());
+        Some(std::mem::take(&mut self.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const VICTIM: &str = "FERMATA_TEST_LOG_VICTIM";
+
+    #[test]
+    fn what_happens_often_is_told_seldom() {
+        let mut seldom = Seldom::new(Duration::from_millis(50));
+        assert_eq!(seldom.again(), Some(1));
+        assert_eq!((0..9).filter_map(|_| seldom.again()).count(), 0);
+        std::thread::sleep(Duration::from_millis(60));
+        assert_eq!(seldom.again(), Some(10));
+    }
+
+    /// Runs this very test again in a process whose standard output and errors are a file.
+    #[test]
+    fn a_log_does_not_grow_for_ever() {
+        if std::env::var_os(VICTIM).is_some() {
+            let mut log = Log::new(1000);
+            for number in 0..100 {
+                writeln!(log, "line {number:03} {}", "x".repeat(90)).unwrap();
+            }
+            // What is printed by other means goes to the same place.
+            writeln!(io::stderr(), "the end").unwrap();
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("daemon.log");
+        let name = "logging::tests::a_log_does_not_grow_for_ever";
+        let script = "exec \"$0\" --exact \"$1\" --nocapture --test-threads=1 >>\"$2\" 2>&1";
+        let own = std::env::current_exe().unwrap();
+        let mut victim = Command::new("sh");
+        victim.args(["-c", script]).arg(own).arg(name).arg(&path).env(VICTIM, "1");
+        assert!(victim.status().unwrap().success());
+        let (now, before) =
+            (fs::read_to_string(&path).unwrap(), fs::read_to_string(beside(&path, ".1")).unwrap());
+        assert!(now.contains("line 099") && now.contains("the end"), "{now}");
+        assert!(now.len() < 1500 && before.len() < 1500, "{} {}", now.len(), before.len());
+        // No line is lost in between.
+        let lines = |text: &str| text.lines().filter(|line| line.starts_with("line")).count();
+        let first: usize = before.lines().find_map(|line| line.get(5..8)?.parse().ok()).unwrap();
+        assert_eq!(lines(&now) + lines(&before), 100 - first);
     }
 }

@@ -152,7 +152,10 @@ impl Target {
         check_addr("jobtracker", &addr)?;
         match JobTracker::connect(&addr, user, credentials(&security)?).await {
             Ok(tracker) => Ok(tracker.from(origin)),
-            Err(error) if error.is::<Refusal>() => bail!("{error}; {}", origin.advice(Kind::Jobtracker)),
+            Err(error) if error.is::<Refusal>() => {
+                let misfit = security::misfit(&error.to_string()).map(str::to_owned);
+                bail!("{error}; {}", misfit.unwrap_or_else(|| origin.advice(Kind::Jobtracker)))
+            }
             Err(error) => Err(error),
         }
     }

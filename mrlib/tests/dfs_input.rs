@@ -41,6 +41,7 @@ async fn up() -> Cluster {
         config: None,
         print_config: false,
         log_format: daemon::logging::LogFormat::Human,
+        log_max: daemon::Bytes(0),
         ready_file: Some(ready.clone()),
         insecure: false,
         security: daemon::SecurityArgs::default(),

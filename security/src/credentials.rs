@@ -57,7 +57,7 @@ impl Credentials {
             return Ok(Self::new(role.name(), Proof::Own(role), None, keys));
         }
         if keys.is_empty() {
-            keys = Keyring::of_key_file(&settings.dir.join(format!("{role}.keys")))?;
+            keys = Keyring::of_role(&settings.dir, role)?;
         }
         let pem = Pem::of_daemon(&settings.dir, role)?;
         let client = tls::client_config(&pem, &settings.dir)?;

@@ -74,7 +74,7 @@ impl Guard {
             let server = tls::server_config(&pem, &settings.dir)?;
             certificate = Some((pem, server));
             if keys.is_empty() {
-                keys = Keyring::of_key_file(&settings.dir.join(format!("{role}.keys")))?;
+                keys = Keyring::of_role(&settings.dir, role)?;
             }
         }
         let closed = if settings.is_closed() {

@@ -120,6 +120,20 @@ impl Keyring {
         Ok(Self(keys))
     }
 
+    /// The keys in the key file of a role that has a certificate: all that it needs.
+    pub fn of_role(dir: &Path, role: Role) -> Result<Self, SecurityError> {
+        let path = dir.join(format!("{role}.keys"));
+        let keys = Self::of_key_file(&path)?;
+        match Purpose::of_role(role).iter().find(|purpose| !keys.0.contains_key(purpose)) {
+            None => Ok(keys),
+            Some(missing) => {
+                let why =
+                    format!("has no key `{}`, which a {role} needs: copy the file again", missing.name());
+                Err(SecurityError::Content { path, why })
+            }
+        }
+    }
+
     /// The contents of the key file of a role that has a certificate.
     pub fn file_for(&self, role: Role) -> String {
         let wanted =

@@ -36,7 +36,13 @@ impl std::fmt::Debug for Pem {
 
 impl Pem {
     pub(crate) fn of_daemon(dir: &Path, role: Role) -> Result<Self, SecurityError> {
-        Self::of_client(dir, role.name())
+        let pem = Self::of_client(dir, role.name())?;
+        let why = match pem.subject() {
+            Some((found, _)) if found == role => return Ok(pem),
+            Some((found, _)) => format!("is the certificate of a {found}, and this is a {role}"),
+            None => "is no certificate of a cluster's daemons: `mrctl cluster init` makes them".into(),
+        };
+        Err(SecurityError::Content { path: dir.join(format!("{role}.pem")), why })
     }
 
     pub(crate) fn of_client(dir: &Path, name: &str) -> Result<Self, SecurityError> {
@@ -44,14 +50,22 @@ impl Pem {
             let why = "say whose certificate to show: set security.identity, or security.token";
             return Err(SecurityError::Missing(why.into()));
         }
-        let own = read_private(&dir.join(format!("{name}.pem")))?;
-        Ok(Self { own, ..Self::authority_in(dir)? })
+        let path = dir.join(format!("{name}.pem"));
+        let pem = Self { own: read_private(&path)?, ..Self::authority_in(dir)? };
+        // Looked at here, where it is known which file it is.
+        pem.chain(&path)?;
+        Ok(pem)
     }
 
     pub(crate) fn authority_in(dir: &Path) -> Result<Self, SecurityError> {
         let path = dir.join(AUTHORITY);
-        let authority = fs::read(&path).map_err(|source| SecurityError::Read { path, source })?;
-        Ok(Self { authority, own: Vec::new() })
+        let read = fs::read(&path);
+        let authority = read.map_err(|source| SecurityError::Read { path: path.clone(), source })?;
+        let pem = Self { authority, own: Vec::new() };
+        if pem.roots(&path)?.is_empty() {
+            return Err(SecurityError::Content { path, why: "holds no certificate".into() });
+        }
+        Ok(pem)
     }
 
     /// Who the own certificate is of.
@@ -74,6 +88,9 @@ impl Pem {
     ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), SecurityError> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.own).collect();
         let chain = chain.map_err(|error| content(path, "certificate", error))?;
+        if chain.is_empty() {
+            return Err(content(path, "certificate", "there is none in it"));
+        }
         let key = PrivateKeyDer::from_pem_slice(&self.own);
         Ok((chain, key.map_err(|error| content(path, "private key", error))?))
     }

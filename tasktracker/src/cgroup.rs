@@ -33,26 +33,34 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Where this process may make groups; none if it may not.
+    /// Where this process may make groups; none if it may not, which is said.
     pub(crate) fn open(bounds: Bounds, incarnation: u64) -> Option<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let found = if Path::new(MOUNTED).join("cgroup.controllers").exists() {
-            second(&own, bounds)
-        } else {
-            first(&own, bounds)
-        };
-        let groups = Self { parents: found, incarnation };
-        groups.sweep();
-        // Tried now, so that a task does not meet the error.
-        match groups.make(0).and_then(|()| groups.remove(0)) {
-            Ok(()) if !groups.parents.is_empty() => Some(groups),
-            Ok(()) => None,
-            Err(error) => {
-                groups.remove(0).ok();
-                tracing::warn!(%error, "no control groups: the warden alone holds tasks to their memory");
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        match Self::open_in(Path::new(MOUNTED), &own, bounds, incarnation) {
+            Ok(groups) => Some(groups),
+            Err(why) => {
+                tracing::warn!(
+                    why,
+                    "no control groups: the kernel does not hold tasks to task_memory_max and task_processes_max, the \
+                     tracker looks every half second"
+                );
                 None
             }
         }
+    }
+
+    fn open_in(mounted: &Path, own: &str, bounds: Bounds, incarnation: u64) -> Result<Self, String> {
+        let parents = if mounted.join("cgroup.controllers").exists() {
+            second(mounted, own, bounds)?
+        } else {
+            first(mounted, own, bounds)?
+        };
+        let groups = Self { parents, incarnation };
+        groups.sweep();
+        // Tried now, so that a task does not meet the error.
+        let tried = groups.make(0);
+        groups.remove(0).ok();
+        tried.map(|()| groups).map_err(|error| format!("this account may make none: {error}"))
     }
 
     /// Removes what a tracker that was killed has left. A group with a process in it stays, and so does a new one.
@@ -91,6 +99,15 @@ impl Groups {
         Ok(())
     }
 
+    /// How often the kernel has refused the group of this number one more process.
+    pub(crate) fn refusals(&self, number: u64) -> u64 {
+        let events = self.folders(number).filter_map(|(folder, _)| {
+            let text = fs::read_to_string(folder.join("pids.events")).ok()?;
+            text.lines().find_map(|line| line.strip_prefix("max ")?.trim().parse::<u64>().ok())
+        });
+        events.sum()
+    }
+
     /// Removes a group, which must be empty.
     pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
         let mut last = Ok(());
@@ -101,36 +118,37 @@ impl Groups {
     }
 }
 
+type Parents = Vec<(PathBuf, Vec<(&'static str, u64)>)>;
+
 /// Version 1: a tree for each controller.
-fn first(own: &str, bounds: Bounds) -> Vec<(PathBuf, Vec<(&'static str, u64)>)> {
+fn first(mounted: &Path, own: &str, bounds: Bounds) -> Result<Parents, String> {
     let of = |controller: &str, limit: (&'static str, u64)| {
         let path = own.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
             fields.next()?.split(',').any(|name| name == controller).then(|| fields.next())?
-        })?;
-        let folder = Path::new(MOUNTED).join(controller).join(path.trim_start_matches('/'));
-        folder.is_dir().then(|| (folder, vec![limit]))
+        });
+        let path = path.ok_or_else(|| format!("this process is in none of {controller}"))?;
+        let folder = mounted.join(controller).join(path.trim_start_matches('/'));
+        let missing = || format!("{} is not there", folder.display());
+        if folder.is_dir() { Ok((folder.clone(), vec![limit])) } else { Err(missing()) }
     };
-    let memory = of("memory", ("memory.limit_in_bytes", bounds.memory));
-    memory.into_iter().chain(of("pids", ("pids.max", bounds.processes))).collect()
+    Ok(vec![
+        of("memory", ("memory.limit_in_bytes", bounds.memory))?,
+        of("pids", ("pids.max", bounds.processes))?,
+    ])
 }
 
 /// Version 2: one tree. A group with processes of its own cannot hand controllers down, so the tracker moves into a
 /// group beside those of its tasks.
-fn second(own: &str, bounds: Bounds) -> Vec<(PathBuf, Vec<(&'static str, u64)>)> {
-    let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) else { return Vec::new() };
-    let base = Path::new(MOUNTED).join(path.trim_start_matches('/'));
+fn second(mounted: &Path, own: &str, bounds: Bounds) -> Result<Parents, String> {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::")).ok_or("this process is in none")?;
+    let base = mounted.join(path.trim_start_matches('/'));
     let tracker = base.join("fermata-tracker");
     let settled = fs::create_dir_all(&tracker)
         .and_then(|()| fs::write(tracker.join("cgroup.procs"), std::process::id().to_string()))
         .and_then(|()| fs::write(base.join("cgroup.subtree_control"), "+memory +pids"));
-    match settled {
-        Ok(()) => vec![(base, vec![("memory.max", bounds.memory), ("pids.max", bounds.processes)])],
-        Err(error) => {
-            tracing::warn!(%error, "control groups cannot be handed down");
-            Vec::new()
-        }
-    }
+    settled.map_err(|error| format!("{} cannot be divided: {error}", base.display()))?;
+    Ok(vec![(base, vec![("memory.max", bounds.memory), ("pids.max", bounds.processes)])])
 }
 
 #[cfg(test)]
@@ -155,15 +173,24 @@ mod tests {
         let ended = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr).to_lowercase();
         assert!(said.contains("fork"), "{said}");
+        assert!(groups.refusals(1) > 0);
+        assert_eq!(groups.refusals(2), 0);
         while groups.remove(1).is_err() {
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }
 
     #[test]
-    fn lines_of_the_kernel_are_understood() {
+    fn where_there_are_none_is_said() {
         let bounds = Bounds { memory: 1, processes: 2 };
-        assert!(first("3:nonesuch:/a\n0::/\n", bounds).is_empty());
-        assert!(second("3:memory:/a\n", bounds).is_empty());
+        let dir = tempfile::tempdir().unwrap();
+        let why = |own: &str| Groups::open_in(dir.path(), own, bounds, 1).unwrap_err();
+        assert_eq!(why("3:nonesuch:/a\n0::/\n"), "this process is in none of memory");
+        // As where `ip netns exec` hides them.
+        assert!(why("3:memory:/a\n4:pids:/a\n").ends_with("memory/a is not there"));
+        fs::create_dir_all(dir.path().join("memory/a")).unwrap();
+        assert!(why("3:memory:/a\n4:pids:/a\n").ends_with("pids/a is not there"));
+        fs::write(dir.path().join("cgroup.controllers"), "memory pids").unwrap();
+        assert_eq!(why("3:memory:/a\n"), "this process is in none");
     }
 }

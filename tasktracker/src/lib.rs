@@ -140,7 +140,10 @@ impl TaskTracker {
         let mut surroundings = surroundings(settings, &first, &socket.path, who.incarnation, others);
         surroundings.account = account;
         let confine = settings.confine.holds(config.security.is_closed());
-        surroundings.groups = confine.then(|| groups(settings, who.incarnation)).flatten();
+        if confine {
+            surroundings.limits.processes = settings.task_processes_max;
+            surroundings.groups = groups(settings, who.incarnation);
+        }
         let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
         let sizes = pool::Sizes {
             idle: settings.warm_tasks as usize,
@@ -391,7 +394,7 @@ fn surroundings(
         umbilical: umbilical.into(),
         root: root.into(),
         incarnation,
-        limits: Limits { memory, log: settings.task_log_max.0 },
+        limits: Limits { memory, log: settings.task_log_max.0, processes: 0 },
         address_space_max: memory.saturating_mul(4),
         files_max: settings.task_files_max,
         account: None,

@@ -80,7 +80,7 @@ impl Link {
 
     /// One stream, from its beginning to its end; whether anything was heard on it.
     async fn attach(&self) -> Result<bool, String> {
-        let channel = self.endpoint.connect().await.map_err(|error| root_cause(&error))?;
+        let channel = self.endpoint.connect().await.map_err(|error| security::why(&error))?;
         let (out, outgoing) = mpsc::channel(AHEAD);
         // The registration must be on its way before the JobTracker answers the call.
         self.news.send(News::Up(out)).await.map_err(|_| "nobody listens".to_string())?;
@@ -98,7 +98,7 @@ impl Link {
         &self,
         answer: Result<tonic::Response<tonic::Streaming<ToTracker>>, tonic::Status>,
     ) -> Result<bool, String> {
-        let mut incoming = answer.map_err(|status| status.message().to_string())?.into_inner();
+        let mut incoming = answer.map_err(|status| security::why_not(&status))?.into_inner();
         let mut heard = false;
         while let Some(message) = incoming.next().await {
             match message {
@@ -116,12 +116,4 @@ impl Link {
         }
         Ok(heard)
     }
-}
-
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }

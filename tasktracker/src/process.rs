@@ -12,7 +12,7 @@ use crate::{
     cgroup::Groups,
     confine::Account,
     system::{self, Mark},
-    warden::{Limits, Warden, Watched},
+    warden::{Limits, Warden, Watched, too_many_processes},
 };
 use mrlib::task::{
     UMBILICAL_VAR,
@@ -30,13 +30,15 @@ use std::{
     os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
-    sync::{Arc, mpsc as threads},
+    sync::{Arc, OnceLock, mpsc as threads},
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
 
 /// Messages of one child that wait to be read; a child that says more waits itself.
 const SAID_MAX: usize = 8;
+/// Where tasks of another account than the tracker's find programs.
+const TASK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Of a thread that only waits.
 const WAITER_STACK: usize = 64 << 10;
 
@@ -104,9 +106,20 @@ pub(crate) struct Handle {
     /// False once it may have been reaped.
     there: Mutex<bool>,
     sentence: Mutex<Option<String>>,
+    /// The processes that it may have, and the groups that hold it to them.
+    bound: Option<(u64, Groups)>,
+    /// Whether the kernel has refused it one more; known for good when it has ended.
+    refused: OnceLock<bool>,
 }
 
 impl Handle {
+    /// If it was refused a process: what is said of that.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let (most, groups) = self.bound.as_ref()?;
+        let refused = self.refused.get().copied().unwrap_or_else(|| groups.refusals(self.number) > 0);
+        refused.then(|| too_many_processes(*most))
+    }
+
     /// Kills the group, if its leader is still there.
     pub(crate) fn kill(&self) {
         if *self.there.lock() {
@@ -345,7 +358,14 @@ fn spawn(
         // One that does not read it has died, and its end says why.
         write_frame(&mut stdin, &launch).ok();
     }
-    let handle = Arc::new(Handle { pid, number, there: Mutex::new(true), sentence: Mutex::default() });
+    let handle = Arc::new(Handle {
+        pid,
+        number,
+        there: Mutex::new(true),
+        sentence: Mutex::default(),
+        bound: living.groups.clone().map(|groups| (surroundings.limits.processes, groups)),
+        refused: OnceLock::new(),
+    });
     let watched = Watched { handle: handle.clone(), logs };
     table.all.insert(pid.as_raw_nonzero().get(), Entry { watched, said: Some(say) });
     living.bell.notify_all();
@@ -373,6 +393,9 @@ fn wait(handle: &Handle, living: &Living) -> ExitStatus {
     *there = false;
     drop(there);
     let status = living.reap(handle.pid);
+    handle
+        .refused
+        .get_or_init(|| handle.bound.as_ref().is_some_and(|(_, groups)| groups.refusals(handle.number) > 0));
     if let Some(groups) = &living.groups {
         // What has escaped the group of processes may still be in it: the warden ends that, and the folder stays.
         groups.remove(handle.number).ok();
@@ -383,13 +406,18 @@ fn wait(handle: &Handle, living: &Living) -> ExitStatus {
 fn command(program: &Path, folder: &Path, surroundings: &Surroundings) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder).stdin(Stdio::null()).process_group(0).env_clear();
-    for key in ["PATH", "HOME", "LANG", "FERMATA_LOG", daemon::HOST_VAR] {
+    let mut passed = vec!["LANG", "FERMATA_LOG", daemon::HOST_VAR];
+    match surroundings.account {
+        // The tracker's home and programs are of another account.
+        Some(account) => {
+            command.uid(account.user).gid(account.group).env("PATH", TASK_PATH).env("HOME", folder);
+        }
+        None => passed.extend(["PATH", "HOME"]),
+    }
+    for key in passed {
         if let Some(value) = std::env::var_os(key) {
             command.env(key, value);
         }
-    }
-    if let Some(account) = surroundings.account {
-        command.uid(account.user).gid(account.group);
     }
     command.env(UMBILICAL_VAR, &surroundings.umbilical);
     command.env(TRACKER_PID_VAR, std::process::id().to_string());
@@ -438,47 +466,4 @@ fn signal_name(signal: i32) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn start(folder: &Path) -> Start {
-        Start { folder: folder.into(), logs: crate::disks::log_files(folder, None).unwrap(), launch: None }
-    }
-
-    fn surroundings(root: &Path) -> Surroundings {
-        Surroundings {
-            umbilical: root.join("nobody"),
-            root: root.to_owned(),
-            limits: Limits { memory: 0, log: 1000 },
-            address_space_max: 0,
-            files_max: 0,
-            account: None,
-            groups: None,
-            incarnation: 1,
-            others: None,
-        }
-    }
-
-    #[tokio::test]
-    async fn a_process_that_cannot_be_waited_for_is_not_left_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        // No machine has room for such a stack.
-        let spawner = Spawner::start_with(surroundings(dir.path()), 1 << 62).unwrap();
-        spawner.spawn(Path::new("cat"), start(dir.path())).await.unwrap_err();
-        assert_eq!(spawner.count(), 0);
-        let name = |pid: &Pid| std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
-        let cats = |pid: &Pid| name(pid).is_ok_and(|name| name.trim() == "cat");
-        assert_eq!(system::children(rustix::process::getpid()).iter().filter(|pid| cats(pid)).count(), 0);
-    }
-
-    #[tokio::test]
-    async fn one_that_prints_without_end_is_ended_with_words() {
-        let dir = tempfile::tempdir().unwrap();
-        let spawner = Spawner::start(surroundings(dir.path())).unwrap();
-        let mut process = spawner.spawn(Path::new("yes"), start(dir.path())).await.unwrap();
-        let status = (&mut process.ended).await.unwrap();
-        assert_eq!(status.signal(), Some(9));
-        let words = process.handle.sentence().unwrap();
-        assert!(words.starts_with("it printed more than 1000"), "{words}");
-    }
-}
+mod tests;

@@ -94,6 +94,11 @@ pub(crate) fn tree(root: Pid) -> Vec<Pid> {
     found
 }
 
+/// Threads of a process; one that is gone has none.
+pub(crate) fn threads(pid: Pid) -> u64 {
+    numbered(Path::new(&path(pid, "task"))).len() as u64
+}
+
 /// Memory of its own that a process has, mapped files not counted. What it shares with its children counts for
 /// each of them.
 pub(crate) fn memory(pid: Pid) -> u64 {

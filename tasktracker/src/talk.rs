@@ -312,13 +312,18 @@ impl Talk {
 
     /// What it came to, and the process if it waits for another attempt.
     pub(crate) fn outcome(self) -> (Outcome, Option<Waiting>) {
-        let broken = self.broken.or_else(|| self.process.handle.sentence());
+        let refusal = self.process.handle.refusal();
+        let broken = self.broken.or_else(|| self.process.handle.sentence()).or_else(|| refusal.clone());
+        let explained = |words| match &refusal {
+            Some(why) => format!("{why}: {words}"),
+            None => words,
+        };
         let outcome = match (self.word, self.stopped, broken) {
             (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
             (Some(from_task::Kind::Paused(_)), ..) => Outcome::Paused,
             (_, Some(why), _) => Outcome::Stopped(why),
             (Some(from_task::Kind::Unbegun(words)), ..) => Outcome::Unbegun(words),
-            (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(words),
+            (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(explained(words)),
             (Some(from_task::Kind::Spoilt(words)), ..) => Outcome::Spoilt(words),
             (Some(from_task::Kind::Unreached(words)), ..) => Outcome::Unreached(words),
             (Some(from_task::Kind::Away(words)), ..) => Outcome::Away(words),

@@ -10,6 +10,7 @@ use crate::{
     confine::{Account, hand_over},
     process::{Said, Spawner},
 };
+use daemon::logging::Seldom;
 use mrlib::task::{PROTOCOL, frame::write_frame};
 use prost::Message;
 use proto::mr::{FromTask, ToTask, from_task};
@@ -84,8 +85,12 @@ impl Drop for Socket {
     }
 }
 
+/// Any task can knock as often as it likes.
+const STRANGERS_TOLD_EVERY: Duration = Duration::from_mins(1);
+
 /// Accepts connections until dropped.
 pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
+    let mut strangers = Seldom::new(STRANGERS_TOLD_EVERY);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, most likely: some will come free.
@@ -94,7 +99,9 @@ pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
         };
         let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
         let Some(say) = pid.and_then(|pid| spawner.claim(pid)) else {
-            tracing::warn!(?pid, "a stranger at the umbilical: hung up");
+            if let Some(times) = strangers.again() {
+                tracing::warn!(?pid, times, "a stranger at the umbilical: hung up");
+            }
             continue;
         };
         tokio::spawn(talk(stream, say));

@@ -1,4 +1,5 @@
-//! Watches over task processes while they run: what memory they take, how much they print, and who has escaped.
+//! Watches over task processes while they run: what memory they take, how many they are, how much they print, and who has
+//! escaped.
 //!
 //! A thread of its own, that sleeps while there is no process. What it cannot allow it ends with words that become
 //! the attempt's error. Looks come at a period, so a limit can be passed by what a process does in one; the
@@ -31,6 +32,8 @@ pub(crate) struct Limits {
     pub(crate) memory: u64,
     /// Bytes on stdout or stderr; 0 for no limit.
     pub(crate) log: u64,
+    /// Processes and threads; 0 for no limit.
+    pub(crate) processes: u64,
 }
 
 /// The watch.
@@ -55,6 +58,11 @@ pub(crate) struct Watched {
     pub(crate) handle: Arc<Handle>,
     /// Its stdout and stderr.
     pub(crate) logs: Arc<[File; 2]>,
+}
+
+/// What is said of a task that has, or wanted, more than this.
+pub(crate) fn too_many_processes(most: u64) -> String {
+    format!("it wanted more than {most} processes and threads (task_processes_max)")
 }
 
 impl Warden {
@@ -84,13 +92,18 @@ impl Warden {
                 one.handle.condemn(format!("it printed more than {limit} to {name} (task_log_max)"));
             }
         }
-        if self.limits.memory == 0 {
+        if self.limits.memory == 0 && self.limits.processes == 0 {
             return;
         }
         let mut tree = system::tree(one.handle.pid());
         tree.extend(escaped.iter().filter(|(_, number)| *number == one.handle.number()).map(|(pid, _)| *pid));
         let sum = |measure: fn(Pid) -> u64| tree.iter().map(|pid| measure(*pid)).sum::<u64>();
-        if sum(system::memory) > self.limits.memory {
+        // Where there are control groups, the kernel has seen to it that there are no more.
+        let most = self.limits.processes;
+        if most > 0 && sum(system::threads) > most {
+            one.handle.condemn(too_many_processes(most));
+        }
+        if self.limits.memory > 0 && sum(system::memory) > self.limits.memory {
             let (used, limit) = (sum(system::fair_memory), self.limits.memory);
             if used > limit {
                 let (used, limit) = (used >> 20, limit >> 20);

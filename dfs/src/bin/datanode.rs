@@ -46,15 +46,15 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
     daemon::lifecycle::begin();
+    let args = Args::parse();
     let daemon = args.daemon.clone();
     let config = match daemon.load(|config| args.lay_over(config)) {
         Ok(Some(config)) => config,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => return daemon::lifecycle::exit_usage("datanode", &error),
     };
-    daemon::logging::init(daemon.log_format);
+    daemon.begin_log();
     // The heartbeats are all that runs here; blocks move on threads of their own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let result = match runtime {

@@ -40,8 +40,8 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
     daemon::lifecycle::begin();
+    let args = Args::parse();
     match args.daemon.load(|config| args.lay_over(config)) {
         Ok(Some(config)) => daemon::lifecycle::exit("namenode", start(&args, &config)),
         Ok(None) => ExitCode::SUCCESS,
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args, config: &Config) -> anyhow::Result<()> {
-    daemon::logging::init(args.daemon.log_format);
+    args.daemon.begin_log();
     let recovery = if args.recover { Recovery::DropDamaged } else { Recovery::Refuse };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(fermata_dfs::namenode::run(config, &args.daemon, recovery))?)

@@ -134,6 +134,7 @@ impl Client {
         let cause = cause_of(status);
         match status.code() {
             Code::Unimplemented => return self.stranger("it does not know what NameNodes are asked"),
+            _ if security::misfit(&cause).is_some() => return Failed::For(self.misfit(&cause)),
             _ if NOT_OURS.iter().any(|words| cause.contains(words)) => return self.stranger(&cause),
             _ => {}
         }
@@ -160,6 +161,11 @@ impl Client {
 }
 
 impl Client {
+    /// It runs, and the two do not agree on TLS.
+    fn misfit(&self, cause: &str) -> ClientError {
+        misfit(&self.inner.options.namenode, cause)
+    }
+
     fn stranger(&self, why: &str) -> Failed {
         let addr = &self.inner.options.namenode;
         let message = format!(
@@ -168,6 +174,13 @@ impl Client {
         );
         Failed::For(ClientError::Refused(Error::new(Kind::Refused, message)))
     }
+}
+
+/// The error for a NameNode with which there is no agreement on TLS.
+pub(super) fn misfit(addr: &str, cause: &str) -> ClientError {
+    let meaning = security::misfit(cause).unwrap_or("the two do not agree");
+    let message = format!("no TLS with the NameNode at {addr} ({cause}): {meaning}");
+    ClientError::Refused(Error::new(Kind::Denied, message))
 }
 
 /// What the transport says of a peer that does not speak its protocol.

@@ -130,7 +130,14 @@ impl Client {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(10));
         let channel = match tokio::time::timeout(limit, endpoint.connect()).await {
-            Ok(connected) => connected.map_err(|error| unreachable(call::root_cause(&error)))?,
+            Ok(connected) => connected.map_err(|error| {
+                let cause = call::root_cause(&error);
+                if security::misfit(&cause).is_some() {
+                    call::misfit(&addr, &cause)
+                } else {
+                    unreachable(cause)
+                }
+            })?,
             Err(_) => return Err(unreachable(format!("no answer within {limit:?}"))),
         };
         let rpc = call::Rpc::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);

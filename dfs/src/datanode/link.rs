@@ -137,7 +137,7 @@ impl Link {
             };
             // Whatever the trouble, a registration comes before the next try, and has the last word.
             let sent = self.client.full_report(self.node.call(request)).await;
-            sent.map_err(|status| Trouble::Passing(status.message().into()))?;
+            sent.map_err(|status| Trouble::Passing(security::why_not(&status)))?;
         }
         Ok(all.len())
     }
@@ -184,7 +184,11 @@ impl Link {
                     unanswered = None;
                 }
                 Err(status) => {
-                    tracing::warn!(namenode = self.namenode, why = status.message(), "heartbeat failed");
+                    tracing::warn!(
+                        namenode = self.namenode,
+                        why = security::why_not(&status),
+                        "heartbeat failed"
+                    );
                     retry.pause().await;
                     if from_status(&status).is_some_and(|error| !error.is_passing()) {
                         return;
@@ -261,7 +265,7 @@ impl Link {
 
     /// What a failed registration means.
     fn trouble(&self, status: &Status) -> Trouble {
-        let message = status.message().to_string();
+        let message = security::why_not(status);
         let passing = match from_status(status) {
             Some(error) => error.is_passing(),
             None => matches!(

@@ -47,8 +47,8 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
     daemon::lifecycle::begin();
+    let args = Args::parse();
     match args.daemon.load_checked(|config| args.lay_over(config), fermata_jobtracker::check_scheduler) {
         Ok(Some(config)) => daemon::lifecycle::exit("jobtracker", start(&args, &config)),
         Ok(None) => ExitCode::SUCCESS,
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args, config: &Config) -> anyhow::Result<()> {
-    daemon::logging::init(args.daemon.log_format);
+    args.daemon.begin_log();
     let recovery = if args.recover { Recovery::DropDamaged } else { Recovery::Refuse };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(fermata_jobtracker::run(config, &args.daemon, recovery))?)

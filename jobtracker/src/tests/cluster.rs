@@ -53,6 +53,7 @@ fn args(ready: &Path) -> DaemonArgs {
         config: None,
         print_config: false,
         log_format: LogFormat::Human,
+        log_max: daemon::Bytes(0),
         ready_file: Some(ready.into()),
         insecure: false,
         security: daemon::SecurityArgs::default(),

@@ -229,7 +229,12 @@ pub(super) fn too_much(gap: u64, disk: &str) -> String {
     )
 }
 
-pub(super) fn clear_disk(folder: &Path, node: &str) -> Result<()> {
+/// False if nothing was taken.
+pub(super) fn clear_disk(folder: &Path, node: &str) -> Result<bool> {
     let path = fill_file(folder, node)?;
-    fs::remove_file(&path).with_context(|| format!("cannot give back {}", path.display()))
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("cannot give back {}", path.display())),
+    }
 }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     cluster::Kind,
     output::Usage,
-    remote::{Fleet, Machine, Part, on_all},
+    remote::{Fleet, Machine, Part, Standing, on_all},
 };
 use anyhow::{Context, Result, bail};
 use daemon::Bytes;
@@ -63,7 +63,7 @@ done
         ))
     };
     let mut all = Vec::new();
-    for (machine, said) in on_all(&fleet.machines, script) {
+    for (machine, said) in on_all(&fleet.machines, script, |_, _| {}) {
         let said = said.with_context(|| format!("cannot look at {}", machine.host.name))?;
         for line in said.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -85,7 +85,7 @@ pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
     let nodes = fleet.machines.iter().filter(|machine| machine.host.part == Part::Node);
     let find = "find \"$dir/data/tasktracker/jobs\" -mindepth 1 -maxdepth 1 2>/dev/null; true\n";
     let mut all = Vec::new();
-    for (_, said) in on_all(nodes, |machine| machine.script(find)) {
+    for (_, said) in on_all(nodes, |machine| machine.script(find), |_, _| {}) {
         all.extend(said?.lines().map(str::to_owned));
     }
     Ok(all)
@@ -99,22 +99,29 @@ pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: Sign) -> R
         Sign::Stop => "STOP",
         Sign::Cont => "CONT",
     };
-    let one = |daemon: &str| -> Result<String> {
-        let pid = machine.signal(daemon, name)?;
-        Ok(format!("{} {daemon} of {} (pid {pid})", sign.done(), machine.host.name))
-    };
-    daemons.into_iter().map(one).collect()
+    let mut lines = Vec::new();
+    for daemon in &daemons {
+        if let Some(pid) = machine.signal(daemon, name)? {
+            lines.push(format!("{} {daemon} of {} (pid {pid})", sign.done(), machine.host.name));
+        }
+    }
+    if lines.is_empty() {
+        let (all, host) = (daemons.join(" and "), &machine.host.name);
+        bail!("{all} of {host} not running: `mrctl chaos restart {node}` or `mrctl cluster up` starts it");
+    }
+    Ok(lines)
 }
 
 /// Ends daemons of a machine and starts them again.
 pub(super) fn restart(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
     let (machine, daemons) = find(fleet, node, kinds)?;
-    let one = |daemon: &str| -> Result<String> {
+    for daemon in daemons.iter().rev() {
         machine.stop(daemon)?;
-        let pid = machine.start(daemon)?.pid.unwrap_or(0);
-        Ok(format!("started {daemon} of {} (pid {pid})", machine.host.name))
+    }
+    let started = |one: &Standing| {
+        format!("started {} of {} (pid {})", one.daemon, machine.host.name, one.pid.unwrap_or(0))
     };
-    daemons.into_iter().map(one).collect()
+    Ok(machine.start(&daemons)?.iter().map(started).collect())
 }
 
 /// In a script: the address of a machine, and the interface that leads there.
@@ -203,12 +210,27 @@ o=$(($(stat -c %s $f) / 2))
     bail!("{whose} has {what}: `mrctl fs stat --blocks FILE` lists blocks and their nodes")
 }
 
-/// Blocks until the time is over.
-pub(super) fn slow(fleet: &Fleet, node: &str, share: f64, time: Duration) -> Result<()> {
+/// Lets them go on, however this ends: the loop there would not notice that nobody waits for it.
+struct Slowed(Machine, Vec<&'static str>);
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        let freed = "[ ! -e run/slow.pid ] || kill $(cat run/slow.pid) 2>/dev/null; rm -f run/slow.pid\n";
+        let script =
+            format!("{freed}for x in {}; do alive $x && kill -CONT $p; done; true\n", self.1.join(" "));
+        if let Err(error) = self.0.script(&script) {
+            eprintln!("mrctl: {} may still be slow: {error}", self.0.host.name);
+        }
+    }
+}
+
+/// Until the time is over, or this is dropped.
+pub(super) async fn slow(fleet: &Fleet, node: &str, share: f64, time: Duration) -> Result<()> {
     let (machine, daemons) = find(fleet, node, &[])?;
     let (runs, stands) = (0.1 * share, 0.1 * (1.0 - share));
     let script = format!(
         "each() {{ for x in {all}; do alive $x && kill -$1 $p; done; true; }}
+echo $$ > run/slow.pid
 trap 'each CONT' EXIT; trap exit HUP INT TERM
 end=$(($(date +%s%3N) + {ms}))
 while [ $(date +%s%3N) -lt $end ]; do each CONT; sleep {runs:.3}; each STOP; sleep {stands:.3}; done
@@ -216,7 +238,9 @@ while [ $(date +%s%3N) -lt $end ]; do each CONT; sleep {runs:.3}; each STOP; sle
         all = daemons.join(" "),
         ms = time.as_millis()
     );
-    machine.script(&script).map(drop)
+    let (there, _slowed) = (machine.clone(), Slowed(machine.clone(), daemons));
+    tokio::task::spawn_blocking(move || there.long_script(time, &script)).await??;
+    Ok(())
 }
 
 pub(super) fn fill_disk(fleet: &Fleet, node: &str, leave: Bytes, force: bool) -> Result<String> {
@@ -231,7 +255,9 @@ pub(super) fn fill_disk(fleet: &Fleet, node: &str, leave: Bytes, force: bool) ->
     Ok(format!("took {} of the disk of {node}", Bytes(gap)))
 }
 
-pub(super) fn clear_disk(fleet: &Fleet, node: &str) -> Result<()> {
+/// False if nothing was taken.
+pub(super) fn clear_disk(fleet: &Fleet, node: &str) -> Result<bool> {
     let (machine, _) = find(fleet, node, &[])?;
-    machine.script(&format!("rm data/{FILL}\n")).map(drop)
+    let said = machine.script(&format!("[ ! -e data/{FILL} ] || {{ rm data/{FILL} && echo given; }}\n"))?;
+    Ok(said.contains("given"))
 }

@@ -3,8 +3,10 @@
 
 use super::{
     Where,
+    here::no_links,
     play::{LOOK_EVERY, Opening, Play, find},
     sight::{Eyes, Sight},
+    site::Site,
 };
 use crate::output::Usage;
 use anyhow::{Result, bail};
@@ -64,8 +66,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     }
     let site = Arc::new(args.at.site()?);
     let nodes = site.nodes()?;
+    if steps.is_empty() {
+        bail!(Usage(format!("{file} has no [[step]]: there is nothing to do")));
+    }
     for step in &steps {
-        check(&nodes, &step.act).map_err(|why| Usage(format!("{file}:{}: {why}", step.line)))?;
+        check(&site, &nodes, &step.act).map_err(|why| Usage(format!("{file}:{}: {why}", step.line)))?;
     }
     let mut eyes = Eyes::new(site.target());
     let sight = settled(&mut eyes).await?;
@@ -95,20 +100,31 @@ async fn settled(eyes: &mut Eyes) -> Result<Sight> {
     Ok(sight)
 }
 
-/// Whether everybody whom it names is there.
-fn check(nodes: &[String], act: &Act) -> Result<(), String> {
+/// Whether it can be done here: everybody whom it names is there, and there are links to cut.
+fn check(site: &Site, nodes: &[String], act: &Act) -> Result<(), String> {
     let mut named: Vec<&Who> = act.node().into_iter().collect();
     if let Act::Partition { to, .. } = act {
         named.push(to);
     }
+    let mut found = Vec::new();
     for who in named {
-        if let Who::Named(name) = who
-            && find(nodes, name).is_none()
-        {
+        let Who::Named(name) = who else { continue };
+        let Some(node) = find(nodes, name) else {
             return Err(format!(
                 "there is no node {name}: {}, or nodeN for the nth of them",
                 nodes.join(", ")
             ));
+        };
+        found.push(site.machine_of(&node));
+    }
+    if let Act::Partition { .. } = act {
+        if let Site::Here(_) = site {
+            return Err(no_links().to_string());
+        }
+        if let [one, other] = &found[..]
+            && one == other
+        {
+            return Err(format!("{one} cannot be cut off from itself: name two machines"));
         }
     }
     Ok(())

@@ -101,6 +101,20 @@ impl Site {
         })
     }
 
+    /// The machine that is meant by the name of a node, or of a master's daemon.
+    pub(crate) fn machine_of(&self, name: &str) -> String {
+        let master = match self {
+            Self::Machines(fleet) => {
+                fleet.of_part(Part::Master).first().map(|machine| machine.host.name.clone())
+            }
+            Self::Here(_) => None,
+        };
+        match (name, master) {
+            ("namenode" | "jobtracker" | "master", Some(master)) => master,
+            _ => name.to_owned(),
+        }
+    }
+
     /// What the daemons that run need.
     pub(crate) fn footprints(&self) -> Result<Vec<Footprint>> {
         match self {
@@ -167,7 +181,7 @@ impl Site {
     pub(crate) async fn slow(&self, node: &str, share: f64, time: Duration) -> Result<()> {
         match self {
             Self::Here(folder) => here::slow(folder, node, share, time).await,
-            Self::Machines(fleet) => tokio::task::block_in_place(|| machines::slow(fleet, node, share, time)),
+            Self::Machines(fleet) => machines::slow(fleet, node, share, time).await,
         }
     }
 
@@ -181,10 +195,11 @@ impl Site {
 
     /// Gives that room back.
     pub(crate) fn clear_disk(&self, node: &str) -> Result<String> {
-        match self {
+        let taken = match self {
             Self::Here(folder) => here::clear_disk(folder, node)?,
             Self::Machines(fleet) => machines::clear_disk(fleet, node)?,
-        }
-        Ok(format!("the disk of {node} has room again"))
+        };
+        let done = if taken { "has room again" } else { "was not filled by us: nothing to give back" };
+        Ok(format!("the disk of {node} {done}"))
     }
 }

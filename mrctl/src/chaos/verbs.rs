@@ -1,16 +1,10 @@
 //! The verbs of `mrctl chaos` that take more than a name: their flags, and what they print.
 
-use super::{
-    Where,
-    site::{Damage, Site},
-};
-use crate::{
-    output::{self, Usage},
-    remote::{Fleet, Reach},
-};
+use super::{Where, site::Damage};
+use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use daemon::{Bytes, Period};
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 /// Drop what one machine sends to another, in silence, until `heal` (clusters of `mrctl cluster` only)
 #[derive(Debug, clap::Args)]
@@ -26,7 +20,7 @@ pub(crate) struct Partition {
     #[arg(long)]
     one_way: bool,
     #[command(flatten)]
-    reach: Reach,
+    at: Where,
 }
 
 /// Mend the links of a machine, or of all
@@ -35,7 +29,7 @@ pub(crate) struct Heal {
     /// Which machine [default: all]
     node: Option<String>,
     #[command(flatten)]
-    reach: Reach,
+    at: Where,
 }
 
 /// Flip a byte of a block on one datanode's disk
@@ -92,6 +86,9 @@ pub(crate) struct FillDisk {
     at: Where,
 }
 
+/// What interrupts the way to a machine interrupts us within this time.
+const INTERRUPT: Duration = Duration::from_millis(100);
+
 fn tell(lines: Vec<String>) -> Result<ExitCode> {
     for line in lines {
         output::line(line)?;
@@ -100,11 +97,11 @@ fn tell(lines: Vec<String>) -> Result<ExitCode> {
 }
 
 pub(crate) fn partition(args: &Partition) -> Result<ExitCode> {
-    tell(Site::Machines(Fleet::of(&args.reach)?).partition(&args.a, &args.b, args.one_way)?)
+    tell(args.at.site()?.partition(&args.a, &args.b, args.one_way)?)
 }
 
 pub(crate) fn heal(args: &Heal) -> Result<ExitCode> {
-    tell(Site::Machines(Fleet::of(&args.reach)?).heal(args.node.as_deref())?)
+    tell(args.at.site()?.heal(args.node.as_deref())?)
 }
 
 pub(crate) fn corrupt(args: &Corrupt) -> Result<ExitCode> {
@@ -127,9 +124,14 @@ pub(crate) async fn slow(args: &Slow) -> Result<ExitCode> {
     let site = args.at.site()?;
     let part = (args.share * 100.0).round();
     output::line(format!("{} runs for {part} % of the time, for {}", args.node, args.time))?;
+    // Ctrl-C reaches the shell on the way there, too: that it ended by it is not what is told.
     tokio::select! {
-        ended = site.slow(&args.node, args.share, args.time.0) => ended?,
+        biased;
         _ = tokio::signal::ctrl_c() => {}
+        ended = site.slow(&args.node, args.share, args.time.0) => match ended {
+            Err(error) if tokio::time::timeout(INTERRUPT, tokio::signal::ctrl_c()).await.is_err() => return Err(error),
+            _ => {}
+        },
     }
     tell(vec![format!("{} runs freely again", args.node)])
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/fermata.toml       for all daemons, and for the admin
 //! DIR/hosts              which machine does what
+//! DIR/id                 marks the folders on machines as this cluster's
 //! DIR/secret             all keys of the cluster follow from it; stays here (without TLS: goes to all machines)
 //! DIR/ca/                the authority's own key; stays here
 //! DIR/security/          ca.pem, and for each role ROLE.pem and ROLE.keys; admin.pem; revoked
@@ -10,10 +11,10 @@
 //!
 //! Secrets are written once, readable by their owner alone, and never written over.
 
-use super::{machines, revoke};
+use super::{machines, renew, retinue, revoke, standing};
 use crate::{
     output::{self, Usage},
-    remote::{Host, Part, check_host, revoked_list},
+    remote::{Host, Hosts, Part, check_addr, check_host, revoked_list, write_mark},
 };
 use anyhow::{Context, Result, bail};
 use security::{Authority, Keyring, Revocations, Role, Token, check_name, write_private};
@@ -31,13 +32,15 @@ pub(crate) enum ClusterCommand {
     Init(Init),
     User(User),
     Revoke(revoke::Revoke),
+    Renew(renew::Renew),
     Up(machines::Up),
-    Status(machines::Status),
+    Status(standing::Status),
     Down(machines::Down),
     Restart(machines::Restart),
     Logs(machines::Logs),
-    Add(machines::Add),
-    Drain(machines::Drain),
+    Add(retinue::Add),
+    Drain(retinue::Drain),
+    Remove(retinue::Remove),
     Upgrade(machines::Upgrade),
 }
 
@@ -98,13 +101,15 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<ExitCode> {
         ClusterCommand::Init(args) => init(&args),
         ClusterCommand::User(args) => user(&args),
         ClusterCommand::Revoke(args) => revoke::run(&args),
+        ClusterCommand::Renew(args) => renew::run(&args),
         ClusterCommand::Up(args) => machines::up(&args),
-        ClusterCommand::Status(args) => machines::status(&args),
+        ClusterCommand::Status(args) => standing::status(&args).await,
         ClusterCommand::Down(args) => machines::down(&args),
-        ClusterCommand::Restart(args) => machines::restart(&args),
+        ClusterCommand::Restart(args) => machines::restart(&args).await,
         ClusterCommand::Logs(args) => machines::logs(&args),
-        ClusterCommand::Add(args) => machines::add(&args),
-        ClusterCommand::Drain(args) => machines::drain(args).await,
+        ClusterCommand::Add(args) => retinue::add(&args),
+        ClusterCommand::Drain(args) => retinue::drain(args).await,
+        ClusterCommand::Remove(args) => retinue::remove(&args),
         ClusterCommand::Upgrade(args) => machines::upgrade(&args).await,
     }
 }
@@ -134,13 +139,17 @@ fn init(args: &Init) -> Result<ExitCode> {
     let of_folder = || dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(of_folder);
     check_name(&name).map_err(|error| Usage(format!("cluster {error}")))?;
+    // Before anything is made.
+    let machines = hosts(args);
+    Hosts::parse(&machines).map_err(|(_, why)| Usage(why))?;
     make_folder(dir)?;
+    write_mark(dir, &name)?;
     let secret = uuid::Uuid::new_v4().simple().to_string() + &uuid::Uuid::new_v4().simple().to_string();
     write_private(&dir.join("secret"), format!("{secret}\n").as_bytes())?;
     if !args.no_tls {
         certify(dir, &name, &secret, args.days)?;
     }
-    write(&dir.join("hosts"), &hosts(args))?;
+    write(&dir.join("hosts"), &machines)?;
     write(&dir.join("fermata.toml"), &settings(args))?;
     output::line(format!("made the cluster {name} in {}", dir.display()))?;
     let how = if args.no_tls {
@@ -177,9 +186,10 @@ pub(crate) fn certify(dir: &Path, name: &str, secret: &str, days: i64) -> Result
 fn machine(text: &str) -> Result<Host, String> {
     let (place, rack) = text.split_once('@').unwrap_or((text, "default"));
     let (name, addr) = place.split_once('=').unwrap_or((place, place));
-    for word in [name, addr, rack] {
+    for word in [name, rack] {
         check_host(word)?;
     }
+    check_addr(addr)?;
     Ok(Host { name: name.into(), part: Part::Node, rack: rack.into(), addr: addr.into() })
 }
 
@@ -206,8 +216,18 @@ fn settings(args: &Init) -> String {
     )
 }
 
+/// Names that things of the cluster's own belong to: daemons by their role, the file system's first owner, the first admin.
+fn is_reserved(name: &str, admin: bool) -> bool {
+    let of_cluster =
+        ["fermata", "root"].contains(&name) || Role::DAEMONS.iter().any(|role| role.name() == name);
+    of_cluster || (name == "admin" && !admin)
+}
+
 fn user(args: &User) -> Result<ExitCode> {
     check_name(&args.name).map_err(|error| Usage(error.to_string()))?;
+    if is_reserved(&args.name, args.admin) {
+        bail!(Usage(format!("{} is not for people: files of the cluster's own belong to it", args.name)));
+    }
     let file = args.cluster.join("fermata.toml");
     let config = daemon::config::Config::load(Some(&file))?;
     if is_taken(&args.out)? {

@@ -2,14 +2,14 @@
 //!
 //! Every command may be given again: what is done already is left as it is.
 
+use super::standing::Word;
 use crate::{
     locate::Target,
     output::{self, Usage},
-    remote::{Fleet, Machine, Part, Reach, Standing, on_all},
+    remote::{Fleet, Machine, Package, Part, Programs, Reach, Standing, on_all},
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use std::{
-    fs,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -17,43 +17,70 @@ use std::{
 /// A node that was started again has this long to be counted on.
 const BACK_WITHIN: Duration = Duration::from_secs(90);
 
-/// Does something on every machine at once, and prints a line for each when it is done there; what came of it, and how
-/// many failed.
+/// Does something on every machine at once, and prints a line for each in their order; what came of it, and how many failed.
 pub(super) fn on_each<'a, T: Send>(
     machines: impl IntoIterator<Item = &'a Machine>,
     act: impl Fn(&Machine) -> Result<T> + Sync,
-    words: impl Fn(&T) -> String + Sync,
+    words: impl Fn(&Machine, &T) -> String,
 ) -> (Vec<(&'a Machine, Result<T>)>, usize) {
-    let results = on_all(machines, |machine| {
-        let result = act(machine);
+    let results = on_all(machines, act, |machine, result| {
         let name = &machine.host.name;
-        match &result {
+        match result {
             // Who does not read what it says does not stop what it does.
-            Ok(done) => drop(output::line(format!("{name}: {}", words(done)))),
+            Ok(done) => drop(output::line(format!("{name}: {}", words(machine, done)))),
             Err(error) => eprintln!("mrctl: {name}: {}", output::chain(error)),
         }
-        result
     });
     let failed = results.iter().filter(|(_, result)| result.is_err()).count();
     (results, failed)
 }
 
 /// What was copied, and how the daemons stand.
-fn installed((copied, standings): &(&str, Vec<Standing>)) -> String {
-    format!("{copied}; {}", shown(standings))
+pub(super) fn installed(machine: &Machine, (copied, standings): &(&str, Vec<Standing>)) -> String {
+    format!("{copied}; {}", shown(machine, standings))
 }
 
-fn exit(failed: usize) -> ExitCode {
+pub(super) fn exit(failed: usize) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn shown(standings: &[Standing]) -> String {
-    let one = |one: &Standing| match (one.pid, &one.addr) {
-        (Some(pid), Some(addr)) => format!("{} {} (pid {pid}, {addr})", one.daemon, one.state),
-        (Some(pid), None) => format!("{} {} (pid {pid})", one.daemon, one.state),
-        _ => format!("{} {}", one.daemon, one.state),
+/// How the daemons of a machine stand, and what to do about it.
+pub(super) fn shown(machine: &Machine, standings: &[Standing]) -> String {
+    let one = |one: &Standing| {
+        let about = match (one.pid, &one.addr) {
+            (Some(pid), Some(addr)) => format!(" (pid {pid}, {addr})"),
+            (Some(pid), None) => format!(" (pid {pid})"),
+            _ => String::new(),
+        };
+        let heard = one.heard.as_ref().filter(|_| !one.is_well()).map(|heard| format!(", {heard}"));
+        format!("{} {}{about}{}", one.daemon, one.state, heard.unwrap_or_default())
     };
-    standings.iter().map(one).collect::<Vec<_>>().join(", ")
+    let all = standings.iter().map(one).collect::<Vec<_>>().join(", ");
+    if standings.iter().any(|one| one.outdated) {
+        let name = &machine.host.name;
+        return format!("{all}; with older settings or programs, until `mrctl cluster restart {name}`");
+    }
+    all
+}
+
+/// Copies what is not there, and starts what does not run.
+pub(super) fn begin(
+    programs: Option<&Programs>,
+    package: &Package,
+    machine: &Machine,
+) -> Result<(&'static str, Vec<Standing>)> {
+    let copied = machine.install(programs, package)?;
+    Ok((copied, machine.start(&machine.host.part.daemons())?))
+}
+
+pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
+    let mut stopped = Vec::new();
+    for daemon in machine.host.part.daemons().into_iter().rev() {
+        if machine.stop(daemon)? {
+            stopped.push(daemon);
+        }
+    }
+    Ok(stopped)
 }
 
 /// Copy programs and settings to every machine and start the daemons
@@ -74,14 +101,7 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
     fleet.remember()?;
     let (programs, package) = (fleet.programs()?, fleet.package()?);
     for part in [Part::Master, Part::Node] {
-        let begin = |machine: &Machine| {
-            let copied = machine.install(programs.as_ref(), &package)?;
-            let mut standings = Vec::new();
-            for daemon in part.daemons() {
-                standings.push(machine.start(daemon)?);
-            }
-            Ok((copied, standings))
-        };
+        let begin = |machine: &Machine| begin(programs.as_ref(), &package, machine);
         let (_, failed) = on_each(fleet.of_part(part), begin, installed);
         if failed > 0 {
             let rest = if part == Part::Master { "; its nodes were not started" } else { "" };
@@ -92,39 +112,6 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
     let config = args.reach.cluster.join("fermata.toml");
     output::line(format!("use it with: mrctl --config {} nodes", output::shell(&config)))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Show which daemons run where
-#[derive(Debug, clap::Args)]
-pub(crate) struct Status {
-    #[command(flatten)]
-    reach: Reach,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-pub(crate) fn status(args: &Status) -> Result<ExitCode> {
-    let fleet = Fleet::of(&args.reach)?;
-    let results = if args.json {
-        on_all(&fleet.machines, Machine::look)
-    } else {
-        on_each(&fleet.machines, Machine::look, |standings| shown(standings)).0
-    };
-    let whole = |standings: &[Standing]| standings.iter().all(|one| one.state == "running");
-    let well = results.iter().all(|(_, result)| result.as_ref().is_ok_and(|standings| whole(standings)));
-    if args.json {
-        let rows = results.iter().map(|(machine, result)| {
-            let (daemons, error) = match result {
-                Ok(standings) => (Some(standings), None),
-                Err(error) => (None, Some(output::chain(error))),
-            };
-            let host = &machine.host;
-            serde_json::json!({ "host": host.name, "addr": host.addr, "rack": host.rack, "daemons": daemons, "error": error })
-        });
-        output::json(&rows.collect::<Vec<_>>())?;
-    }
-    Ok(exit(usize::from(!well)))
 }
 
 /// Stop all daemons; data stays
@@ -142,19 +129,14 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
     let mut failed = 0;
     for part in [Part::Node, Part::Master] {
         let end = |machine: &Machine| {
-            let mut stopped = Vec::new();
-            for daemon in part.daemons().into_iter().rev() {
-                if machine.stop(daemon)? {
-                    stopped.push(daemon);
-                }
-            }
+            let stopped = stop_all(machine)?;
             if args.purge {
                 machine.purge()?;
             }
             Ok(stopped)
         };
         let rest = if args.purge { "; what it kept is deleted" } else { "" };
-        let words = |stopped: &Vec<&str>| match stopped[..] {
+        let words = |_: &Machine, stopped: &Vec<&str>| match stopped[..] {
             [] => format!("nothing ran{rest}"),
             _ => format!("stopped {}{rest}", stopped.join(" and ")),
         };
@@ -163,7 +145,7 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
     Ok(exit(failed))
 }
 
-/// Stop and start the daemons of a machine
+/// Stop and start the daemons of a machine, with the settings as they are now
 #[derive(Debug, clap::Args)]
 pub(crate) struct Restart {
     /// Which machine
@@ -173,16 +155,25 @@ pub(crate) struct Restart {
 }
 
 fn again(machine: &Machine) -> Result<Vec<Standing>> {
-    let daemons = machine.host.part.daemons();
-    for daemon in daemons.into_iter().rev() {
-        machine.stop(daemon)?;
-    }
-    daemons.into_iter().map(|daemon| machine.start(daemon)).collect()
+    stop_all(machine)?;
+    machine.start(&machine.host.part.daemons())
 }
 
-pub(crate) fn restart(args: &Restart) -> Result<ExitCode> {
+pub(crate) async fn restart(args: &Restart) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
-    Ok(exit(on_each([fleet.find(&args.node)?], again, |standings| shown(standings)).1))
+    let (machine, package) = (fleet.find(&args.node)?, fleet.package()?);
+    if machine.host.part == Part::Node {
+        // It would be waited for in silence.
+        for (master, why) in Word::ask(&fleet.target()).await.silent() {
+            eprintln!("mrctl: the {master} does not answer ({why}): {} serves once it does", args.node);
+        }
+    }
+    let renew = |machine: &Machine| {
+        // What its programs are is `upgrade`'s; the folder may not be there yet.
+        let copied = machine.install(None, &package)?;
+        Ok((copied, again(machine)?))
+    };
+    Ok(exit(on_each([machine], renew, installed).1))
 }
 
 /// Show the end of a machine's logs
@@ -218,49 +209,7 @@ pub(crate) fn logs(args: &Logs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Add a machine to the hosts file and start its daemons
-#[derive(Debug, clap::Args)]
-pub(crate) struct Add {
-    /// Its name
-    node: String,
-    /// The rack it stands in
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    rack: String,
-    /// Where others reach it [default: its name]
-    #[arg(long, value_name = "ADDRESS")]
-    addr: Option<String>,
-    #[command(flatten)]
-    reach: Reach,
-}
-
-pub(crate) fn add(args: &Add) -> Result<ExitCode> {
-    let fleet = Fleet::of(&args.reach)?;
-    if fleet.machines.iter().all(|machine| machine.host.name != args.node) {
-        let addr = args.addr.clone().unwrap_or_else(|| args.node.clone());
-        let host =
-            crate::remote::Host { name: args.node.clone(), part: Part::Node, rack: args.rack.clone(), addr };
-        let before = fs::read_to_string(&fleet.hosts_file)?;
-        let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
-        let after = format!("{before}{gap}{}", host.line());
-        for word in [&args.node, &args.rack, &host.addr] {
-            crate::remote::check_host(word).map_err(Usage)?;
-        }
-        fs::write(&fleet.hosts_file, after)
-            .with_context(|| format!("cannot write {}", fleet.hosts_file.display()))?;
-    }
-    let fleet = Fleet::of(&args.reach)?;
-    let (programs, package) = (fleet.programs()?, fleet.package()?);
-    let begin = |machine: &Machine| {
-        let copied = machine.install(programs.as_ref(), &package)?;
-        let daemons = machine.host.part.daemons();
-        let standings: Vec<_> =
-            daemons.into_iter().map(|daemon| machine.start(daemon)).collect::<Result<_>>()?;
-        Ok((copied, standings))
-    };
-    Ok(exit(on_each([fleet.find(&args.node)?], begin, installed).1))
-}
-
-/// Bring every machine to the programs beside this mrctl, one after another
+/// Bring every machine to the programs beside this mrctl and to the settings as they are now, one after another
 ///
 /// The master first, then node by node; the next one's turn comes when the last is counted on again. Jobs go on.
 #[derive(Debug, clap::Args)]
@@ -322,29 +271,4 @@ async fn back(target: &Target, node: &str) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-}
-
-/// Empty a machine, and stop its daemons
-///
-/// As `mrctl drain`; what it kept is elsewhere before it stops.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Drain {
-    #[command(flatten)]
-    drain: super::drain::Args,
-    #[command(flatten)]
-    reach: Reach,
-}
-
-pub(crate) async fn drain(args: Drain) -> Result<ExitCode> {
-    let fleet = Fleet::of(&args.reach)?;
-    let (name, cancel) = (args.drain.node.clone(), args.drain.cancel);
-    let machine = fleet.find(&name)?;
-    let drained = super::drain::run(args.drain, &fleet.target()).await?;
-    if cancel || drained != ExitCode::SUCCESS {
-        return Ok(drained);
-    }
-    let end = |machine: &Machine| {
-        machine.host.part.daemons().into_iter().rev().try_for_each(|daemon| machine.stop(daemon).map(drop))
-    };
-    Ok(exit(on_each([machine], end, |()| "stopped".to_owned()).1))
 }

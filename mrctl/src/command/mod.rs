@@ -6,6 +6,8 @@ pub(crate) mod down;
 pub(crate) mod drain;
 pub(crate) mod machines;
 pub(crate) mod nodes;
+pub(crate) mod renew;
+pub(crate) mod retinue;
 pub(crate) mod revoke;
 pub(crate) mod schedulers;
 pub(crate) mod shadow;
@@ -14,6 +16,7 @@ mod sim_json;
 pub(crate) mod sim_replay;
 pub(crate) mod sim_repro;
 pub(crate) mod sim_verify;
+pub(crate) mod standing;
 pub(crate) mod up;
 pub(crate) mod why;
 

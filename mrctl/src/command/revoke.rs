@@ -60,8 +60,8 @@ pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let fleet = Fleet::of(&args.reach)?;
-    let send = |machine: &Machine| package.send_file(&machine.shell, &machine.host.name, &list, &machine.dir);
-    let (_, failed) = on_each(&fleet.machines, send, |()| "told".to_owned());
+    let send = |machine: &Machine| machine.tell(&package, &list);
+    let (_, failed) = on_each(&fleet.machines, send, |_, ()| "told".to_owned());
     if failed > 0 {
         eprintln!("mrctl: {failed} of the machines do not know it yet: mend that and run the same again");
         return Ok(ExitCode::FAILURE);

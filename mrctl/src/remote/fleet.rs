@@ -1,7 +1,7 @@
 //! Which machines a cluster has and how they are reached: said once, and remembered in the cluster's folder
 //! (`launch.json`).
 
-use super::{Host, Hosts, Machine, Package, Part, Programs, Shell};
+use super::{Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
 use crate::{locate::Target, output::Usage};
 use anyhow::{Context, Result, bail};
 use daemon::config::Config;
@@ -100,10 +100,12 @@ impl Fleet {
         let hosts_file = launch.hosts.clone().unwrap_or_else(|| cluster.join("hosts"));
         let hosts = Hosts::load(&hosts_file)?;
         let ports = ports(&Config::load(Some(&cluster.join("fermata.toml")))?)?;
+        let mark = mark(&cluster)?;
         // Machines that are one (namespaces of a test) must not share a folder.
         let machine = |host: Host| {
             let dir = dir.replace("{host}", &host.name);
-            Machine { bin: bin.replace("{host}", &host.name), dir, host, shell: shell.clone(), ports }
+            let bin = bin.replace("{host}", &host.name);
+            Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports }
         };
         let machines = hosts.all.into_iter().map(machine).collect();
         Ok(Self { machines, hosts_file, cluster, launch })
@@ -140,6 +142,29 @@ impl Fleet {
     }
 }
 
+/// What marks the folders of this cluster on its machines: in the file `id` of the cluster's folder, made once.
+fn mark(cluster: &Path) -> Result<String> {
+    let path = cluster.join("id");
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let mark = text.trim();
+            check_host(mark).map_err(|why| Usage(format!("{}: {why}", path.display())))?;
+            Ok(mark.to_owned())
+        }
+        // One from before there were marks.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_mark(cluster, "cluster"),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Makes a mark that no other cluster has, with this name in it.
+pub(crate) fn write_mark(cluster: &Path, name: &str) -> Result<String> {
+    let path = cluster.join("id");
+    let mark = format!("{name}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+    fs::write(&path, format!("{mark}\n")).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(mark)
+}
+
 /// A path that goes through a shell as it is.
 fn remote_path(path: &str) -> Result<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
@@ -148,9 +173,10 @@ fn remote_path(path: &str) -> Result<String> {
         || !plain.chars().all(fits)
         || plain.contains(['{', '}'])
         || plain.contains("..")
+        || plain.trim_matches('/').is_empty()
     {
         bail!(Usage(format!(
-            "{path:?} is not a folder for machines: an absolute path of letters, digits, . - _ (and {{host}})"
+            "{path:?} is not a folder for machines: an absolute path of letters, digits, . - _ (and {{host}}), not /"
         )));
     }
     Ok(path.trim_end_matches('/').to_owned())

@@ -61,7 +61,7 @@ impl Hosts {
     }
 
     /// What is wrong is told with its line.
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut all: Vec<Host> = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let words: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
@@ -101,7 +101,7 @@ fn parse_host(name: &str, rest: &[&str]) -> Result<Host, String> {
                 host.rack = rack.into();
             }
             Some(("addr", addr)) => {
-                check_host(addr)?;
+                check_addr(addr)?;
                 host.addr = addr.into();
             }
             _ => return Err(format!("{option:?} is not understood: rack=NAME or addr=ADDRESS")),
@@ -115,6 +115,16 @@ pub(crate) fn check_host(name: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
         return Err(format!("{name:?} is not a name: letters, digits, dots, hyphens"));
+    }
+    Ok(())
+}
+
+/// The same, and no number that is not an address.
+pub(crate) fn check_addr(addr: &str) -> Result<(), String> {
+    check_host(addr)?;
+    let number = addr.chars().all(|c| c.is_ascii_digit() || c == '.');
+    if number && addr.parse::<std::net::Ipv4Addr>().is_err() {
+        return Err(format!("{addr:?} is not an address: four numbers up to 255, or a name"));
     }
     Ok(())
 }
@@ -142,9 +152,14 @@ mod tests {
         assert_eq!(refused("m master\nm node"), (2, "m is there twice: one line a machine".into()));
         assert_eq!(refused("a master\nb master").0, 2);
         assert_eq!(refused("n node\n"), (1, "no machine is the master: add a line `HOST master`".into()));
-        for bad in
-            ["-oProxyCommand=x master", "a;b master", "$(x) master", "m master rack=a/b", "m master x=1"]
-        {
+        for bad in [
+            "-oProxyCommand=x master",
+            "a;b master",
+            "$(x) master",
+            "m master rack=a/b",
+            "m master x=1",
+            "m master addr=999.1.1.1",
+        ] {
             assert_eq!(refused(bad).0, 1, "{bad}");
         }
     }

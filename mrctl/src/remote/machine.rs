@@ -1,24 +1,48 @@
 //! The daemons of one machine: installed, started, stopped, looked at.
 //!
-//! A daemon is known by its pid file, and taken for ours only if the process of that number was started with our
-//! ready file: numbers are given out again.
+//! A folder there is of one cluster, whose mark is in its file `CLUSTER`: no script does anything in another's. A daemon is
+//! known by its pid file, and taken for ours only if the process of that number was started with our ready file: numbers are
+//! given out again. Beside it lies what it was started from: settings or programs that came later are not what runs.
 
 use super::{
     hosts::{Host, Part},
     package::{Package, Programs},
-    shell::Shell,
+    shell::{Patience, Shell},
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use std::{path::Path, time::Duration};
 
-/// Seconds that a daemon has to serve, and to end.
+/// Seconds that daemons have to serve, and one to end before it is killed, and then to be gone.
 const READY_WITHIN: u32 = 60;
 const END_WITHIN: u32 = 15;
+const GONE_WITHIN: u32 = 20;
 
-/// Before every script: where we are, and whether a daemon runs (its number in `$p`).
+/// Before every script: whether the folder is of this cluster. `$c` is the mark that is there.
+const OURS: &str = "\
+ours() {
+  c=$(cat \"$dir/CLUSTER\" 2>/dev/null)
+  if [ -n \"$c\" ] && [ \"$c\" != \"$id\" ]; then
+    echo \"$dir is of the cluster $c, and this one is $id: choose another folder with --remote-dir\" >&2
+    exit 1
+  fi
+}
+ours
+";
+
+/// Before a script in the folder: whether a daemon runs (its number in `$p`), what it would be started from now, and how it
+/// stands.
 const PRELUDE: &str = "\
-cd \"$dir\" || exit 1
 alive() { p=$(cat \"run/$1.pid\" 2>/dev/null) && [ -n \"$p\" ] && grep -qaF -- \"$dir/run/$1.ready\" \"/proc/$p/cmdline\" 2>/dev/null; }
+from() { cat SETTINGS bin/STAMP 2>/dev/null; }
+stands() {
+  if alive $1; then
+    s=running; f=new
+    case $(sed -n 's/^State:[^A-Za-z]*\\(.\\).*/\\1/p' /proc/$p/status 2>/dev/null) in T|t) s=frozen;; esac
+    [ \"$(cat run/$1.from 2>/dev/null)\" = \"$(from)\" ] || f=old
+    echo \"$s $p $f $(cat run/$1.ready 2>/dev/null)\"
+  elif [ -e run/$1.pid ]; then echo dead; else echo absent; fi
+}
 ";
 
 /// A machine and how to reach it.
@@ -26,6 +50,8 @@ alive() { p=$(cat \"run/$1.pid\" 2>/dev/null) && [ -n \"$p\" ] && grep -qaF -- \
 pub(crate) struct Machine {
     pub(crate) host: Host,
     pub(crate) shell: Shell,
+    /// The cluster's mark.
+    pub(crate) cluster: String,
     /// The folder of ours there.
     pub(crate) dir: String,
     /// Where the programs are there.
@@ -38,56 +64,93 @@ pub(crate) struct Machine {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Standing {
     pub(crate) daemon: String,
-    /// running, dead (its pid file is there), absent
+    /// running, frozen (by a signal), dead (its pid file is there), absent
     pub(crate) state: String,
     pub(crate) pid: Option<u32>,
     pub(crate) addr: Option<String>,
+    /// Whether it was started from other settings or programs than are there now.
+    pub(crate) outdated: bool,
+    /// What its master says of it, if that was asked; of a master, whether it answers.
+    pub(crate) heard: Option<String>,
 }
+
+/// What to do where there is no folder of ours.
+const NO_FOLDER: &str = "echo \"there is no $dir: 'mrctl cluster up' makes it\" >&2; exit 1";
 
 impl Machine {
     fn name(&self) -> &str {
         &self.host.name
     }
 
+    /// A script that begins by making sure whose folder it is.
+    fn guarded(&self, script: &str) -> String {
+        format!("dir={}\nid={}\n{OURS}{script}", self.dir, self.cluster)
+    }
+
+    fn inside(&self, without: &str, script: &str) -> String {
+        self.guarded(&format!("cd \"$dir\" 2>/dev/null || {{ {without}; }}\n{PRELUDE}{script}"))
+    }
+
     /// Runs a script in its folder of ours; `alive DAEMON` is there, and `$p` its number.
     pub(crate) fn script(&self, script: &str) -> Result<String> {
-        self.shell.script(self.name(), &format!("dir={}\n{PRELUDE}{script}", self.dir))
+        self.shell.script(self.name(), &self.inside(NO_FOLDER, script))
+    }
+
+    /// The same, of one that takes long.
+    pub(crate) fn long_script(&self, takes: Duration, script: &str) -> Result<String> {
+        let script = self.inside(NO_FOLDER, script);
+        self.shell.patient_script(Patience::of_script(takes), self.name(), &script)
     }
 
     /// Makes the folder and copies what is not there yet; says what was copied.
     pub(crate) fn install(&self, programs: Option<&Programs>, package: &Package) -> Result<&'static str> {
         // Tasks may have another account: they come through to their folders and programs, and read nothing else. A
-        // folder that somebody else has made before us is not ours to put keys into.
-        let make = format!(
-            "dir={}
-umask 066
+        // folder that somebody else has made before us is not ours to put keys into. Of two clusters that come at once,
+        // one has it.
+        let make = self.guarded(
+            "umask 066
 mkdir -p $dir || exit 1
 if [ -L $dir ] || [ ! -O $dir ] || [ -n \"$(find $dir -prune \\( -perm -020 -o -perm -002 \\))\" ]; then
   echo \"$dir is another's, or others can write to it: delete it, or choose another with --remote-dir\" >&2
   exit 1
 fi
+( set -C; echo $id > $dir/CLUSTER ) 2>/dev/null
+ours
 mkdir -p $dir/bin $dir/run $dir/logs $dir/data $dir/security || exit 1
 chmod 711 $dir $dir/bin $dir/data && chmod 700 $dir/run $dir/logs $dir/security || exit 1
-cat $dir/bin/STAMP 2>/dev/null || true
+echo \"settings $(cat $dir/SETTINGS 2>/dev/null)\"
+echo \"programs $(cat $dir/bin/STAMP 2>/dev/null)\"
 ",
-            self.dir
         );
         let there = self.shell.script(self.name(), &make)?;
-        package
-            .send(&self.shell, self.name(), self.host.part, &self.dir)
-            .context("cannot copy the settings")?;
-        let Some(programs) = programs else { return Ok("settings copied") };
-        let stamp = programs.stamp(self.host.part)?;
-        if there.trim() == stamp {
-            return Ok("programs are there");
+        let is_there = |what: &str, stamp: &str| there.lines().any(|line| line == format!("{what} {stamp}"));
+        let part = self.host.part;
+        let settings = package.stamp(part)?;
+        package.send(&self.shell, self.name(), part, &self.dir).context("cannot copy the settings")?;
+        let copied = if is_there("settings", &settings) {
+            "settings are there"
+        } else {
+            self.script(&format!("echo {settings} > SETTINGS"))?;
+            "settings copied"
+        };
+        let Some(programs) = programs else { return Ok(copied) };
+        let stamp = programs.stamp(part)?;
+        if is_there("programs", &stamp) {
+            return Ok(if copied == "settings copied" { copied } else { "programs and settings are there" });
         }
         // A running program cannot be written over; what is moved away can.
         let aside = "rm -rf bin.old; if [ -e bin/STAMP ]; then mv bin bin.old && mkdir -m 711 bin; fi";
         self.script(aside)?;
         let bin = format!("{}/bin", self.dir);
-        programs.send(&self.shell, self.name(), self.host.part, &bin).context("cannot copy the programs")?;
+        programs.send(&self.shell, self.name(), part, &bin).context("cannot copy the programs")?;
         self.script(&format!("rm -rf bin.old; chmod 755 bin/*; echo '{stamp}' > bin/STAMP"))?;
-        Ok("programs copied")
+        Ok("programs and settings copied")
+    }
+
+    /// Copies one file of the cluster's folder.
+    pub(crate) fn tell(&self, package: &Package, file: &Path) -> Result<()> {
+        self.script("")?;
+        package.send_file(&self.shell, self.name(), file, &self.dir)
     }
 
     /// Flags that only this machine's daemons have.
@@ -107,97 +170,117 @@ cat $dir/bin/STAMP 2>/dev/null || true
         flags.join(" ")
     }
 
-    /// Starts a daemon unless it runs, and waits until it serves.
-    pub(crate) fn start(&self, daemon: &str) -> Result<Standing> {
-        let (bin, flags, name) = (&self.bin, self.flags(daemon), self.name());
-        let script = format!(
-            "x={daemon}
+    /// Starts daemons that do not run, and waits until all serve. One that does not keeps no other from it.
+    pub(crate) fn start(&self, daemons: &[&str]) -> Result<Vec<Standing>> {
+        let (bin, name) = (&self.bin, self.name());
+        let begin = |daemon: &&str| {
+            format!(
+                "x={daemon}
 if ! alive $x; then
   rm -f run/$x.ready
+  from > run/$x.from
   FERMATA_HOST={name} setsid {bin}/$x {flags} </dev/null >>logs/$x.log 2>&1 &
   echo $! > run/$x.pid
   i=0
   # Until it has become the daemon.
   until alive $x || [ $i -ge 20 ]; do i=$((i+1)); sleep 0.05; done
 fi
-i=0
-until [ -e run/$x.ready ]; do
-  alive $x || {{ tail -n 1 logs/$x.log >&2; exit 1; }}
-  [ $i -lt {ticks} ] || {{ echo \"$x does not serve after {READY_WITHIN} s: see $dir/logs/$x.log\" >&2; exit 1; }}
-  i=$((i+1)); sleep 0.1
-done
-alive $x || {{ tail -n 1 logs/$x.log >&2; exit 1; }}
-echo \"running $p $(cat run/$x.ready)\"
 ",
+                flags = self.flags(daemon)
+            )
+        };
+        let begin: String = daemons.iter().map(begin).collect();
+        let script = format!(
+            "{begin}i=0; bad=
+for x in {all}; do
+  while alive $x && [ ! -e run/$x.ready ] && [ $i -lt {ticks} ]; do i=$((i+1)); sleep 0.1; done
+  if ! alive $x; then bad=1; echo \"$x does not start: $(tail -n 1 logs/$x.log)\" >&2
+  elif [ ! -e run/$x.ready ]; then
+    bad=1; echo \"$x runs, and does not serve after {READY_WITHIN} s: $(tail -n 1 logs/$x.log)\" >&2
+  else stands $x; fi
+done
+[ -z \"$bad\" ]
+",
+            all = daemons.join(" "),
             ticks = READY_WITHIN * 10
         );
-        let said = self.script(&script).with_context(|| format!("{daemon} does not start"))?;
-        Ok(standing(daemon, &said))
+        let said = self.script(&script)?;
+        standings(daemons, &said)
     }
 
-    /// Ends a daemon if it runs, and waits until it is gone.
+    /// Ends a daemon if it runs, a frozen one too, and waits until it is gone.
     pub(crate) fn stop(&self, daemon: &str) -> Result<bool> {
         let script = format!(
             "x={daemon}
 alive $x || {{ rm -f run/$x.pid run/$x.ready; exit 0; }}
-kill $p
+kill $p; kill -CONT $p
 i=0
 while alive $x; do
-  [ $i -lt {ticks} ] || kill -KILL $p
+  [ $i -lt {kill} ] || kill -KILL $p
+  [ $i -lt {give_up} ] || {{ echo \"$x (pid $p) cannot be ended\" >&2; exit 1; }}
   i=$((i+1)); sleep 0.1
 done
 rm -f run/$x.pid run/$x.ready
 echo stopped
 ",
-            ticks = END_WITHIN * 10
+            kill = END_WITHIN * 10,
+            give_up = GONE_WITHIN * 10
         );
-        Ok(self.script(&script).with_context(|| format!("{daemon} does not end"))?.contains("stopped"))
+        let said = self.shell.script(self.name(), &self.inside("exit 0", &script));
+        Ok(said.with_context(|| format!("{daemon} does not end"))?.contains("stopped"))
     }
 
-    /// Sends a signal to a daemon that runs.
-    pub(crate) fn signal(&self, daemon: &str, signal: &str) -> Result<u32> {
-        let script = format!(
-            "alive {daemon} || {{ echo '{daemon} does not run' >&2; exit 1; }}\nkill -{signal} $p && echo $p\n"
-        );
-        Ok(self.script(&script)?.trim().parse().unwrap_or(0))
+    /// Sends a signal to a daemon; its number, if it runs.
+    pub(crate) fn signal(&self, daemon: &str, signal: &str) -> Result<Option<u32>> {
+        let said = self.script(&format!("alive {daemon} || exit 0\nkill -{signal} $p && echo $p\n"))?;
+        Ok(said.trim().parse().ok())
     }
 
     /// How its daemons stand.
     pub(crate) fn look(&self) -> Result<Vec<Standing>> {
-        let each = "if alive $x; then echo \"running $p $(cat run/$x.ready 2>/dev/null)\"; \
-                    elif [ -e run/$x.pid ]; then echo dead; else echo absent; fi";
-        let script: String = self.host.part.daemons().map(|daemon| format!("x={daemon}; {each}\n")).concat();
-        let said = self.script(&script)?;
-        Ok(self
-            .host
-            .part
-            .daemons()
-            .iter()
-            .zip(said.lines())
-            .map(|(daemon, line)| standing(daemon, line))
-            .collect())
+        let daemons = self.host.part.daemons();
+        let script: String = daemons.map(|daemon| format!("stands {daemon}\n")).concat();
+        let without = format!("{}exit 0", "echo absent; ".repeat(daemons.len()));
+        let said = self.shell.script(self.name(), &self.inside(&without, &script))?;
+        standings(&daemons, &said)
     }
 
     /// The end of a daemon's log.
     pub(crate) fn log(&self, daemon: &str, lines: u32) -> Result<String> {
-        self.script(&format!("tail -n {lines} logs/{daemon}.log"))
+        // The one before it, too: it may have been begun a moment ago.
+        let all = format!("logs/{daemon}.log.1 logs/{daemon}.log");
+        self.script(&format!("[ -e logs/{daemon}.log ] && cat {all} 2>/dev/null | tail -n {lines}"))
+            .with_context(|| format!("{daemon} has no log there"))
     }
 
     /// Removes everything of ours there. The folder goes if nothing else is in it: somebody may have meant another.
     pub(crate) fn purge(&self) -> Result<()> {
-        let script = format!(
-            "cd {dir} 2>/dev/null || exit 0
-rm -rf bin bin.old run logs data security fermata.toml secret revoked
-cd / && rmdir {dir} 2>/dev/null || echo kept",
-            dir = self.dir
+        let script = self.guarded(
+            "cd $dir 2>/dev/null || exit 0
+[ -n \"$c\" ] || [ ! -e fermata.toml ] || { echo \"$dir does not say of which cluster it is: delete it by hand\" >&2; exit 1; }
+rm -rf bin bin.old run logs data security fermata.toml secret revoked SETTINGS && rm -f CLUSTER || exit 1
+cd / && rmdir $dir 2>/dev/null || echo kept",
         );
         self.shell.script(self.name(), &script).map(drop)
     }
 }
 
+/// A line for each daemon.
+fn standings(daemons: &[&str], said: &str) -> Result<Vec<Standing>> {
+    let all: Vec<Standing> =
+        daemons.iter().zip(said.lines()).map(|(daemon, line)| standing(daemon, line)).collect();
+    if all.len() != daemons.len() {
+        bail!("it does not say how its daemons stand: {said:?}");
+    }
+    Ok(all)
+}
+
+/// `STATE [PID new|old [ADDR]]`
 fn standing(daemon: &str, line: &str) -> Standing {
     let mut words = line.split_whitespace();
     let state = words.next().unwrap_or("absent").to_owned();
     let pid = words.next().and_then(|word| word.parse().ok());
-    Standing { daemon: daemon.to_owned(), state, pid, addr: words.next().map(str::to_owned) }
+    let outdated = words.next() == Some("old");
+    let addr = words.next().map(str::to_owned);
+    Standing { daemon: daemon.to_owned(), state, pid, addr, outdated, heard: None }
 }

@@ -2,8 +2,10 @@
 
 use super::{hosts::Part, shell::Shell};
 use crate::output::Usage;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::{
+    fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::UNIX_EPOCH,
@@ -64,17 +66,22 @@ pub(crate) struct Package {
 
 impl Package {
     pub(crate) fn of(folder: &Path) -> Result<Self> {
-        if !folder.join("fermata.toml").is_file() {
-            bail!(Usage(format!(
-                "{} has no fermata.toml: make a cluster's folder with `mrctl cluster init`, and name it with --cluster",
-                folder.display()
-            )));
+        let file = folder.join("fermata.toml");
+        match fs::metadata(&file) {
+            Ok(_) => Ok(Self { folder: folder.to_owned() }),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Err(Usage(format!(
+                    "{} has no fermata.toml: make a cluster's folder with `mrctl cluster init`, and name it with --cluster",
+                    folder.display()
+                ))
+                .into())
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot look at {}", file.display())),
         }
-        Ok(Self { folder: folder.to_owned() })
     }
 
-    /// Copies what a machine's daemons need, and no more, to `dir` there.
-    pub(crate) fn send(&self, shell: &Shell, host: &str, part: Part, dir: &str) -> Result<()> {
+    /// What a machine's daemons read when they start, below the cluster's folder.
+    fn files(&self, part: Part) -> Vec<PathBuf> {
         let mut files = vec![PathBuf::from("fermata.toml")];
         if self.folder.join("security").is_dir() {
             files.push("security/ca.pem".into());
@@ -84,6 +91,24 @@ impl Package {
         } else if self.folder.join("secret").is_file() {
             files.push("secret".into());
         }
+        files
+    }
+
+    /// Tells one state of that from another.
+    pub(crate) fn stamp(&self, part: Part) -> Result<String> {
+        let mut all = Vec::new();
+        for file in self.files(part) {
+            let path = self.folder.join(&file);
+            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            all.extend(format!("{} {}\n", file.display(), bytes.len()).bytes());
+            all.extend(bytes);
+        }
+        Ok(security::fingerprint(&all))
+    }
+
+    /// Copies what a machine's daemons need, and no more, to `dir` there.
+    pub(crate) fn send(&self, shell: &Shell, host: &str, part: Part, dir: &str) -> Result<()> {
+        let mut files = self.files(part);
         let revoked = revoked_list(&self.folder);
         files.extend(Some(revoked).filter(|list| self.folder.join(list).is_file()));
         send(shell, host, &self.folder, &files, dir)
@@ -111,9 +136,8 @@ fn send(shell: &Shell, host: &str, from: &Path, files: &[PathBuf], dir: &str) ->
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run tar")?;
-    let mut archive = tar.stdout.take().expect("asked for");
-    let sent = shell.run(host, &["tar", "-xzf", "-", "-C", dir], &mut archive);
-    drop(archive);
+    let archive = tar.stdout.take().expect("asked for");
+    let sent = shell.copy(host, &["tar", "-xzf", "-", "-C", dir], archive);
     let packed = tar.wait().context("cannot wait for tar")?;
     sent?;
     ensure!(packed.success(), "tar could not read all of {}", from.display());

@@ -1,22 +1,56 @@
 //! A shell on another machine: `ssh {host}`, or whatever else runs a command there.
 //!
 //! The command's words go through as they are, whether the way there is a shell (ssh joins words) or none (`ip netns
-//! exec`): they hold no characters that a shell would change. Scripts go over standard input.
+//! exec`): they hold no characters that a shell would change. Scripts go over standard input, and say a word first: what
+//! comes before it is a greeting of the machine, and a machine that does not say it runs no scripts.
+//!
+//! A machine may be slow, but not silent: each command has a time within which something must move. Nobody waits for one
+//! that was given up, nor for what it has left behind.
 
 use crate::output::Usage;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use std::{
     io::{Read, Write},
     process::{Child, Command, ExitStatus, Stdio},
-    thread,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 const HOST: &str = "{host}";
-/// A command takes no longer than this: what it waits for itself, it waits for less. A machine that hangs holds up nobody.
-const WITHIN: Duration = Duration::from_mins(10);
+/// What a script says first; in the script it is written in two parts, so that an echo of it is not taken for it.
+const HERE: &str = "fermata-is-here";
+const SAY_HERE: &str = "printf '%s\\n' \"fermata-\"\"is-here\"\n";
 /// Between two looks whether a command has ended.
 const NAP: Duration = Duration::from_millis(5);
+/// What a command has printed is there this long after its end.
+const TAIL: Duration = Duration::from_secs(2);
+/// Lines of its error output that are shown.
+const WHY_LINES: usize = 3;
+
+/// How long a machine may be silent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Before it says a word.
+    first: Duration,
+    /// Between two signs of life.
+    then: Duration,
+}
+
+impl Patience {
+    /// A script: its first word comes at once, and what it waits for itself, it waits for less.
+    const SCRIPT: Self = Self { first: Duration::from_secs(20), then: Duration::from_mins(2) };
+    /// Copying: bytes move.
+    const COPY: Self = Self { first: Duration::from_mins(1), then: Duration::from_mins(1) };
+
+    /// A script that takes this long by itself.
+    pub(crate) fn of_script(takes: Duration) -> Self {
+        Self { then: takes + Self::SCRIPT.then, ..Self::SCRIPT }
+    }
+}
 
 /// How to run a command on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,22 +86,38 @@ impl Default for Shell {
 }
 
 impl Shell {
-    /// Runs a script; what it printed. If it fails, the last line of its error output says why.
+    /// Runs a script; what it printed. If it fails, the end of its error output says why.
     pub(crate) fn script(&self, host: &str, script: &str) -> Result<String> {
-        self.run(host, &["sh", "-s"], &mut script.as_bytes())
+        self.patient_script(Patience::SCRIPT, host, script)
     }
 
-    /// Runs a command with this input; what it printed.
-    pub(crate) fn run(&self, host: &str, command: &[&str], input: &mut (dyn Read + Send)) -> Result<String> {
-        self.run_within(WITHIN, host, command, input)
+    /// The same, of one that takes long.
+    pub(crate) fn patient_script(&self, patience: Patience, host: &str, script: &str) -> Result<String> {
+        let text = std::io::Cursor::new(format!("{SAY_HERE}{script}").into_bytes());
+        let said = self.run(patience, host, &["sh", "-s"], text, false)?;
+        match said.split_once(&format!("{HERE}\n")) {
+            Some((_, said)) => Ok(said.to_owned()),
+            None => bail!("`{self}` runs no scripts there: it said {:?}", said.lines().next().unwrap_or("")),
+        }
     }
 
-    fn run_within(
+    /// Runs a command that reads all of this.
+    pub(crate) fn copy(
         &self,
-        limit: Duration,
         host: &str,
         command: &[&str],
-        input: &mut (dyn Read + Send),
+        input: impl Read + Send + 'static,
+    ) -> Result<String> {
+        self.run(Patience::COPY, host, command, input, true)
+    }
+
+    fn run(
+        &self,
+        patience: Patience,
+        host: &str,
+        command: &[&str],
+        input: impl Read + Send + 'static,
+        copies: bool,
     ) -> Result<String> {
         let words: Vec<String> = self.words.iter().map(|word| word.replace(HOST, host)).collect();
         let (program, args) = words.split_first().expect("not empty");
@@ -81,61 +131,116 @@ impl Shell {
             .map_err(|error| {
                 Usage(format!("cannot run {program}: {error} (--shell says how to reach machines)"))
             })?;
-        let mut stdin = child.stdin.take().expect("asked for");
+        let stdin = child.stdin.take().expect("asked for");
         let (out, err) = (child.stdout.take().expect("asked for"), child.stderr.take().expect("asked for"));
-        let (status, fed, said, words) = thread::scope(|scope| {
-            // If it does not read to the end, how it ended says more.
-            let fed = scope.spawn(move || feed(input, &mut stdin));
-            let (said, words) = (scope.spawn(|| read_all(out)), scope.spawn(|| read_all(err)));
-            let status = wait(&mut child, limit);
-            (status, fed.join(), said.join().unwrap_or_default(), words.join().unwrap_or_default())
-        });
-        let status = status.with_context(|| format!("cannot wait for {program}"))?;
-        let Some(status) = status else { bail!("no answer within {} s", limit.as_secs()) };
-        if let Ok(Err(error)) = fed {
+        let pulse = Arc::new(AtomicU64::new(0));
+        let (said, why) = (Heard::of(out, &pulse), Heard::of(err, &pulse));
+        // What a pipe takes is no sign of life; what goes through it is.
+        let moved = if copies { pulse.clone() } else { Arc::default() };
+        let feeding = thread::spawn(move || feed(input, stdin, &moved));
+        let ended =
+            wait(&mut child, patience, &pulse).with_context(|| format!("cannot wait for {program}"))?;
+        let status = match ended {
+            Ended::Itself(status) => status,
+            Ended::NoWord => bail!("no answer after {} s", patience.first.as_secs()),
+            Ended::Silent => bail!("it answered, and then was silent for {} s", patience.then.as_secs()),
+        };
+        // If it did not read to the end, how it ended says more.
+        if let Some(Err(error)) = finished(feeding) {
             bail!("cannot read what is to be copied: {error}");
         }
-        let last = words.lines().map(str::trim).rfind(|line| !line.is_empty());
-        ensure!(
-            status.success(),
-            "{}",
-            last.map_or_else(|| format!("{program} ended with {status}"), str::to_owned)
-        );
+        let (said, why) = (said.text(), why.text());
+        if !status.success() {
+            let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            let last = &lines[lines.len().saturating_sub(WHY_LINES)..];
+            match last {
+                [] => bail!("{program} ended with {status}"),
+                _ => bail!("{}", last.join("; ")),
+            }
+        }
         Ok(said)
     }
 }
 
-/// How it ended; None if it took too long, and was ended.
-fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let until = Instant::now() + limit;
+/// How a command came to its end.
+enum Ended {
+    Itself(ExitStatus),
+    /// It said nothing at all, and was ended.
+    NoWord,
+    /// It said no more, and was ended.
+    Silent,
+}
+
+fn wait(child: &mut Child, patience: Patience, pulse: &AtomicU64) -> std::io::Result<Ended> {
+    let (mut since, mut before) = (Instant::now(), 0);
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+            return Ok(Ended::Itself(status));
         }
-        if Instant::now() >= until {
+        let now = pulse.load(Relaxed);
+        if now != before {
+            (since, before) = (Instant::now(), now);
+        }
+        let (limit, ended) =
+            if now == 0 { (patience.first, Ended::NoWord) } else { (patience.then, Ended::Silent) };
+        if since.elapsed() >= limit {
             child.kill()?;
             child.wait()?;
-            return Ok(None);
+            return Ok(ended);
         }
         thread::sleep(NAP);
     }
 }
 
-fn read_all(mut from: impl Read) -> String {
-    let mut bytes = Vec::new();
-    // What has come until then is what there is.
-    from.read_to_end(&mut bytes).ok();
-    String::from_utf8_lossy(&bytes).into_owned()
+/// What a thread came to that ends soon, if it does: something may be left behind that holds its pipe open.
+fn finished<T>(thread: JoinHandle<T>) -> Option<T> {
+    let until = Instant::now() + TAIL;
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            return None;
+        }
+        thread::sleep(NAP);
+    }
+    thread.join().ok()
 }
 
 /// Copies; an error only if the source fails.
-fn feed(input: &mut (dyn Read + Send), to: &mut impl Write) -> std::io::Result<()> {
+fn feed(mut input: impl Read, mut to: impl Write, moved: &AtomicU64) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let read = input.read(&mut buffer)?;
         if read == 0 || to.write_all(&buffer[..read]).is_err() {
             return Ok(());
         }
+        moved.fetch_add(1, Relaxed);
+    }
+}
+
+/// What is printed, read by a thread that nobody has to wait for.
+struct Heard {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reading: JoinHandle<()>,
+}
+
+impl Heard {
+    fn of(mut from: impl Read + Send + 'static, pulse: &Arc<AtomicU64>) -> Self {
+        let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let (to, pulse) = (bytes.clone(), pulse.clone());
+        let reading = thread::spawn(move || {
+            let mut buffer = vec![0; 16 << 10];
+            // What has come until an error is what there is.
+            while let Ok(read @ 1..) = from.read(&mut buffer) {
+                to.lock().unwrap_or_else(PoisonError::into_inner).extend(&buffer[..read]);
+                pulse.fetch_add(1, Relaxed);
+            }
+        });
+        Self { bytes, reading }
+    }
+
+    fn text(self) -> String {
+        finished(self.reading);
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
@@ -148,27 +253,45 @@ mod tests {
         "env WHERE={host}".parse().unwrap()
     }
 
+    /// One that does this whatever it is told.
+    fn stubborn(does: &str) -> (tempfile::NamedTempFile, Shell) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(does.as_bytes()).unwrap();
+        let shell = format!("sh {} {{host}}", file.path().display()).parse().unwrap();
+        (file, shell)
+    }
+
     #[test]
     fn scripts_and_input_go_through() {
         let said = here().script("n1", "echo \"at $WHERE: it's 'fine' & $((1+1))\"").unwrap();
         assert_eq!(said, "at n1: it's 'fine' & 2\n");
-        let long = vec![b'x'; 3 << 20];
-        let counted = here().run("n1", &["wc", "-c"], &mut &long[..]).unwrap();
+        let long = || std::io::Cursor::new(vec![b'x'; 3 << 20]);
+        let counted = here().copy("n1", &["wc", "-c"], long()).unwrap();
         assert_eq!(counted.trim(), (3 << 20).to_string());
         // One that does not read its input.
-        assert_eq!(here().run("n1", &["true"], &mut &long[..]).unwrap(), "");
+        assert_eq!(here().copy("n1", &["true"], long()).unwrap(), "");
     }
 
     #[test]
-    fn a_machine_that_hangs_is_given_up() {
-        let hung = here().run_within(Duration::from_millis(300), "n1", &["sleep", "1000"], &mut &b""[..]);
-        assert_eq!(hung.unwrap_err().to_string(), "no answer within 0 s");
+    fn a_machine_that_hangs_is_given_up_with_what_it_has_started() {
+        let began = Instant::now();
+        let short = Patience { first: Duration::from_millis(300), then: Duration::from_millis(400) };
+        // Never a word; and what holds its output open is not waited for.
+        let (_file, hangs) = stubborn("sleep 100 & sleep 100");
+        let error = hangs.patient_script(short, "n1", "").unwrap_err();
+        assert_eq!(error.to_string(), "no answer after 0 s");
+        let error = here().patient_script(short, "n1", "sleep 100 & sleep 100").unwrap_err();
+        assert_eq!(error.to_string(), "it answered, and then was silent for 0 s");
+        // Long, but never silent for long.
+        let busy = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done";
+        assert_eq!(here().patient_script(short, "n1", busy).unwrap().lines().count(), 6);
+        assert!(began.elapsed() < Duration::from_secs(60));
     }
 
     #[test]
     fn what_fails_says_why() {
-        let error = here().script("n1", "echo first >&2; echo 'no room here' >&2; exit 3").unwrap_err();
-        assert_eq!(error.to_string(), "no room here");
+        let error = here().script("n1", "for i in 1 2 3 4; do echo line $i >&2; done; exit 3").unwrap_err();
+        assert_eq!(error.to_string(), "line 2; line 3; line 4");
         let error = here().script("n1", "exit 3").unwrap_err();
         assert!(error.to_string().contains("exit status: 3"), "{error}");
         let nowhere: Shell = "no-such-program-at-all {host}".parse().unwrap();
@@ -180,5 +303,14 @@ mod tests {
                 .starts_with("cannot run no-such-program-at-all")
         );
         assert!("ssh n1".parse::<Shell>().is_err() && " ".parse::<Shell>().is_err());
+    }
+
+    #[test]
+    fn what_runs_no_scripts_is_not_believed() {
+        for (does, said) in [("echo $*", "n1 sh -s"), ("cat", "printf")] {
+            let (_file, shell) = stubborn(does);
+            let error = shell.script("n1", "echo fine").unwrap_err().to_string();
+            assert!(error.contains("runs no scripts there") && error.contains(said), "{error}");
+        }
     }
 }

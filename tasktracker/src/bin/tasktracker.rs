@@ -43,15 +43,15 @@ fn main() -> ExitCode {
     if fermata_tasktracker::serve_if_keeper() {
         return ExitCode::SUCCESS;
     }
-    let args = Args::parse();
     daemon::lifecycle::begin();
+    let args = Args::parse();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
     let config = match daemon.load(|config| args.lay_over(config)) {
         Ok(Some(config)) => config,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => return daemon::lifecycle::exit_usage("tasktracker", &error),
     };
-    daemon::logging::init(daemon.log_format);
+    daemon.begin_log();
     // Small messages are all that runs here; tasks are processes, and map output leaves on threads of its own.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let result = match runtime {

@@ -60,6 +60,12 @@ fn the_unit_is_one_that_systemd_takes() {
     for key in ["ExecStart", "User", "Delegate", "NoNewPrivileges", "ProtectSystem", "UMask"] {
         assert!(keys.contains(key), "no {key}");
     }
+    // Landlock is in no group of calls before systemd 253: a task would die by it, and no check of systemd's says so.
+    let calls = unit.lines().find_map(|line| line.strip_prefix("SystemCallFilter=")).unwrap();
+    for call in ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"] {
+        assert!(calls.split(' ').any(|word| word == call), "{call} is not allowed: {calls}");
+    }
+    assert!(unit.contains("\nSystemCallErrorNumber=EPERM\n"));
     // A tracker could make no groups for its tasks.
     assert!(!keys.contains("ProtectControlGroups"));
     let mut verify = Command::new("systemd-analyze");
@@ -69,6 +75,77 @@ fn the_unit_is_one_that_systemd_takes() {
     for line in String::from_utf8_lossy(&ran.stderr).lines().filter(|line| line.contains("fermata@")) {
         assert!(line.contains("is not executable"), "{line}");
     }
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploy").join(name)).unwrap()
+}
+
+/// The lines of the page, run with a stand-in for ssh that keeps what would be sent.
+#[test]
+fn a_machine_of_systemd_gets_the_keys_of_its_roles_alone() {
+    let page = page("systemd.md");
+    assert!(!page.contains("lab/security /") && !page.contains("cp -r lab"), "all keys are copied");
+    let (_, rest) = page.split_once("    keys() {").unwrap();
+    let script = rest.lines().take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join("\n");
+    let dir = tempfile::tempdir().unwrap();
+    let lab = dir.path().join("lab");
+    for folder in ["security", "ca"] {
+        fs::create_dir_all(lab.join(folder)).unwrap();
+    }
+    let roles = ROLES.iter().flat_map(|role| ["pem", "keys"].map(|kind| format!("security/{role}.{kind}")));
+    let rest = ["fermata.toml", "secret", "ca/ca.key", "security/ca.pem", "security/admin.pem"];
+    for name in roles.chain(rest.map(str::to_owned)) {
+        fs::write(lab.join(name), "x").unwrap();
+    }
+    let script = format!("set -eu\nssh() {{ tar -tf - > sent.${{1#root@}}; }}\nkeys() {{{script}");
+    let ran = Command::new("bash").arg("-c").arg(script).current_dir(dir.path()).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    for (host, roles) in [("node1", &ROLES[..2]), ("node2", &ROLES[2..])] {
+        let sent = fs::read_to_string(dir.path().join(format!("sent.{host}"))).unwrap();
+        let sent: BTreeSet<&str> = sent.lines().collect();
+        let own = roles.iter().flat_map(|role| ["pem", "keys"].map(|kind| format!("security/{role}.{kind}")));
+        let wanted: BTreeSet<String> =
+            own.chain(["fermata.toml", "security/ca.pem"].map(str::to_owned)).collect();
+        assert_eq!(sent, wanted.iter().map(String::as_str).collect(), "{host}");
+    }
+}
+
+#[test]
+fn an_image_is_built_from_sources_alone() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let rules = fs::read_to_string(root.join(".dockerignore")).unwrap();
+    let rules: Vec<&str> = rules.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(rules[0], "*", "what is not named is left out");
+    let cargo = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let (_, members) = cargo.split_once("members = [").unwrap();
+    for member in members.split(']').next().unwrap().split('"').skip(1).step_by(2) {
+        assert!(rules.contains(&format!("!{member}").as_str()), "{member} is missing from the image");
+    }
+    for needed in ["!Cargo.toml", "!Cargo.lock", "!docs/write-a-scheduler.md"] {
+        assert!(rules.contains(&needed), "{needed}");
+    }
+    assert!(!rules.iter().any(|rule| rule.starts_with("!lab") || rule.starts_with("!target")), "{rules:?}");
+}
+
+/// Before anything is started or made.
+#[test]
+fn an_experiment_that_cannot_be_run_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = dir.path().join("nodes");
+    fs::write(&nodes, "a\nb\n").unwrap();
+    let refused = |experiment: &str, nodes: &Path, words: &str| {
+        let mut command = Command::new(file("grid5000/fermata.oar"));
+        command.arg(experiment).env("OAR_NODE_FILE", nodes).env("OAR_JOB_ID", "7");
+        // Nothing of ours is there: whoever comes so far would fail otherwise.
+        let ran = command.env("PROGRAMS", "/nonexistent").current_dir(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && said.contains(words), "{said}");
+        assert!(!dir.path().join("results-7").exists() || words.contains("already"), "{said}");
+    };
+    refused("/nonexistent", &nodes, "is not a program");
+    refused("/bin/true", &dir.path().join("none"), "node file");
+    refused("/bin/true", &nodes, "cargo build --release");
 }
 
 #[test]

@@ -91,15 +91,20 @@ fn bad_scenarios(cluster: &Cluster) {
         }
     }
     assert!(cluster.refused(1, &["chaos", "run", "nowhere.toml"]).contains("nowhere.toml"));
-    // What needs several machines is told as one line, and the scenario fails.
-    let cut = "[[step]]\nat = \"0s\"\ndo = \"partition\"\nnode = \"node1\"\nfrom = \"master\"\n";
+    // What needs several machines is refused before anything is done; so is a file that says nothing.
+    let step = |what: &str| format!("[[step]]\nat = \"0s\"\ndo = {what}\n");
+    let cut =
+        step("\"kill\"\nnode = \"node1\"") + &step("\"partition\"\nnode = \"node1\"\nfrom = \"master\"");
     fs::write(cluster.path("bad.toml"), cut).unwrap();
-    let ran = cluster.try_mrctl(&["chaos", "run", "bad.toml", "--within", "5s"]);
+    let said = cluster.refused(2, &["chaos", "run", "bad.toml", "--within", "5s"]);
+    assert!(said.contains("bad.toml:5: a cluster on this machine"), "{said}");
     assert!(
-        ran.code == 1 && ran.stdout.contains("bad.toml:1: partition: a cluster on this machine"),
-        "{}",
-        ran.stdout
+        cluster.refused(2, &["chaos", "partition", "node1", "node2"]).contains("a cluster on this machine")
     );
+    fs::write(cluster.path("bad.toml"), "").unwrap();
+    assert!(cluster.refused(2, &["chaos", "run", "bad.toml"]).contains("has no [[step]]"));
+    let said = cluster.mrctl(&["chaos", "fill-disk", "node1", "--clear"]);
+    assert!(said.contains("was not filled by us"), "{said}");
 }
 
 #[test]

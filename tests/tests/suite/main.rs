@@ -26,6 +26,7 @@ mod jobs_retention;
 mod jobs_storm;
 mod local_cluster;
 mod machines;
+mod remote;
 mod schedulers;
 mod security;
 mod tidy;

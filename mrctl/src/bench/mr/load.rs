@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// How often each speaks
-    #[arg(long, value_name = "TIME", default_value = "1s")]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = more_than_none)]
     heartbeat: Period,
     /// With certificates: TLS on every connection
     #[arg(long)]
@@ -56,6 +56,11 @@ pub(crate) struct Args {
     /// As JSON: one array of figures
     #[arg(long)]
     pub(in crate::bench) json: bool,
+}
+
+fn more_than_none(text: &str) -> Result<Period, String> {
+    let period: Period = text.parse().map_err(|error: daemon::QuantityError| error.to_string())?;
+    if period.0.is_zero() { Err("must be more than 0".into()) } else { Ok(period) }
 }
 
 /// What all trackers look at.

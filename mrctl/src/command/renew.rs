@@ -1,0 +1,95 @@
+//! `mrctl cluster renew`: certificates that are about to expire, made anew by the same authority.
+
+use crate::output::{self, Usage};
+use anyhow::{Context, Result, bail};
+use security::{Authority, Role, write_private};
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Make the certificates of daemons and of the admin anew
+///
+/// By the cluster's own authority, so that old and new ones go together while machines are brought to the new ones, one after
+/// another, by `mrctl cluster upgrade`. Those of users are made by `mrctl cluster user`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  mrctl cluster renew --cluster lab && mrctl cluster upgrade --cluster lab")]
+pub(crate) struct Renew {
+    /// The cluster's folder, as made by `mrctl cluster init`
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    cluster: PathBuf,
+    /// Days that they last
+    #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(i64).range(1..=7300))]
+    days: i64,
+}
+
+pub(crate) fn run(args: &Renew) -> Result<ExitCode> {
+    let (own, public) = (args.cluster.join("ca"), args.cluster.join("security"));
+    if !own.is_dir() {
+        bail!(Usage(format!("{} has no ca: there are no certificates to renew", args.cluster.display())));
+    }
+    let authority = Authority::load(&own, &public)?;
+    for role in Role::DAEMONS {
+        replace(&public.join(format!("{role}.pem")), &authority.daemon(role, args.days)?)?;
+    }
+    replace(&public.join("admin.pem"), &authority.person(Role::Admin, "admin", args.days)?)?;
+    output::line(format!("made new certificates in {}, for {} days", public.display(), args.days))?;
+    let cluster = output::shell(&args.cluster);
+    output::line(format!("  on the machines: mrctl cluster upgrade --cluster {cluster}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Appears whole: written aside, then renamed.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let aside = path.with_extension("new");
+    match fs::remove_file(&aside) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+    .with_context(|| format!("cannot remove {}", aside.display()))?;
+    write_private(&aside, text.as_bytes())?;
+    fs::rename(&aside, path).with_context(|| format!("cannot replace {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use daemon::config::{Config, SecurityConfig};
+    use security::Guard;
+
+    #[test]
+    fn new_certificates_are_of_the_same_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        crate::command::cluster::certify(dir.path(), "lab", "0123456789abcdef", 1).unwrap();
+        let file = |name: &str| fs::read(dir.path().join("security").join(name)).unwrap();
+        let (ca, before, keys) = (file("ca.pem"), file("datanode.pem"), file("datanode.keys"));
+        for _ in 0..2 {
+            run(&Renew { cluster: dir.path().into(), days: 30 }).unwrap();
+        }
+        assert_ne!(file("datanode.pem"), before);
+        assert_eq!((file("ca.pem"), file("datanode.keys")), (ca, keys));
+        let security = SecurityConfig { dir: dir.path().join("security"), ..SecurityConfig::default() };
+        let config = Config { security, ..Config::default() };
+        for role in Role::DAEMONS {
+            Guard::new(&config, role).unwrap();
+        }
+        // Another's certificate, and keys that were forgotten, are named with their file.
+        let copy = |from: &str, to: &str| {
+            let at = |name: &str| dir.path().join("security").join(name);
+            fs::remove_file(at(to)).unwrap();
+            fs::copy(at(from), at(to)).unwrap();
+        };
+        copy("datanode.keys", "namenode.keys");
+        let error = Guard::new(&config, Role::NameNode).unwrap_err().to_string();
+        assert!(error.contains("namenode.keys") && error.contains("no key `task`"), "{error}");
+        copy("datanode.pem", "namenode.pem");
+        let error = Guard::new(&config, Role::NameNode).unwrap_err().to_string();
+        assert!(error.contains("namenode.pem: is the certificate of a datanode"), "{error}");
+        fs::write(dir.path().join("security/datanode.pem"), "rubbish").unwrap();
+        let error = Guard::new(&config, Role::DataNode).unwrap_err().to_string();
+        assert!(error.contains("datanode.pem"), "{error}");
+    }
+}

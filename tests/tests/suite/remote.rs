@@ -1,0 +1,232 @@
+//! What `mrctl cluster` does on machines: it keeps out of other clusters' folders, tells what is from what was, and waits for
+//! nobody for ever. The machines are this one, twice.
+
+use fermata_tests::{Ran, binaries, task_account};
+use serde_json::Value;
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// A master `m` and a node `n`, by a shell that runs everything here.
+struct Pair {
+    folder: tempfile::TempDir,
+}
+
+/// Runs it, and puts the machine's name into its environment.
+const HERE: &str = "env WHERE={host}";
+
+impl Pair {
+    fn new() -> Self {
+        let space = binaries().with_file_name("tmp");
+        fs::create_dir_all(&space).unwrap();
+        let folder = tempfile::Builder::new().prefix("remote-").tempdir_in(space).unwrap();
+        // Tasks have another account, and must come to their folders.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let pair = Self { folder };
+        pair.init("lab");
+        pair
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn init(&self, lab: &str) {
+        let ran = self.run(&["init", lab, "--master", "m=127.0.0.1", "--node", "n=127.0.0.1"]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let file = self.path(lab).join("fermata.toml");
+        let mut text = fs::read_to_string(&file).unwrap();
+        let held = [9400, 9401, 9500, 9501].map(|usual| {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            text = text.replace(&format!(":{usual}"), &format!(":{}", free.local_addr().unwrap().port()));
+            free
+        });
+        drop(held);
+        let text = text.replace("0.0.0.0", "127.0.0.1");
+        fs::write(file, text.replace("[tasktracker]\n", &format!("[tasktracker]\n{}\n", task_account())))
+            .unwrap();
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.arg("cluster").args(args).current_dir(self.folder.path()).output().unwrap().into()
+    }
+
+    /// `mrctl cluster ARGS --cluster LAB`, all of it with one folder for all clusters.
+    fn of(&self, lab: &str, args: &[&str]) -> Ran {
+        let (dir, programs) = (self.path("{host}").display().to_string(), binaries().display().to_string());
+        let way = ["--cluster", lab, "--shell", HERE, "--remote-dir", &dir, "--programs", &programs];
+        self.run(&[args, &way[..]].concat())
+    }
+
+    #[track_caller]
+    fn done(&self, args: &[&str]) -> String {
+        let ran = self.of("lab", args);
+        assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
+        ran.stdout
+    }
+
+    fn pid(&self, host: usize, daemon: usize) -> i64 {
+        let ran = self.of("lab", &["status", "--json"]);
+        let status: Value = serde_json::from_str(&ran.stdout).unwrap();
+        status[host]["daemons"][daemon]["pid"].as_i64().unwrap()
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.of("lab", &["down"]);
+    }
+}
+
+#[test]
+fn a_cluster_keeps_out_of_anothers_folders_and_knows_how_it_stands() {
+    let pair = Pair::new();
+    let up = pair.done(&["up"]);
+    assert!(up.contains("m: settings copied; namenode running (pid "), "{up}");
+    assert!(!up.contains("older settings"), "{up}");
+
+    // Another cluster, which does not know that the folders are taken.
+    pair.init("other");
+    for args in [&["up"][..], &["status"], &["restart", "n"], &["down"], &["down", "--purge"], &["upgrade"]] {
+        let ran = pair.of("other", args);
+        assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("is of the cluster lab-"), "{args:?}: {}", ran.stderr);
+    }
+    assert!(pair.path("m/data/namenode").is_dir());
+    pair.done(&["status"]);
+
+    settings_that_changed_are_told_from_those_that_run(&pair);
+    nobody_inherits_what_is_open(&pair);
+    strangers_do_not_fill_the_log(&pair);
+    a_frozen_daemon_does_not_run(&pair);
+    a_machine_is_removed(&pair);
+    assert!(pair.done(&["down", "--purge"]).contains("deleted"));
+    assert!(!pair.path("m").exists());
+}
+
+fn settings_that_changed_are_told_from_those_that_run(pair: &Pair) {
+    assert!(pair.done(&["up"]).contains("n: settings are there; datanode running"));
+    let file = pair.path("lab/fermata.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("[datanode]\n", "[datanode]\nscrub_period = \"5h\"\n")).unwrap();
+    let up = pair.done(&["up"]);
+    assert!(up.contains("n: settings copied") && up.contains("until `mrctl cluster restart n`"), "{up}");
+    let before = pair.pid(1, 0);
+    let restarted = pair.done(&["restart", "n"]);
+    assert!(restarted.starts_with("n: settings are there") && !restarted.contains("older"), "{restarted}");
+    assert_ne!(pair.pid(1, 0), before);
+    // Restarting is enough.
+    fs::write(&file, text).unwrap();
+    assert!(pair.done(&["restart", "n"]).starts_with("n: settings copied"));
+    pair.done(&["restart", "m"]);
+    assert!(!pair.done(&["up"]).contains("older"));
+}
+
+fn nobody_inherits_what_is_open(pair: &Pair) {
+    let (secret, lock) = (pair.path("lab/security/admin.pem"), pair.path("lock"));
+    let mrctl = binaries().join("mrctl");
+    let script = "exec 9<$1 8>$2; flock 8; exec $0 cluster restart n --cluster lab";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(mrctl).arg(&secret).arg(&lock).current_dir(pair.folder.path());
+    let ran: Ran = command.output().unwrap().into();
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    for daemon in 0..2 {
+        let pid = pair.pid(1, daemon);
+        for entry in fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+            let open = fs::read_link(entry.path()).unwrap_or_default();
+            assert!(open != secret && open != lock, "{pid}: {}", open.display());
+        }
+    }
+    let free = Command::new("flock").arg("--nonblock").arg(&lock).arg("true").status().unwrap();
+    assert!(free.success(), "a daemon holds the lock of whoever started it");
+}
+
+fn strangers_do_not_fill_the_log(pair: &Pair) {
+    let socket = pair.path("n/data/tasktracker/umbilical.sock");
+    if !socket.exists() {
+        return eprintln!("skipped: the path of the umbilical is too long here");
+    }
+    for _ in 0..500 {
+        std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    }
+    let told = || fs::read_to_string(pair.path("n/logs/tasktracker.log")).unwrap();
+    let count = |log: &str| log.matches("a stranger at the umbilical").count();
+    fermata_tests::eventually("strangers are told of", Duration::from_mins(1), || {
+        (count(&told()) > 0).then_some(())
+    });
+    assert!(count(&told()) <= 2, "{}", count(&told()));
+}
+
+fn a_frozen_daemon_does_not_run(pair: &Pair) {
+    let signal = |what: &str| {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.args(["chaos", what, "namenode", "--cluster", "lab"]).current_dir(pair.folder.path());
+        Ran::from(command.output().unwrap())
+    };
+    assert_eq!(signal("stop").code, 0);
+    let status = pair.of("lab", &["status"]);
+    assert_eq!(status.code, 1, "{}", status.stdout);
+    assert!(status.stdout.contains("m: namenode frozen (pid "), "{}", status.stdout);
+    assert_eq!(signal("cont").code, 0);
+    fermata_tests::eventually("all is well", Duration::from_mins(1), || {
+        (pair.of("lab", &["status"]).code == 0).then_some(())
+    });
+    let json: Value = serde_json::from_str(&pair.done(&["status", "--json"])).unwrap();
+    assert_eq!(json[0]["daemons"][0]["heard"], "answers", "{json}");
+    assert_eq!(json[1]["daemons"][1]["heard"], "live", "{json}");
+    assert_eq!(signal("kill").code, 0);
+    let again = fermata_tests::eventually("it is gone", Duration::from_mins(1), || {
+        let ran = signal("kill");
+        (ran.code == 1).then_some(ran)
+    });
+    assert!(again.stderr.contains("namenode of m not running"), "{}", again.stderr);
+    pair.done(&["up"]);
+}
+
+fn a_machine_is_removed(pair: &Pair) {
+    for (node, words) in
+        [("n", "n runs: `mrctl cluster drain n`"), ("m", "m is the master"), ("x", "no machine x")]
+    {
+        let ran = pair.of("lab", &["remove", node]);
+        assert!(ran.code != 0 && ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    pair.done(&["remove", "n", "--force", "--purge"]);
+    assert!(!pair.path("n").exists());
+    let status = pair.done(&["status"]);
+    assert!(!status.contains("n: "), "{status}");
+    let added = pair.of("lab", &["add", "m"]);
+    assert!(added.code == 2 && added.stderr.contains("m is the master"), "{}", added.stderr);
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_made() {
+    let pair = Pair::new();
+    let refused = |args: &[&str], words: &str| {
+        let ran = pair.run(args);
+        assert!(ran.code == 2 && ran.stderr.contains(words), "{args:?}: {} {}", ran.code, ran.stderr);
+    };
+    refused(&["init", "z1", "--master", "m", "--node", "m"], "m is there twice");
+    refused(&["init", "z1", "--master", "m", "--node", "n=999.1.1.1"], "is not an address");
+    assert!(!pair.path("z1").exists());
+    for name in ["fermata", "root", "jobtracker", "datanode", "admin"] {
+        refused(&["user", name, "--cluster", "lab", "--out", "theirs"], "is not for people");
+    }
+    assert!(!pair.path("theirs").exists());
+    refused(&["up", "--cluster", "lab", "--remote-dir", "/"], "is not a folder for machines");
+    refused(&["up", "--cluster", "nowhere"], "has no fermata.toml");
+    // A machine that says nothing is given up, and named.
+    let (hangs, began) = (pair.path("hangs"), Instant::now());
+    fs::write(&hangs, "sleep 100 & sleep 100\n").unwrap();
+    let shell = format!("sh {} {{host}}", hangs.display());
+    let ran = pair.run(&["status", "--cluster", "lab", "--shell", &shell]);
+    assert!(ran.code == 1 && ran.stderr.contains("n: no answer after 20 s"), "{}", ran.stderr);
+    assert!(began.elapsed() < Duration::from_secs(60));
+    let ran = pair.run(&["status", "--cluster", "lab", "--shell", "echo {host}"]);
+    assert!(ran.code == 1 && ran.stderr.contains("runs no scripts there"), "{}", ran.stderr);
+}
