@@ -211,9 +211,10 @@ fn submission(number: usize, job: &JobPlan, trial: &Trial) -> Submission {
 /// below its node's.
 fn script(trial: &Trial, seconds: f64, then: &str) -> String {
     let slow = trial.setup.machines.iter().enumerate().filter(|(_, machine)| machine.speed < 1.0);
-    let cases: String = slow
-        .map(|(at, machine)| format!("*/node{}/*) sleep {:.3};; ", at + 1, seconds / machine.speed))
-        .collect();
+    let one = |(at, machine): (usize, &sim::setup::Machine)| {
+        format!("*/node{}/*) sleep {:.3};; ", at + 1, seconds / machine.speed)
+    };
+    let cases = slow.map(one).collect::<Vec<_>>().concat();
     format!("sh -c 'case $PWD in {cases}*) sleep {seconds:.3};; esac; exec {then}'")
 }
 

@@ -255,10 +255,9 @@ impl Turns for Hsrtf {
         let Fit { task, rule, .. } = jobs.find_map(|job| {
             let fit = fit(job, hosts.get(&job.id), phase, tracker, plan)?;
             match fit.near {
-                Near::Resumed => {}
                 Near::Yes => colocation.forget(job.id),
                 Near::No if phase == Phase::Reduce && !colocation.is_over(job.id, plan.now()) => return None,
-                Near::No => {}
+                Near::No | Near::Resumed => {}
             }
             Some(fit)
         })?;

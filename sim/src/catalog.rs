@@ -204,7 +204,8 @@ fn check(request: &Request) -> Result<(), CatalogError> {
 fn of_use(request: &Request) -> Result<(), CatalogError> {
     let name = request.workload.as_str();
     let is_named = NAMES.iter().any(|(known, _)| *known == name);
-    let is_swim = !is_named && name.strip_suffix(".gz").unwrap_or(name).ends_with(".tsv");
+    let plain = Path::new(name.strip_suffix(".gz").unwrap_or(name));
+    let is_swim = !is_named && plain.extension().is_some_and(|extension| extension == "tsv");
     let is_made_up = is_named && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort");
     let used = [
         ("jobs", request.jobs.is_some(), is_made_up, "its jobs are given"),

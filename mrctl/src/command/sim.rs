@@ -177,33 +177,22 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     };
     let comparison = experiment.run()?;
     let took_s = begun.elapsed().as_secs_f64();
-    let (table, groups) =
-        (report::summary(&comparison), report::by_group(&comparison, sim::experiment::makespan_s));
-    let came = faults(&comparison, planned);
-    let pace = pace(&comparison, took_s);
+    let shown = Shown {
+        heading,
+        table: report::summary(&comparison),
+        against: report::against_first(&comparison),
+        groups: report::by_group(&comparison, sim::experiment::makespan_s),
+        came: faults(&comparison, planned),
+        pace: pace(&comparison, took_s),
+    };
     if args.json {
         output::json(&as_json(&comparison))?;
     } else {
-        output::line(&heading)?;
-        output::line(table.text())?;
-        if comparison.variants.len() > 1 {
-            output::line(report::against_first(&comparison).text())?;
-        }
-        output::line(format!("completion by group, s\n{}", groups.text()))?;
-        came.as_ref().map_or(Ok(()), output::line)?;
-        output::line(&pace)?;
+        shown.print()?;
     }
     if let Some(path) = &args.report {
-        let about = about(&[&heading, came.as_deref().unwrap_or_default(), &pace]);
-        let body = format!(
-            "{about}{}{}<h2>By group</h2>{}{}",
-            table.html(),
-            report::against_first(&comparison).html(),
-            groups.html(),
-            report::charts(&comparison)
-        );
         let title = format!("{} under {}", request.workload, args.scheduler);
-        write(path, &report::page(&title, &body))?;
+        write(path, &report::page(&title, &shown.body(&comparison)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -223,12 +212,48 @@ fn calibrate(args: &Calibrate) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What is shown of a comparison, on a terminal and on a page.
+struct Shown {
+    heading: String,
+    table: report::Table,
+    against: report::Table,
+    groups: report::Table,
+    came: Option<String>,
+    pace: String,
+}
+
+impl Shown {
+    fn print(&self) -> Result<()> {
+        output::line(&self.heading)?;
+        output::line(self.table.text())?;
+        if !self.against.rows.is_empty() {
+            output::line(self.against.text())?;
+        }
+        output::line(format!("completion by group, s\n{}", self.groups.text()))?;
+        if let Some(came) = &self.came {
+            output::line(came)?;
+        }
+        output::line(&self.pace)
+    }
+
+    fn body(&self, comparison: &Comparison) -> String {
+        format!(
+            "{}{}{}<h2>By group</h2>{}{}",
+            about(&[&self.heading, self.came.as_deref().unwrap_or_default(), &self.pace]),
+            self.table.html(),
+            self.against.html(),
+            self.groups.html(),
+            report::charts(comparison)
+        )
+    }
+}
+
 /// What a page is of, so that it can be made again: what was simulated, by which command and version.
 fn about(lines: &[&str]) -> String {
     let command: Vec<String> = std::env::args().skip(1).collect();
     let command = format!("mrctl {} (version {})", command.join(" "), env!("CARGO_PKG_VERSION"));
     let lines = lines.iter().copied().chain([command.as_str()]).filter(|line| !line.is_empty());
-    lines.map(|line| format!("<p>{}</p>", report::svg::escape(line))).collect()
+    report::paragraphs(lines)
 }
 
 /// How many of the faults that were asked for came, under each policy; none if none were.

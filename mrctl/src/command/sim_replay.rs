@@ -147,7 +147,7 @@ fn show(args: &Args, history: &History, what: &WhatIf, replay: &Replay) -> Resul
 }
 
 fn paragraphs<const N: usize>(texts: [Option<&String>; N]) -> String {
-    texts.into_iter().flatten().map(|text| format!("<p>{}</p>", escape(text))).collect()
+    report::paragraphs(texts.into_iter().flatten().map(String::as_str))
 }
 
 fn as_json(words: &Words, replay: &Replay) -> serde_json::Value {
@@ -169,7 +169,7 @@ fn more(text: &str, were: usize) -> Result<i32> {
         Usage(format!("--nodes {text}: say how many there are to be (8), or how many more or fewer (+4, -1)"))
     };
     let number: i32 = text.parse().map_err(|_| bad())?;
-    let were = were as i32;
+    let were = i32::try_from(were).unwrap_or(i32::MAX);
     let more = if text.starts_with(['+', '-']) { number } else { number.saturating_sub(were) };
     if were.saturating_add(more) < 1 {
         return Err(Usage(format!("--nodes {text}: there were {were} nodes, and none would be left")).into());

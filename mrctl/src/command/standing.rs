@@ -52,7 +52,7 @@ impl Word {
             let trackers = target.jobtracker().await?.trackers().await?;
             Ok(trackers.into_iter().map(|one| (one.name, one.state)).collect())
         };
-        let (namenode, jobtracker) = tokio::join!(within(files), within(jobs));
+        let (namenode, jobtracker) = tokio::join!(Box::pin(within(files)), Box::pin(within(jobs)));
         Self { namenode, jobtracker }
     }
 

@@ -295,6 +295,15 @@ pub fn charts(comparison: &Comparison) -> String {
     out
 }
 
+/// Each as a paragraph.
+pub fn paragraphs<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    let mut all = String::new();
+    for text in texts {
+        let _ = write!(all, "<p>{}</p>", escape(text));
+    }
+    all
+}
+
 /// A whole page.
 pub fn page(title: &str, body: &str) -> String {
     format!(

@@ -83,11 +83,12 @@ impl Heed {
             (Some(_), true) => {}
         }
         let Some(Under { policy, params, .. }) = under else { return };
-        match self.policies.iter_mut().find(|ran| (&ran.policy, &ran.params) == (policy, params)) {
-            Some(ran) => ran.jobs.push(job.id),
-            None => {
-                self.policies.push(Ran { policy: policy.clone(), params: params.clone(), jobs: vec![job.id] })
-            }
+        let same = |ran: &&mut Ran| (&ran.policy, &ran.params) == (policy, params);
+        if let Some(ran) = self.policies.iter_mut().find(same) {
+            ran.jobs.push(job.id);
+        } else {
+            let jobs = vec![job.id];
+            self.policies.push(Ran { policy: policy.clone(), params: params.clone(), jobs });
         }
     }
 }
