@@ -107,9 +107,10 @@ fn close_inherited() {
     // Where it cannot be listed there is no /proc, and nothing else works.
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2) {
-        // SAFETY: the first thing that the process does: no value owns a descriptor above 2 yet. The one that the list
-        // was read by is closed already, and closing it again is an error that nobody sees.
+    // The one that the list was read by is closed already; to close it again would be a mistake.
+    let is_open = |descriptor: &i32| std::fs::symlink_metadata(format!("/proc/self/fd/{descriptor}")).is_ok();
+    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2 && is_open(descriptor)) {
+        // SAFETY: the first thing that the process does: no value owns a descriptor above 2 yet.
         unsafe { rustix::io::close(descriptor) };
     }
 }
