@@ -54,7 +54,7 @@ fn a_scenario_reads() {
     assert_eq!(steps[2].when, When::Job(JobRef::Number(7), Mark::Over));
     assert_eq!((steps[2].after, &steps[2].act), (Span::secs(2), &Act::Heal { node: None }));
     assert_eq!(steps[3].act, Act::FillDisk { node: Who::Same, leave: 65536 });
-    assert_eq!((faults.len(), fault_lines), (1, vec![28]));
+    assert_eq!((faults.len(), fault_lines), (1, vec![27]));
     let simulated = |step: &Step| step.act.not_simulated().is_none();
     assert_eq!(steps.iter().map(simulated).collect::<Vec<_>>(), [true, true, true, false]);
 }
