@@ -119,13 +119,7 @@ impl TaskTracker {
         let (listener, shuffle_at) = listen(&settings.listen, config)?;
         let host_part = settings.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let (logs_listener, logs_at) = listen(&format!("{host_part}:0"), config)?;
-        let account = Account::of_tasks(settings)?;
-        if let Some(account) = account {
-            daemon::careful::belongs_to(account.user);
-            // Its tasks walk through its folders and read none of its files.
-            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
-            account.must_reach(&program)?;
-        }
+        let account = account(settings, &program)?;
         let (dirs, reserve) = (settings.dirs.clone(), settings.reserve.0);
         let opening = tokio::task::spawn_blocking(move || Disks::open(&dirs, reserve));
         let (disks, found) = opening.await.expect("opening does not panic")?;
@@ -343,6 +337,16 @@ fn listen(addr: &str, config: &Config) -> Result<(TcpListener, SocketAddr), Trac
     let bound = listener.local_addr().map_err(cannot)?;
     let listener = TcpListener::from_std(listener).map_err(cannot)?;
     Ok((listener, bound))
+}
+
+/// The account of tasks, if it is not the tracker's, which is then made ready for it.
+fn account(settings: &TaskTrackerConfig, program: &Path) -> Result<Option<Account>, TrackerError> {
+    let Some(account) = Account::of_tasks(settings)? else { return Ok(None) };
+    daemon::careful::belongs_to(account.user);
+    // Its tasks walk through its folders and read none of its files.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
+    account.must_reach(program)?;
+    Ok(Some(account))
 }
 
 /// What the types of the settings do not rule out.

@@ -39,9 +39,8 @@ use std::{
     slow.start=0.5            maps done before reduces begin, from 0 to 1\n  \
     speculation=false         no second try beside a slow one\n  \
     speculation.split=false   a slow map is tried again beside, never divided\n  \
-    stream.mapper.divisible=false    of a mapper whose output depends on where its\n                              \
-    input begins or ends (it numbers lines, say); true: on a line alone\n  \
-    stream.reducer.restartable=true  of a reducer that carries nothing from key to key\n  \
+    stream.mapper.divisible=false    it numbers its lines, say: never split it\n  \
+    stream.reducer.restartable=true  it carries nothing from key to key\n  \
     attempts.max=4            tries of a task before the job fails\n  \
     skip.bad.records=true     count them and go on\n  \
     record.bytes.max=256MiB   the longest record\n  \

@@ -281,16 +281,18 @@ mod tests {
     #[test]
     fn slow_resources_are_found_out_and_left_alone() {
         let told = clusters::told(&coshh::promises(&FACEBOOK, false));
-        let mean_s = |slowest: &str| {
+        let mean_s = |slowest: &str, seed: u64| {
             let variant = Variant::tuned("coshh", "coshh", &[("slowest", slowest)]).told(&told);
             let mut setup = clusters::coshh(6);
             (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
-            let workload = coshh::workload("Facebook", &FACEBOOK, 30, GAP_S, 1);
+            let workload = coshh::workload("Facebook", &FACEBOOK, 30, GAP_S, seed);
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
             let times: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
             mrcore::metrics::stats::mean(&times)
         };
-        let (anywhere, fit) = (mean_s("0"), mean_s("10"));
+        // How much it matters depends on where the large jobs happen to begin.
+        let of = |slowest| (1..=4).map(|seed| mean_s(slowest, seed)).sum::<f64>() / 4.0;
+        let (anywhere, fit) = (of("0"), of("10"));
         assert!(fit < 0.95 * anywhere, "{fit} s against {anywhere} s");
     }
 }

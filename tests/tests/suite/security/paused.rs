@@ -6,7 +6,7 @@ use crate::jobs_pause::{end, lines, pause};
 use fermata_tests::binaries;
 use std::fs;
 
-/// Lines of each key, counted.
+/// Lines of each key, counted; every line is one of its own, so that there is a key to stop at.
 const COUNT: &str = "#!/bin/sh\ncut -f 1 | uniq -c\n";
 
 #[test]
@@ -28,7 +28,7 @@ fn a_confined_reduce_pauses_and_goes_on_here_and_elsewhere() {
             &[
                 "streaming",
                 "--mapper",
-                "tr -s ' ' '\\n'",
+                "cat",
                 "--reducer",
                 "sh count.sh",
                 "--file",
@@ -36,7 +36,7 @@ fn a_confined_reduce_pauses_and_goes_on_here_and_elsewhere() {
                 "--conf",
                 "stream.reducer.restartable=true",
                 "--conf",
-                "pace.reduce=700KiB",
+                "pace.reduce=200KiB",
             ],
         ),
     ];
