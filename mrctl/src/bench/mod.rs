@@ -51,7 +51,7 @@ pub(crate) enum BenchCommand {
 #[command(after_help = "Examples:\n  \
     mrctl bench dfs\n  \
     mrctl bench dfs --size 4GiB --only write,read --dir /mnt/disk1\n  \
-    mrctl bench dfs --only write,read,stats,creates --tls    what TLS costs, beside a run without\n  \
+    mrctl bench dfs --only write,read,stats,creates --tls    beside a run without\n  \
     mrctl bench dfs --only memory,replay --blocks 50000      a quicker look")]
 pub(crate) struct Dfs {
     /// Bytes to write and read

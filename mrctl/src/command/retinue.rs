@@ -91,7 +91,8 @@ pub(crate) async fn drain(args: Drain) -> Result<ExitCode> {
 /// One whose daemons run is refused: `drain` empties it first, so that nothing that it keeps is missed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster drain n5 --cluster lab && mrctl cluster remove n5 --purge --cluster lab
+  mrctl cluster drain n5 --cluster lab
+  mrctl cluster remove n5 --purge --cluster lab
   mrctl cluster remove n5 --force --cluster lab     it burnt down")]
 pub(crate) struct Remove {
     /// Its name

@@ -15,8 +15,8 @@ use std::{path::PathBuf, process::ExitCode};
 /// up` started. Daemons look at it every second. By hand: copy it to the folder that security.dir names on every machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  mrctl cluster revoke ann --cluster lab                          all that proves to be ann
-  mrctl cluster revoke --credential ann-lab/ann.pem --cluster lab  this one; another of hers is good
+  mrctl cluster revoke ann --cluster lab        all that proves to be ann
+  mrctl cluster revoke --credential ann.pem --cluster lab    this one alone
   mrctl cluster revoke ann --undo --cluster lab")]
 pub(crate) struct Revoke {
     /// Who: certificates and tokens of this name, and tasks of its jobs

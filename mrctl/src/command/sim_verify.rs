@@ -22,7 +22,8 @@ use std::{path::PathBuf, process::ExitCode};
     mrctl sim verify --only 'fcs;fair' --json\n\n\
 With a narrow link, as root:\n  \
     ip netns add narrow && ip -n narrow link set lo mtu 1500 up\n  \
-    ip netns exec narrow tc qdisc add dev lo root tbf rate 32mbit burst 64kb latency 400ms\n  \
+    ip netns exec narrow tc qdisc add dev lo root \\\n      \
+        tbf rate 32mbit burst 64kb latency 400ms\n  \
     ip netns exec narrow mrctl sim verify --link 4MB")]
 pub(crate) struct Args {
     /// Only these trials; `short` is one that takes some seconds

@@ -30,7 +30,7 @@ pub(crate) enum How {
     Examples:\n  \
     mrctl preempt job_7.m3.0 --how split\n  \
     mrctl preempt job_7.r0.0 --how pause\n  \
-    mrctl preempt job_7.r0 --how pause --wait    whatever attempt is at it; until its slot is free")]
+    mrctl preempt job_7.r0 --how pause --wait    whichever attempt is at it")]
 pub(crate) struct Args {
     /// An attempt that runs, such as job_7.m3.0 (see `mrctl tasks`), or its task, such as job_7.m3
     attempt: String,
