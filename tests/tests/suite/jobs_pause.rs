@@ -15,7 +15,11 @@ pub(crate) fn lines(count: usize) -> String {
 }
 
 fn cluster(nodes: u32) -> Cluster {
-    let settings = [QUICK, SETTINGS].concat();
+    cluster_with(nodes, SETTINGS)
+}
+
+fn cluster_with(nodes: u32, settings: &str) -> Cluster {
+    let settings = [QUICK, settings].concat();
     let cluster = Cluster::up(Up { nodes, block_size: "256KiB", settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), lines(30_000)).unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
@@ -228,5 +232,36 @@ fn a_streaming_reducer_pauses_between_keys_if_it_may() {
         assert_eq!((&cost["ms_lost"], &cost["bytes_lost"]), (&0.into(), &0.into()), "{cost}");
         assert_eq!(cost["pauses"], u64::from(restartable == "true"), "{cost}");
     }
+    cluster.wait_clean();
+}
+
+#[test]
+fn what_somebody_holds_is_waited_for_also_when_its_tracker_was_given_up() {
+    let cluster = cluster_with(2, &SETTINGS.replace("20s", "2s"));
+    let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
+    let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/held"]].concat());
+    let reduce = format!("{job}.r0");
+    let paused = pause(&cluster, &reduce, "reduce");
+    let node = paused["tracker"].as_str().unwrap();
+    let becomes = |state: &str| {
+        eventually(&format!("{node} {state}"), PATIENCE, || {
+            let nodes = cluster.json(&["nodes"]);
+            let found = nodes.as_array().unwrap().iter().find(|found| found["node"] == node)?;
+            (found["tracker"]["state"] == state).then_some(())
+        });
+    };
+    cluster.mrctl(&["chaos", "stop", node, "--daemon", "tasktracker"]);
+    becomes("lost");
+    assert!(cluster.refused(1, &["resume", &reduce, "--on", node]).contains("its tracker is silent"));
+    assert!(cluster.mrctl(&["why", &reduce]).contains("goes on if that comes back"));
+    cluster.mrctl(&["chaos", "cont", node, "--daemon", "tasktracker"]);
+    becomes("live");
+    cluster.mrctl(&["resume", &reduce]);
+    let ended = end(&cluster, &job);
+    assert_eq!(counted(&ended), counted(&plain));
+    assert!(cluster.output("/plain") == cluster.output("/held"), "other bytes than undisturbed");
+    let cost = &ended["preemption"];
+    let figures = ["pauses", "resumes", "checkpoints_lost", "bytes_lost"];
+    assert_eq!(figures.map(|name| cost[name].as_u64().unwrap()), [1, 1, 0, 0], "{cost}");
     cluster.wait_clean();
 }
