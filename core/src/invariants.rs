@@ -105,9 +105,8 @@ fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
         let id = checkpoint.attempt;
         let paused = cluster.attempt(id).is_some_and(|attempt| attempt.state == AttemptState::Paused);
         // Somebody holds it: its tracker may come back until they let it go.
-        let waits = task.held && task.trying().next().is_none();
         let kept = cluster.tracker(checkpoint.tracker).is_some_and(|tracker| {
-            (tracker.state != TrackerState::Lost || waits) && tracker.checkpoints.contains(&id)
+            (tracker.state != TrackerState::Lost || task.rests()) && tracker.checkpoints.contains(&id)
         });
         ensure(paused && (kept || job.is_over()) && !task.is_done(), || {
             format!("{id}: its state is thought to be where it is not, or of no use")

@@ -311,6 +311,11 @@ impl Task {
         !self.is_done() && !self.held && self.trying().next().is_none()
     }
 
+    /// Whether nothing of it runs, and nothing will before somebody who holds it says so.
+    pub fn rests(&self) -> bool {
+        !self.is_done() && self.held && self.trying().next().is_none()
+    }
+
     /// Whether its result is there.
     pub fn is_done(&self) -> bool {
         self.done_by.is_some()

@@ -218,7 +218,7 @@ impl Replay {
         )
     }
 
-    /// The policy with the least mean makespan, what it gains against the one that ran, and what that costs.
+    /// The policy with the least mean completion, what it gains against the one that ran, and what that costs.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
         // One under which more jobs fail or do not end is no advice, whatever its mean.
@@ -229,7 +229,7 @@ impl Replay {
         let best = best.unwrap_or(0);
         let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);
         if best == 0 {
-            return format!("keep {ran}: none of the others has a lower mean makespan ({} s)", show(mean(0)));
+            return format!("keep {ran}: none of the others has a lower mean completion ({} s)", show(mean(0)));
         }
         let gain = mean(best).less_than(mean(0));
         let worst = self.comparison.groups.iter().map(|group| {
@@ -246,7 +246,7 @@ impl Replay {
         let advice = if gain > off { format!("use {label}") } else { format!("{label} may be better") };
         let doubt = if gain > off { "" } else { ", which is more than the gain" };
         format!(
-            "{advice}: mean makespan {} s instead of {} s ({} less){cost}; the model was {} off on what really ran{doubt}",
+            "{advice}: mean completion {} s instead of {} s ({} less){cost}; the model was {} off on what really ran{doubt}",
             show(mean(best)),
             show(mean(0)),
             percent(gain),

@@ -65,6 +65,11 @@ pub struct Paced<'a> {
     pub reduces: (u32, f64),
 }
 
+/// A job that comes then, of so many maps and reduces, and seconds of each.
+fn job<'a>(at_s: f64, group: &'a str, user: &'a str, maps: (u32, f64), reduces: (u32, f64)) -> Paced<'a> {
+    Paced { at_s, group, user, maps, reduces }
+}
+
 impl Paced<'_> {
     /// The job.
     pub fn plan(&self, number: usize) -> JobPlan {
@@ -209,7 +214,6 @@ impl Fidelity {
 /// The trials by which the simulator is measured: mixes of sizes under different policies, slots taken back from
 /// maps and reduces, and a node that dies.
 pub fn all() -> Vec<Trial> {
-    let job = |at_s, group, user, maps, reduces| Paced { at_s, group, user, maps, reduces };
     // Jobs come in the middle of others' waves: which of two things at the same moment comes first is nobody's merit.
     let mix = workload(
         "mix",
@@ -264,7 +268,6 @@ pub fn all() -> Vec<Trial> {
 
 /// One node takes three times as long over everything.
 fn slow_node() -> Trial {
-    let job = |at_s, group, user, maps, reduces| Paced { at_s, group, user, maps, reduces };
     let jobs = [
         job(0.0, "large", "ann", (100, 3.0), (10, 3.0)),
         job(1.7, "small", "bob", (12, 2.0), (3, 2.0)),
@@ -280,7 +283,6 @@ fn slow_node() -> Trial {
 /// One in which bytes take longer than anything else: every shuffle goes over one link of so many bytes a second. Who
 /// runs it has to see to that link; each map's output is sixteen times its input.
 pub fn narrow_link(bytes_per_s: f64) -> Trial {
-    let job = |at_s, group, user, maps, reduces| Paced { at_s, group, user, maps, reduces };
     let jobs = [
         job(0.0, "large", "ann", (48, 2.0), (8, 1.5)),
         job(1.3, "medium", "bob", (24, 1.5), (6, 1.5)),
@@ -298,7 +300,6 @@ pub fn narrow_link(bytes_per_s: f64) -> Trial {
 
 /// One that takes some seconds.
 pub fn short() -> Trial {
-    let job = |at_s, group, user, maps, reduces| Paced { at_s, group, user, maps, reduces };
     let jobs = [
         job(0.0, "large", "ann", (80, 4.0), (8, 2.0)),
         job(1.5, "small", "bob", (12, 2.0), (4, 2.0)),

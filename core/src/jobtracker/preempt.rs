@@ -265,9 +265,8 @@ impl JobTracker {
         let Some(tracker) = self.cluster.tracker(id).filter(|tracker| tracker.drain.is_none()) else {
             return BTreeSet::new();
         };
-        let waits = |task: &Task| task.held && task.trying().next().is_none();
-        let held = |attempt: &&AttemptId| self.cluster.task(attempt.task).is_some_and(waits);
-        tracker.checkpoints.iter().filter(held).copied().collect()
+        let rests = |attempt: &&AttemptId| self.cluster.task(attempt.task).is_some_and(Task::rests);
+        tracker.checkpoints.iter().filter(rests).copied().collect()
     }
 
     /// A task that is to go on, and whose state went with its tracker, begins anew.

@@ -97,10 +97,10 @@ pub fn show_change(change: Figure) -> String {
     format!("{:+.1}%{around}", change.mean * 100.0)
 }
 
-/// Each policy's mean makespan against the first one's, and whether that is more than chance.
+/// Each policy's mean completion against the first one's, and whether that is more than chance.
 pub fn against_first(comparison: &Comparison) -> Table {
     let first = comparison.variants.first().map_or("", |variant| variant.label.as_str());
-    let mut table = Table::new(&[&format!("against {first}"), "mean makespan", "verdict"]);
+    let mut table = Table::new(&[&format!("against {first}"), "mean completion", "verdict"]);
     for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
         let (shown, verdict) = match comparison.change(None, at, 0) {
             None => ("-".to_owned(), "not comparable: jobs failed or did not end"),
