@@ -229,7 +229,10 @@ impl Replay {
         let best = best.unwrap_or(0);
         let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);
         if best == 0 {
-            return format!("keep {ran}: none of the others has a lower mean completion ({} s)", show(mean(0)));
+            return format!(
+                "keep {ran}: none of the others has a lower mean completion ({} s)",
+                show(mean(0))
+            );
         }
         let gain = mean(best).less_than(mean(0));
         let worst = self.comparison.groups.iter().map(|group| {
