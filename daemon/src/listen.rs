@@ -11,6 +11,8 @@ use std::{
 /// How long an address may be taken: whoever looks for a free port (`mrctl up` does) holds one for a moment.
 const TAKEN_FOR: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(20);
+/// Connections that may wait to be accepted.
+const QUEUE: i32 = 4096;
 
 /// Why an address cannot be served on.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,8 @@ pub fn bind(addr: &str, config: &Config) -> Result<TcpListener, ListenError> {
         return Err(ListenError::Open(*open));
     }
     let listener = patiently(&resolved).map_err(bind)?;
+    // The standard library asks for 128; thousands come back at once after a restart. The kernel has its own limit.
+    rustix::net::listen(&listener, QUEUE).map_err(|error| bind(error.into()))?;
     listener.set_nonblocking(true).map_err(bind)?;
     Ok(listener)
 }

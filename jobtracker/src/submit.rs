@@ -233,7 +233,7 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
     for (what, text) in executable.into_iter().chain(files) {
         let what = format!("{what} {text}");
         let path = DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("{what}: {error}")))?;
-        match client.stat(&path).await {
+        match client.stat_to_make(&path).await {
             Ok(status) if status.is_dir => {
                 return Err(Refusal::refused(format!("{what} is a folder: name a file")));
             }
@@ -262,7 +262,8 @@ fn check_whole(input: &Inputs, written: &[(JobId, DfsPath)], recursive: bool) ->
     Ok(())
 }
 
-/// The output must be a place where nothing is, outside the input, and below folders only.
+/// The output must be a place where nothing is and its user may make something, outside the input, and below folders
+/// only.
 async fn check_output(client: &Client, text: &str, input: &Inputs) -> Result<String, Refusal> {
     if text.is_empty() {
         return Ok(String::new());

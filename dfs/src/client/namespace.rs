@@ -22,8 +22,17 @@ pub(super) fn request_id() -> Vec<u8> {
 impl Client {
     /// One file or folder.
     pub async fn stat(&self, path: &DfsPath) -> Result<FileStatus> {
+        self.look(path, false).await
+    }
+
+    /// What is where something is to be made: denied if nothing is, and this user may not make it.
+    pub async fn stat_to_make(&self, path: &DfsPath) -> Result<FileStatus> {
+        self.look(path, true).await
+    }
+
+    async fn look(&self, path: &DfsPath, to_make: bool) -> Result<FileStatus> {
         let what = What("stat", path.as_str());
-        let request = pb::StatRequest { path: path.to_string() };
+        let request = pb::StatRequest { path: path.to_string(), to_make };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.stat(r).await }).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }

@@ -31,6 +31,8 @@ pub(crate) enum Need {
     Read,
     /// The names in it, of a folder.
     List,
+    /// To put something there, if nothing is.
+    Make,
 }
 
 impl State {
@@ -40,9 +42,11 @@ impl State {
             return Ok(());
         }
         let asked = Asked { namespace: self.namespace(), caller };
-        let Some(inode) = asked.find(path)?.inode else { return Ok(()) };
+        let Some(inode) = asked.find(path)?.inode else {
+            return if need == Need::Make { asked.put(path) } else { Ok(()) };
+        };
         match need {
-            Need::Reach => Ok(()),
+            Need::Reach | Need::Make => Ok(()),
             Need::List if inode.folder().is_none() => Ok(()),
             Need::Read | Need::List => asked.demand(inode, READ, path, "read"),
         }

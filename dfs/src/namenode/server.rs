@@ -133,9 +133,10 @@ impl NameNode for ClientService {
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
         let caller = wire::caller(&request)?;
-        let path = wire::path(&request.into_inner().path)?;
+        let pb::StatRequest { path, to_make } = request.into_inner();
+        let path = wire::path(&path)?;
         self.query(|state| {
-            state.permit(&caller, &path, Need::Reach)?;
+            state.permit(&caller, &path, if to_make { Need::Make } else { Need::Reach })?;
             Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })
         })
         .await

@@ -40,6 +40,7 @@ pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
 pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_counters: bool) -> pb::JobStatus {
     let mut status = whole_status(cluster, job, with_counters);
     if !who.owns(&job.spec.user) {
+        status.partial = true;
         status.counters.clear();
         status.inputs.clear();
         status.output.clear();
@@ -76,6 +77,7 @@ fn whole_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobSta
         local_maps,
         rack_maps,
         preemption: Some(preemption(&job.preemption)),
+        partial: false,
     }
 }
 

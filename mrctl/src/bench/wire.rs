@@ -48,7 +48,10 @@ impl Caller {
 
     /// Asks about a path.
     pub(crate) async fn stat(&mut self, path: &str) -> Result<()> {
-        self.rpc.stat(StatRequest { path: path.into() }).await.with_context(|| format!("stat {path}"))?;
+        self.rpc
+            .stat(StatRequest { path: path.into(), to_make: false })
+            .await
+            .with_context(|| format!("stat {path}"))?;
         Ok(())
     }
 

@@ -209,16 +209,23 @@ fn print(job: &Job) -> Result<()> {
     }
     let local = output::count(job.local_maps, "map");
     row("locality", format!("{local} beside the input, {} in its rack", job.rack_maps));
-    if let Some(words) = preempted::summary(&job.preemption) {
+    if let Some(words) = preempted::summary(job) {
         row("preempted", words);
     }
-    row("input", job.inputs.join(" "));
-    row("output", if job.output.is_empty() { "none".into() } else { job.output.clone() });
+    if job.partial {
+        row("files", format!("for {} to see", job.user));
+    } else {
+        row("input", job.inputs.join(" "));
+        row("output", if job.output.is_empty() { "none".into() } else { job.output.clone() });
+    }
     output::print_table(&table)
 }
 
 pub(crate) async fn counters(Counters { one: args }: Counters, target: &Target) -> Result<ExitCode> {
     let job = target.jobtracker().await?.job(&args.job).await?;
+    if job.partial {
+        bail!("the counters of {} are for {} and admins to see", job.job, job.user);
+    }
     if args.json {
         output::json(&preempted::counters(&job))?;
         return Ok(ExitCode::SUCCESS);

@@ -21,7 +21,7 @@ pub(crate) struct Phase {
 }
 
 /// A job.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Job {
     pub(crate) job: String,
     pub(crate) name: String,
@@ -42,6 +42,8 @@ pub(crate) struct Job {
     pub(crate) output: String,
     pub(crate) counters: BTreeMap<String, u64>,
     pub(crate) preemption: Preemption,
+    /// Inputs, output and counters are left out: they are its owner's to see.
+    pub(crate) partial: bool,
 }
 
 /// What taking slots back has cost a job, and what it has not.

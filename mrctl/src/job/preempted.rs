@@ -59,7 +59,8 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> Option<String> {
 }
 
 /// A job's figures in one line; None if no slot of it was ever taken back.
-pub(crate) fn summary(of: &Preemption) -> Option<String> {
+pub(crate) fn summary(job: &Job) -> Option<String> {
+    let of = &job.preemption;
     let Preemption { splits, pauses, resumes, migrations, kills, checkpoints_lost, .. } = *of;
     if [splits, pauses, resumes, kills].iter().sum::<u32>() == 0 {
         return None;
@@ -67,11 +68,15 @@ pub(crate) fn summary(of: &Preemption) -> Option<String> {
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
     let (asked, count) = (u64::from(splits + pauses), |number: u32, thing| count(number.into(), thing));
     let soon = of.yielding_ms.checked_div(asked).map(|each| format!("; slots free after {each} ms"));
+    // Told by the tasks that are done.
+    let counted = |name: &str| job.counters.get(name).copied().unwrap_or(0);
+    let again = counted("RESUME_MILLISECONDS").checked_div(counted("RESUMES"));
+    let again = again.map(|each| format!("; resumed in {each} ms"));
     let lost_states =
         if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
     let aside = format!("; {} put aside{lost_states}", human(of.checkpoint_bytes));
     Some(format!(
-        "{}, {}, {} ({migrations} elsewhere), {}; {} in {} conserved, {} in {} lost{}{}",
+        "{}, {}, {} ({migrations} elsewhere), {}; {} in {} conserved, {} in {} lost{}{}{}",
         count(splits, "split"),
         count(pauses, "pause"),
         count(resumes, "resume"),
@@ -81,6 +86,7 @@ pub(crate) fn summary(of: &Preemption) -> Option<String> {
         human(of.bytes_lost),
         seconds(of.ms_lost),
         soon.unwrap_or_default(),
+        again.unwrap_or_default(),
         if pauses > 0 { aside } else { String::new() },
     ))
 }
@@ -132,8 +138,12 @@ mod tests {
 
     #[test]
     fn a_job_left_in_peace_says_nothing() {
-        assert_eq!(summary(&Preemption::default()), None);
-        let words = summary(&Preemption { pauses: 2, yielding_ms: 30, ..Preemption::default() }).unwrap();
-        assert!(words.contains("2 pauses") && words.contains("after 15 ms"), "{words}");
+        assert_eq!(summary(&Job::default()), None);
+        let preemption = Preemption { pauses: 2, yielding_ms: 30, ..Preemption::default() };
+        let counters =
+            [("RESUMES", 2), ("RESUME_MILLISECONDS", 8)].map(|(name, value)| (name.to_owned(), value));
+        let job = Job { preemption, counters: counters.into(), ..Job::default() };
+        let words = summary(&job).unwrap();
+        assert!(words.contains("2 pauses") && words.contains("after 15 ms; resumed in 4 ms"), "{words}");
     }
 }

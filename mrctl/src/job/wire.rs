@@ -325,6 +325,7 @@ fn job(job: pb::JobStatus) -> Job {
         output: job.output,
         counters: job.counters.into_iter().collect(),
         preemption: preemption(job.preemption.unwrap_or_default()),
+        partial: job.partial,
     }
 }
 

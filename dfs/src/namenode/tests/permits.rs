@@ -133,6 +133,9 @@ fn a_file_is_written_and_read_by_who_may() {
     assert!(!may(&town, &cid, Need::Read) && may(&town, &cid, Need::Reach) && may(&town, &ann, Need::Read));
     let list = |who: &Caller, at: &str| town.bench.state.permit(who, &path(at), Need::List).is_ok();
     assert!(list(&cid, "/home/ann") && !list(&bob, "/home/ann") && list(&bob, "/home"));
+    let make = |who: &Caller, at: &str| town.bench.state.permit(who, &path(at), Need::Make).is_ok();
+    assert!(make(&ann, "/home/ann/b/c") && !make(&cid, "/home/ann/b/c") && !make(&ann, "/home/bob/b"));
+    assert!(make(&cid, "/home/ann/a"), "that something is there is for the answer to say");
     // What is not there is for the operation to say.
     assert!(list(&bob, "/nowhere/at/all"));
     town.may_not(&cid, Op::Append { path: path("/home/ann/a"), holder: "x".into() });

@@ -2,7 +2,7 @@
 
 use super::{
     super::{TaskIo, TaskOutcome},
-    Closed, Left, RECORDS_COUNTER, RESUME_COUNTER, ReduceTask, SHUFFLE_COUNTER, Stop,
+    Closed, Left, RECORDS_COUNTER, ReduceTask, SHUFFLE_COUNTER, Stop,
     watch::{Output, Watch, Way},
 };
 use crate::{
@@ -52,7 +52,9 @@ pub(super) fn reduce(
     let mut watch = Watch::new(io, way, pace, !task.aside.is_empty());
     while let Some((key, values)) = work.groups.next()? {
         if work.group_count == 0 && task.from.is_some() && state.stage == Stage::Reduce {
-            work.context.count(RESUME_COUNTER, task.begun.elapsed().as_millis() as u64);
+            for (counter, more) in task.resumed() {
+                work.context.count(counter, more);
+            }
         }
         work.group_count += 1;
         let mut watched = watch.group(key, values);

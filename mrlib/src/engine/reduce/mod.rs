@@ -40,8 +40,9 @@ pub(crate) const RECORDS_COUNTER: &str = "REDUCE_INPUT_RECORDS";
 /// what had to be written for that because it was in memory.
 const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
 const MEMORY_COUNTER: &str = "CHECKPOINT_MEMORY_BYTES";
-/// From an attempt's start until it went on where it was, in its last stage with the first record, over all resumes; and
-/// what came from other nodes for that.
+/// How often it was taken up again; from an attempt's start until it went on where it was, in its last stage with the
+/// first record, over all of them; and what came from other nodes for that.
+const RESUMES_COUNTER: &str = "RESUMES";
 const RESUME_COUNTER: &str = "RESUME_MILLISECONDS";
 const SHIPPED_COUNTER: &str = "CHECKPOINT_SHIPPED_BYTES";
 
@@ -64,6 +65,13 @@ pub struct ReduceTask {
     pub from: Option<Origin>,
     /// When the attempt was begun with.
     pub begun: Instant,
+}
+
+impl ReduceTask {
+    /// What to count when it has taken up a state and goes on.
+    fn resumed(&self) -> [(&'static str, u64); 2] {
+        [(RESUMES_COUNTER, 1), (RESUME_COUNTER, self.begun.elapsed().as_millis() as u64)]
+    }
 }
 
 /// How a reduce ended, if well.
@@ -209,7 +217,9 @@ fn take_up(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<State, TaskError> {
     let mut state = checkpoint::take_up(origin, task.partition, &scratch, &mut ship)?;
     *state.counters.entry(SHIPPED_COUNTER.into()).or_default() += ship.bytes;
     if state.stage != Stage::Reduce {
-        *state.counters.entry(RESUME_COUNTER.into()).or_default() += task.begun.elapsed().as_millis() as u64;
+        for (counter, more) in task.resumed() {
+            *state.counters.entry(counter.into()).or_default() += more;
+        }
     }
     Ok(state)
 }

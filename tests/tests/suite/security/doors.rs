@@ -63,7 +63,7 @@ async fn knock_at_files(caller: &Caller, name: &str) -> Codes {
     call!(codes, caller, "dfs.v1.NameNode/Create", put);
     call!(codes, caller, "dfs.v1.NameNode/Append", append);
     call!(codes, caller, "dfs.v1.NameNode/Mkdir", mkdir);
-    call!(codes, caller, "dfs.v1.NameNode/Stat", fs::StatRequest { path: path() });
+    call!(codes, caller, "dfs.v1.NameNode/Stat", fs::StatRequest { path: path(), to_make: false });
     call!(codes, caller, "dfs.v1.NameNode/List", fs::ListRequest { path: path(), ..Default::default() });
     call!(codes, caller, "dfs.v1.NameNode/Locate", locate);
     call!(codes, caller, "dfs.v1.NameNode/Usage", fs::UsageRequest { path: path() });

@@ -53,6 +53,9 @@ fn files_and_jobs_are_their_owners() {
             ran.stderr
         );
     }
+    let jobs = lab.done("root-of-all", &["jobs", "--json"]);
+    let jobs: serde_json::Value = serde_json::from_str(&jobs).unwrap();
+    assert_eq!(jobs.as_array().unwrap().len(), 1, "refused when it was submitted, not when it wrote: {jobs}");
     // And nobody else's business.
     for args in [&["why", "job_1"][..], &["history", "job_1"], &["kill", "job_1"], &["tasks", "job_1"]] {
         lab.denied("bob", args);
@@ -80,6 +83,10 @@ fn others_see_little(lab: &Lab) {
     let seen = |user: &str| lab.done(user, &["jobs", "--json"]);
     assert!(seen("ann").contains("/home/ann/out"));
     assert!(seen("bob").contains("job_1") && !seen("bob").contains("/home/ann"), "{}", seen("bob"));
+    let job = lab.done("bob", &["job", "job_1"]);
+    assert!(job.contains("for ann to see") && !job.contains("/home/ann"), "{job}");
+    let ran = lab.run("bob", &["counters", "job_1"]);
+    assert!(ran.code == 1 && ran.stderr.contains("are for ann and admins"), "{}", ran.stderr);
     let mapper = ["--mapper", "sh -c 'echo my-secret-words >&2; exit 3'"];
     let place = ["--input", "/home/ann/a", "--output", "/home/ann/out3"];
     assert_eq!(lab.run("ann", &[&["submit", "streaming"][..], &mapper, &place].concat()).code, 1);
