@@ -25,10 +25,11 @@ pub struct Config {
     pub straggler_factor: f64,
     /// Part of a job's running attempts that may be duplicates.
     pub speculative_share: f64,
-    /// A slot that was taken back for a task is kept for it this long, from when that was decided.
-    pub reserve_for: Span,
     /// A policy that has asked an attempt for its slot, without loss, waits this long for it; then the attempt is killed.
     pub recall_patience: Span,
+    /// A slot that was taken back for a task is kept for it this long after `recall_patience`: until then it must have
+    /// come, and been heard of.
+    pub reserve_for: Span,
     /// Launches and other events of each job that `why` can tell of, each.
     pub events_kept: usize,
     /// Most reduces a job may ask for.

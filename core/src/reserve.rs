@@ -1,33 +1,49 @@
 //! Slots that are spoken for: the next free slot of a tracker goes to a task that somebody's slot was taken back for.
 //!
-//! A reservation is kept until its task is launched (there or by hand elsewhere), its tracker or its job is gone, or
-//! its time is up. Not durable: after a restart the task waits like any other.
+//! A reservation is kept until its task is launched (there, or where a slot that is as good came free first), its tracker
+//! or its job is gone, or its time is up. Not durable: after a restart the task waits like any other.
 
 use crate::{
     fact::Fact,
     ids::{JobId, TaskId, TrackerId},
     phase::Phase,
-    time::Time,
+    time::{Span, Time},
     why::Why,
 };
 use std::collections::BTreeMap;
 
+/// What keeps a promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// A slot of this tracker alone.
+    There,
+    /// Also one elsewhere that is as near to what the task reads.
+    AsNear,
+}
+
 /// The reservations.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
-    by_task: BTreeMap<TaskId, (TrackerId, Time)>,
+    by_task: BTreeMap<TaskId, Place>,
     by_tracker: BTreeMap<TrackerId, BTreeMap<TaskId, Why>>,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    on: TrackerId,
+    until: Time,
+    kept: Kept,
+}
+
 impl Reservations {
-    pub(crate) fn insert(&mut self, task: TaskId, on: TrackerId, until: Time, why: Why) {
+    pub(crate) fn insert(&mut self, task: TaskId, (on, kept): (TrackerId, Kept), until: Time, why: Why) {
         self.remove(task);
-        self.by_task.insert(task, (on, until));
+        self.by_task.insert(task, Place { on, until, kept });
         self.by_tracker.entry(on).or_default().insert(task, why);
     }
 
     pub(crate) fn remove(&mut self, task: TaskId) {
-        let Some((on, _)) = self.by_task.remove(&task) else { return };
+        let Some(Place { on, .. }) = self.by_task.remove(&task) else { return };
         if let Some(there) = self.by_tracker.get_mut(&on) {
             there.remove(&task);
             if there.is_empty() {
@@ -36,8 +52,8 @@ impl Reservations {
         }
     }
 
-    fn remove_where(&mut self, is_void: impl Fn(TaskId, TrackerId, Time) -> bool) -> bool {
-        let void = self.by_task.iter().filter(|(task, (on, until))| is_void(**task, *on, *until));
+    fn remove_where(&mut self, is_void: impl Fn(TaskId, &Place) -> bool) -> bool {
+        let void = self.by_task.iter().filter(|(task, place)| is_void(**task, place));
         let void: Vec<TaskId> = void.map(|(task, _)| *task).collect();
         for task in &void {
             self.remove(*task);
@@ -57,23 +73,33 @@ impl Reservations {
             Fact::TrackerSuspected { tracker, .. }
             | Fact::TrackerLost { tracker, .. }
             | Fact::TrackerDraining { tracker, .. } => {
-                self.remove_where(|_, on, _| on == *tracker);
+                self.remove_where(|_, place| place.on == *tracker);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
-                self.remove_where(|task, _, _| task.job == *job);
+                self.remove_where(|task, _| task.job == *job);
             }
             _ => {}
         }
     }
 
+    /// All is kept for so much longer.
+    pub(crate) fn extend(&mut self, by: Span) {
+        self.by_task.values_mut().for_each(|place| place.until = place.until + by);
+    }
+
     /// What has been kept for too long goes; says whether anything did.
     pub(crate) fn lapse(&mut self, now: Time) -> bool {
-        self.remove_where(|_, _, until| until <= now)
+        self.remove_where(|_, place| place.until <= now)
     }
 
     /// Where a task is to run.
     pub(crate) fn place(&self, task: TaskId) -> Option<TrackerId> {
-        self.by_task.get(&task).map(|(on, _)| *on)
+        self.by_task.get(&task).map(|place| place.on)
+    }
+
+    /// Whether a task is to run there and nowhere else.
+    pub(crate) fn is_bound(&self, task: TaskId) -> bool {
+        self.by_task.get(&task).is_some_and(|place| place.kept == Kept::There)
     }
 
     /// Tasks of a job and phase that are to run somewhere.
@@ -85,6 +111,12 @@ impl Reservations {
     /// Tasks that are to run on a tracker, and why.
     pub(crate) fn on(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
         self.by_tracker.get(&tracker).into_iter().flatten().map(|(task, why)| (*task, why))
+    }
+
+    /// Tasks that are to run on other trackers, and why.
+    pub(crate) fn elsewhere(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
+        let others = self.by_tracker.iter().filter(move |(on, _)| **on != tracker);
+        others.flat_map(|(_, there)| there).map(|(task, why)| (*task, why))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -104,7 +136,12 @@ mod tests {
     fn a_promise_ends_with_its_task_its_tracker_its_job_or_its_time() {
         let mut kept = Reservations::default();
         for index in 0..4 {
-            kept.insert(task(index), TrackerId(index % 2), Time(10 + u64::from(index)), Why::rule("test"));
+            kept.insert(
+                task(index),
+                (TrackerId(index % 2), Kept::AsNear),
+                Time(10 + u64::from(index)),
+                Why::rule("test"),
+            );
         }
         let fact = Fact::AttemptSucceeded {
             attempt: task(0).attempt(0),
@@ -117,7 +154,7 @@ mod tests {
         assert_eq!(left, [task(2)], "the others were on the tracker that is gone");
         assert!(!kept.lapse(Time(11)) && kept.lapse(Time(12)));
         assert!(kept.is_empty() && kept.on(TrackerId(0)).next().is_none());
-        kept.insert(task(5), TrackerId(0), Time(99), Why::rule("test"));
+        kept.insert(task(5), (TrackerId(0), Kept::AsNear), Time(99), Why::rule("test"));
         kept.observe(&Fact::JobCommitting { job: JobId(1) });
         assert!(kept.is_empty());
     }
@@ -125,8 +162,8 @@ mod tests {
     #[test]
     fn a_newer_promise_takes_the_place_of_an_older() {
         let mut kept = Reservations::default();
-        kept.insert(task(0), TrackerId(0), Time(9), Why::rule("test"));
-        kept.insert(task(0), TrackerId(1), Time(9), Why::rule("test"));
+        kept.insert(task(0), (TrackerId(0), Kept::There), Time(9), Why::rule("test"));
+        kept.insert(task(0), (TrackerId(1), Kept::There), Time(9), Why::rule("test"));
         assert_eq!(kept.place(task(0)), Some(TrackerId(1)));
         assert!(kept.on(TrackerId(0)).next().is_none());
     }

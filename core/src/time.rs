@@ -14,11 +14,11 @@ pub struct Span(pub u64);
 impl Span {
     /// `n` seconds.
     pub const fn secs(n: u64) -> Self {
-        Self(n * 1_000_000)
+        Self(n.saturating_mul(1_000_000))
     }
     /// `n` milliseconds.
     pub const fn millis(n: u64) -> Self {
-        Self(n * 1000)
+        Self(n.saturating_mul(1000))
     }
     /// As seconds, for formulas and people.
     pub fn as_secs_f64(self) -> f64 {

@@ -15,7 +15,7 @@ use std::{
 };
 use tokio::{
     sync::{Semaphore, mpsc},
-    time::{Instant, sleep_until},
+    time::{Instant, timeout_at},
 };
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
@@ -85,10 +85,6 @@ impl ClientService {
         self.of_job(id, |cluster, job| (wire::job_status(cluster, job, who, true), job.is_over())).await
     }
 
-    fn is_over(&self, id: JobId) -> bool {
-        self.driver.peek(|cluster| cluster.job(id).is_none_or(Job::is_over))
-    }
-
     /// Sends a job's status whenever it has changed, until it is over or nobody listens.
     async fn watch_job(self, who: Identity, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
         let mut bell = self.driver.bell(id);
@@ -105,12 +101,10 @@ impl ClientService {
                 changed = bell.changed() => if changed.is_err() { return },
                 () = to.closed() => return,
             }
-            // The end is told at once; anything else at its time.
-            while !self.is_over(id) {
-                tokio::select! {
-                    () = sleep_until(next) => break,
-                    changed = bell.changed() => if changed.is_err() { return },
-                }
+            // The end is told at once; anything else at its time. All who follow a job are woken by every word of it, so
+            // the bell itself says whether it is over: to ask would keep trackers waiting.
+            if timeout_at(next, bell.wait_for(|over| *over)).await.is_ok_and(|over| over.is_err()) {
+                return;
             }
         }
     }
@@ -206,9 +200,9 @@ impl JobTracker for ClientService {
 
     async fn tasks(&self, request: Request<pb::TasksRequest>) -> Answer<pb::TasksReply> {
         let who = wire::caller(&request)?;
-        let (id, after) = wire::tasks(&request.into_inner())?;
+        let (id, which) = wire::tasks(&request.into_inner())?;
         self.permit(&who, id).await?;
-        Ok(Response::new(self.of_job(id, |cluster, job| wire::task_statuses(cluster, job, after)).await?))
+        Ok(Response::new(self.of_job(id, |cluster, job| wire::task_statuses(cluster, job, which)).await?))
     }
 
     async fn trackers(&self, _: Request<pb::TrackersRequest>) -> Answer<pb::TrackersReply> {

@@ -28,10 +28,10 @@ const TOKEN_BYTES: usize = 16;
 /// Of output. A NameNode may have been told to take fewer.
 const REPLICATION_MAX: u32 = 64;
 /// What follows the output's own name in that of a piece, about.
+const NAME_BYTES: usize = 48;
 const MAPPER: &str = "stream.mapper";
 /// Whether a streaming mapper may be given less than the whole of its split.
 const MAPPER_DIVISIBLE: &str = "stream.mapper.divisible";
-const NAME_BYTES: usize = 48;
 
 /// What a client asks for, with its fields read.
 #[derive(Debug, Clone, PartialEq)]

@@ -18,7 +18,7 @@ use crate::{
     line::{Line, Real},
     params::Section,
     shares::should_move,
-    victims::Victims,
+    victims::{Passed, Victims},
 };
 use estimator::{Estimator, Thought};
 use mrcore::{
@@ -174,8 +174,9 @@ impl Hsrtf {
             let spared = under_way.min(lack);
             under_way -= spared;
             // Whom it may not take from it may not later in this round either: with every slot both are nearer to their shares.
-            let mut refused: BTreeSet<JobId> = BTreeSet::new();
+            let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), Passed::default());
             for _ in spared..lack {
+                let mut seat = None;
                 let may = |victim: AttemptId| {
                     let from = victim.job();
                     if refused.contains(&from) {
@@ -185,12 +186,13 @@ impl Hsrtf {
                         refused.insert(from);
                         return false;
                     }
-                    !self.is_spared(victim, plan) && self.seat(job, victim, plan).is_some()
+                    seat = if self.is_spared(victim, plan) { None } else { self.seat(job, victim, plan) };
+                    seat.is_some()
                 };
-                let Some(victim) = victims.next(may) else { break };
+                let Some(victim) = victims.next_after(&mut passed, may) else { break };
                 let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
                 let why = why.with("shorter", remaining(id)).benefit(id);
-                let Some((task, on, seated)) = self.seat(job, victim, plan) else { break };
+                let Some((task, on, seated)) = seat else { break };
                 // One that has just been told, say by hand, is passed over.
                 if plan.take_back(victim, self.way, why).is_ok() {
                     // What is taken for a job goes to that job, wherever it is and whoever else's turn it is by then:

@@ -16,6 +16,10 @@ pub struct Victims {
     under_way: u32,
 }
 
+/// How many at the front of the line were passed over.
+#[derive(Debug, Default)]
+pub struct Passed(usize);
+
 impl Victims {
     /// The one that was launched last first.
     pub fn youngest_first(phase: Phase, plan: &Plan<'_>) -> Self {
@@ -40,9 +44,20 @@ impl Victims {
     }
 
     /// The first that may be taken, once.
-    pub fn next(&mut self, mut may: impl FnMut(AttemptId) -> bool) -> Option<AttemptId> {
-        let at = self.line.iter().rposition(|id| may(*id))?;
-        Some(self.line.remove(at))
+    pub fn next(&mut self, may: impl FnMut(AttemptId) -> bool) -> Option<AttemptId> {
+        self.next_after(&mut Passed::default(), may)
+    }
+
+    /// The same, if who was passed over is not asked again.
+    pub fn next_after(
+        &mut self,
+        passed: &mut Passed,
+        mut may: impl FnMut(AttemptId) -> bool,
+    ) -> Option<AttemptId> {
+        let left = self.line.len().checked_sub(passed.0)?;
+        let at = self.line[..left].iter().rposition(|id| may(*id));
+        passed.0 = self.line.len() - at.map_or(0, |at| at + 1);
+        at.map(|at| self.line.remove(at))
     }
 }
 

@@ -5,11 +5,11 @@
 
 use crate::{
     agent::{Ending, Origin},
-    disks::Work,
+    disks::{Disks, Work},
     held::Held,
     ids::Attempt,
 };
-use mrlib::checkpoint;
+use mrlib::{TaskError, checkpoint};
 use proto::mr::TaskStart;
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -29,9 +29,9 @@ pub(crate) fn prepare(start: &mut TaskStart, work: &Work, from: Option<&Origin>,
 }
 
 /// What a task says that it has put aside must be there, whole and its own: others are told that it is.
-pub(crate) fn conclude(attempt: Attempt, work: &Work, held: &Held) -> Ending {
+pub(crate) fn conclude(attempt: Attempt, work: &Work, held: &Held, disks: &Disks) -> Ending {
     match checkpoint::read(&work.asides) {
-        Ok(found) if found.attempt == attempt.to_string() => match checkpoint::sync(&names(work)) {
+        Ok(found) if found.attempt == attempt.to_string() => match settle(attempt, &work.asides, disks) {
             Ok(()) => {
                 held.add_checkpoint(attempt, work.asides.clone());
                 Ending::Paused(checkpoint::told(&found))
@@ -45,9 +45,11 @@ pub(crate) fn conclude(attempt: Attempt, work: &Work, held: &Held) -> Ending {
     }
 }
 
-/// The folders that hold the names of an attempt's own. The task has synced what is in those, but it is the tracker that
-/// made them: a failure of power must not take the name of what is safe.
-fn names(work: &Work) -> Vec<PathBuf> {
-    let above = work.asides.iter().flat_map(|dir| dir.ancestors().skip(1).take(FOLDERS_ABOVE));
-    above.map(PathBuf::from).collect::<BTreeSet<_>>().into_iter().collect()
+/// What is in the folders of a state is synced; so now are the names of these, which the tracker made, and the token
+/// without which the next start could not serve it: a failure of power must take nothing of what is said to be safe.
+pub(crate) fn settle(attempt: Attempt, dirs: &[PathBuf], disks: &Disks) -> Result<(), TaskError> {
+    let above = dirs.iter().flat_map(|dir| dir.ancestors().skip(1).take(FOLDERS_ABOVE));
+    let names: BTreeSet<PathBuf> = above.map(PathBuf::from).collect();
+    let kept: Vec<PathBuf> = disks.token(attempt.job).into_iter().chain(names).collect();
+    checkpoint::sync(&kept)
 }

@@ -278,7 +278,7 @@ impl Nursery {
         let concluding = tokio::task::spawn_blocking(move || {
             let (ending, output) = match outcome {
                 Outcome::Done(result) => succeed(result, makes_output, &work),
-                Outcome::Paused => (aside::conclude(attempt, &work, &held), None),
+                Outcome::Paused => (aside::conclude(attempt, &work, &held, &disks), None),
                 Outcome::Spoilt(why) => (Ending::Spoilt(why), None),
                 Outcome::Unreached(why) => (Ending::Unreached(why), None),
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),

@@ -50,6 +50,8 @@ const SHUN: Duration = Duration::from_mins(1);
 const PASSABLE: u32 = 0o711;
 /// Map output in its attempt's folder.
 const OUTPUT: &str = "out";
+/// A job's token, in its folder.
+const TOKEN: &str = "token";
 /// With less than this, the disk of a process that ended without a word was full.
 const NO_ROOM: u64 = 1 << 20;
 
@@ -190,12 +192,17 @@ impl Disks {
     pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<()> {
         let mut last = Ok(());
         for folder in self.job_folders(job) {
-            last = make_own(&folder).and_then(|()| write_aside(&folder.join("token"), token, false));
+            last = make_own(&folder).and_then(|()| write_aside(&folder.join(TOKEN), token, false));
             if last.is_ok() {
                 break;
             }
         }
         last
+    }
+
+    /// Where a job's token is kept.
+    pub(crate) fn token(&self, job: Job) -> Option<PathBuf> {
+        self.job_folders(job).map(|folder| folder.join(TOKEN)).find(|path| path.exists())
     }
 
     /// The number of this start: the time, but always more than the last, whatever the clock does meanwhile.

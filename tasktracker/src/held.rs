@@ -1,6 +1,7 @@
 //! Which map outputs and checkpoints are here, where each partition lies in them, and the tokens that open them.
 //!
-//! Indexes are read once and kept, up to a bound: of a large job there may be more than memory should hold.
+//! Indexes, and the lists of parts of checkpoints, are read once and kept, up to a bound: of a large job there may be more
+//! than memory should hold.
 
 use crate::{
     disks::{Disks, Found},
@@ -8,6 +9,7 @@ use crate::{
 };
 use mrlib::{
     TaskError,
+    checkpoint::{self, Part},
     segment::{Extent, Index},
 };
 use parking_lot::{Mutex, RwLock};
@@ -17,14 +19,15 @@ use std::{
     sync::Arc,
 };
 
-/// Partitions in all indexes kept in memory, of about 50 bytes each.
-const EXTENTS_MAX: usize = 128 << 10;
+/// Partitions in all indexes kept in memory, of about 50 bytes each; and parts of checkpoints, of about 80.
+const ENTRIES_MAX: usize = 128 << 10;
 
 /// What the shuffle server serves.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     inner: RwLock<Inner>,
-    indexes: Mutex<Indexes>,
+    indexes: Mutex<Read<Extent>>,
+    parts: Mutex<Read<Part>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,33 +38,41 @@ struct Inner {
     tokens: HashMap<Job, Vec<u8>>,
 }
 
-/// The indexes read last.
-#[derive(Debug, Default)]
-struct Indexes {
-    known: HashMap<Attempt, Arc<[Extent]>>,
+/// What was read last.
+#[derive(Debug)]
+struct Read<T> {
+    known: HashMap<Attempt, Arc<[T]>>,
     oldest: VecDeque<Attempt>,
-    extents: usize,
+    entries: usize,
 }
 
-impl Indexes {
-    fn add(&mut self, attempt: Attempt, extents: Arc<[Extent]>) {
-        self.extents += extents.len();
-        if let Some(before) = self.known.insert(attempt, extents) {
-            self.extents -= before.len();
+impl<T> Default for Read<T> {
+    fn default() -> Self {
+        Self { known: HashMap::new(), oldest: VecDeque::new(), entries: 0 }
+    }
+}
+
+impl<T> Read<T> {
+    fn add(&mut self, attempt: Attempt, entries: Arc<[T]>) {
+        self.entries += entries.len();
+        if let Some(before) = self.known.insert(attempt, entries) {
+            self.entries -= before.len();
         } else {
             self.oldest.push_back(attempt);
         }
-        while self.extents > EXTENTS_MAX
+        // The newest stays: it is about to be asked for again.
+        while self.entries > ENTRIES_MAX
+            && self.oldest.len() > 1
             && let Some(oldest) = self.oldest.pop_front()
         {
-            self.extents -= self.known.remove(&oldest).map_or(0, |extents| extents.len());
+            self.entries -= self.known.remove(&oldest).map_or(0, |entries| entries.len());
         }
     }
 
-    fn forget(&mut self, job: Job) {
-        self.oldest.retain(|attempt| attempt.job != job);
-        self.known.retain(|attempt, _| attempt.job != job);
-        self.extents = self.known.values().map(|extents| extents.len()).sum();
+    fn forget(&mut self, which: impl Fn(Attempt) -> bool) {
+        self.oldest.retain(|attempt| !which(*attempt));
+        self.known.retain(|attempt, _| !which(*attempt));
+        self.entries = self.known.values().map(|entries| entries.len()).sum();
     }
 }
 
@@ -73,7 +84,7 @@ impl Held {
             checkpoints: found.checkpoints.into_iter().collect(),
             tokens: found.tokens.into_iter().collect(),
         };
-        Self { inner: RwLock::new(inner), indexes: Mutex::default() }
+        Self { inner: RwLock::new(inner), indexes: Mutex::default(), parts: Mutex::default() }
     }
 
     /// The folders of an attempt's state.
@@ -89,6 +100,22 @@ impl Held {
     /// It is not to be used any more.
     pub(crate) fn drop_checkpoint(&self, attempt: Attempt) {
         self.inner.write().checkpoints.remove(&attempt);
+        self.parts.lock().forget(|other| other == attempt);
+    }
+
+    /// The parts of an attempt's state, which lies in `dirs`. One state is read at a time: programs may have made them as
+    /// large as they could.
+    pub(crate) fn parts(&self, attempt: Attempt, dirs: &[PathBuf]) -> Result<Arc<[Part]>, TaskError> {
+        let mut read = self.parts.lock();
+        if let Some(known) = read.known.get(&attempt) {
+            return Ok(known.clone());
+        }
+        let parts: Arc<[Part]> = checkpoint::parts(dirs)?.into();
+        // It may have been dropped meanwhile.
+        if self.checkpoint(attempt).is_some() {
+            read.add(attempt, parts.clone());
+        }
+        Ok(parts)
     }
 
     /// All map outputs.
@@ -146,7 +173,8 @@ impl Held {
         inner.checkpoints.retain(|attempt, _| attempt.job != job);
         inner.tokens.remove(&job);
         drop(inner);
-        self.indexes.lock().forget(job);
+        self.indexes.lock().forget(|attempt| attempt.job == job);
+        self.parts.lock().forget(|attempt| attempt.job == job);
     }
 }
 
@@ -180,13 +208,13 @@ mod tests {
             held.add(id(1 + number % 2, number), "/nowhere".into(), index);
         }
         let kept = held.indexes.lock().known.len();
-        assert_eq!(kept, EXTENTS_MAX / partitions);
+        assert_eq!(kept, ENTRIES_MAX / partitions);
         assert!(held.extents(id(2, 29), Path::new("/nowhere")).is_ok());
         assert!(held.extents(id(1, 0), Path::new("/nowhere")).is_err());
         for job in [1, 2] {
             held.forget(Job(job));
         }
         let indexes = held.indexes.lock();
-        assert_eq!((indexes.known.len(), indexes.oldest.len(), indexes.extents), (0, 0, 0));
+        assert_eq!((indexes.known.len(), indexes.oldest.len(), indexes.entries), (0, 0, 0));
     }
 }

@@ -133,7 +133,9 @@ impl Shuffle {
         };
         let (path, extent) = if attempt.phase == Phase::Reduce {
             let dirs = self.held.checkpoint(attempt).ok_or_else(missing)?;
-            checkpoint::part(&dirs, partition).map_err(unusable)?
+            let parts = self.held.parts(attempt, &dirs).map_err(unusable)?;
+            let part = parts.get(partition as usize).ok_or_else(|| checkpoint::no_part(partition));
+            part.and_then(|part| part.find(&dirs)).map_err(unusable)?
         } else {
             let path = self.held.output(attempt).ok_or_else(missing)?;
             let extents = self.held.extents(attempt, &path).map_err(unusable)?;

@@ -5,6 +5,7 @@
 
 use crate::{
     agent::{Copied, Event, Source},
+    aside,
     child::{Command, Nursery},
     disks::Disks,
     held::Held,
@@ -80,11 +81,15 @@ fn bring(
     let token = |partition: u32| security::partition_token(&source.token, &job, partition);
     let mut ship = Ship::new(&source.addr, &token(attempt.index), &name, stop, Pulse::default());
     ship.connector = connector;
+    // Once it is said to be here, and safe, where it came from is deleted.
     let in_place = || disks.hand_over_copy(&places).map_err(TaskError::io("hand over a copy"));
     let brought = match attempt.phase {
         Phase::Map => {
             copy_output(&mut ship, source.partitions, &token, &places.outputs()).and_then(|copied| {
                 in_place()?;
+                let dir = copied.0.parent().unwrap_or(&copied.0).to_path_buf();
+                checkpoint::sync(&[copied.0.clone(), dir.clone()])?;
+                aside::settle(attempt, &[dir], disks)?;
                 let bytes = copied.1.stored();
                 held.add(attempt, copied.0, copied.1);
                 Ok(Copied::Output(bytes))
@@ -96,7 +101,9 @@ fn bring(
             let state = checkpoint::take_up(&origin, attempt.index, &scratch, &mut ship);
             let kept =
                 state.and_then(|state| checkpoint::keep(&places.results, &name, attempt.index, &state));
-            kept.and_then(|_| in_place()).and_then(|()| checkpoint::read(&places.results)).map(|state| {
+            let safe = || aside::settle(attempt, &places.results, disks);
+            let kept = kept.and_then(|_| in_place()).and_then(|()| safe());
+            kept.and_then(|()| checkpoint::read(&places.results)).map(|state| {
                 held.add_checkpoint(attempt, places.results.clone());
                 Copied::State(checkpoint::told(&state))
             })

@@ -225,8 +225,17 @@ impl Cluster {
 
     /// The data file of each replica on a node's disks.
     pub fn replicas_on(&self, node: &str) -> Vec<PathBuf> {
+        self.blocks_on(node, "current")
+    }
+
+    /// The same of those that are being written.
+    pub fn begun_on(&self, node: &str) -> Vec<PathBuf> {
+        self.blocks_on(node, "tmp")
+    }
+
+    fn blocks_on(&self, node: &str, part: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        collect_blocks(&self.path(".fermata").join("data"), node, &mut found);
+        collect_blocks(&self.path(".fermata").join("data"), &[node, part], &mut found);
         found.sort();
         found
     }
@@ -240,16 +249,15 @@ fn files_in(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-fn collect_blocks(folder: &Path, node: &str, found: &mut Vec<PathBuf>) {
+fn collect_blocks(folder: &Path, within: &[&str], found: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
-            collect_blocks(&path, node, found);
+            collect_blocks(&path, within, found);
         } else if name.starts_with("blk_")
             && path.extension().is_none()
-            && path.components().any(|part| part.as_os_str() == node)
-            && path.components().any(|part| part.as_os_str() == "current")
+            && within.iter().all(|name| path.components().any(|part| part.as_os_str() == *name))
         {
             found.push(path);
         }

@@ -56,6 +56,11 @@ impl PendingTasks {
         self.all.iter().copied()
     }
 
+    /// Those that are not below an index.
+    pub(crate) fn from(&self, index: u32) -> impl Iterator<Item = u32> + use<'_> {
+        self.all.range(index..).copied()
+    }
+
     /// Those whose input is on a host, by index.
     pub fn on_host(&self, host: HostId) -> impl Iterator<Item = u32> + '_ {
         self.by_host.get(&host).into_iter().flatten().copied()

@@ -104,7 +104,13 @@ impl Cluster {
         (attempt.state, attempt.recalled) = (AttemptState::Running, None);
         (attempt.due, attempt.refusals) = (None, refusals.unwrap_or(attempt.refusals + 1));
         if std::mem::take(&mut attempt.holds) {
-            self.task_mut(id.task)?.held = false;
+            // Another of its attempts may have been asked as well, and may have put its state aside already.
+            let task = self.task_mut(id.task)?;
+            let state = task.checkpoint.map(|aside| aside.attempt);
+            task.held = task
+                .attempts
+                .iter()
+                .any(|other| other.holds && (other.state.holds_slot() || state == Some(other.id)));
         }
         self.settle(id.task)
     }

@@ -7,6 +7,7 @@
 
 use super::JobTracker;
 use crate::{
+    cluster::Cluster,
     event::{Effect, Order, Reply},
     fact::Fact,
     ids::{AttemptId, JobId, RequestId, TrackerId},
@@ -16,7 +17,7 @@ use crate::{
     time::{Span, Time},
     tracker::{Drain, DrainCost, Tracker, TrackerState},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Copies on their way to one tracker; it makes one at a time.
 const MOVES_EACH: usize = 4;
@@ -38,17 +39,46 @@ impl Moves {
         self.to.retain(|_, on| *on != to);
     }
 
-    /// Whether a fact makes it worth a look.
-    pub(super) fn observe(&mut self, fact: &Fact) {
-        self.due |= matches!(
-            fact,
-            Fact::TrackerDraining { .. }
-                | Fact::TrackerJoined { .. }
-                | Fact::AttemptLaunched { .. }
-                | Fact::AttemptSucceeded { .. }
-                | Fact::MapSplit { .. }
-                | Fact::AttemptPaused { .. }
-        );
+    /// Whether a fact makes it worth a look. What happens on trackers that nobody empties does not.
+    pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
+        if self.due || cluster.draining.is_empty() {
+            return;
+        }
+        self.due = match fact {
+            Fact::TrackerDraining { .. } | Fact::TrackerJoined { .. } => true,
+            Fact::AttemptLaunched { attempt, .. }
+            | Fact::AttemptSucceeded { attempt, .. }
+            | Fact::MapSplit { attempt, .. }
+            | Fact::AttemptPaused { attempt, .. } => {
+                cluster.attempt(*attempt).is_some_and(|at| cluster.draining.contains(&at.tracker))
+            }
+            _ => false,
+        };
+    }
+}
+
+/// Trackers that could take copies: the one that has least to copy first, and then that which keeps least.
+struct Takers(BTreeSet<(usize, usize, TrackerId)>);
+
+impl Takers {
+    fn of(cluster: &Cluster, moves: &Moves) -> Self {
+        let mut busy = BTreeMap::<TrackerId, usize>::new();
+        for to in moves.to.values() {
+            *busy.entry(*to).or_default() += 1;
+        }
+        let takers = cluster.trackers().filter(|tracker| tracker.takes_work());
+        let burden = |tracker: &Tracker| {
+            let copies = busy.get(&tracker.id).copied().unwrap_or(0);
+            (copies, tracker.outputs.len() + tracker.checkpoints.len(), tracker.id)
+        };
+        Self(takers.map(burden).collect())
+    }
+
+    fn next(&mut self) -> Option<TrackerId> {
+        let (copies, keeps, id) = *self.0.first().filter(|(copies, ..)| *copies < MOVES_EACH)?;
+        self.0.remove(&(copies, keeps, id));
+        self.0.insert((copies + 1, keeps, id));
+        Some(id)
     }
 }
 
@@ -166,6 +196,8 @@ impl JobTracker {
         if !std::mem::take(&mut self.moves.due) || self.cluster.draining.is_empty() {
             return;
         }
+        // Made once for all that is to be moved: this is in the way of every heartbeat.
+        let mut takers = Takers::of(&self.cluster, &self.moves);
         for id in self.cluster.draining.clone() {
             let Some(tracker) = self.cluster.tracker(id) else { continue };
             if tracker.state == TrackerState::Lost {
@@ -176,7 +208,7 @@ impl JobTracker {
                 tracker.checkpoints.iter().copied().chain(self.needed_outputs(tracker)).collect();
             self.take_back_slots(now, id, late, out);
             for attempt in kept {
-                self.move_away(now, id, attempt, out);
+                self.move_away(now, id, attempt, &mut takers, out);
             }
         }
     }
@@ -214,7 +246,14 @@ impl JobTracker {
     }
 
     /// Has something copied by another tracker, or gives it up.
-    fn move_away(&mut self, now: Time, from: TrackerId, attempt: AttemptId, out: &mut Vec<Effect>) {
+    fn move_away(
+        &mut self,
+        now: Time,
+        from: TrackerId,
+        attempt: AttemptId,
+        takers: &mut Takers,
+        out: &mut Vec<Effect>,
+    ) {
         if self.moves.to.contains_key(&attempt) {
             return;
         }
@@ -229,24 +268,12 @@ impl JobTracker {
             self.work_arrived = true;
             return self.require_outputs(now, attempt.job(), out);
         }
-        let Some(to) = self.taker(attempt.phase()) else { return };
+        let Some(to) = takers.next() else { return };
         self.moves.to.insert(attempt, to);
         if let Some(job) = self.cluster.jobs.get_mut(&attempt.job()) {
             job.helpers.insert(to);
         }
         self.order(to, Order::Take { attempt, from });
-    }
-
-    /// The tracker that has least to copy, and then keeps least.
-    fn taker(&self, phase: Phase) -> Option<TrackerId> {
-        let busy = |id: TrackerId| self.moves.to.values().filter(|to| **to == id).count();
-        let keeps = |tracker: &Tracker| match phase {
-            Phase::Map => tracker.outputs.len(),
-            Phase::Reduce => tracker.checkpoints.len(),
-        };
-        let takers = self.cluster.trackers().filter(|tracker| tracker.takes_work());
-        let takers = takers.map(|tracker| (busy(tracker.id), keeps(tracker), tracker.id));
-        takers.filter(|(busy, ..)| *busy < MOVES_EACH).min().map(|(.., id)| id)
     }
 
     /// A tracker has copied something, or could not.

@@ -126,6 +126,7 @@ impl JobTracker {
         }
         self.fetch_failures.retain(|map, _| map.job() != id);
         self.sole_witness.retain(|reduce, _| reduce.job() != id);
+        self.unreached.retain(|attempt, _| attempt.job() != id);
         self.outboxes.values_mut().for_each(|outbox| {
             outbox.map_events.remove(&id);
         });

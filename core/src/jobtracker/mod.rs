@@ -154,7 +154,7 @@ impl JobTracker {
 
     /// Takes one event in; what is to be done about it is added to `out`.
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
-        self.forgive_own_absence(now);
+        self.forgive_own_absence(now, out);
         match event {
             Event::Start => self.start(now, out),
             Event::Tick => self.tick(now, out),
@@ -283,7 +283,7 @@ impl JobTracker {
             }
             _ => {}
         }
-        self.moves.observe(&fact);
+        self.moves.observe(&fact, &self.cluster);
         if let Some((task, before)) = states {
             self.drop_unwanted(task, before);
         }

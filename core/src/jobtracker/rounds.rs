@@ -8,6 +8,7 @@ use crate::{
     ids::{TaskId, TrackerId},
     phase::Phase,
     plan::{Decision, Locality, Plan, Why},
+    reserve::Kept,
     scheduler::{Cause, Round},
     shadow::Shadow,
     task::Recall,
@@ -82,10 +83,15 @@ impl JobTracker {
                     }
                 }
                 Decision::Reserve { task, on, why } => {
-                    self.reserved.insert(task, on, now + self.config.reserve_for, why);
+                    self.reserved.insert(task, (on, Kept::AsNear), self.reserved_until(now), why);
                 }
             }
         }
+    }
+
+    /// When what is reserved now lapses.
+    pub(super) fn reserved_until(&self, now: Time) -> Time {
+        now + self.config.recall_patience + self.config.reserve_for
     }
 
     /// A round because time has passed, if the policy wants one by now. What was reserved for too long is free again.

@@ -11,6 +11,7 @@ use crate::{
     job::Job,
     phase::Phase,
     plan::Why,
+    reserve::Kept,
     task::{Attempt, AttemptState, Recall},
     time::{Span, Time},
 };
@@ -111,7 +112,12 @@ impl JobTracker {
             |id: &TrackerId| self.cluster.tracker(*id).map(|tracker| self.cluster.locality(task, tracker));
         let elsewhere = self.cluster.free.map.iter().copied().filter(|on| *on != slow_on);
         if let Some(on) = elsewhere.min_by_key(distance) {
-            self.reserved.insert(rest, on, now + self.config.reserve_for, Why::rule("straggler-rest"));
+            self.reserved.insert(
+                rest,
+                (on, Kept::There),
+                self.reserved_until(now),
+                Why::rule("straggler-rest"),
+            );
         }
     }
 }

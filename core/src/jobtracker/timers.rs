@@ -7,6 +7,7 @@ use super::JobTracker;
 use crate::{
     config::Config,
     event::Effect,
+    fact::Fact,
     ids::{AttemptId, TrackerId},
     phase::Phase,
     task::{Attempt, AttemptState, Recall, Stage},
@@ -27,10 +28,10 @@ impl JobTracker {
     }
 
     /// If nothing was heard for long, not even a tick, the JobTracker itself stood still (stopped, or its machine
-    /// paused): what was not heard meanwhile is nobody's silence.
-    pub(super) fn forgive_own_absence(&mut self, now: Time) {
-        let away = now.since(self.last_event);
-        self.last_event = now;
+    /// paused): what was not heard meanwhile is nobody's silence, and what was to be given back by now has so much longer.
+    pub(super) fn forgive_own_absence(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let before = std::mem::replace(&mut self.last_event, now);
+        let away = now.since(before);
         if away < self.config.absence {
             return;
         }
@@ -45,6 +46,26 @@ impl JobTracker {
                     attempt.advanced = (attempt.advanced + away).min(now);
                 }
             }
+        }
+        // After a restart nobody knows how long it was; and a deadline is one of the clock on the wall.
+        if before > Time(0) {
+            self.reserved.extend(away);
+            self.put_off_deadlines(now, away, out);
+        }
+    }
+
+    fn put_off_deadlines(&mut self, now: Time, by: Span, out: &mut Vec<Effect>) {
+        let running = self.cluster.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
+        let attempts = running.filter_map(|id| self.cluster.attempt(*id));
+        let slots = attempts.filter_map(|attempt| {
+            attempt.due.map(|due| Fact::SlotDue { attempt: attempt.id, until: due + by })
+        });
+        let drains = self.cluster.draining.iter().filter_map(|id| {
+            let drain = self.cluster.tracker(*id)?.drain.as_ref()?;
+            Some(Fact::TrackerDraining { tracker: *id, by: drain.by.clone(), until: drain.until + by })
+        });
+        for fact in slots.chain(drains).collect::<Vec<_>>() {
+            self.record(now, fact, out);
         }
     }
 

@@ -64,12 +64,25 @@ impl Plan<'_> {
         if self.given_tasks.contains(&task.id) {
             return Err(Refused::NotPending(task.id));
         }
-        if let Some(place) = self.reserved_place(task.id).filter(|place| *place != on) {
+        if let Some(place) =
+            self.reserved_place(task.id).filter(|place| !self.serves_as_well(task, on, *place))
+        {
             return Err(Refused::Reserved { task: task.id, on: place });
         }
         match self.state_away(task) {
             Some(on) => Err(Refused::StateAway { task: task.id, on }),
             None => Ok(()),
+        }
+    }
+
+    /// Whether a slot here is as good as the one that a task has reserved: as near to what it reads.
+    fn serves_as_well(&self, task: &Task, here: TrackerId, reserved: TrackerId) -> bool {
+        if here == reserved || self.reserved.is_bound(task.id) {
+            return here == reserved;
+        }
+        match task.id.phase {
+            Phase::Map => self.locality(task.id, here) <= self.locality(task.id, reserved),
+            Phase::Reduce => task.checkpoint.is_none_or(|aside| aside.tracker != reserved),
         }
     }
 

@@ -30,9 +30,22 @@ impl Plan<'_> {
         })
     }
 
+    /// A job's waiting tasks, without those at the front that are spoken for.
+    fn unspoken<'p>(&self, job: &'p Job, phase: Phase) -> impl Iterator<Item = u32> + use<'p> {
+        let is_spoken_for = |index: u32| {
+            let id = TaskId { job: job.id, phase, index };
+            self.given_tasks.contains(&id) || self.reserved_place(id).is_some()
+        };
+        let pending = &job.pending[phase];
+        let mut below = self.spoken_below.borrow_mut();
+        let below = below.entry((job.id, phase)).or_default();
+        *below = pending.from(*below).find(|index| !is_spoken_for(*index)).unwrap_or(u32::MAX);
+        pending.from(*below)
+    }
+
     /// A job's waiting map whose input is nearest to a tracker, no farther than `limit`.
     pub fn next_map(&self, job: &Job, tracker: TrackerId, limit: Locality) -> Option<(TaskId, Locality)> {
-        if !self.has_pending(job, Phase::Map) || !self.may_use(job, tracker) {
+        if self.open(job, Phase::Map) == 0 || !self.may_use(job, tracker) {
             return None;
         }
         let at = self.cluster.tracker(tracker)?;
@@ -48,7 +61,7 @@ impl Plan<'_> {
         if limit < Locality::OffRack {
             return None;
         }
-        let task = self.first_of(job, Phase::Map, tracker, pending.iter())?;
+        let task = self.first_of(job, Phase::Map, tracker, self.unspoken(job, Phase::Map))?;
         Some((task, Locality::OffRack))
     }
 
@@ -70,7 +83,7 @@ impl Plan<'_> {
         if let Some((task, _)) = self.next_reduce_at(job, tracker, Place::Here) {
             return Some(task);
         }
-        if !self.has_pending(job, Phase::Reduce) || !self.may_use(job, tracker) {
+        if self.open(job, Phase::Reduce) == 0 || !self.may_use(job, tracker) {
             return None;
         }
         let aside_elsewhere = |index: &u32| {
@@ -82,14 +95,14 @@ impl Plan<'_> {
                     && !self.is_shunned(job, task, there)
             })
         };
-        let others = job.pending.reduce.iter().filter(|index| !aside_elsewhere(index));
+        let others = self.unspoken(job, Phase::Reduce).filter(|index| !aside_elsewhere(index));
         self.first_of(job, Phase::Reduce, tracker, others)
     }
 
     /// A job's next waiting reduce for a tracker, by where its state is, and no farther than `limit`: with
     /// [`Place::Fresh`] nothing migrates.
     pub fn next_reduce_at(&self, job: &Job, tracker: TrackerId, limit: Place) -> Option<(TaskId, Place)> {
-        if !self.has_pending(job, Phase::Reduce) || !self.may_use(job, tracker) {
+        if self.open(job, Phase::Reduce) == 0 || !self.may_use(job, tracker) {
             return None;
         }
         let pending = &job.pending.reduce;
@@ -104,14 +117,14 @@ impl Plan<'_> {
             return None;
         }
         let has_state = |index: u32| job.tasks.reduce[index as usize].checkpoint.is_some();
-        let fresh = pending.iter().filter(|index| !has_state(*index));
+        let fresh = self.unspoken(job, Phase::Reduce).filter(|index| !has_state(*index));
         if let Some(task) = self.first_of(job, Phase::Reduce, tracker, fresh) {
             return Some((task, Place::Fresh));
         }
         if limit < Place::Elsewhere {
             return None;
         }
-        let moved = pending.iter().filter(|index| has_state(*index));
+        let moved = self.unspoken(job, Phase::Reduce).filter(|index| has_state(*index));
         self.first_of(job, Phase::Reduce, tracker, moved).map(|task| (task, Place::Elsewhere))
     }
 

@@ -26,6 +26,9 @@ use std::{
     fmt,
 };
 
+/// Reserved tasks that are tried on a slot that came free elsewhere: with each offer, so not thousands.
+const PROMISES_LOOKED_AT: usize = 64;
+
 /// How near a map's input is to a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -147,6 +150,10 @@ pub struct Plan<'a> {
     going: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
     taken_back: BTreeMap<JobId, PerPhase<u32>>,
     reserving: BTreeMap<TaskId, TrackerId>,
+    /// Of each job that was asked about: its tasks that have a slot reserved, and below which number all that wait are
+    /// spoken for. A round that takes thousands of slots back walks past each of them once.
+    promised: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
+    spoken_below: RefCell<BTreeMap<(JobId, Phase), u32>>,
     refusals: u64,
 }
 
@@ -176,6 +183,8 @@ impl<'a> Plan<'a> {
             going: RefCell::default(),
             taken_back: BTreeMap::new(),
             reserving: BTreeMap::new(),
+            promised: RefCell::default(),
+            spoken_below: RefCell::default(),
             refusals: 0,
         }
     }
@@ -249,9 +258,9 @@ impl<'a> Plan<'a> {
 
     /// Slots that are reserved for a job's tasks, this round included.
     pub fn promised(&self, job: &Job, phase: Phase) -> u32 {
-        let before = self.reserved.of(job.id, phase).filter(|id| !self.reserving.contains_key(id));
-        let now = self.reserving.keys().filter(|id| (id.job, id.phase) == (job.id, phase));
-        (before.count() + now.count()) as u32
+        let count = |phase| self.reserved.of(job.id, phase).count() as u32;
+        let before = || PerPhase { map: count(Phase::Map), reduce: count(Phase::Reduce) };
+        self.promised.borrow_mut().entry(job.id).or_insert_with(before)[phase]
     }
 
     /// Whether an attempt has been told to give its slot back, this round included.
@@ -264,15 +273,24 @@ impl<'a> Plan<'a> {
         self.waiting(job, phase) > 0
     }
 
-    /// Tasks of a job that wait, may start now, and have no slot reserved.
-    pub fn waiting(&self, job: &Job, phase: Phase) -> usize {
+    /// Tasks of a job that wait and may start now, and this round has not given away.
+    fn open(&self, job: &Job, phase: Phase) -> usize {
         if !job.may_start(phase) {
             return 0;
         }
         let all = phase == Phase::Map || job.reduces_may_start();
         let pending = if all { job.pending[phase].len() } else { past_maps(job) };
+        pending.saturating_sub(self.given_to(job, phase).waiting as usize)
+    }
+
+    /// Tasks of a job that wait, may start now, and have no slot reserved.
+    pub fn waiting(&self, job: &Job, phase: Phase) -> usize {
+        let open = self.open(job, phase);
+        if open == 0 {
+            return 0;
+        }
         let waits = |id: TaskId| job.pending[phase].contains(id.index) && !self.given_tasks.contains(&id);
-        let mut spoken_for = self.given_to(job, phase).waiting as usize;
+        let mut spoken_for = 0;
         if !self.reserved.is_empty() || !self.reserving.is_empty() {
             let before = self.reserved.of(job.id, phase).filter(|id| !self.reserving.contains_key(id));
             let now = self.reserving.keys().copied().filter(|id| (id.job, id.phase) == (job.id, phase));
@@ -281,7 +299,7 @@ impl<'a> Plan<'a> {
         if phase == Phase::Reduce {
             spoken_for += self.waiting_for_state(job);
         }
-        pending.saturating_sub(spoken_for)
+        open.saturating_sub(spoken_for)
     }
 
     /// Reduces of a job that wait for a tracker to come back with their state.
@@ -363,18 +381,26 @@ impl<'a> Plan<'a> {
     }
 
     /// Keeps the next free slot of a tracker for a task that waits, or that runs on a tracker that is suspect. Until it
-    /// is launched there it is offered to no other, and other tasks wait behind it there.
+    /// is launched policies are offered it nowhere, and other tasks wait behind it there.
     pub fn reserve(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
         let could = self.could_take(task, on);
         self.count(could)?;
+        if self.reserved_place(task).is_none()
+            && let Some(job) = self.cluster.job(task.job)
+        {
+            let before = self.promised(job, task.phase);
+            self.promised.borrow_mut().entry(job.id).or_default()[task.phase] = before + 1;
+        }
         self.reserving.insert(task, on);
         self.decisions.push(Decision::Reserve { task, on, why });
         Ok(())
     }
 
-    /// Gives a tracker's free slots to the tasks that they are reserved for. Done before the policy is asked.
+    /// Gives a tracker's free slots to the tasks that they are reserved for; and what is left to those that wait for a slot
+    /// elsewhere, if they are as well off here: it may be long in coming. Done before the policy is asked.
     pub(crate) fn keep_promises(&mut self, tracker: TrackerId) {
-        for (task, why) in self.reserved.on(tracker) {
+        let elsewhere = self.reserved.elsewhere(tracker).take(PROMISES_LOOKED_AT);
+        for (task, why) in self.reserved.on(tracker).chain(elsewhere) {
             // What can no longer be launched there lapses with time.
             if self.check(task, tracker).is_ok() {
                 let _ = self.assign(task, tracker, why.clone());

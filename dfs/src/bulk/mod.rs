@@ -51,6 +51,9 @@ pub fn set_up_within(nodes: usize) -> std::time::Duration {
     std::time::Duration::from_secs(3) * (1 << nodes.clamp(1, 6)) / 2
 }
 
+/// The kind of a refusal that is no fault of the node: the NameNode, which it must ask, does not answer.
+pub(crate) const AWAY: &str = "away";
+
 /// Data bytes in a full packet: a whole number of chunks.
 pub const PACKET_BYTES: usize = 8 * crate::checksum::CHUNK_BYTES;
 

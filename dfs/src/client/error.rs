@@ -30,6 +30,12 @@ pub enum ClientError {
         /// What the last attempt said.
         reason: String,
     },
+    /// A DataNode had to ask the NameNode, which did not answer it.
+    #[error("the namenode does not answer the datanodes: {reason}")]
+    NodesCannotAsk {
+        /// What the DataNode said.
+        reason: String,
+    },
     /// It was retried until the deadline.
     #[error("{what} did not succeed within {seconds:.1} s: {last}")]
     Deadline {
@@ -118,7 +124,7 @@ impl ClientError {
     /// Whether the file system as a whole does not answer or is not ready: no fault of who asks, and it may pass.
     pub fn is_away(&self) -> bool {
         match self {
-            Self::Unreachable { .. } => true,
+            Self::Unreachable { .. } | Self::NodesCannotAsk { .. } => true,
             Self::Deadline { kind, .. } => {
                 matches!(kind, None | Some(Kind::Safemode | Kind::Held | Kind::Unavailable))
             }

@@ -10,7 +10,9 @@
 
 use super::connection::{Buffers, Hangup, Timeouts, connect, reason, send_frame};
 use super::{ClientError, LocatedBlock, NodeAddress, NodeFault, wire};
-use crate::bulk::{FrameError, FrameKind, WINDOW_BYTES, encode_frame, is_timeout, read_frame, set_up_within};
+use crate::bulk::{
+    AWAY, FrameError, FrameKind, WINDOW_BYTES, encode_frame, is_timeout, read_frame, set_up_within,
+};
 use crate::checksum;
 use crate::ids::BlockId;
 use bytes::BytesMut;
@@ -196,6 +198,10 @@ impl BlockWriter {
                 }
                 Err(Broken::Stop(stop)) => return Err(stop),
                 Err(Broken::Link(_)) if self.hangup.is_gone() => return Err(Stop::GivenUp),
+                // No fault of any node, and the others would say the same.
+                Err(Broken::Link(FrameError::Refused { kind, message })) if kind == AWAY => {
+                    return Err(Stop::Source(ClientError::NodesCannotAsk { reason: message }));
+                }
                 Err(Broken::Link(error)) => {
                     // A node that took bytes and then lost the connection may only have found us silent for
                     // too long: it gets one more chance. It is dropped if it will not set up again.

@@ -1,6 +1,6 @@
 //! What can go wrong: for the whole node ([`DataNodeError`]) and for one transfer ([`Refusal`]).
 
-use crate::ids::BlockId;
+use crate::{bulk::AWAY, ids::BlockId};
 use std::{fmt, path::PathBuf};
 
 /// Ends the DataNode.
@@ -133,6 +133,8 @@ pub(super) enum RefusalKind {
     Superseded,
     /// The caller may not.
     Denied,
+    /// The NameNode, which must be asked, does not answer.
+    Away,
     /// A disk failed, or the node stops.
     Failed,
 }
@@ -148,6 +150,7 @@ impl RefusalKind {
             Self::Checksum => "checksum",
             Self::Superseded => "superseded",
             Self::Denied => "denied",
+            Self::Away => AWAY,
             Self::Failed => "failed",
         }
     }

@@ -29,6 +29,8 @@ const GAP: Duration = Duration::from_millis(5);
 /// the last one's end from its target only a moment later.
 const ASK_TIMES: u32 = 10;
 const ASK_GAP: Duration = Duration::from_millis(20);
+/// How long a NameNode that is away is waited for where it must be asked: as long as clients do.
+const NAMENODE_AWAY_MAX: Duration = Duration::from_mins(1);
 /// How long a node that stops waits for its goodbye to be heard.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -361,9 +363,14 @@ impl Asks {
 
 impl Node {
     /// Whether what a writer has sent may become a replica: tokens outlive the writing of their block, and a block that is
-    /// closed has the bytes that it has. A NameNode that is away is waited for, but not as long as the writer waits for us.
-    pub(super) fn may_finish(&self, block: BlockId) -> Result<(), Refusal> {
-        let deadline = Instant::now() + self.config.transfer_timeout.0 / 2;
+    /// closed has the bytes that it has. A NameNode that is away is waited for as clients themselves do; `tell` keeps the
+    /// writer from taking us for dead, and fails if it is gone.
+    pub(super) fn may_finish(
+        &self,
+        block: BlockId,
+        tell: impl Fn() -> std::io::Result<()>,
+    ) -> Result<(), Refusal> {
+        let deadline = Instant::now() + NAMENODE_AWAY_MAX;
         self.asks.runtime.block_on(async {
             let mut retry = Retry::default();
             loop {
@@ -374,12 +381,14 @@ impl Node {
                         let message = format!("{block} is closed: nobody may write it any more");
                         return Err(Refusal::new(RefusalKind::Denied, message));
                     }
-                    Err(status) if Instant::now() > deadline || self.stop.is_rung() => {
-                        let message =
-                            format!("cannot ask whether {block} may be written: {}", status.message());
-                        return Err(Refusal::new(RefusalKind::Failed, message));
+                    Err(status) => {
+                        if Instant::now() > deadline || self.stop.is_rung() || tell().is_err() {
+                            let message =
+                                format!("cannot ask whether {block} may be written: {}", status.message());
+                            return Err(Refusal::new(RefusalKind::Away, message));
+                        }
+                        retry.pause().await;
                     }
-                    Err(_) => retry.pause().await,
                 }
             }
         })

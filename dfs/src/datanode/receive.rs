@@ -94,7 +94,8 @@ struct Incoming<'a> {
 impl Incoming<'_> {
     fn run(mut self) -> Result<(), Failure> {
         let kept = self.take_packets().and_then(|()| {
-            let may = self.asks.map_or(Ok(()), |node| node.may_finish(self.block));
+            let tell = || self.upstream.report();
+            let may = self.asks.map_or(Ok(()), |node| node.may_finish(self.block, tell));
             may.and_then(|()| self.writer.finalise()).map_err(Failure::Broken)
         });
         match kept {

@@ -21,7 +21,7 @@ use daemon::config::JobTrackerConfig;
 use journal::{AppendError, Log, Seq, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
-    compute::{Numbers, Problem},
+    compute::Problem,
     event::{AttemptStatus, Heartbeat, Registration, Reply},
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TrackerId},
@@ -47,7 +47,7 @@ struct Inner {
     links: BTreeMap<TrackerId, Link>,
     generations: u64,
     /// Rung when a job changes, durably or not.
-    bells: BTreeMap<JobId, watch::Sender<()>>,
+    bells: BTreeMap<JobId, watch::Sender<bool>>,
     /// Events handled, for the test that an idle JobTracker rests.
     #[cfg(test)]
     handled: u64,
@@ -386,14 +386,11 @@ impl Driver {
         }
     }
 
-    /// Solves a policy's problem beside the mind. One that panics has no answer, and the policy goes on without.
+    /// Solves a policy's problem beside the mind. There is no answer only if the daemon is ending.
     async fn compute(self: Arc<Self>, number: u64, problem: Problem) {
-        let name = problem.name;
-        let answer = tokio::task::spawn_blocking(move || problem.solve()).await.unwrap_or_else(|error| {
-            tracing::error!("the scheduler's computation {name} went wrong: {error}");
-            Numbers::default()
-        });
-        self.tell(Event::Computed { number, answer });
+        if let Ok(answer) = tokio::task::spawn_blocking(move || problem.solve()).await {
+            self.tell(Event::Computed { number, answer });
+        }
     }
 
     /// Ticks when the mind wants it.
@@ -453,13 +450,18 @@ impl Driver {
         self.inner.lock().handled
     }
 
-    /// Rings when a job changes.
-    pub(crate) fn bell(&self, job: JobId) -> watch::Receiver<()> {
+    /// Rings when a job changes, and says whether it is over.
+    pub(crate) fn bell(&self, job: JobId) -> watch::Receiver<bool> {
         let mut inner = self.inner.lock();
         // Jobs that are over ring no more: whoever comes clears away what nobody listens to.
         inner.bells.retain(|_, bell| bell.receiver_count() > 0);
-        inner.bells.entry(job).or_insert_with(|| watch::Sender::new(())).subscribe()
+        let over = is_over(&inner, job);
+        inner.bells.entry(job).or_insert_with(|| watch::Sender::new(over)).subscribe()
     }
+}
+
+fn is_over(inner: &Inner, job: JobId) -> bool {
+    inner.mind.cluster().job(job).is_none_or(mrcore::job::Job::is_over)
 }
 
 fn ring(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
@@ -471,7 +473,7 @@ fn ring(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
             if bell.receiver_count() == 0 {
                 inner.bells.remove(job);
             } else {
-                bell.send_replace(());
+                bell.send_replace(is_over(inner, *job));
             }
         }
     }

@@ -92,9 +92,9 @@ async fn requests_that_make_no_sense() {
     assert_eq!(refusal(client.job(missing.clone()).await).0, Code::NotFound);
     assert_eq!(refusal(client.history(missing.clone()).await).0, Code::NotFound);
     assert_eq!(refusal(client.watch(missing).await).0, Code::NotFound);
-    let tasks = pb::TasksRequest { job: "job_7".into(), after: String::new() };
+    let tasks = pb::TasksRequest { job: "job_7".into(), after: String::new(), only: String::new() };
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::NotFound);
-    let tasks = pb::TasksRequest { job: "job_7".into(), after: "no task".into() };
+    let tasks = pb::TasksRequest { job: "job_7".into(), after: "no task".into(), only: String::new() };
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::InvalidArgument);
     // How is missing, or of a newer client: never taken for the one that throws work away.
     for how in [0, 77] {
@@ -118,7 +118,7 @@ async fn how_input_is_found_and_cut() {
         let job = client.submit(request).await.unwrap().into_inner().job;
         let (mut tasks, mut after) = (Vec::new(), Some(String::new()));
         while let Some(from) = after.take() {
-            let page = pb::TasksRequest { job: job.clone(), after: from };
+            let page = pb::TasksRequest { job: job.clone(), after: from, only: String::new() };
             let page = client.tasks(page).await.unwrap().into_inner();
             tasks.extend(page.tasks);
             after = tasks.last().filter(|_| page.more).map(|last| last.task.clone());

@@ -44,8 +44,12 @@ async fn a_job_runs_to_its_output() {
     assert_eq!(cluster.length("/out/part-r-00000").await, 7);
     assert_eq!(cluster.length("/out/part-r-00001").await, 7);
     assert!(cluster.exists("/out/_SUCCESS").await && !cluster.exists("/out/_temporary").await);
-    let tasks =
-        client.tasks(pb::TasksRequest { job, after: String::new() }).await.unwrap().into_inner().tasks;
+    let tasks = client
+        .tasks(pb::TasksRequest { job, after: String::new(), only: String::new() })
+        .await
+        .unwrap()
+        .into_inner()
+        .tasks;
     assert_eq!(tasks.len(), 5);
     assert_eq!((tasks[0].state.as_str(), tasks[0].attempts[0].locality.as_str()), ("done", "node-local"));
     assert_eq!(tasks[0].attempts[0].why, "first-in-line,node-local");

@@ -48,7 +48,7 @@ async fn a_job_goes_on_over_a_restart() {
     let tasks = cluster
         .client()
         .await
-        .tasks(pb::TasksRequest { job: "job_1".into(), after: String::new() })
+        .tasks(pb::TasksRequest { job: "job_1".into(), after: String::new(), only: String::new() })
         .await
         .unwrap();
     let attempts = tasks.into_inner().tasks.pop().unwrap().attempts;

@@ -58,11 +58,26 @@ pub(crate) fn job_id(text: &str) -> Result<JobId, Refusal> {
     text.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))
 }
 
-/// A job whose tasks are asked for, and the one after which to begin.
-pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, Option<TaskId>), Refusal> {
-    let after = Some(&request.after).filter(|after| !after.is_empty());
-    let after = after.map(|after| after.parse::<TaskId>()).transpose();
-    Ok((job_id(&request.job)?, after.map_err(|error| Refusal::invalid(error.to_string()))?))
+/// Which tasks of a job are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Which {
+    /// A page of those after this one, or from the first on.
+    After(Option<TaskId>),
+    /// This one.
+    Only(TaskId),
+}
+
+/// A job, and which of its tasks are asked for.
+pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, Which), Refusal> {
+    let task = |text: &str| {
+        let task = Some(text).filter(|text| !text.is_empty()).map(str::parse::<TaskId>).transpose();
+        task.map_err(|error| Refusal::invalid(error.to_string()))
+    };
+    let which = match task(&request.only)? {
+        Some(only) => Which::Only(only),
+        None => Which::After(task(&request.after)?),
+    };
+    Ok((job_id(&request.job)?, which))
 }
 
 /// A job or a task; an attempt stands for its task.

@@ -1,9 +1,9 @@
 //! To clients: jobs, tasks and trackers as they stand.
 
+use super::inbound::Which;
 use crate::spec::{self, Program};
 use mrcore::{
     Cluster, JobTracker, Phase, Span, Time,
-    ids::TaskId,
     job::{Job, JobOutcome, JobState, Preemption},
     plan::Locality,
     speed::Pace,
@@ -147,7 +147,14 @@ fn phase_status(job: &Job, phase: Phase) -> pb::PhaseStatus {
 
 /// A page of a job's tasks, maps first, from the one after `after` on: whoever waits to change something waits for a
 /// page, not for a hundred thousand tasks.
-pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, after: Option<TaskId>) -> pb::TasksReply {
+pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: Which) -> pb::TasksReply {
+    let after = match which {
+        Which::Only(id) => {
+            let task = job.task(id).map(|task| task_status(cluster, job, task));
+            return pb::TasksReply { tasks: task.into_iter().collect(), more: false };
+        }
+        Which::After(after) => after,
+    };
     let tasks = Phase::BOTH.into_iter().flat_map(|phase| {
         let begun = after.filter(|after| after.phase >= phase);
         let passed =

@@ -11,7 +11,9 @@ use crate::{locate::Target, output};
 use anyhow::{Result, bail};
 use std::{process::ExitCode, time::Duration};
 
+/// Between two looks whether a slot is free: at first, and at most.
 const POLL: Duration = Duration::from_millis(50);
+const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// How.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -106,8 +108,7 @@ async fn at_it(tracker: &JobTracker, id: &str) -> Result<String> {
     let (Some((job, task)), false) = (id.split_once('.'), id.split('.').count() > 2) else {
         return Ok(id.to_owned());
     };
-    let tasks = tracker.tasks(job).await?;
-    let Some(found) = tasks.iter().find(|found| found.task == id) else {
+    let Some(found) = tracker.task(id).await? else {
         bail!("{job} has no task {task}: `mrctl tasks {job}` lists them");
     };
     let running: Vec<&str> = found.running().map(|attempt| attempt.attempt.as_str()).collect();
@@ -121,15 +122,17 @@ async fn at_it(tracker: &JobTracker, id: &str) -> Result<String> {
 /// Waits until an attempt that was asked for its slot has given it back, or goes on.
 async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
     let (task, _) = id.rsplit_once('.').unwrap_or((id, ""));
-    let job = id.split('.').next().unwrap_or_default();
+    let mut poll = POLL;
     loop {
-        let tasks = tracker.tasks(job).await?;
-        let found = tasks.iter().find(|found| found.task == task);
-        let Some((of, attempt)) = found.and_then(|found| Some((found, found.attempt(id)?))) else {
+        let found = tracker.task(task).await?;
+        let Some((of, attempt)) = found.as_ref().and_then(|found| Some((found, found.attempt(id)?))) else {
             bail!("{id} is not known any more");
         };
         match attempt.state.as_str() {
-            "splitting" | "pausing" | "stopping" => tokio::time::sleep(POLL).await,
+            "splitting" | "pausing" | "stopping" => {
+                tokio::time::sleep(poll).await;
+                poll = (poll * 3 / 2).min(POLL_MAX);
+            }
             "launching" | "running" => {
                 let lately = tracker.why(task).await?.lately;
                 let refusal = lately.iter().rfind(|one| one.what == "recall-refused" && one.attempt == id);
@@ -137,6 +140,9 @@ async fn outcome(tracker: &JobTracker, id: &str) -> Result<Outcome> {
                 return Ok(Outcome { state: attempt.state.clone(), words, refused: true });
             }
             _ => {
+                // Who has the rest of a map is among all.
+                let job = id.split('.').next().unwrap_or_default();
+                let tasks = if attempt.recalled == "split" { tracker.tasks(job).await? } else { Vec::new() };
                 return Ok(Outcome {
                     state: attempt.state.clone(),
                     words: ended(&tasks, of, attempt),

@@ -225,9 +225,8 @@ impl JobTracker {
         let mut tasks: Vec<Task> = Vec::new();
         loop {
             let after = tasks.last().map_or_else(String::new, |last| last.task.clone());
-            let message = self.request(pb::TasksRequest { job: id.into(), after });
-            let reply = self.client.clone().tasks(message).await.map_err(|status| self.refusal(&status))?;
-            let pb::TasksReply { tasks: page, more } = reply.into_inner();
+            let page = pb::TasksRequest { job: id.into(), after, only: String::new() };
+            let pb::TasksReply { tasks: page, more } = self.some_tasks(page).await?;
             let end = page.is_empty() || !more;
             tasks.extend(page.into_iter().map(task));
             if end {
@@ -236,6 +235,18 @@ impl JobTracker {
         }
         preempted::find_tails(&mut tasks);
         Ok(tasks)
+    }
+
+    /// One task; where in the tree of ranges it is cannot be told by it alone.
+    pub(crate) async fn task(&self, id: &str) -> Result<Option<Task>> {
+        let job = id.split('.').next().unwrap_or_default().to_owned();
+        let one = pb::TasksRequest { job, after: String::new(), only: id.into() };
+        Ok(self.some_tasks(one).await?.tasks.pop().map(task))
+    }
+
+    async fn some_tasks(&self, which: pb::TasksRequest) -> Result<pb::TasksReply> {
+        let reply = self.client.clone().tasks(self.request(which)).await;
+        Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
     }
 
     pub(crate) async fn trackers(&self) -> Result<Vec<Tracker>> {

@@ -158,7 +158,7 @@ impl Folder {
     }
 
     fn keep(mut self, attempt: &str, partition: u32, state: &State) -> Result<u64, TaskError> {
-        let State { stage, runs: _, counters, pieces, reducer, open, passed } = state;
+        let State { stage, runs: _, counters, pieces, reducer, open, passed, is_resuming: _ } = state;
         let (memory_bytes, memory_crc) = self.memory;
         let checkpoint = mr::Checkpoint {
             attempt: attempt.into(),

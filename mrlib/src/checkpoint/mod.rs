@@ -42,7 +42,7 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 8;
 const CRC_BYTES: usize = 4;
 /// Longer than that of any job that the JobTracker takes.
-const BYTES_MAX: u64 = 256 << 20;
+const BYTES_MAX: u64 = 128 << 20;
 
 const STATE_FILE: &str = "state";
 const MEMORY_FILE: &str = "memory";
@@ -107,6 +107,8 @@ pub struct State {
     pub open: Option<OpenPass>,
     /// Bytes of records that the last stage has read and that are not among the runs any more.
     pub passed: u64,
+    /// It was taken up in the last stage, and that has not gone on yet.
+    pub is_resuming: bool,
 }
 
 /// Reads and verifies the state of the checkpoint that lies in these folders.
@@ -130,7 +132,7 @@ fn read_state(dirs: &[PathBuf]) -> Result<(PathBuf, Vec<u8>), TaskError> {
 /// What a checkpoint in these folders takes of the disks, as far as it is its own.
 pub fn bytes(checkpoint: &mr::Checkpoint) -> u64 {
     let runs = checkpoint.runs.iter().filter(|run| !run.file.is_empty());
-    let left = runs.map(|run| run.stored.saturating_sub(run.start.map_or(0, |start| start.block)));
+    let left = runs.map(|run| run.stored - run.start.map_or(0, |start| start.block));
     checkpoint.memory_bytes + left.sum::<u64>() + checkpoint.encoded_len() as u64
 }
 
@@ -145,22 +147,43 @@ pub fn told(checkpoint: &mr::Checkpoint) -> mr::PausedState {
     }
 }
 
-/// Where a part of the checkpoint in these folders lies: for whoever ships it.
-pub fn part(dirs: &[PathBuf], number: u32) -> Result<(PathBuf, Extent), TaskError> {
-    if number == STATE_PART {
-        let (path, bytes) = read_state(dirs)?;
-        decode(&bytes, &path)?;
-        let stored = bytes.len() as u64;
-        return Ok((path, Extent { stored, crc: crc32c::crc32c(&bytes), ..Extent::default() }));
+/// A part of a checkpoint: the name of its file, none for a run that is in memory's, and where in that it lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    file: Option<Box<str>>,
+    extent: Extent,
+}
+
+impl Part {
+    fn new(file: &str, stored: u64, crc: u32) -> Self {
+        Self { file: Some(file.into()), extent: Extent { stored, crc, ..Extent::default() } }
     }
-    let checkpoint = read(dirs)?;
-    if number == MEMORY_PART {
-        let (stored, crc) = (checkpoint.memory_bytes, checkpoint.memory_crc);
-        return Ok((find(dirs, MEMORY_FILE)?, Extent { stored, crc, ..Extent::default() }));
+
+    /// Where it is, if the checkpoint lies in these folders.
+    pub fn find(&self, dirs: &[PathBuf]) -> Result<(PathBuf, Extent), TaskError> {
+        let file = self.file.as_ref().ok_or_else(|| no_part("a run that is in memory"))?;
+        Ok((find(dirs, file)?, self.extent))
     }
-    let run = checkpoint.runs.get((number - RUN_PARTS) as usize).filter(|run| !run.file.is_empty());
-    let run = run.ok_or_else(|| TaskError::Program(format!("the checkpoint has no part {number}")))?;
-    Ok((find(dirs, &run.file)?, shipped(run)))
+}
+
+/// What is told of a part that there is not.
+pub fn no_part(what: impl std::fmt::Display) -> TaskError {
+    TaskError::Program(format!("the checkpoint has no part {what}"))
+}
+
+/// All parts of the checkpoint in these folders, by number: for whoever ships it.
+pub fn parts(dirs: &[PathBuf]) -> Result<Vec<Part>, TaskError> {
+    let (path, bytes) = read_state(dirs)?;
+    let checkpoint = decode(&bytes, &path)?;
+    let mut parts = vec![
+        Part::new(STATE_FILE, bytes.len() as u64, crc32c::crc32c(&bytes)),
+        Part::new(MEMORY_FILE, checkpoint.memory_bytes, checkpoint.memory_crc),
+    ];
+    parts.extend(checkpoint.runs.iter().map(|run| {
+        let file = Some(run.file.as_str()).filter(|file| !file.is_empty());
+        Part { file: file.map(Box::from), extent: shipped(run) }
+    }));
+    Ok(parts)
 }
 
 /// The part of a run that is still to be read.
@@ -209,10 +232,30 @@ fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     let checkpoint = mr::Checkpoint::decode(rest);
     let checkpoint = checkpoint.map_err(|_| damaged(path, HEADER_BYTES as u64, "it makes no sense"))?;
     let plain = |name: &str| !name.contains('/') && name != "." && name != "..";
-    if Stage::of(&checkpoint.stage).is_none() || !checkpoint.runs.iter().all(|run| plain(&run.file)) {
+    let named = Stage::of(&checkpoint.stage).is_some() && checkpoint.runs.iter().all(|run| plain(&run.file));
+    if !named || !adds_up(&checkpoint) {
         return Err(damaged(path, HEADER_BYTES as u64, "it makes no sense"));
     }
     Ok(checkpoint)
+}
+
+/// Whether its numbers fit each other: whoever reckons with them need not ask again. A program may have written it.
+fn adds_up(checkpoint: &mr::Checkpoint) -> bool {
+    let runs = &checkpoint.runs;
+    let lies = |run: &mr::KeptRun| {
+        let start = run.start.unwrap_or_default();
+        run.offset.checked_add(run.stored).is_some()
+            && start.block <= run.stored
+            && start.raw <= run.raw
+            && start.raw.checked_add(start.at).is_some()
+            && start.records <= run.records
+    };
+    let sum = |first: u64, of: fn(&mr::KeptRun) -> u64| {
+        runs.iter().try_fold(first, |sum, run| sum.checked_add(of(run))).is_some_and(|sum| sum < 1 << 63)
+    };
+    runs.iter().all(lies)
+        && sum(checkpoint.memory_bytes, |run| run.stored)
+        && sum(checkpoint.passed, |run| run.raw)
 }
 
 /// What is left of a part of a run, as a run of its own that begins with the block at hand.

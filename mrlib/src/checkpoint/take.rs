@@ -87,6 +87,7 @@ pub fn take_up(
     Ok(State {
         passed: coming.passed,
         open: (rest > 0).then_some(OpenPass { made, rest }),
+        is_resuming: checkpoint.stage == Stage::Reduce.name(),
         stage: Stage::of(&checkpoint.stage).expect("checked when it was decoded"),
         runs,
         counters: checkpoint.counters.into_iter().collect(),

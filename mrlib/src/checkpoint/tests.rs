@@ -34,6 +34,7 @@ fn state(dir: &Path) -> State {
         reducer: b"state".to_vec(),
         open: Some(OpenPass { made: 0, rest: 1 }),
         passed: 11,
+        is_resuming: true,
     }
 }
 
@@ -90,6 +91,33 @@ fn what_is_put_aside_is_taken_up_and_keeps_its_files_by_itself() {
     }
     assert!(matches!(taken(&dirs, "job_1.r2.0", 2), Err(TaskError::Spoilt(_))));
     assert!(keep(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "there is no folder");
+}
+
+/// A program may have written it, with a good checksum.
+#[test]
+fn numbers_that_do_not_fit_each_other_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = [dir.path().join("aside")];
+    keep(&dirs, "job_1.r2.0", 2, &state(dir.path())).unwrap();
+    let good = super::read(&dirs).unwrap();
+    let read = |spoil: fn(&mut mr::Checkpoint)| {
+        let mut bad = good.clone();
+        spoil(&mut bad);
+        fs::write(dirs[0].join("state"), super::encode(&bad)).unwrap();
+        super::parts(&dirs).map(|parts| (parts.len(), super::told(&super::read(&dirs).unwrap())))
+    };
+    assert_eq!(read(|_| ()).unwrap().0, 2 + good.runs.len());
+    let spoils: [fn(&mut mr::Checkpoint); 6] = [
+        |bad| bad.memory_bytes = u64::MAX,
+        |bad| bad.passed = u64::MAX,
+        |bad| bad.runs[0].offset = u64::MAX,
+        |bad| bad.runs.iter_mut().for_each(|run| run.stored = u64::MAX / 2),
+        |bad| bad.runs[0].start = Some(mr::KeptPlace { block: u64::MAX, ..Default::default() }),
+        |bad| bad.runs[0].start = Some(mr::KeptPlace { raw: u64::MAX, ..Default::default() }),
+    ];
+    for (number, spoil) in spoils.into_iter().enumerate() {
+        assert!(matches!(read(spoil), Err(TaskError::Damaged { .. })), "{number}");
+    }
 }
 
 /// Reads some records of a run, and gives back the rest.

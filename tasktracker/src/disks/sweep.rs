@@ -1,11 +1,11 @@
 //! What an earlier start left on the disks: map output and whole checkpoints are kept, the rest goes.
 
-use super::{DROPPED, Disks, OUTPUT, remove_tree, warn};
+use super::{DROPPED, Disks, OUTPUT, TOKEN, remove_tree, warn};
 use crate::{
     error::{TrackerError, folder},
     ids::{Attempt, Job},
 };
-use mrlib::{checkpoint, segment::Index};
+use mrlib::{TaskError, checkpoint, segment::Index};
 use proto::mr::PausedState;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,8 +46,7 @@ impl Disks {
             }
         }
         for job in self.jobs()? {
-            let tokens = self.job_folders(job).map(|folder| fs::read(folder.join("token")));
-            if let Some(token) = tokens.flatten().find(|token| !token.is_empty()) {
+            if let Some(token) = self.read_token(job)? {
                 found.tokens.insert(job, token);
             }
             for path in self.job_folders(job) {
@@ -66,6 +65,20 @@ impl Disks {
             }
         }
         Ok(found)
+    }
+
+    /// One that cannot be read is not one that is not there: all that the job has here would go with it.
+    fn read_token(&self, job: Job) -> Result<Option<Vec<u8>>, TrackerError> {
+        for path in self.job_folders(job).map(|folder| folder.join(TOKEN)) {
+            match fs::read(&path) {
+                Ok(token) if !token.is_empty() => return Ok(Some(token)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(folder("read", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
     }
 
     /// A checkpoint is whole if its state can be read; without the job's token nobody could ship it.
@@ -87,12 +100,13 @@ impl Disks {
             }
         }
         for (attempt, dirs) in asides {
-            let whole = checkpoint::read(&dirs).ok().filter(|state| state.attempt == attempt.to_string());
-            if let Some(state) = whole.filter(|_| found.tokens.contains_key(&job)) {
-                found.checkpoints.insert(attempt, dirs);
-                found.states.insert(attempt, checkpoint::told(&state));
-            } else {
-                dirs.iter().try_for_each(|dir| remove_tree(dir).map_err(folder("remove", dir)))?;
+            match checkpoint::read(&dirs) {
+                Ok(state) if state.attempt == attempt.to_string() && found.tokens.contains_key(&job) => {
+                    found.checkpoints.insert(attempt, dirs);
+                    found.states.insert(attempt, checkpoint::told(&state));
+                }
+                Err(error) if !is_waste(&error) => leave(attempt, &error),
+                _ => dirs.iter().try_for_each(|dir| remove_tree(dir).map_err(folder("remove", dir)))?,
             }
         }
         for folder in self.job_folders(job) {
@@ -123,11 +137,13 @@ fn sweep_job(path: &Path, job: Job, found: &mut Found) -> Result<(), TrackerErro
     for (name, its) in entries(&output)? {
         let Ok(attempt) = name.parse::<Attempt>() else { continue };
         let whole = its.join(OUTPUT);
-        if attempt.job == job && found.tokens.contains_key(&job) && Index::read(&whole).is_ok() {
-            found.outputs.insert(attempt, whole);
-        } else {
+        match Index::read(&whole) {
+            Ok(_) if attempt.job == job && found.tokens.contains_key(&job) => {
+                found.outputs.insert(attempt, whole);
+            }
+            Err(error) if !is_waste(&error) => leave(attempt, &error),
             // Half written, or of a job that nobody could show a token for.
-            remove_tree(&its).map_err(folder("remove", &its))?;
+            _ => remove_tree(&its).map_err(folder("remove", &its))?,
         }
     }
     if entries(&output)?.is_empty() {
@@ -136,9 +152,25 @@ fn sweep_job(path: &Path, job: Job, found: &mut Found) -> Result<(), TrackerErro
     Ok(())
 }
 
+/// Whether what could not be read is not what was written, or was never written to the end. A disk that fails for a moment,
+/// and another account than that which wrote it, say nothing of the bytes.
+fn is_waste(error: &TaskError) -> bool {
+    match error {
+        TaskError::Damaged { .. } | TaskError::Spoilt(_) => true,
+        TaskError::Io { source, .. } => {
+            matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+        }
+        _ => false,
+    }
+}
+
+fn leave(attempt: Attempt, error: &TaskError) {
+    tracing::error!(%attempt, %error, "what it left is not served, and stays: it cannot be read; mend that and start again");
+}
+
 /// Removes the folder of a job that nothing is left of. A file that is not ours keeps it.
 fn remove_empty(path: &Path) -> Result<(), TrackerError> {
-    if entries(path)?.iter().all(|(name, _)| name == "token" || name == "token.tmp") {
+    if entries(path)?.iter().all(|(name, _)| name == TOKEN || name == "token.tmp") {
         remove_tree(path).map_err(folder("remove", path))?;
     }
     Ok(())

@@ -134,6 +134,35 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
     assert!(!dirs[0].join("jobs/job_2").exists());
 }
 
+/// A disk that cannot be read just now says nothing of what lies on it.
+#[test]
+fn what_cannot_be_read_is_neither_served_nor_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = [dir.path().to_path_buf()];
+    let (output, state) = {
+        let (disks, _) = Disks::open(&dirs, 0).unwrap();
+        disks.keep_token(Job(1), b"secret").unwrap();
+        let output = work(&disks, 0, "job_1.m0.0").outputs[0].clone();
+        write(&output, &[b"one"]);
+        let asides = work(&disks, 0, "job_1.r0.0").asides;
+        checkpoint::keep(&asides, "job_1.r0.0", 0, &checkpoint::State::default()).unwrap();
+        (output, asides[0].join("state"))
+    };
+    // What reading fails of, for root too.
+    for path in [&output.with_extension("index"), &state] {
+        fs::rename(path, path.with_extension("kept")).unwrap();
+        fs::create_dir(path).unwrap();
+    }
+    let (_, found) = Disks::open(&dirs, 0).unwrap();
+    assert!(found.outputs.is_empty() && found.checkpoints.is_empty(), "{found:?}");
+    for path in [&output.with_extension("index"), &state] {
+        fs::remove_dir(path).unwrap();
+        fs::rename(path.with_extension("kept"), path).unwrap();
+    }
+    let (_, found) = Disks::open(&dirs, 0).unwrap();
+    assert_eq!((found.outputs.len(), found.checkpoints.len()), (1, 1), "{found:?}");
+}
+
 /// What is copied here next may be of the same attempt: it is not deleted with what was dropped before.
 #[test]
 fn a_state_may_come_back_while_the_one_before_is_still_being_deleted() {

@@ -51,7 +51,7 @@ pub(super) fn reduce(
     };
     let mut watch = Watch::new(io, way, pace, !task.aside.is_empty());
     while let Some((key, values)) = work.groups.next()? {
-        if work.group_count == 0 && task.from.is_some() && state.stage == Stage::Reduce {
+        if work.group_count == 0 && state.is_resuming {
             for (counter, more) in task.resumed() {
                 work.context.count(counter, more);
             }

@@ -111,7 +111,7 @@ async fn knock_at_jobs(caller: &Caller, name: &str) -> Codes {
     let resume = |task, on| mr::ResumeRequest { request_id: request_id(), task, on };
     let drain = mr::DrainTrackerRequest { request_id: request_id(), node: path(), ..Default::default() };
     let tasks = mr::TasksRequest { job: path(), ..Default::default() };
-    let page = mr::TasksRequest { job: "job_1".into(), after: path() };
+    let page = mr::TasksRequest { job: "job_1".into(), after: path(), only: String::new() };
     let log = mr::LogRequest { attempt: path(), stderr: true, tail_bytes: 0 };
     let mut codes = Vec::new();
     call!(codes, caller, "mr.v1.JobTracker/Job", mr::JobRequest { job: path() });

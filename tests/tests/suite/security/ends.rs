@@ -14,7 +14,12 @@ use fermata_tests::{binaries, eventually};
 use prost::bytes::BytesMut;
 use proto::dfs::{self as fs, bulk_request::Op};
 use security::{Role, job_word};
-use std::{io::Write, net::TcpStream, process::Command, time::Duration};
+use std::{
+    io::Write,
+    net::TcpStream,
+    process::{Command, Stdio},
+    time::Duration,
+};
 use tonic::Code;
 
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -168,4 +173,31 @@ fn a_closed_block_is_not_written_again() {
     lab.cluster.mrctl(&["fs", "setrep", "2", "/in"]);
     eventually("it is copied", PATIENCE, || (locate(&lab).nodes.len() == 2).then_some(()));
     assert!(lab.cluster.mrctl(&["fs", "cat", "/in"]).starts_with("words\n"));
+}
+
+/// In a closed cluster nodes ask the NameNode whether what was sent may become a replica. While it is away they wait, and
+/// the writer waits with them: nobody is dropped for it, and nothing fails.
+#[test]
+fn a_block_ends_while_the_namenode_is_away() {
+    let lab = Lab::up(false, "[datanode]\ntransfer_timeout = \"2s\"\n");
+    let mut put = lab.cluster.command(&["fs", "put", "--json", "-", "/slow"]);
+    let mut put = put.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut text = put.stdin.take().unwrap();
+    // Half a block.
+    text.write_all(&b"to be or not to be\n".repeat(30_000)).unwrap();
+    eventually("the block is under way on both nodes", PATIENCE, || {
+        ["node1", "node2"].iter().all(|node| !lab.cluster.begun_on(node).is_empty()).then_some(())
+    });
+    lab.cluster.mrctl(&["chaos", "stop", "namenode"]);
+    drop(text);
+    // Twice as long as nodes and writers wait for each other.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(put.try_wait().unwrap().is_none(), "nobody can know whether it may be");
+    lab.cluster.mrctl(&["chaos", "cont", "namenode"]);
+    let ran = put.wait_with_output().unwrap();
+    let (told, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{told}{errors}");
+    let blocks = lab.cluster.json(&["fs", "fsck", "/slow", "--json"]);
+    assert_eq!(blocks["under_replicated"], 0, "{blocks}");
+    assert!(!errors.contains("left out"), "{errors}");
 }

@@ -64,7 +64,11 @@ fn serve(stream: &mut TcpStream, known: &Known) -> Option<()> {
     assert_eq!(token, TOKEN);
     let path = known.lock().unwrap().get(attempt).cloned()?;
     let found = if attempt.contains(".r") {
-        checkpoint::part(&[path], partition).map_err(|error| error.to_string())
+        checkpoint::parts(std::slice::from_ref(&path))
+            .and_then(|parts| {
+                parts.get(partition as usize).ok_or_else(|| checkpoint::no_part(partition))?.find(&[path])
+            })
+            .map_err(|error| error.to_string())
     } else {
         let extent = Index::read(&path).unwrap().extents[partition as usize];
         Ok((path, extent))
