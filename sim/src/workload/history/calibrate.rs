@@ -113,8 +113,9 @@ impl Calibrated {
         let (maps, reduces) = (count(self.maps, "map"), count(self.reduces, "reduce"));
         let mut text = format!("[{}]\n", self.name);
         let mut say = |key: &str, value: f64, of: &str| {
-            // Three digits are more than enough.
-            let value = format!("{value:.2e}").parse::<f64>().unwrap_or(value);
+            // Three digits are more than enough, and what is next to nothing is nothing.
+            let value =
+                format!("{value:.2e}").parse::<f64>().ok().filter(|value| *value > 1e-9).unwrap_or(0.0);
             let _ = writeln!(text, "{:<24}# {of}", format!("{key} = {value:?}"));
         };
         say("map_mbps", map_mbps, &maps);
@@ -232,7 +233,7 @@ mod tests {
         );
         assert!(text.contains("\nmap_mbps = 10.0         # 3 maps\n") && !text.contains("busy"), "{text}");
         assert!(text.contains("\nreduce_mbps = 10.0      # 2 reduces\n"), "{text}");
-        assert!(text.contains("\nmerge_mbps = 1000000.0   # not measured"), "{text}");
+        assert!(text.contains("\nmerge_mbps = 1000000.0  # not measured"), "{text}");
         let read = profile::parse(&text).expect("it reads")["wordcount"];
         close(Some(read.map_mbps), 10.0);
         let busy = Calibrated { spread: Some(0.6), maps: 100, ..seen().calibrated("wordcount") }.render();
@@ -250,7 +251,7 @@ mod tests {
         for unknown in ["\nreduce_mbps", "\nreduce_out", "\nmerge_mbps", "\nspread"] {
             assert!(!text.contains(unknown), "{unknown} is not known: {text}");
         }
-        assert!(text.contains("start_s = 0.0            # not measured"), "{text}");
+        assert!(text.contains("start_s = 0.0           # not measured"), "{text}");
         let read = profile::parse(&text).expect("it reads")["grep"];
         close(Some(read.reduce_mbps), profile::built_in()["grep"].reduce_mbps);
         let unheard_of = map_only("own");
