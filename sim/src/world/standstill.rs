@@ -115,6 +115,7 @@ mod tests {
         Cluster, JobTracker, Plan, Scheduler, Why,
         plan::Way,
         scheduler::{Cause, Round},
+        task::AttemptResult,
     };
     use schedulers::fifo::Fifo;
 
@@ -194,7 +195,7 @@ mod tests {
         progress.gave_back(Time(30), task.attempt(2), (100, 1));
         assert_eq!(progress.advanced, Time(30));
         let map = TaskId { phase: Phase::Map, ..task }.attempt(0);
-        let done = Fact::AttemptSucceeded { attempt: map, result: Default::default() };
+        let done = Fact::AttemptSucceeded { attempt: map, result: AttemptResult::default() };
         for at in 40..60 {
             progress.note(Time(at), &done);
             progress
