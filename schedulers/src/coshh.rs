@@ -40,15 +40,15 @@ use users::{User, Users};
 pub const SENTENCES: &[crate::words::Sentence] = &[
     (
         "below-min-share",
-        "user {user} held {held} of a minimum of {min}[, and class {class} is suggested for the node]",
+        "user {user} held {held} of the {min slot|slots} that it is owed[, and the node suits its kind of job (class {class})]",
     ),
     (
         "smallest-share",
-        "user {user} held {held} at weight {weight}, the least of all[, and class {class} is suggested for the node]",
+        "user {user} held {held slot|slots} at weight {weight}, the least of all[, and the node suits its kind of job (class {class})]",
     ),
     (
         "any-class",
-        "no class that is suggested for the node has work; user {user} held {held} at weight {weight}",
+        "no kind of job that the node suits best has tasks for it; user {user} held {held slot|slots} at weight {weight}",
     ),
     (
         "users-share-of-map-slots",
@@ -58,11 +58,15 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
         "users-share-of-reduce-slots",
         "user {user} holds {held} reduce slots (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
     ),
-    ("in-no-class-yet", "jobs of its kind are in no class yet"),
+    (
+        "in-no-class-yet",
+        "which nodes suit its kind of job is not worked out yet: until then it may run on any",
+    ),
     (
         "class-is-suggested-for-nodes",
-        "[its class {class} is suggested for {nodes node|nodes}][!class it is suggested for no node]\
-         [; jobs could come {lambda} times as often][; predictions of its tasks are off by {prediction_error:%}]",
+        "{nodes node suits|nodes suit} its kind of job best[ (class {class})][!literal ; others are taken for it too if they would be idle]\
+         [; the cluster can do {lambda} times the jobs that have been coming]\
+         [; the lengths foretold for its tasks are off by {prediction_error:%}]",
     ),
 ];
 
@@ -382,6 +386,9 @@ impl Scheduler for Coshh {
         }
         let mut why = self.with_class(Why::rule("class-is-suggested-for-nodes"), job.id, 1);
         why = why.with("nodes", self.kinds.suggested(kind).len() as f64);
+        if self.literal {
+            why = why.with("literal", 1.0);
+        }
         if let Some(lambda) = self.kinds.lambda(1) {
             why = why.with("lambda", lambda);
         }

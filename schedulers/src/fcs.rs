@@ -59,6 +59,12 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
          which has {shuffle_left:s} and {bytes_left:bytes}",
     ),
     (
+        "reduces-are-left-alone",
+        "{tasks reduce of a job with more left is|reduces of jobs with more left are} left alone\
+         [; launched less than {at_most:s} ago: {new}][; beyond {beyond:%}: {nearly}][; put back as far as may be: {late}]",
+    ),
+    ("no-job-has-more-left", "no job that holds reduce slots has more left: none is asked to give one back"),
+    (
         "paused-reduces-wait-for-their-nodes",
         "{tasks paused reduce waits|paused reduces wait} for the node with its state: {offers_passed} offers of others passed, \
          it migrates after {at_most}",
@@ -374,6 +380,7 @@ impl Scheduler for Fcs {
             let rule =
                 if known.overdue.is_some() { "overdue-goes-first" } else { "least-remaining-work-first" };
             reasons.push(numbers(Why::rule(rule), known.left).with("jobs_ahead", ahead));
+            reasons.extend(self.why_nothing_is_taken(job.id, known.left, now, cluster));
         }
         if let Some(passed) = self.paused.passed(job.id) {
             let why = Why::rule("paused-reduces-wait-for-their-nodes");

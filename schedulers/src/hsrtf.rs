@@ -52,6 +52,15 @@ pub const SENTENCES: &[crate::words::Sentence] = &[
         "its job has about {remaining:s} left, and the slot goes to {for_job:job}, which has {shorter:s}",
     ),
     (
+        "longer-jobs-tasks-are-new",
+        "{tasks task of a longer job was|tasks of longer jobs were} launched less than {at_most:s} ago, and none is asked for its \
+         slot so soon: not for another {next:s}",
+    ),
+    (
+        "no-job-is-so-much-longer",
+        "no job that holds such slots has more left than {margin:%} of what this one has: none is asked to give one back",
+    ),
+    (
         "reduces-wait-for-their-maps-hosts",
         "its reduces wait for slots where their maps ran: {waited:s} so far, for at most {at_most:s}",
     ),
@@ -235,6 +244,28 @@ impl Hsrtf {
             && plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(killed))
     }
 
+    /// Why no slot is taken back for a job that waits for one, other than that its time has not come.
+    fn why_nothing_is_taken(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Option<Why> {
+        if !self.preempts() || !cluster.free_trackers(phase).is_empty() {
+            return None;
+        }
+        let longest = self.margin * self.estimator.of(job.id).remaining;
+        let longer = cluster.active_jobs().filter(|other| self.estimator.of(other.id).remaining > longest);
+        let running = longer.flat_map(|other| &other.running[phase]).filter_map(|id| cluster.attempt(*id));
+        let ages: Vec<Span> = running
+            .filter(|attempt| attempt.recalled.is_none())
+            .map(|attempt| now.since(attempt.launched))
+            .collect();
+        let Some(oldest) = ages.iter().max() else {
+            return Some(Why::rule("no-job-is-so-much-longer").with("margin", self.margin));
+        };
+        let next = Span(self.newly_launched.0.saturating_sub(oldest.0)).as_secs_f64();
+        (*oldest < self.newly_launched).then(|| {
+            let why = Why::rule("longer-jobs-tasks-are-new").with("tasks", ages.len() as f64);
+            why.with("at_most", self.newly_launched.as_secs_f64()).with("next", next)
+        })
+    }
+
     fn may_take(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let longer = self.estimator.of(from).remaining > self.margin * self.estimator.of(to).remaining;
         longer && (self.is_pure() || self.is_nearer(to, from, phase, plan))
@@ -402,10 +433,11 @@ impl Scheduler for Hsrtf {
         self.is_nearer(a, b, phase, plan)
     }
 
-    fn explain(&self, job: &Job, now: Time, _cluster: &Cluster) -> Vec<Why> {
+    fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
         let thought = self.estimator.of(job.id);
         let mut reasons = Vec::new();
-        for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
+        let waits = |phase: &Phase| job.may_start(*phase) && !job.pending[*phase].is_empty();
+        for phase in Phase::BOTH.into_iter().filter(waits) {
             let rule = match phase {
                 Phase::Map => "shorter-jobs-take-map-slots",
                 Phase::Reduce => "shorter-jobs-take-reduce-slots",
@@ -419,6 +451,7 @@ impl Scheduler for Hsrtf {
                 }
                 None => why,
             });
+            reasons.extend(self.why_nothing_is_taken(job, phase, now, cluster));
         }
         if let Some(since) = self.colocation.since(job.id).filter(|_| !job.pending.reduce.is_empty()) {
             let waited = now.since(since).as_secs_f64();

@@ -264,6 +264,45 @@ mod tests {
     }
 
     #[test]
+    fn what_a_class_is_need_not_be_known() {
+        let suits = Why::rule("class-is-suggested-for-nodes").with("class", 3.0).with("nodes", 4.0);
+        let suits = suits.with("lambda", 7.21).with("prediction_error", 0.2);
+        assert_eq!(
+            said(&suits),
+            "4 nodes suit its kind of job best (class 3); others are taken for it too if they would be idle; \
+             the cluster can do 7.2 times the jobs that have been coming; the lengths foretold for its tasks are off by 20%"
+        );
+        let literal = Why::rule("class-is-suggested-for-nodes").with("nodes", 1.0).with("literal", 1.0);
+        assert_eq!(said(&literal), "1 node suits its kind of job best");
+        let owed =
+            Why::rule("below-min-share,node-local").with("class", 0.0).with("held", 1.0).with("min", 4.0);
+        assert_eq!(
+            said(&owed),
+            "user ann held 1 of the 4 slots that it is owed, and the node suits its kind of job (class 0); \
+             its input is on that node"
+        );
+    }
+
+    #[test]
+    fn who_waits_for_a_slot_that_is_not_taken_back_is_told_why() {
+        let new = Why::rule("longer-jobs-tasks-are-new").with("tasks", 4.0).with("at_most", 10.0);
+        assert_eq!(
+            said(&new.with("next", 6.0)),
+            "4 tasks of longer jobs were launched less than 10 s ago, and none is asked for its slot so soon: not for another 6 s"
+        );
+        assert_eq!(
+            said(&Why::rule("no-job-is-so-much-longer").with("margin", 1.25)),
+            "no job that holds such slots has more left than 125% of what this one has: none is asked to give one back"
+        );
+        let alone =
+            Why::rule("reduces-are-left-alone").with("tasks", 3.0).with("new", 2.0).with("at_most", 10.0);
+        assert_eq!(
+            said(&alone.with("nearly", 1.0).with("beyond", 0.7)),
+            "3 reduces of jobs with more left are left alone; launched less than 10 s ago: 2; beyond 70%: 1"
+        );
+    }
+
+    #[test]
     fn parts_are_left_out_with_their_numbers() {
         assert_eq!(said(&Why::rule("held-by-hand")), "it is held by hand until `mrctl resume`");
         let held = Why::rule("held-by-hand").with("tasks", 1.0);

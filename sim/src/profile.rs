@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// One program.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Profile {
     /// Input a map reads, MB a second, on a machine of speed 1.
     pub map_mbps: f64,
@@ -23,7 +22,6 @@ pub struct Profile {
     /// From launch to the first record.
     pub start_s: f64,
     /// How much task times scatter: the sigma of a log-normal.
-    #[serde(default)]
     pub spread: f64,
 }
 
@@ -35,32 +33,78 @@ pub type Profiles = BTreeMap<String, Profile>;
 #[error("profiles: {0}")]
 pub struct BadProfiles(String);
 
-/// Those that come with Fermata.
-pub fn built_in() -> Profiles {
-    parse(include_str!("profiles.toml")).expect("a test reads it")
+/// One program as a file has it: what it does not say is as it is built in.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    map_mbps: Option<f64>,
+    map_out: Option<f64>,
+    reduce_mbps: Option<f64>,
+    reduce_out: Option<f64>,
+    merge_mbps: Option<f64>,
+    start_s: Option<f64>,
+    spread: Option<f64>,
 }
 
-/// Reads TOML: a table for each program.
+impl Given {
+    fn over(self, base: Option<&Profile>) -> Result<Profile, String> {
+        let of = |given: Option<f64>, field: &str, built_in: fn(&Profile) -> f64| {
+            let missing = || format!("{field} is missing, and no profile of that name is built in");
+            given.or_else(|| base.map(built_in)).ok_or_else(missing)
+        };
+        Ok(Profile {
+            map_mbps: of(self.map_mbps, "map_mbps", |base| base.map_mbps)?,
+            map_out: of(self.map_out, "map_out", |base| base.map_out)?,
+            reduce_mbps: of(self.reduce_mbps, "reduce_mbps", |base| base.reduce_mbps)?,
+            reduce_out: of(self.reduce_out, "reduce_out", |base| base.reduce_out)?,
+            merge_mbps: of(self.merge_mbps, "merge_mbps", |base| base.merge_mbps)?,
+            start_s: of(self.start_s, "start_s", |base| base.start_s)?,
+            spread: self.spread.or_else(|| base.map(|base| base.spread)).unwrap_or(0.0),
+        })
+    }
+}
+
+/// Those that come with Fermata.
+pub fn built_in() -> Profiles {
+    parse_over(include_str!("profiles.toml"), &Profiles::new()).expect("a test reads it")
+}
+
+/// Reads TOML: a table for each program, over the built-in ones.
 pub fn parse(text: &str) -> Result<Profiles, BadProfiles> {
-    let profiles: Profiles =
+    parse_over(text, &built_in())
+}
+
+fn parse_over(text: &str, base: &Profiles) -> Result<Profiles, BadProfiles> {
+    let given: BTreeMap<String, Given> =
         toml::from_str(text).map_err(|error| BadProfiles(error.to_string().trim().replace('\n', " ")))?;
-    for (name, profile) in &profiles {
-        let Profile { map_mbps, map_out, reduce_mbps, reduce_out, merge_mbps, start_s, spread } = *profile;
+    let mut profiles = Profiles::new();
+    for (name, given) in given {
+        let bad = |what: String| BadProfiles(format!("{name}: {what}"));
+        let profile = given.over(base.get(&name)).map_err(bad)?;
+        profile.check().map_err(bad)?;
+        profiles.insert(name, profile);
+    }
+    Ok(profiles)
+}
+
+impl Profile {
+    fn check(&self) -> Result<(), String> {
+        let Profile { map_mbps, map_out, reduce_mbps, reduce_out, merge_mbps, start_s, spread } = *self;
         let rates = [("map_mbps", map_mbps), ("reduce_mbps", reduce_mbps), ("merge_mbps", merge_mbps)];
         for (field, value) in rates {
             if !(value.is_finite() && value > 0.0) {
-                return Err(BadProfiles(format!("{name}: {field} = {value} is not a rate above 0")));
+                return Err(format!("{field} = {value} is not a rate above 0"));
             }
         }
         let others =
             [("map_out", map_out), ("reduce_out", reduce_out), ("start_s", start_s), ("spread", spread)];
         for (field, value) in others {
             if !(value.is_finite() && value >= 0.0) {
-                return Err(BadProfiles(format!("{name}: {field} = {value} is not a number from 0 on")));
+                return Err(format!("{field} = {value} is not a number from 0 on"));
             }
         }
+        Ok(())
     }
-    Ok(profiles)
 }
 
 /// As a file.
@@ -85,6 +129,9 @@ mod tests {
             render(&BTreeMap::from([("x".to_owned(), Profile { map_mbps: 0.0, ..built_in()["wordcount"] })]));
         let error = parse(&text).expect_err("a rate of 0").to_string();
         assert!(error.contains("x: map_mbps = 0"), "{error}");
-        assert!(parse("[x]\nmap_mbps = 1").is_err());
+        let error = parse("[x]\nmap_mbps = 1").expect_err("more is needed").to_string();
+        assert!(error.contains("x: map_out is missing"), "{error}");
+        let part = parse("[wordcount]\nmap_mbps = 1").expect("the rest is built in")["wordcount"];
+        assert_eq!(part, Profile { map_mbps: 1.0, ..built_in()["wordcount"] });
     }
 }

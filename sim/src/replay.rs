@@ -2,7 +2,7 @@
 
 use crate::{
     Setup,
-    experiment::{Comparison, Experiment, ExperimentError, Variant},
+    experiment::{Comparison, Experiment, ExperimentError, Step, Variant, each_alone},
     fault::{Fault, Harm},
     report::{percent, show},
     setup::Machine,
@@ -12,7 +12,7 @@ use crate::{
         history::{History, Place, Ran},
     },
 };
-use mrcore::{PerPhase, Span};
+use mrcore::{PerPhase, Span, ids::JobId};
 use std::fmt::Write as _;
 
 /// What is to be tried.
@@ -107,29 +107,32 @@ impl WhatIf {
     }
 }
 
-/// What really ran, as a comparison of one policy: slowdowns are against the first job of each group that succeeded, alone and simulated.
+/// What really ran, as a comparison of one policy: slowdowns are against each job that succeeded, alone and
+/// simulated from its own history.
 pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, ExperimentError> {
     let machines = machines(&history, None, 0);
-    let mut succeeded = history.real.iter().map(|real| real.succeeded);
-    history.workload.jobs.retain(|_| succeeded.next().unwrap_or(false));
-    let slots = history.slots;
-    let mut comparison = experiment(&history.workload, slots, machines, Vec::new(), Vec::new(), true)?;
-    for (_, job) in history.metrics.jobs() {
-        if !comparison.groups.contains(&job.group) {
-            comparison.groups.push(job.group.clone());
-        }
-    }
-    comparison.variants = vec![Variant::plain(scheduler)];
-    comparison.runs = vec![vec![history.outcome(scheduler)]];
-    Ok(comparison)
+    let setup = setup(history.slots, machines, Vec::new());
+    let (workload, _) = history.succeeded();
+    let ids: Vec<JobId> = history.real.iter().filter(|real| real.succeeded).map(|real| real.id).collect();
+    let alone = vec![each_alone(&setup, &workload, &ids)?];
+    // Also those of which no job succeeded.
+    let groups = history.workload.groups();
+    let variants = vec![Variant::plain(scheduler)];
+    let runs = vec![vec![history.outcome(scheduler)]];
+    Ok(Comparison { variants, runs, alone, groups, slots: setup.slots() })
 }
 
-/// Replays a history.
-pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentError> {
+/// Replays a history, for somebody who is told of every run that is done.
+pub fn replay(
+    history: &History,
+    what: &WhatIf,
+    watch: &(dyn Fn(Step<'_>) + Sync),
+) -> Result<Replay, ExperimentError> {
     let (workload, real) = history.succeeded();
     let slots = history.slots;
     let as_it_was = machines(history, what.slots, 0);
-    let before = experiment(&workload, slots, as_it_was, losses(history), vec![what.ran.clone()], false)?;
+    let before =
+        experiment(&workload, setup(slots, as_it_was, losses(history)), vec![what.ran.clone()], watch)?;
     let simulated =
         before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
     let both = real.into_iter().zip(simulated);
@@ -138,7 +141,7 @@ pub fn replay(history: &History, what: &WhatIf) -> Result<Replay, ExperimentErro
     let machines = machines(history, what.slots, what.nodes);
     // What went wrong goes wrong again, as far as the nodes are there.
     let lost = losses(history).into_iter().chain(what.faults.iter().cloned()).collect();
-    let comparison = experiment(&workload, slots, machines, lost, variants, false)?;
+    let comparison = experiment(&workload, setup(slots, machines, lost), variants, watch)?;
     Ok(Replay { fidelity, before, comparison })
 }
 
@@ -180,18 +183,20 @@ fn losses(history: &History) -> Vec<Fault> {
     history.losses.iter().map(fault).collect()
 }
 
+/// What tasks took is known, their start included.
+fn setup(slots: PerPhase<u32>, machines: Vec<Machine>, faults: Vec<Fault>) -> Setup {
+    let mut setup = Setup::even(machines.len() as u32, slots, "fifo");
+    (setup.machines, setup.faults) = (machines, faults);
+    setup.costs.start = Span(0);
+    setup
+}
+
 fn experiment(
     workload: &Workload,
-    slots: PerPhase<u32>,
-    machines: Vec<Machine>,
-    faults: Vec<Fault>,
+    setup: Setup,
     variants: Vec<Variant>,
-    alone: bool,
+    watch: &(dyn Fn(Step<'_>) + Sync),
 ) -> Result<Comparison, ExperimentError> {
-    let mut setup = Setup::even(machines.len() as u32, slots, "fifo");
-    setup.machines = machines;
-    setup.faults = faults;
-    setup.costs.start = Span(0);
     let experiment = Experiment {
         setup,
         faults: None,
@@ -200,9 +205,9 @@ fn experiment(
         variants,
         seeds: 1,
         limit: None,
-        alone,
+        alone: false,
     };
-    experiment.run()
+    experiment.watched(watch)
 }
 
 impl Replay {
@@ -261,7 +266,6 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mrcore::ids::JobId;
     use std::collections::BTreeMap;
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{
     Outcome, Setup, Workload,
     experiment::{Variant, makespan_s},
     fault::{Fault, Harm},
-    report::{Table, percent},
+    report::{Cell, Table},
     workload::{JobPlan, MapPlan, ReducePlan, history::History, seconds},
 };
 use mrcore::{PerPhase, Span, ids::JobId, job::Priority, metrics::stats::mean};
@@ -205,7 +205,13 @@ impl Fidelity {
         let mut table = Table::new(&["job", "real s", "simulated s", "off"]);
         for (name, real, simulated) in &self.jobs {
             let off = (simulated - real) / real.max(1e-6);
-            table.row(vec![name.clone(), format!("{real:.1}"), format!("{simulated:.1}"), percent(off)]);
+            let seconds = |value: f64| Cell::Number(Some(value), format!("{value:.1}"));
+            table.row(vec![
+                name.as_str().into(),
+                seconds(*real),
+                seconds(*simulated),
+                Cell::percent(Some(off)),
+            ]);
         }
         table
     }

@@ -1,7 +1,10 @@
 //! The papers' experiments without the command line. `FERMATA_REPRO=DIR cargo test --release -p fermata-sim --test repro
 //! -- --ignored` writes a page and tables for each paper to that folder; `FERMATA_PAPERS=hsrtf,fcs` chooses.
 
-use fermata_sim::{profile, repro::Paper};
+use fermata_sim::{
+    profile,
+    repro::{Lab, Paper},
+};
 use std::path::PathBuf;
 
 #[test]
@@ -14,9 +17,8 @@ fn every_paper() {
         if !chosen.is_empty() && !chosen.split(',').any(|name| name == paper.name()) {
             continue;
         }
-        let reproduction = paper
-            .reproduce(&profile::built_in(), seeds)
-            .unwrap_or_else(|error| panic!("{}: {error}", paper.name()));
+        let lab = Lab { profiles: &profile::built_in(), seeds, watch: &|_, _| {} };
+        let reproduction = paper.reproduce(&lab).unwrap_or_else(|error| panic!("{}: {error}", paper.name()));
         println!("{}", reproduction.text());
         let write = |kind: &str, text: String| {
             std::fs::write(folder.join(format!("{}.{kind}", paper.name())), text)

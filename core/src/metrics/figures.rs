@@ -106,7 +106,7 @@ pub struct JobFigures {
     pub lost_bytes: u64,
     /// Slot time in all.
     pub held: PerPhase<Span>,
-    /// Time that its reduces waited for slots after its maps were done, over all.
+    /// Time that its reduces waited for slots after its maps were done, over all; while somebody holds one by hand it waits for none.
     pub reduce_waited: Span,
     /// How its work that was lost with a tracker was taken up again.
     pub recovery: Recovery,

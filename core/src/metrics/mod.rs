@@ -40,6 +40,11 @@ const STRAGGLER: &str = "straggler-split";
 /// The key of a job's settings that names what it is compared with.
 pub const GROUP: &str = "group";
 
+/// What a job is compared with: what its settings say, or jobs of its name.
+pub fn group(spec: &JobSpec) -> &str {
+    spec.conf.get(GROUP).unwrap_or(&spec.name)
+}
+
 /// So many jobs' use of slots can still be told apart.
 pub const JOBS_DRAWN: usize = 40;
 
@@ -58,12 +63,27 @@ struct Live {
 /// A reduce, as far as its waiting goes.
 #[derive(Debug, Clone, Copy)]
 struct Reducing {
-    /// Since when it waits, if nothing of it runs.
+    /// Since when it waits for a slot, if nothing of it runs and nobody holds it.
     since: Time,
     running: u32,
     is_done: bool,
+    /// Somebody holds it by hand: it waits for that somebody, and for no slot.
+    is_held: bool,
     /// Slot time that is in the state it has put aside.
     aside: Span,
+    /// Where it was paused last. Several attempts may take up the same state, one after the other.
+    paused_on: Option<TrackerId>,
+}
+
+impl Reducing {
+    fn new(since: Time) -> Self {
+        Self { since, running: 0, is_done: false, is_held: false, aside: Span(0), paused_on: None }
+    }
+
+    /// Whether it waits for a slot, if its maps are done.
+    fn waits(&self) -> bool {
+        !self.is_done && !self.is_held && self.running == 0
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +99,8 @@ struct Recalled {
     at: Time,
     /// For the slot's sake, not for the task's or the node's.
     for_others: bool,
+    /// And its task is held from then on.
+    holds: bool,
 }
 
 /// All figures.
@@ -145,15 +167,13 @@ impl Metrics {
             Fact::TrackerReturned { tracker, .. } => {
                 self.draining.remove(tracker);
             }
-            Fact::AttemptRecalled { attempt, how, fault: false, why, .. } => {
-                if let Some(held) = self.held.get_mut(attempt) {
-                    let for_others = !self.draining.contains(&held.on) && !why.starts_with(STRAGGLER);
-                    held.recalled = Some(Recalled { how: *how, at, for_others });
-                }
+            Fact::AttemptRecalled { attempt, how, fault: false, why, hold } => {
+                self.recalled(at, *attempt, *how, why, *hold);
             }
-            Fact::PauseRefused { attempt } => {
-                if let Some(held) = self.held.get_mut(attempt) {
-                    held.recalled = None;
+            Fact::PauseRefused { attempt } | Fact::RecallRefused { attempt, .. } => self.refused(*attempt),
+            Fact::TaskReleased { task } => {
+                if let Some(reduce) = self.reduce(*task) {
+                    (reduce.is_held, reduce.since) = (false, at);
                 }
             }
             Fact::AttemptSucceeded { attempt, .. } => self.succeeded(at, *attempt),
@@ -173,7 +193,7 @@ impl Metrics {
         let figures = JobFigures {
             name: spec.name.clone(),
             user: spec.user.clone(),
-            group: spec.conf.get(GROUP).unwrap_or(&spec.name).clone(),
+            group: group(spec).to_owned(),
             tasks,
             submitted: at,
             first_map: None,
@@ -195,8 +215,7 @@ impl Metrics {
         self.figures.insert(id, figures);
         let roots = (0..tasks.map).collect();
         let took = vec![Span(0); tasks.map as usize];
-        let reducing = Reducing { since: at, running: 0, is_done: false, aside: Span(0) };
-        let reduces = vec![reducing; tasks.reduce as usize];
+        let reduces = vec![Reducing::new(at); tasks.reduce as usize];
         self.live.insert(id, Live { spec: spec.clone(), roots, maps_done: 0, took, reduces });
         self.shares.demands(at, &spec.user, 1);
     }
@@ -246,16 +265,13 @@ impl Metrics {
             figures.first_map.get_or_insert(at);
             figures.near[near as usize] += 1;
         }
-        if let Some(from) = from {
-            figures.taken.resumes += 1;
-            // A pause's own place is not in a fact: it is where the attempt was launched.
-            let before = self.held.get(&from).map(|held| held.on);
-            figures.taken.migrations += u32::from(before.is_some_and(|before| before != on));
-            self.held.remove(&from);
-        }
         let live = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
         if let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) {
-            if let Some(done) = figures.maps_done.filter(|_| reduce.running == 0) {
+            if from.is_some() {
+                figures.taken.resumes += 1;
+                figures.taken.migrations += u32::from(reduce.paused_on.is_some_and(|before| before != on));
+            }
+            if let Some(done) = figures.maps_done.filter(|_| reduce.waits()) {
                 figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
             }
             reduce.running += 1;
@@ -264,14 +280,39 @@ impl Metrics {
         self.shares.holds(at, &user, 1);
     }
 
-    /// Its slot is free. A paused attempt's place is remembered until it is taken up.
-    fn released(&mut self, at: Time, id: AttemptId) -> Option<Held> {
-        let held = *self.held.get(&id)?;
-        if !(id.phase() == Phase::Reduce && held.recalled.is_some_and(|told| told.how == Recall::Pause)) {
-            self.held.remove(&id);
+    /// What is kept of a reduce of a job that runs.
+    fn reduce(&mut self, id: TaskId) -> Option<&mut Reducing> {
+        let live = self.live.get_mut(&id.job).filter(|_| id.phase == Phase::Reduce)?;
+        live.reduces.get_mut(id.index as usize)
+    }
+
+    /// It is to give its slot back. Asked again in the same way, it was asked when it was asked first.
+    fn recalled(&mut self, at: Time, id: AttemptId, how: Recall, why: &str, holds: bool) {
+        let Some(held) = self.held.get_mut(&id) else { return };
+        let for_others = !self.draining.contains(&held.on) && !why.starts_with(STRAGGLER);
+        let before = held.recalled.filter(|told| told.how == how);
+        let holds = holds || held.recalled.is_some_and(|told| told.holds);
+        let at = before.map_or(at, |told| told.at);
+        held.recalled = Some(Recalled { how, at, for_others, holds });
+        if let Some(reduce) = self.reduce(id.task) {
+            reduce.is_held |= holds;
         }
-        let live = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
-        if let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) {
+    }
+
+    /// It goes on as if nobody had asked.
+    fn refused(&mut self, id: AttemptId) {
+        let told = self.held.get_mut(&id).and_then(|held| held.recalled.take());
+        if told.is_some_and(|told| told.holds)
+            && let Some(reduce) = self.reduce(id.task)
+        {
+            reduce.is_held = false;
+        }
+    }
+
+    /// Its slot is free.
+    fn released(&mut self, at: Time, id: AttemptId) -> Option<Held> {
+        let held = self.held.remove(&id)?;
+        if let Some(reduce) = self.reduce(id.task) {
             reduce.running = reduce.running.saturating_sub(1);
             reduce.since = at;
         }
@@ -289,7 +330,6 @@ impl Metrics {
 
     fn succeeded(&mut self, at: Time, id: AttemptId) {
         let held = self.released(at, id);
-        self.held.remove(&id);
         if let Some(live) = self.live.get_mut(&id.job()) {
             let index = id.task.index as usize;
             if let (Phase::Map, Some(took), Some(held)) = (id.phase(), live.took.get_mut(index), held) {
@@ -330,17 +370,15 @@ impl Metrics {
     fn paused(&mut self, at: Time, id: AttemptId) {
         let held = self.released(at, id);
         self.given_back(at, id, held, |taken| &mut taken.pauses);
-        let live = self.live.get_mut(&id.job());
-        let reduce = live.and_then(|live| live.reduces.get_mut(id.task.index as usize));
-        if let (Some(reduce), Some(held)) = (reduce, held) {
+        if let (Some(held), Some(reduce)) = (held, self.reduce(id.task)) {
             reduce.aside = reduce.aside + at.since(held.since);
+            reduce.paused_on = Some(held.on);
         }
     }
 
     /// What a reduce had put aside is gone, or so much of it.
     fn state_lost(&mut self, id: AttemptId, part: Option<Span>) {
-        let live = self.live.get_mut(&id.job());
-        let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) else { return };
+        let Some(reduce) = self.reduce(id.task) else { return };
         let lost = part.unwrap_or(reduce.aside).min(reduce.aside);
         reduce.aside = Span(reduce.aside.0 - lost.0);
         if let Some(figures) = self.figures.get_mut(&id.job()) {
@@ -351,7 +389,6 @@ impl Metrics {
     /// An attempt has come to nothing.
     fn wasted(&mut self, at: Time, id: AttemptId, bytes: u64) {
         let Some(held) = self.released(at, id) else { return };
-        self.held.remove(&id);
         let running = self.live.contains_key(&id.job());
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + at.since(held.since);
@@ -385,7 +422,7 @@ impl Metrics {
         figures.lost = figures.lost + took.unwrap_or_default();
         if let Some(done) = figures.maps_done.take() {
             // From here on its reduces wait for a map, not for a slot.
-            for reduce in live.reduces.iter().filter(|reduce| !reduce.is_done && reduce.running == 0) {
+            for reduce in live.reduces.iter().filter(|reduce| reduce.waits()) {
                 figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
             }
         }

@@ -188,7 +188,6 @@ fn a_lost_output_costs_its_map_and_ends_the_wait_for_a_slot() {
 #[test]
 fn a_state_that_is_gone_costs_what_is_in_it() {
     let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
-    let paused = |attempt| Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 5, bytes_in: 5 };
     let mut life = maps();
     life.extend([
         (10, launched(r0, 0, None)),
@@ -228,4 +227,86 @@ fn stragglers_and_drains_are_not_preemptions() {
     ];
     let taken = play(life).taken;
     assert_eq!((taken.preemptions(), taken.splits, taken.eased), (0, 0, 2));
+}
+
+fn paused(attempt: AttemptId) -> Fact {
+    Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 5, bytes_in: 5 }
+}
+
+#[test]
+fn a_reduce_that_is_held_by_hand_waits_for_no_slot() {
+    let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
+    let hold = Fact::AttemptRecalled {
+        attempt: r0,
+        how: Recall::Pause,
+        why: "by ann".into(),
+        fault: false,
+        hold: true,
+    };
+    let mut life = maps();
+    life.extend([
+        (12, launched(r0, 0, None)),
+        (20, hold.clone()),
+        (21, paused(r0)),
+        (121, Fact::TaskReleased { task: r0.task }),
+        (125, launched(r1, 1, Some(r0))),
+        (130, succeeded(r1)),
+    ]);
+    assert_eq!(
+        play(life).reduce_wait(),
+        Span::secs(2 + 4),
+        "10 to 12, and 121 to 125: not the 100 s between"
+    );
+    // One that goes on, for it cannot be paused, is not held; nor is its next wait.
+    let mut life = maps();
+    life.extend([
+        (12, launched(r0, 0, None)),
+        (20, hold),
+        (21, Fact::RecallRefused { attempt: r0, refusals: 1, why: String::new() }),
+        (30, recalled(r0, Recall::Pause)),
+        (33, paused(r0)),
+        (40, launched(r1, 0, Some(r0))),
+    ]);
+    let job = play(life);
+    assert_eq!(job.reduce_wait(), Span::secs(2 + 7), "10 to 12, and 33 to 40");
+    assert_eq!(job.yielding, Span::secs(3), "asked at 30: the first time came to nothing");
+}
+
+#[test]
+fn every_attempt_that_takes_up_a_state_elsewhere_is_a_migration() {
+    let [r0, r1, r2, r3] = [0, 1, 2, 3].map(|number| attempt(Phase::Reduce, 0, number));
+    let mut life = maps();
+    let killed = |attempt| Fact::AttemptKilled { attempt, why: String::new(), bytes_in: 0 };
+    life.extend([
+        (10, launched(r0, 0, None)),
+        (20, recalled(r0, Recall::Pause)),
+        (21, paused(r0)),
+        (25, launched(r1, 1, Some(r0))),
+        (26, killed(r1)),
+        (27, launched(r2, 1, Some(r0))),
+        (28, killed(r2)),
+        (29, launched(r3, 0, Some(r0))),
+    ]);
+    let taken = play(life).taken;
+    assert_eq!((taken.resumes, taken.migrations), (3, 2), "two elsewhere, the third where it was paused");
+}
+
+#[test]
+fn asked_twice_it_was_asked_at_first() {
+    let (r0, mut life) = (attempt(Phase::Reduce, 0, 0), maps());
+    life.extend([
+        (10, launched(r0, 0, None)),
+        (20, recalled(r0, Recall::Pause)),
+        (24, recalled(r0, Recall::Pause)),
+        (26, paused(r0)),
+    ]);
+    assert_eq!(play(life).yielding, Span::secs(6));
+}
+
+#[test]
+fn a_group_is_what_the_settings_say_or_the_name() {
+    let Fact::JobSubmitted { spec, .. } = submitted() else { panic!("it is submitted") };
+    assert_eq!(group(&spec), "large");
+    let unsaid = JobSpec { conf: [].into(), ..(*spec).clone() };
+    assert_eq!(group(&unsaid), "sort");
 }

@@ -1,6 +1,6 @@
 //! `mrctl sim`: the same policies in a simulated cluster, side by side; random lives; profiles.
 
-use crate::output::{self, Usage};
+use crate::output::{self, Runs, Usage};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use serde_json::json;
@@ -13,6 +13,7 @@ use sim::{
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
 };
 
@@ -175,7 +176,9 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         limit: None,
         alone: case.groups_alike,
     };
-    let comparison = experiment.run()?;
+    let runs = Runs::new();
+    let comparison = experiment.watched(&|step| runs.done("", step))?;
+    drop(runs);
     let took_s = begun.elapsed().as_secs_f64();
     let shown = Shown {
         heading,
@@ -339,12 +342,21 @@ fn play(args: &Fuzz) -> Result<ExitCode> {
     let begun = Instant::now();
     let parts = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
     let end = args.from.saturating_add(args.seeds);
+    let (runs, begun_lives) = (Runs::new(), AtomicUsize::new(0));
+    let tell = || {
+        let (done, of) = (begun_lives.fetch_add(1, Ordering::Relaxed), args.seeds as usize);
+        let is_tenth = done > 0 && done.is_multiple_of((of / 10).max(1));
+        runs.tell("", done, of, is_tenth.then(|| "no rule broken so far".to_owned()).as_ref());
+    };
     let played: Vec<Result<fuzz::Seen, fuzz::BadLife>> = std::thread::scope(|scope| {
-        let part =
-            |at: u64| scope.spawn(move || fuzz::play_all((args.from + at..end).step_by(parts as usize)));
+        let part = |at: u64| {
+            let seeds = (args.from + at..end).step_by(parts as usize).inspect(|_| tell());
+            scope.spawn(move || fuzz::play_all(seeds))
+        };
         let parts: Vec<_> = (0..parts).map(part).collect();
         parts.into_iter().filter_map(|part| part.join().ok()).collect()
     });
+    drop(runs);
     let mut seen = fuzz::Seen::default();
     for part in played {
         seen = seen.with(&part?);

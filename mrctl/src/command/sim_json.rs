@@ -21,7 +21,7 @@ pub(crate) fn policies(comparison: &Comparison) -> Value {
 
 /// The columns of the main table. Seconds are simulated, but for `deciding_real_s`.
 pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
-    let figure = |Figure { mean, around, at_least, .. }: Figure| json!({ "mean": mean, "around": around, "at_least": at_least });
+    let figure = |figure: Figure| json!(figure.known());
     let over = |of: fn(&JobFigures) -> Option<f64>| figure(comparison.mean_over(at, None, of));
     let total = |of: fn(&JobFigures) -> f64| {
         figure(comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum()))

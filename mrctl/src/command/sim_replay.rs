@@ -4,7 +4,7 @@ use super::{
     sim::{can_write, variants, write},
     sim_json,
 };
-use crate::output::{self, Usage};
+use crate::output::{self, Runs, Usage};
 use anyhow::Result;
 use serde_json::json;
 use sim::{
@@ -75,7 +75,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         args.fail.iter().map(|fail| fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
     let nodes = args.nodes.as_deref().map_or(Ok(0), |text| more(text, history.trackers.len()))?;
     let what = WhatIf { ran, others, slots, nodes, faults };
-    show(args, &history, &what, &replay(&history, &what)?)
+    let runs = Runs::new();
+    let replay = replay(&history, &what, &|step| runs.done("", step))?;
+    drop(runs);
+    show(args, &history, &what, &replay)
 }
 
 /// The words around the tables, in the order in which they are read.

@@ -2,14 +2,15 @@
 
 use super::sim::{can_write, write};
 use crate::{
-    output::{self, Usage},
+    output::{self, Runs, Usage},
     trial,
 };
 use anyhow::Result;
 use clap::ValueEnum;
 use sim::{
     catalog,
-    repro::{Paper, Reproduction, laptop::Laptop},
+    experiment::Step,
+    repro::{Lab, Paper, Reproduction, laptop::Laptop},
 };
 use std::{
     path::{Path, PathBuf},
@@ -22,6 +23,7 @@ use std::{
 #[command(after_help = "Examples:\n  \
     mrctl repro hsrtf\n  \
     mrctl repro fcs --seeds 3 --report fcs.html\n  \
+    mrctl repro coshh --seeds 3 --json\n  \
     mrctl repro chronos --scale laptop --report chronos.html")]
 pub(crate) struct Args {
     /// Which
@@ -45,6 +47,9 @@ pub(crate) struct Args {
     /// Write the tables as Markdown to this file
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -74,10 +79,19 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         can_write(path)?;
     }
     let reproduction = match args.scale {
-        Scale::Paper => paper.reproduce(&catalog::profiles(args.profiles.as_deref())?, args.seeds)?,
+        Scale::Paper => {
+            let (profiles, seeds) = (catalog::profiles(args.profiles.as_deref())?, args.seeds);
+            let runs = Runs::new();
+            let watch = |title: &str, step: Step<'_>| runs.done(title, step);
+            paper.reproduce(&Lab { profiles: &profiles, seeds, watch: &watch })?
+        }
         Scale::Laptop => on_this_machine(paper, &args.dir).await?,
     };
-    output::line(reproduction.text())?;
+    if args.json {
+        output::json(&reproduction.json())?;
+    } else {
+        output::line(reproduction.text())?;
+    }
     if let Some(path) = &args.report {
         write(path, &reproduction.html())?;
     }

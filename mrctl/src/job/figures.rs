@@ -1,15 +1,12 @@
 //! `mrctl history --figures`: a job's figures, or those of all jobs that are over, from histories, by the code that also counts for
-//! the simulator. What users were promised is what the policy in use says of them.
+//! the simulator. What users were promised is what the policy of the time said, as each history has it.
 
-use super::{
-    scheduling::{Policy, Schedulers},
-    wire::JobTracker,
-};
+use super::wire::JobTracker;
 use crate::output;
 use anyhow::{Context, Result};
-use serde_json::{Map, Value, json};
-use sim::{JobFigures, Promise, Span, replay, report, workload::history};
-use std::{collections::BTreeMap, process::ExitCode};
+use serde_json::{Value, json};
+use sim::{JobFigures, Span, replay, report, workload::history};
+use std::process::ExitCode;
 
 async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
     let mut text = String::new();
@@ -35,60 +32,42 @@ pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCo
         texts.push((job.job.clone(), read(tracker, &job.job).await?));
     }
     let schedulers = tracker.schedulers().await?;
-    let users = promises(jobs.iter().map(|job| job.user.as_str()), &schedulers);
     let name = schedulers.scheduler.clone().unwrap_or_default();
-    let comparison = replay::as_it_was(history::read_texts(&texts, users)?, &name)?;
+    let history = history::read_texts(&texts)?;
+    let unsaid = history.unsaid;
+    let comparison = replay::as_it_was(history, &name)?;
     let shares = &comparison.runs[0][0].metrics.shares;
-    let (lacking, unfair) = (shares.dissatisfaction(), shares.fairness());
+    let shares = unsaid.is_none().then(|| (shares.dissatisfaction(), shares.fairness()));
     let table = report::of_groups(&comparison, 0);
     if as_json {
-        let row = |cells: &Vec<String>| -> Value {
-            table
-                .head
-                .iter()
-                .cloned()
-                .zip(cells.iter().cloned().map(Value::from))
-                .collect::<Map<_, _>>()
-                .into()
-        };
         output::json(&json!({
             "scheduler": name,
-            "groups": table.rows.iter().map(row).collect::<Vec<_>>(),
-            "dissatisfaction": lacking,
-            "fairness": unfair,
+            "groups": table.json(),
+            "dissatisfaction": shares.map(|shares| shares.0),
+            "fairness": shares.map(|shares| shares.1),
+            "not_counted": unsaid.map(|unsaid| unsaid.to_string()),
             "deciding": schedulers.deciding,
         }))?;
         return Ok(ExitCode::SUCCESS);
     }
     output::line(table.text().trim_end())?;
-    output::line(format!(
-        "dissatisfaction {lacking:.2}, fairness {unfair:.2} (lower is better; mean while anybody had work)"
-    ))?;
+    output::line(against_promises(shares, unsaid))?;
     if let Some(deciding) = schedulers.deciding {
         output::line(format!("{name} was {}", deciding.words()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the policies in use say of each user: `pools.NAME.min_maps` of fair, `users.NAME.weight` of coshh; a minimum is of both kinds of
-/// slots together.
-fn promises<'a>(users: impl Iterator<Item = &'a str>, schedulers: &Schedulers) -> Vec<(String, Promise)> {
-    let policies = schedulers.policies.iter().filter(|policy| policy.in_use);
-    let said: BTreeMap<&str, f64> = policies.flat_map(said).collect();
-    let promise = |user: &str| {
-        let of = |what: &str| {
-            let keys =
-                [user, "default"].map(|name| ["pools", "users"].map(|kind| format!("{kind}.{name}.{what}")));
-            keys.iter().flatten().find_map(|key| said.get(key.as_str()).copied())
-        };
-        let min_share = of("min_maps").unwrap_or(0.0) + of("min_reduces").unwrap_or(0.0);
-        Promise { min_share, weight: of("weight").unwrap_or(1.0) }
-    };
-    users.map(|user| (user.to_owned(), promise(user))).collect::<BTreeMap<_, _>>().into_iter().collect()
-}
-
-fn said(policy: &Policy) -> impl Iterator<Item = (&str, f64)> {
-    policy.parameters.iter().filter_map(|own| Some((own.key.as_str(), own.value.parse().ok()?)))
+fn against_promises(shares: Option<(f64, f64)>, unsaid: Option<history::Unsaid>) -> String {
+    match (shares, unsaid) {
+        (Some((lacking, unfair)), _) => format!(
+            "dissatisfaction {lacking:.2}, fairness {unfair:.2} (lower is better; mean while anybody had work)"
+        ),
+        (None, why) => {
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            format!("dissatisfaction and fairness are left out{why}")
+        }
+    }
 }
 
 pub(crate) async fn show(tracker: &JobTracker, id: &str, as_json: bool) -> Result<ExitCode> {
@@ -158,7 +137,10 @@ fn words(job: &JobFigures) -> Vec<String> {
             "maps near their input: {} on its node, {} in its rack, {} elsewhere",
             job.near[0], job.near[1], job.near[2]
         ),
-        format!("a reduce waited {:.1} s for a slot after the maps", job.reduce_wait().as_secs_f64()),
+        format!(
+            "a reduce waited {:.1} s for a slot after the maps, on average",
+            job.reduce_wait().as_secs_f64()
+        ),
     ];
     let taken = &job.taken;
     if taken.preemptions() + job.duplicates > 0 {
@@ -184,39 +166,15 @@ fn words(job: &JobFigures) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::scheduling::Parameter;
 
     #[test]
-    fn users_are_promised_what_the_policy_in_use_says() {
-        let parameter = |key: &str, value: &str| Parameter {
-            key: key.into(),
-            value: value.into(),
-            default: String::new(),
-            about: String::new(),
-        };
-        let parameters = vec![
-            parameter("node_wait", "3s"),
-            parameter("pools.ann.weight", "2"),
-            parameter("pools.ann.min_maps", "4"),
-            parameter("pools.ann.min_reduces", "1"),
-            parameter("pools.default.min_maps", "1"),
-        ];
-        let policy = |in_use| Policy {
-            name: "fair".into(),
-            about: String::new(),
-            section: "fair".into(),
-            in_use,
-            parameters: parameters.clone(),
-        };
-        let all = |in_use| Schedulers {
-            scheduler: None,
-            shadow: None,
-            deciding: None,
-            policies: vec![policy(in_use)],
-        };
-        let promise = |min_share, weight| Promise { min_share, weight };
-        let expected = [("ann".to_owned(), promise(5.0, 2.0)), ("bob".to_owned(), promise(1.0, 1.0))];
-        assert_eq!(promises(["bob", "ann", "bob"].into_iter(), &all(true)), expected);
-        assert_eq!(promises(["ann"].into_iter(), &all(false)), [("ann".to_owned(), promise(0.0, 1.0))]);
+    fn what_is_not_counted_is_told() {
+        assert_eq!(
+            against_promises(None, Some(history::Unsaid::Several)),
+            "dissatisfaction and fairness are left out: the jobs ran under policies that promised users different things"
+        );
+        assert!(
+            against_promises(Some((0.25, 1.0)), None).starts_with("dissatisfaction 0.25, fairness 1.00 (")
+        );
     }
 }

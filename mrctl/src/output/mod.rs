@@ -4,7 +4,7 @@
 mod progress;
 mod size;
 
-pub(crate) use progress::Meter;
+pub(crate) use progress::{Meter, Runs};
 pub(crate) use size::{Sizes, age, count, human, millis, permissions, shell, time};
 
 use crate::job::refusal::Refusal;

@@ -1,9 +1,14 @@
-//! A bar with rate and time left on a terminal, then a closing line; nothing anywhere else.
+//! A bar with rate and time left on a terminal, then a closing line; nothing anywhere else, but for simulations: these take
+//! minutes, and tell a log how far they are.
 
 use super::{human, millis};
 use dfs::client::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{io::IsTerminal, time::Duration};
+use sim::experiment::Step;
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
 
 /// What took less than this and is smaller than that needs no closing line.
 const TOLD_FROM: Duration = Duration::from_secs(1);
@@ -70,6 +75,59 @@ impl Meter {
     pub(crate) fn is_hidden(&self) -> bool {
         self.0.is_hidden()
     }
+}
+
+/// How far simulations of many runs are: a bar on a terminal; anywhere else a line for each policy that is done, once it has taken
+/// so long that somebody may wonder.
+pub(crate) struct Runs {
+    bar: ProgressBar,
+    began: Instant,
+}
+
+/// What takes less needs no word.
+const WONDERED_AT: Duration = Duration::from_secs(10);
+
+impl Runs {
+    pub(crate) fn new() -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} runs, {elapsed}");
+            let bar = ProgressBar::new(0).with_style(style.expect("the template is constant"));
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { bar, began: Instant::now() }
+    }
+
+    /// A run is done, of the experiment of this title.
+    pub(crate) fn done(&self, title: &str, step: Step<'_>) {
+        let note = format!("{} is done", step.label);
+        self.tell(title, step.done, step.of, step.is_last.then_some(&note));
+    }
+
+    /// So many runs are done; a log is told of those with a note.
+    pub(crate) fn tell(&self, title: &str, done: usize, of: usize, note: Option<&String>) {
+        let took = self.began.elapsed();
+        if !self.bar.is_hidden() {
+            self.bar.set_message(title.to_owned());
+            self.bar.set_length(of as u64);
+            self.bar.set_position(done as u64);
+        } else if let Some(note) = note.filter(|_| took >= WONDERED_AT) {
+            eprintln!("mrctl: {}", so_far(title, done, of, took, note));
+        }
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn so_far(title: &str, done: usize, of: usize, took: Duration, note: &str) -> String {
+    let before = if title.is_empty() { String::new() } else { format!("{title}: ") };
+    format!("{before}{done} of {of} runs after {}; {note}", millis(took))
 }
 
 fn summary(label: &str, bytes: u64, took: Duration) -> String {
@@ -141,6 +199,16 @@ mod tests {
             sender.send(()).ok();
         });
         ended.recv_timeout(Duration::from_secs(20)).expect("it does not wait for itself");
+    }
+
+    #[test]
+    fn a_log_is_told_how_far_it_is() {
+        let late = Duration::from_secs(75);
+        assert_eq!(
+            so_far("Map-heavy", 3, 6, late, "fair is done"),
+            "Map-heavy: 3 of 6 runs after 75.0 s; fair is done"
+        );
+        assert_eq!(so_far("", 3, 6, late, "fair is done"), "3 of 6 runs after 75.0 s; fair is done");
     }
 
     #[test]

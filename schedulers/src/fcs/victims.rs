@@ -16,6 +16,14 @@ struct Victim {
     tracker: TrackerId,
 }
 
+/// Why a reduce is not preempted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Guard {
+    New,
+    NearlyDone,
+    PutBack,
+}
+
 impl Fcs {
     /// For every job that is short of reduce slots, the one with least left first, takes slots from jobs with more
     /// left, the one with most left first.
@@ -104,16 +112,64 @@ impl Fcs {
         all
     }
 
-    /// Not one that was launched just now, nor one that is nearly done, nor one that has been put back too far.
     fn is_preemptable(&self, attempt: &Attempt, now: Time, cluster: &Cluster) -> bool {
+        attempt.state == AttemptState::Running && self.guard(attempt, now, cluster).is_none()
+    }
+
+    /// What a reduce is left alone for: it was launched just now, is nearly done, or has been put back too far.
+    fn guard(&self, attempt: &Attempt, now: Time, cluster: &Cluster) -> Option<Guard> {
         let settings = &self.settings;
-        attempt.state == AttemptState::Running
-            && now.since(attempt.launched) >= settings.newly_launched
-            && f64::from(attempt.progress.done) <= settings.nearly_done
-            && cluster.task(attempt.id.task).and_then(|task| work::times(task, now)).is_none_or(
-                |(total, service, estimate)| {
-                    estimate.is_none_or(|estimate| !settings.is_overdue(total, service, estimate))
-                },
-            )
+        if now.since(attempt.launched) < settings.newly_launched {
+            return Some(Guard::New);
+        }
+        if f64::from(attempt.progress.done) > settings.nearly_done {
+            return Some(Guard::NearlyDone);
+        }
+        let (total, service, estimate) =
+            cluster.task(attempt.id.task).and_then(|task| work::times(task, now))?;
+        estimate.filter(|estimate| settings.is_overdue(total, service, *estimate)).map(|_| Guard::PutBack)
+    }
+
+    /// Why no slot is taken back for a job whose reduces wait for one.
+    pub(super) fn why_nothing_is_taken(
+        &self,
+        id: JobId,
+        left: work::Left,
+        now: Time,
+        cluster: &Cluster,
+    ) -> Option<Why> {
+        if !cluster.free_trackers(Phase::Reduce).is_empty() {
+            return None;
+        }
+        let (mut running, mut guarded) = (0, BTreeMap::<Guard, u32>::new());
+        for job in cluster.active_jobs().filter(|job| job.id != id) {
+            let Some(known) = self.jobs.get(&job.id) else { continue };
+            if !left.is_less_than(known.left, self.settings.tolerance) {
+                continue;
+            }
+            let its = job.running.reduce.iter().filter_map(|id| cluster.attempt(*id));
+            for attempt in its.filter(|attempt| attempt.recalled.is_none()) {
+                running += 1;
+                let late = known.overdue.map(|_| Guard::PutBack);
+                if let Some(guard) = late.or_else(|| self.guard(attempt, now, cluster)) {
+                    *guarded.entry(guard).or_default() += 1;
+                }
+            }
+        }
+        if running == 0 {
+            return Some(Why::rule("no-job-has-more-left"));
+        }
+        let mut why = Why::rule("reduces-are-left-alone").with("tasks", f64::from(running));
+        for (guard, count) in &guarded {
+            let count = f64::from(*count);
+            why = match guard {
+                Guard::New => {
+                    why.with("new", count).with("at_most", self.settings.newly_launched.as_secs_f64())
+                }
+                Guard::NearlyDone => why.with("nearly", count).with("beyond", self.settings.nearly_done),
+                Guard::PutBack => why.with("late", count),
+            };
+        }
+        (guarded.values().sum::<u32>() == running).then_some(why)
     }
 }

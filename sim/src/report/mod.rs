@@ -1,6 +1,7 @@
 //! Comparisons as pages: one HTML file that needs nothing else.
 
 pub mod svg;
+mod table;
 
 use crate::experiment::{Comparison, Figure, makespan_s};
 use mrcore::{
@@ -9,93 +10,7 @@ use mrcore::{
 };
 use std::fmt::Write as _;
 use svg::escape;
-
-/// A table of plain text.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Table {
-    /// Of the columns.
-    pub head: Vec<String>,
-    /// Row by row.
-    pub rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// With these columns.
-    pub fn new(head: &[&str]) -> Self {
-        Self { head: head.iter().map(|&name| name.to_owned()).collect(), rows: Vec::new() }
-    }
-
-    /// With this row too.
-    pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// As HTML.
-    pub fn html(&self) -> String {
-        let mut out = String::from("<table>");
-        for (at, row) in std::iter::once(&self.head).chain(&self.rows).enumerate() {
-            let tag = if at == 0 { "th" } else { "td" };
-            out.push_str("<tr>");
-            for cell in row {
-                let _ = write!(out, "<{tag}>{}</{tag}>", escape(cell));
-            }
-            out.push_str("</tr>");
-        }
-        out.push_str("</table>");
-        out
-    }
-
-    /// As Markdown.
-    pub fn markdown(&self) -> String {
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | ").replace('\n', " "));
-        let rule = format!("|{}\n", "---|".repeat(self.head.len()));
-        let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        format!("{}{rule}{rows}", line(&self.head))
-    }
-
-    /// For a terminal: columns of even width.
-    pub fn text(&self) -> String {
-        let columns = self.head.len();
-        let width = |at: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(at)).chain(self.head.get(at));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let mut out = String::new();
-        for row in std::iter::once(&self.head).chain(&self.rows) {
-            let mut line = String::new();
-            for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                let _ = match at {
-                    0 => write!(line, "{cell:<width$}"),
-                    _ => write!(line, "  {cell:>width$}"),
-                };
-            }
-            let _ = writeln!(out, "{}", line.trim_end());
-        }
-        out
-    }
-}
-
-/// A figure for people, with its interval if it has one.
-pub fn show(figure: Figure) -> String {
-    let sign = if figure.at_least { "≥" } else { "" };
-    if figure.around > 0.0 {
-        format!("{sign}{} ±{}", svg::short(figure.mean), svg::short(figure.around))
-    } else {
-        format!("{sign}{}", svg::short(figure.mean))
-    }
-}
-
-/// A part as a percentage.
-pub fn percent(part: f64) -> String {
-    format!("{:.1}%", part * 100.0)
-}
-
-/// A change with its interval: -12.7% ±4.1.
-pub fn show_change(change: Figure) -> String {
-    let around = if change.around > 0.0 { format!(" ±{:.1}", change.around * 100.0) } else { String::new() };
-    format!("{:+.1}%{around}", change.mean * 100.0)
-}
+pub use table::{Cell, Table, percent, show, show_change};
 
 /// Each policy's mean completion against the first one's, and whether that is more than chance.
 pub fn against_first(comparison: &Comparison) -> Table {
@@ -103,9 +18,9 @@ pub fn against_first(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[&format!("against {first}"), "mean completion", "verdict"]);
     for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
         let (shown, verdict) = match comparison.change(None, at, 0) {
-            None => ("-".to_owned(), "not comparable: jobs failed or did not end"),
+            None => (Cell::from("-"), "not comparable: jobs failed or did not end"),
             Some(change) => (
-                show_change(change),
+                Cell::Figure(change, show_change(change)),
                 match change {
                     Figure { seeds: 0..=1, .. } => "of one seed: may be chance",
                     change if change.is_noise() => "no difference that these seeds can show",
@@ -114,7 +29,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
                 },
             ),
         };
-        table.row(vec![variant.label.clone(), shown, verdict.to_owned()]);
+        table.row(vec![variant.label.as_str().into(), shown, verdict.into()]);
     }
     table
 }
@@ -142,26 +57,22 @@ pub fn summary(comparison: &Comparison) -> Table {
         let total = |of: fn(&JobFigures) -> f64| {
             comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum())
         };
-        let slowdown = if comparison.alone.is_empty() {
-            "-".to_owned()
-        } else {
-            show(comparison.worst_slowdown(at, None))
-        };
+        let (failed, unfinished) = comparison.undone(at, None);
         table.row(vec![
-            variant.label.clone(),
-            show(comparison.mean_over(at, None, makespan_s)),
-            show(p95(comparison, at)),
-            show(comparison.mean_over(at, None, |job| seconds(job.waiting()))),
-            show(comparison.mean_over(at, None, |job| Some(job.reduce_wait().as_secs_f64()))),
-            slowdown,
-            percent(comparison.figure(at, locality).mean),
-            show(total(|job| f64::from(job.taken.preemptions()))),
-            show(total(|job| job.lost.as_secs_f64())),
-            show(total(|job| job.overhead().as_secs_f64())),
-            show(comparison.figure(at, |outcome| outcome.deciding.total.as_secs_f64())),
-            show(last_end(comparison, at)),
-            comparison.undone(at, None).0.to_string(),
-            comparison.undone(at, None).1.to_string(),
+            variant.label.as_str().into(),
+            comparison.mean_over(at, None, makespan_s).into(),
+            p95(comparison, at).into(),
+            comparison.mean_over(at, None, |job| seconds(job.waiting())).into(),
+            comparison.mean_over(at, None, |job| Some(job.reduce_wait().as_secs_f64())).into(),
+            comparison.worst_slowdown(at, None).into(),
+            Cell::part(comparison.figure(at, locality)),
+            total(|job| f64::from(job.taken.preemptions())).into(),
+            total(|job| job.lost.as_secs_f64()).into(),
+            total(|job| job.overhead().as_secs_f64()).into(),
+            comparison.figure(at, |outcome| outcome.deciding.total.as_secs_f64()).into(),
+            last_end(comparison, at).into(),
+            Cell::count(failed),
+            Cell::count(unfinished),
         ]);
     }
     table
@@ -189,13 +100,21 @@ pub fn locality(outcome: &crate::Outcome) -> f64 {
 
 /// A figure of each group's jobs under each policy.
 pub fn by_group(comparison: &Comparison, of: impl Fn(&JobFigures) -> Option<f64>) -> Table {
+    of_each_group(comparison, |at, group| comparison.mean_over(at, Some(group), &of))
+}
+
+/// The greatest slowdown of each group's jobs under each policy.
+pub fn slowdowns(comparison: &Comparison) -> Table {
+    of_each_group(comparison, |at, group| comparison.worst_slowdown(at, Some(group)))
+}
+
+fn of_each_group(comparison: &Comparison, of: impl Fn(usize, &str) -> Figure) -> Table {
     let mut head = vec!["group"];
     head.extend(comparison.variants.iter().map(|variant| variant.label.as_str()));
     let mut table = Table::new(&head);
     for group in &comparison.groups {
-        let mut row = vec![group.clone()];
-        row.extend((0..comparison.variants.len()).map(|at| show(comparison.mean_over(at, Some(group), &of))));
-        table.row(row);
+        let figures = (0..comparison.variants.len()).map(|at| Cell::from(of(at, group)));
+        table.row(std::iter::once(Cell::from(group.as_str())).chain(figures).collect());
     }
     table
 }
@@ -217,21 +136,22 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     ]);
     let groups = comparison.groups.iter().map(|group| (group.as_str(), Some(group.as_str())));
     for (name, group) in groups.chain([("all", None)]) {
-        let mean = |of: fn(&JobFigures) -> Option<f64>| show(comparison.mean_over(at, group, of));
+        let known = |figure: Figure| Cell::number(figure.known().map(|figure| figure.mean));
+        let mean = |of: fn(&JobFigures) -> Option<f64>| known(comparison.mean_over(at, group, of));
         let values = |of: fn(&JobFigures) -> f64| comparison.values(at, group, |job| Some(of(job)));
-        let sum = |of: fn(&JobFigures) -> f64| svg::short(values(of).iter().sum());
+        let sum = |of: fn(&JobFigures) -> f64| Cell::number(Some(values(of).iter().sum::<f64>() + 0.0));
         let near: f64 = values(|job| f64::from(job.near[0])).iter().sum();
         let maps: f64 = values(|job| f64::from(job.near.iter().sum::<u32>())).iter().sum();
         table.row(vec![
-            name.to_owned(),
-            values(|_| 1.0).len().to_string(),
+            name.into(),
+            Cell::count(values(|_| 1.0).len()),
             mean(makespan_s),
             mean(|job| job.waiting().map(Span::as_secs_f64)),
             mean(|job| job.execution().map(Span::as_secs_f64)),
-            show(comparison.worst_slowdown(at, group)),
+            known(comparison.worst_slowdown(at, group)),
             mean(|job| Some(job.reduce_wait().as_secs_f64())),
-            percent(near / maps.max(1.0)),
-            sum(|job| f64::from(job.taken.preemptions())),
+            Cell::percent((maps > 0.0).then(|| near / maps)),
+            Cell::count(values(|job| f64::from(job.taken.preemptions())).iter().sum::<f64>() as usize),
             sum(|job| job.lost.as_secs_f64()),
             sum(|job| job.yielding.as_secs_f64()),
         ]);

@@ -1,12 +1,12 @@
 //! Chronos: two jobs on 8 nodes, one of which dies (section 5, figures 1 to 4).
 
-use super::{Number, Reproduction, change};
+use super::{Lab, Number, Reproduction, change};
 use crate::{
     Outcome, World, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
     fault::{Fault, Harm},
     profile::Profiles,
-    report::{Table, by_group, charts, show},
+    report::{Cell, Table, by_group, charts},
     workload::papers,
 };
 use mrcore::{Phase, Span, Time, ids::JobId, metrics::JobFigures};
@@ -35,6 +35,7 @@ fn moment(profiles: &Profiles, program: &str, scheduler: &str, at: Moment, seed:
     }
 }
 
+#[derive(Clone, Copy)]
 struct Case<'a> {
     title: &'a str,
     program: &'a str,
@@ -42,13 +43,8 @@ struct Case<'a> {
     at: Option<Moment>,
 }
 
-fn compare(
-    out: &mut Reproduction,
-    profiles: &Profiles,
-    seeds: u64,
-    case: &Case<'_>,
-) -> Result<Comparison, ExperimentError> {
-    let Case { title, program, inner, at } = *case;
+fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Comparison, ExperimentError> {
+    let (Case { title, program, inner, at }, Lab { profiles, seeds, .. }) = (*case, *lab);
     let faults = |seed: u64| -> Vec<Fault> {
         let at_s = at.map(|at| moment(profiles, program, inner, at, seed));
         at_s.map(|at_s| Fault { at_s, for_s: None, what: Harm::Node { node: 3 } }).into_iter().collect()
@@ -71,14 +67,15 @@ fn compare(
         limit: None,
         alone: false,
     };
-    let comparison = experiment.run()?;
+    let comparison = lab.run(title, &experiment)?;
     out.part(title, recovery(&comparison), charts(&comparison));
     out.part(format!("{title}: makespan, s"), by_group(&comparison, makespan_s), String::new());
     Ok(comparison)
 }
 
 /// Ours beside the paper: jobs that allow duplicates, and Chronos acting when the node falls silent instead of when it is given up.
-fn on_suspicion(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
+fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let Lab { profiles, seeds, .. } = *lab;
     let at = Moment::InMaps(0.45);
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let lost = [("early", "lost"), never[0], never[1]];
@@ -113,15 +110,15 @@ fn on_suspicion(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Resu
             limit,
             alone,
         };
-        let comparison = experiment.run()?;
-        let sum = |at: usize, of: fn(&JobFigures) -> f64| {
-            show(comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum()))
+        let comparison = lab.run(&format!("on suspicion, {inner}"), &experiment)?;
+        let sum = |at: usize, of: fn(&JobFigures) -> f64| -> Cell {
+            comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum()).into()
         };
         for (at, variant) in comparison.variants.iter().enumerate() {
-            let took = |group| show(comparison.mean_over(at, Some(group), makespan_s));
+            let took = |group| Cell::from(comparison.mean_over(at, Some(group), makespan_s));
             let duplicates = sum(at, |job| f64::from(job.duplicates));
             let lost = sum(at, |job| job.lost.as_secs_f64());
-            table.row(vec![variant.label.clone(), took("small"), took("large"), duplicates, lost]);
+            table.row(vec![variant.label.as_str().into(), took("small"), took("large"), duplicates, lost]);
         }
     }
     out.part("Wordcount, duplicates allowed: acting on suspicion", table, String::new());
@@ -129,7 +126,8 @@ fn on_suspicion(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Resu
 }
 
 /// Under Fair it depends on whose tasks the node ran: each of the eight in turn.
-fn whose_node(out: &mut Reproduction, profiles: &Profiles) -> Result<(), ExperimentError> {
+fn whose_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let profiles = lab.profiles;
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let lost = [("early", "lost"), never[0], never[1]];
     let variants =
@@ -158,17 +156,16 @@ fn whose_node(out: &mut Reproduction, profiles: &Profiles) -> Result<(), Experim
             limit: None,
             alone: false,
         };
-        let comparison = experiment.run()?;
+        let comparison = lab.run(&format!("node {node}"), &experiment)?;
         let tasks = |job: u32| {
             let figures = comparison.runs[0][0].metrics.job(JobId(job));
-            figures.map_or(0, |job| job.recovery.tasks).to_string()
+            Cell::count(figures.map_or(0, |job| job.recovery.tasks) as usize)
         };
-        let mut row = vec![node.to_string(), tasks(1), tasks(2)];
+        let mut row = vec![Cell::count(node as usize), tasks(1), tasks(2)];
         for at in 0..2 {
-            row.push(show(comparison.figure(at, first_maps_wait)));
-            row.extend(
-                ["small", "large"].map(|group| show(comparison.mean_over(at, Some(group), makespan_s))),
-            );
+            row.push(comparison.figure(at, first_maps_wait).into());
+            let mean = |group| Cell::from(comparison.mean_over(at, Some(group), makespan_s));
+            row.extend(["small", "large"].map(mean));
         }
         table.row(row);
     }
@@ -233,21 +230,21 @@ pub fn recovery(comparison: &Comparison) -> Table {
             move |outcome: &Outcome| outcome.metrics.jobs().map(|(_, job)| of(job).as_secs_f64()).sum()
         };
         table.row(vec![
-            variant.label.clone(),
-            show(comparison.figure(at, |outcome| f64::from(outcome.metrics.recovery.tasks))),
-            show(comparison.figure(at, first_waits)),
-            show(comparison.figure(at, |outcome| wait_of(outcome, 2))),
-            show(comparison.figure(at, |outcome| outcome.metrics.recovery.longest.as_secs_f64())),
-            show(comparison.figure(at, first_local)),
-            show(comparison.figure(at, unfair_s)),
-            show(comparison.figure(at, sum(|job| job.lost))),
-            show(comparison.figure(at, sum(JobFigures::overhead))),
+            variant.label.as_str().into(),
+            comparison.figure(at, |outcome| f64::from(outcome.metrics.recovery.tasks)).into(),
+            comparison.figure(at, first_waits).into(),
+            comparison.figure(at, |outcome| wait_of(outcome, 2)).into(),
+            comparison.figure(at, |outcome| outcome.metrics.recovery.longest.as_secs_f64()).into(),
+            comparison.figure(at, first_local).into(),
+            comparison.figure(at, unfair_s).into(),
+            comparison.figure(at, sum(|job| job.lost)).into(),
+            comparison.figure(at, sum(JobFigures::overhead)).into(),
         ]);
     }
     table
 }
 
-pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction, ExperimentError> {
+pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let mut out = Reproduction::new(
         "Chronos at the paper's size",
         "8 nodes with 8 map and 4 reduce slots, 256 MB blocks, 2 copies, lost after 25 s; jobs of 17 and 56 GB; \
@@ -259,7 +256,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
         inner: "fifo",
         at: Some(Moment::InMaps(0.45)),
     };
-    let wordcount = compare(&mut out, profiles, seeds, &fifo)?;
+    let wordcount = compare(&mut out, lab, &fifo)?;
     let versus = |comparison: &Comparison, group, inner| change(comparison, Some(group), "chronos", inner);
     let of = |comparison: &Comparison, label: &str, what: fn(&Outcome) -> f64| {
         comparison.index(label).map(|at| comparison.figure(at, what))
@@ -271,7 +268,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     out.claim("recovery maps local under Fifo", Number::Part(0.125), of(&wordcount, "fifo", first_local));
     out.claim("recovery maps local with Chronos", Number::Part(1.0), of(&wordcount, "chronos", first_local));
     let fair = Case { title: "Fair, wordcount, before the reduces", inner: "fair", ..fifo };
-    let fair = compare(&mut out, profiles, seeds, &fair)?;
+    let fair = compare(&mut out, lab, &fair)?;
     out.claim(
         "Fair, wordcount: first job (2 to 14% less)",
         Number::Change(-0.14),
@@ -284,22 +281,22 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     );
     out.claim("away from shares under Fair", Number::Seconds(48.0), of(&fair, "fair", unfair_s));
     out.claim("away from shares with Chronos", Number::Seconds(2.0), of(&fair, "chronos", unfair_s));
-    whose_node(&mut out, profiles)?;
-    on_suspicion(&mut out, profiles, seeds)?;
+    whose_node(&mut out, lab)?;
+    on_suspicion(&mut out, lab)?;
     let sort = Case {
         title: "Fifo, sort, in the reduces",
         program: "sort",
         inner: "fifo",
         at: Some(Moment::InReduces(0.8)),
     };
-    let sort = compare(&mut out, profiles, seeds, &sort)?;
+    let sort = compare(&mut out, lab, &sort)?;
     out.claim("Fifo, sort: first job", Number::Change(-0.55), versus(&sort, "small", "fifo"));
     out.claim("Fifo, sort: second job", Number::Change(-0.11), versus(&sort, "large", "fifo"));
     out.claim("recovery wait under Fifo, sort", Number::Seconds(325.0), of(&sort, "fifo", first_waits));
     out.claim("recovery wait with Chronos, sort", Number::Seconds(2.0), of(&sort, "chronos", first_waits));
     let well =
         Case { title: "Nothing goes wrong (figure 4b)", program: "wordcount", inner: "fifo", at: None };
-    let well = compare(&mut out, profiles, seeds, &well)?;
+    let well = compare(&mut out, lab, &well)?;
     out.claim("no failure: all jobs", Number::Change(0.0), change(&well, None, "chronos", "fifo"));
     Ok(out)
 }

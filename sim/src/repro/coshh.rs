@@ -1,11 +1,11 @@
 //! COSHH: a hundred jobs of Facebook's and Yahoo!'s classes on six unequal resources (sections 5 and 6, tables 6 to 9,
 //! figures 5, 6, 9, 10, 13, 14, 17, 18).
 
-use super::{Number, Reproduction, change};
+use super::{Lab, Number, Reproduction, change};
 use crate::{
     clusters,
     experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
-    report::{Table, by_group, charts, locality, percent, show, summary},
+    report::{Cell, Table, by_group, charts, locality, summary},
     workload::coshh::{self, Class, FACEBOOK, YAHOO},
 };
 use mrcore::Span;
@@ -44,7 +44,7 @@ fn compare(
     out: &mut Reproduction,
     (name, classes): (&str, &[Class]),
     alike: bool,
-    seeds: u64,
+    lab: &Lab<'_>,
 ) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
         setup: clusters::coshh(6),
@@ -52,12 +52,12 @@ fn compare(
         workload: &|seed| coshh::workload(name, classes, 100, GAP_S, seed),
         users: coshh::promises(classes, alike),
         variants: variants(classes, alike),
-        seeds,
+        seeds: lab.seeds,
         limit: None,
         alone: false,
     };
-    let comparison = experiment.run()?;
     let users = if alike { "users alike" } else { "minimum shares" };
+    let comparison = lab.run(&format!("{name}, {users}"), &experiment)?;
     out.part(format!("{name}, {users}"), summary(&comparison), charts(&comparison));
     out.part(format!("{name}, {users}: the paper's metrics"), metrics(&comparison), String::new());
     out.part(
@@ -72,10 +72,10 @@ fn metrics(comparison: &Comparison) -> Table {
     let mut table = Table::new(&["policy", "dissatisfaction", "fairness", "locality"]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         table.row(vec![
-            variant.label.clone(),
-            show(comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction())),
-            show(comparison.figure(at, |outcome| outcome.metrics.shares.fairness())),
-            percent(comparison.figure(at, locality).mean),
+            variant.label.as_str().into(),
+            comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction()).into(),
+            comparison.figure(at, |outcome| outcome.metrics.shares.fairness()).into(),
+            Cell::part(comparison.figure(at, locality)),
         ]);
     }
     table
@@ -104,7 +104,7 @@ fn tables(out: &mut Reproduction, name: &str, comparison: &Comparison, paper: [[
 fn slow_storage(
     out: &mut Reproduction,
     (name, classes): (&str, &[Class]),
-    seeds: u64,
+    lab: &Lab<'_>,
 ) -> Result<Comparison, ExperimentError> {
     let mut setup = clusters::coshh(6);
     setup.beat_every(Span::secs(4 * 3600));
@@ -118,11 +118,11 @@ fn slow_storage(
         workload: &|seed| coshh::workload(name, classes, 100, GAP_S, seed),
         users: coshh::promises(classes, false),
         variants: variants(classes, false),
-        seeds,
+        seeds: lab.seeds,
         limit: None,
         alone: false,
     };
-    let comparison = experiment.run()?;
+    let comparison = lab.run(&format!("{name}, slow storage"), &experiment)?;
     out.part(format!("{name}, slow storage is slow for all"), summary(&comparison), charts(&comparison));
     Ok(comparison)
 }
@@ -131,7 +131,7 @@ fn slow_storage(
 fn scaling(
     out: &mut Reproduction,
     (name, classes): (&str, &[Class]),
-    seeds: u64,
+    lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     for by_jobs in [true, false] {
         let steps: &[u32] = if by_jobs { &[5, 20, 40, 60, 80, 100] } else { &[6, 30, 54, 102] };
@@ -147,13 +147,15 @@ fn scaling(
                 workload: &|seed| coshh::workload(name, classes, jobs, GAP_S, seed),
                 users: Vec::new(),
                 variants: variants.clone(),
-                seeds: seeds.min(3),
+                seeds: lab.seeds.min(3),
                 limit: None,
                 alone: false,
             };
-            let comparison = experiment.run()?;
-            let mean = |at| show(comparison.mean_over(at, None, makespan_s));
-            table.row(std::iter::once(step.to_string()).chain((0..variants.len()).map(mean)).collect());
+            let by = if by_jobs { "jobs" } else { "resources" };
+            let comparison = lab.run(&format!("{name}, {step} {by}"), &experiment)?;
+            let mean = |at| Cell::from(comparison.mean_over(at, None, makespan_s));
+            let step = Cell::count(*step as usize);
+            table.row(std::iter::once(step).chain((0..variants.len()).map(mean)).collect());
         }
         let by = if by_jobs { "number of jobs" } else { "number of resources" };
         out.part(format!("{name}: mean completion by {by}, s"), table, String::new());
@@ -165,7 +167,7 @@ fn scaling(
 fn errors(
     out: &mut Reproduction,
     (name, classes): (&str, &[Class]),
-    seeds: u64,
+    lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     let told = clusters::told(&coshh::promises(classes, false));
     let variants: Vec<Variant> = ["0", "0.1", "0.2", "0.3", "0.4"]
@@ -178,33 +180,34 @@ fn errors(
         workload: &|seed| coshh::workload(name, classes, 100, GAP_S, seed),
         users: Vec::new(),
         variants,
-        seeds,
+        seeds: lab.seeds,
         limit: None,
         alone: false,
     };
-    let comparison = experiment.run()?;
+    let comparison = lab.run(&format!("{name}, predictions that are off"), &experiment)?;
     let mut table = Table::new(&["error up to", "mean completion, s", "against none"]);
     let mean = |at| comparison.mean_over(at, None, makespan_s);
     for (at, variant) in comparison.variants.iter().enumerate() {
-        table.row(vec![variant.label.clone(), show(mean(at)), percent(-mean(at).less_than(mean(0)))]);
+        let more = Cell::percent(Some(-mean(at).less_than(mean(0))));
+        table.row(vec![variant.label.as_str().into(), mean(at).into(), more]);
     }
     out.part(format!("{name}: predictions that are off (figures 21 to 24)"), table, String::new());
     Ok(())
 }
 
-pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
+pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let mut out = Reproduction::new(
         "COSHH at the paper's size",
         "Six resources (table 3) with 31 map and 23 reduce slots; 100 jobs in the proportions of table 4, users of \
          table 5, 128 MB blocks, 3 copies. Arrivals Poisson with a mean gap of 60 s: the paper does not give them.",
     );
     let (facebook, yahoo) = (("Facebook", &FACEBOOK[..]), ("Yahoo!", &YAHOO[..]));
-    let shares = compare(&mut out, yahoo, false, seeds)?;
+    let shares = compare(&mut out, yahoo, false, lab)?;
     out.claim("Yahoo!: COSHH against FIFO", Number::Change(-0.7449), change(&shares, None, "coshh", "fifo"));
     out.claim("Yahoo!: COSHH against Fair", Number::Change(-0.7973), change(&shares, None, "coshh", "fair"));
     let paper = [[8.618, 7.16e-4, 1.209], [4.974, 0.965, 2.779], [0.956, 0.974, 0.965]];
     tables(&mut out, "Yahoo!", &shares, paper);
-    let shares = compare(&mut out, facebook, false, seeds)?;
+    let shares = compare(&mut out, facebook, false, lab)?;
     out.claim(
         "Facebook: COSHH against FIFO",
         Number::Change(-0.3127),
@@ -219,7 +222,7 @@ pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
     out.claim("Facebook: COSHH without slow nodes against Fair", Number::Change(-0.4241), ours);
     let paper = [[10.782, 8.31e-2, 0.294], [6.646, 2.537, 0.663], [0.977, 0.957, 0.950]];
     tables(&mut out, "Facebook", &shares, paper);
-    let alike = compare(&mut out, yahoo, true, seeds)?;
+    let alike = compare(&mut out, yahoo, true, lab)?;
     out.claim(
         "Yahoo!, users alike: COSHH against Fair",
         Number::Change(-0.7592),
@@ -230,7 +233,7 @@ pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
         Number::Change(-0.3772),
         change(&alike, None, "fair", "fifo"),
     );
-    let alike = compare(&mut out, facebook, true, seeds)?;
+    let alike = compare(&mut out, facebook, true, lab)?;
     out.claim(
         "Facebook, users alike: COSHH against Fair",
         Number::Change(-0.4297),
@@ -241,7 +244,7 @@ pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
         Number::Change(-0.2642),
         change(&alike, None, "fair", "fifo"),
     );
-    let slow = slow_storage(&mut out, facebook, seeds)?;
+    let slow = slow_storage(&mut out, facebook, lab)?;
     for (other, paper) in [("fifo", -0.3127), ("fair", -0.4241)] {
         let what = format!("Facebook, slow storage: COSHH against {other}");
         out.claim(what, Number::Change(paper), change(&slow, None, "coshh", other));
@@ -250,9 +253,9 @@ pub(super) fn reproduce(seeds: u64) -> Result<Reproduction, ExperimentError> {
         let ours = slow.index(label).map(|at| slow.figure(at, locality));
         out.claim(format!("Facebook, slow storage: locality under {label}"), Number::Part(paper), ours);
     }
-    errors(&mut out, facebook, seeds)?;
-    errors(&mut out, yahoo, seeds)?;
-    scaling(&mut out, facebook, seeds)?;
+    errors(&mut out, facebook, lab)?;
+    errors(&mut out, yahoo, lab)?;
+    scaling(&mut out, facebook, lab)?;
     Ok(out)
 }
 

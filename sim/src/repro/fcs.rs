@@ -1,12 +1,11 @@
 //! FCS: 171 jobs of ten sizes on 45 workers, map-heavy and reduce-heavy; pausing against killing, delays, scale
 //! (section 5, tables 1 to 4, figures 6 to 15).
 
-use super::{Number, Reproduction, change, hsrtf::plain_fair};
+use super::{Lab, Number, Reproduction, change, hsrtf::plain_fair};
 use crate::{
     Setup, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s},
-    profile::Profiles,
-    report::{Table, by_group, charts, percent, show, summary},
+    report::{Cell, Table, by_group, charts, slowdowns, summary},
     workload::{
         papers::{self, Kind},
         synthetic::{self, Arrivals},
@@ -20,8 +19,7 @@ const MIX_GAP_S: f64 = 3.0;
 
 fn heavy(
     out: &mut Reproduction,
-    profiles: &Profiles,
-    seeds: u64,
+    lab: &Lab<'_>,
     title: &str,
     kinds: &[Kind],
 ) -> Result<Comparison, ExperimentError> {
@@ -35,14 +33,14 @@ fn heavy(
     let experiment = Experiment {
         setup: clusters::fcs(),
         faults: None,
-        workload: &|seed| papers::fcs(profiles, kinds, 30.0, 171, seed),
+        workload: &|seed| papers::fcs(lab.profiles, kinds, 30.0, 171, seed),
         users: Vec::new(),
         variants,
-        seeds: seeds.min(3),
+        seeds: lab.seeds.min(3),
         limit: None,
         alone: true,
     };
-    let comparison = experiment.run()?;
+    let comparison = lab.run(title, &experiment)?;
     out.part(title, summary(&comparison), charts(&comparison));
     out.part(format!("{title}: execution by group, s"), by_group(&comparison, makespan_s), String::new());
     let wait = by_group(&comparison, |job| Some(job.reduce_wait().as_secs_f64()));
@@ -53,24 +51,13 @@ fn heavy(
     Ok(comparison)
 }
 
-fn slowdowns(comparison: &Comparison) -> Table {
-    let mut head = vec!["group"];
-    head.extend(comparison.variants.iter().map(|variant| variant.label.as_str()));
-    let mut table = Table::new(&head);
-    for group in &comparison.groups {
-        let worst = |at| show(comparison.worst_slowdown(at, Some(group)));
-        table.row(std::iter::once(group.clone()).chain((0..comparison.variants.len()).map(worst)).collect());
-    }
-    table
-}
-
 /// The worst slowdown of a group under FCS against that under Fair, seed by seed: of the group that gains most, and the mean over
 /// groups.
 fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
     let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
     let groups = comparison.groups.iter().map(|group| {
         let worst = |at| comparison.worst_slowdowns(at, Some(group));
-        let both = worst(fcs).into_iter().zip(worst(fair)).filter(|(_, fair)| *fair > 0.0);
+        let both = worst(fcs).into_iter().zip(worst(fair)).filter_map(|(fcs, fair)| fcs.zip(fair));
         both.map(|(fcs, fair)| fcs / fair - 1.0).collect::<Vec<f64>>()
     });
     let groups: Vec<Vec<f64>> = groups.collect();
@@ -83,40 +70,35 @@ fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
 }
 
 /// A workload like `GridMix`'s under several policies: their mean makespans.
-fn mix(
-    profiles: &Profiles,
-    seeds: u64,
-    jobs: u32,
-    variants: Vec<Variant>,
-) -> Result<Comparison, ExperimentError> {
+fn mix(lab: &Lab<'_>, what: &str, jobs: u32, variants: Vec<Variant>) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
         setup: Setup { machines: clusters::fcs().machines[..12].to_vec(), ..clusters::fcs() },
         faults: None,
-        workload: &|seed| synthetic::gridmix(profiles, Arrivals::Poisson, jobs, MIX_GAP_S, seed),
+        workload: &|seed| synthetic::gridmix(lab.profiles, Arrivals::Poisson, jobs, MIX_GAP_S, seed),
         users: Vec::new(),
         variants,
-        seeds,
+        seeds: lab.seeds,
         limit: None,
         alone: false,
     };
-    experiment.run()
+    lab.run(&format!("{what}, {jobs} jobs"), &experiment)
 }
 
 /// A line of a table: so many jobs under one policy, under the other, and the difference.
 fn versus(table: &mut Table, jobs: u32, comparison: &Comparison) {
     if comparison.variants.len() == 2 {
         let mean = |at| comparison.mean_over(at, None, makespan_s);
-        let less = percent(mean(0).less_than(mean(1)));
-        table.row(vec![jobs.to_string(), show(mean(0)), show(mean(1)), less]);
+        let less = Cell::percent(Some(mean(0).less_than(mean(1))));
+        table.row(vec![Cell::count(jobs as usize), mean(0).into(), mean(1).into(), less]);
     }
 }
 
-fn pause_or_kill(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
+fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "less"]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
         let variants =
             vec![Variant::plain("fcs"), Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])];
-        let comparison = mix(profiles, seeds, jobs, variants)?;
+        let comparison = mix(lab, "pausing against killing", jobs, variants)?;
         let less = change(&comparison, None, "fcs", "fcs, kill");
         out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less);
         versus(&mut table, jobs, &comparison);
@@ -126,16 +108,17 @@ fn pause_or_kill(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Res
 }
 
 /// The best number of skips before a paused reduce is moved.
-fn delay(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
+fn delay(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["D", "mean makespan, s", "moved"]);
     let counts = ["0", "20", "60", "100", "140", "100000"];
     let variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)]));
-    let comparison = mix(profiles, seeds, 100, variants.to_vec())?;
+    let comparison = mix(lab, "skips", 100, variants.to_vec())?;
     for (at, variant) in comparison.variants.iter().enumerate() {
         let moved = comparison.figure(at, |outcome| {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.taken.migrations)).sum()
         });
-        table.row(vec![variant.label.clone(), show(comparison.mean_over(at, None, makespan_s)), show(moved)]);
+        let mean = comparison.mean_over(at, None, makespan_s);
+        table.row(vec![variant.label.as_str().into(), mean.into(), moved.into()]);
     }
     out.claim(
         "D = 60 against no migration",
@@ -146,10 +129,10 @@ fn delay(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), 
     Ok(())
 }
 
-fn scale(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), ExperimentError> {
+fn scale(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fair, s", "less"]);
     for (jobs, paper) in [(60, -0.10), (120, f64::NAN), (180, f64::NAN), (240, f64::NAN), (300, -0.28)] {
-        let comparison = mix(profiles, seeds, jobs, vec![Variant::plain("fcs"), plain_fair()])?;
+        let comparison = mix(lab, "more and more", jobs, vec![Variant::plain("fcs"), plain_fair()])?;
         if paper.is_finite() {
             let less = change(&comparison, None, "fcs", "fair");
             out.claim(format!("{jobs} jobs like GridMix's, against Fair"), Number::Change(paper), less);
@@ -160,13 +143,13 @@ fn scale(out: &mut Reproduction, profiles: &Profiles, seeds: u64) -> Result<(), 
     Ok(())
 }
 
-pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction, ExperimentError> {
+pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let mut out = Reproduction::new(
         "FCS at the paper's size",
         "45 workers with 8 map and 4 reduce slots, 128 MB blocks; 171 jobs of ten groups, arrivals Poisson with a \
          mean gap of 30 s. Figures 6, 7 and 15: jobs like GridMix's on 12 of the nodes, one every 3 s.",
     );
-    let map = heavy(&mut out, profiles, seeds, "Map-heavy", &papers::FCS_MAP_HEAVY)?;
+    let map = heavy(&mut out, lab, "Map-heavy", &papers::FCS_MAP_HEAVY)?;
     let seconds = |comparison: &Comparison, label: &str| {
         comparison.index(label).map(|at| comparison.mean_over(at, None, makespan_s))
     };
@@ -176,7 +159,7 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     }
     let better = fairness(&map);
     out.claim("map-heavy: worst slowdown, best group", Number::Change(-0.667), better.map(|[best, _]| best));
-    let reduce = heavy(&mut out, profiles, seeds, "Reduce-heavy", &papers::FCS_REDUCE_HEAVY)?;
+    let reduce = heavy(&mut out, lab, "Reduce-heavy", &papers::FCS_REDUCE_HEAVY)?;
     out.claim("reduce-heavy: FCS against Fair", Number::Change(-0.28), change(&reduce, None, "fcs", "fair"));
     for (label, paper) in [("fcs", 978.0), ("fair", 1364.0), ("capacity", 8829.0)] {
         out.claim(
@@ -191,8 +174,8 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
         Number::Change(-0.352),
         better.map(|[_, mean]| mean),
     );
-    pause_or_kill(&mut out, profiles, seeds)?;
-    delay(&mut out, profiles, seeds)?;
-    scale(&mut out, profiles, seeds)?;
+    pause_or_kill(&mut out, lab)?;
+    delay(&mut out, lab)?;
+    scale(&mut out, lab)?;
     Ok(out)
 }

@@ -1,10 +1,9 @@
 //! hSRTF: 31 jobs of three sizes on 58 nodes, in the paper's order (section 5, figures 2 and 3).
 
-use super::{Number, Reproduction, change};
+use super::{Lab, Number, Reproduction, change};
 use crate::{
     clusters,
     experiment::{Experiment, ExperimentError, Variant, makespan_s},
-    profile::Profiles,
     report::{by_group, charts, summary},
     workload::papers,
 };
@@ -15,7 +14,7 @@ pub(super) fn plain_fair() -> Variant {
     Variant::tuned("fair", "fair", &[("min_share_timeout", "never"), ("fair_share_timeout", "never")])
 }
 
-pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction, ExperimentError> {
+pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let mut out = Reproduction::new(
         "hSRTF at the paper's size",
         "58 nodes with 8 map and 2 reduce slots, 128 MB blocks, 3 copies; 31 jobs, one every 10 s. Jobs that have not ended after 2,500 s count up to then, marked ≥.",
@@ -36,14 +35,14 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     let experiment = Experiment {
         setup: clusters::hsrtf(),
         faults: None,
-        workload: &|seed| papers::hsrtf(profiles, seed),
+        workload: &|seed| papers::hsrtf(lab.profiles, seed),
         users: Vec::new(),
         variants,
-        seeds,
+        seeds: lab.seeds,
         limit: Some(Span::secs(2500)),
         alone: true,
     };
-    let comparison = experiment.run()?;
+    let comparison = lab.run("31 jobs", &experiment)?;
     let versus = |group, one, other| change(&comparison, Some(group), one, other);
     out.claim("small jobs, Pr against Fifo", Number::Change(-0.45), versus("small", "hsrtf-pr", "fifo"));
     out.claim("small jobs, Pr against Fair", Number::Change(-0.26), versus("small", "hsrtf-pr", "fair"));
@@ -64,8 +63,8 @@ pub(super) fn reproduce(profiles: &Profiles, seeds: u64) -> Result<Reproduction,
     out.part("Execution by size, s (figure 2, g to i)", by_group(&comparison, execution), String::new());
     out.part("Locality by size (figure 3)", by_group(&comparison, |job| Some(job.locality())), String::new());
     let lost = by_group(&comparison, |job| Some(job.lost.as_secs_f64()));
-    out.part("Slot seconds lost by size", lost, String::new());
+    out.part("Slot seconds that a job loses, by size", lost, String::new());
     let overhead = by_group(&comparison, |job| Some(job.overhead().as_secs_f64()));
-    out.part("Slot seconds of overhead by size", overhead, String::new());
+    out.part("Slot seconds of overhead of a job, by size", overhead, String::new());
     Ok(out)
 }

@@ -66,7 +66,7 @@ impl Laptop {
         );
         let mut outcomes = outcomes.into_iter();
         for part in self.parts {
-            let groups = groups(&part.workload);
+            let groups = part.workload.groups();
             let runs: Vec<Vec<Outcome>> =
                 part.variants.iter().map(|_| outcomes.by_ref().take(1).collect()).collect();
             let slots = trial::setup(&part.variants[0]).slots();
@@ -82,16 +82,6 @@ impl Laptop {
         }
         out
     }
-}
-
-fn groups(workload: &Workload) -> Vec<String> {
-    let mut groups: Vec<String> = Vec::new();
-    for job in &workload.jobs {
-        if !groups.contains(&job.group) {
-            groups.push(job.group.clone());
-        }
-    }
-    groups
 }
 
 /// Chronos: the paper's two jobs, 67 and 219 maps of 8 s, 32 reduces each; a node dies 45 % into the first one's maps.

@@ -10,10 +10,11 @@ mod verdict;
 pub use chronos::recovery;
 
 use crate::{
-    experiment::{Comparison, ExperimentError, Figure},
+    experiment::{Comparison, Experiment, ExperimentError, Figure, Step},
     profile::Profiles,
     report::{self, Table},
 };
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use verdict::{Claim, Number};
 
@@ -52,13 +53,31 @@ impl Paper {
     }
 
     /// Runs its experiments.
-    pub fn reproduce(self, profiles: &Profiles, seeds: u64) -> Result<Reproduction, ExperimentError> {
+    pub fn reproduce(self, lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
         match self {
-            Paper::Hsrtf => hsrtf::reproduce(profiles, seeds),
-            Paper::Chronos => chronos::reproduce(profiles, seeds),
-            Paper::Fcs => fcs::reproduce(profiles, seeds),
-            Paper::Coshh => coshh::reproduce(seeds),
+            Paper::Hsrtf => hsrtf::reproduce(lab),
+            Paper::Chronos => chronos::reproduce(lab),
+            Paper::Fcs => fcs::reproduce(lab),
+            Paper::Coshh => coshh::reproduce(lab),
         }
+    }
+}
+
+/// What experiments are made with.
+#[derive(Clone, Copy)]
+pub struct Lab<'a> {
+    /// What programs do.
+    pub profiles: &'a Profiles,
+    /// How many seeds.
+    pub seeds: u64,
+    /// Who is told of every run that is done, and of which experiment.
+    pub watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
+}
+
+impl Lab<'_> {
+    /// Runs an experiment.
+    fn run(&self, title: &str, experiment: &Experiment<'_>) -> Result<Comparison, ExperimentError> {
+        experiment.watched(&|step| (self.watch)(title, step))
     }
 }
 
@@ -90,9 +109,21 @@ impl Reproduction {
         for claim in &self.claims {
             let ours = claim.ours.map_or_else(|| "-".to_owned(), |ours| claim.paper.show(ours));
             let paper = claim.paper.show(Figure::of(&[claim.paper.value()]));
-            table.row(vec![claim.what.clone(), paper, ours, claim.verdict()]);
+            table.row(vec![claim.what.as_str().into(), paper.into(), ours.into(), claim.verdict().into()]);
         }
         table
+    }
+
+    /// For programs: every claim, and every table.
+    pub fn json(&self) -> Value {
+        let table =
+            |(title, table, _): &(String, Table, String)| json!({ "title": title, "rows": table.json() });
+        json!({
+            "title": self.title,
+            "setting": self.setting,
+            "claims": self.claims.iter().map(Claim::json).collect::<Vec<_>>(),
+            "tables": self.parts.iter().map(table).collect::<Vec<_>>(),
+        })
     }
 
     /// A page.

@@ -7,6 +7,7 @@ use crate::{
     experiment::Figure,
     report::{show, show_change},
 };
+use serde_json::{Value, json};
 
 /// A number that a paper gives, and ours.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +39,15 @@ impl Number {
         }
     }
 
+    fn kind(self) -> &'static str {
+        match self {
+            Number::Change(_) => "change",
+            Number::Part(_) => "part",
+            Number::Seconds(_) => "seconds",
+            Number::Plain(_) => "plain",
+        }
+    }
+
     /// How far from it is near enough: a third of a change, or three points; 15 points of a part of all; a quarter of others.
     fn near(self) -> f64 {
         match self {
@@ -58,6 +68,21 @@ impl Number {
 }
 
 impl Claim {
+    /// For programs. The difference is ours less the paper's, in its unit; relative, as a part of the paper's.
+    pub(super) fn json(&self) -> Value {
+        let paper = self.paper.value();
+        let difference = self.ours.map(|ours| ours.mean - paper);
+        json!({
+            "what": self.what,
+            "kind": self.paper.kind(),
+            "paper": paper,
+            "ours": self.ours,
+            "difference": difference,
+            "relative": difference.filter(|_| paper != 0.0).map(|difference| difference / paper.abs()),
+            "verdict": self.verdict(),
+        })
+    }
+
     /// In words.
     pub(super) fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
@@ -117,6 +142,21 @@ mod tests {
         assert_eq!(sure(Number::Seconds(51.0), 60.0), "agrees");
         assert_eq!(sure(Number::Seconds(51.0), 6.0), "differs in size");
         assert_eq!(sure(Number::Part(0.05), 0.9), "differs");
+    }
+
+    #[test]
+    fn a_claim_for_programs() {
+        let ours = Some(Figure { mean: -0.5, around: 0.25, at_least: false, seeds: 3 });
+        let claim = Claim { what: "small jobs".into(), paper: Number::Change(-0.25), ours }.json();
+        assert_eq!((&claim["kind"], &claim["paper"]), (&json!("change"), &json!(-0.25)));
+        assert_eq!(claim["ours"], json!({ "mean": -0.5, "around": 0.25, "at_least": false, "seeds": 3 }));
+        assert_eq!((&claim["difference"], &claim["relative"]), (&json!(-0.25), &json!(-1.0)));
+        assert_eq!(claim["verdict"], "same direction; size undecided");
+        let none = Claim { what: String::new(), paper: Number::Seconds(0.0), ours: None }.json();
+        assert_eq!(
+            (&none["ours"], &none["difference"], &none["relative"]),
+            (&Value::Null, &Value::Null, &Value::Null)
+        );
     }
 
     #[test]

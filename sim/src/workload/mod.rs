@@ -143,6 +143,20 @@ impl Workload {
         self
     }
 
+    /// Its groups as they come, or by their numbers if that is what they are called.
+    pub fn groups(&self) -> Vec<String> {
+        let mut groups: Vec<String> = Vec::new();
+        for job in &self.jobs {
+            if !groups.contains(&job.group) {
+                groups.push(job.group.clone());
+            }
+        }
+        if groups.iter().all(|group| group.parse::<u64>().is_ok()) {
+            groups.sort_by_key(|group| group.parse::<u64>().unwrap_or(u64::MAX));
+        }
+        groups
+    }
+
     /// Tasks of all jobs.
     pub fn tasks(&self) -> usize {
         self.jobs.iter().map(|job| job.maps.len() + job.reduces.len()).sum()

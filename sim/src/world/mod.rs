@@ -15,7 +15,7 @@
 //! | `fetch.rs`, `run.rs`, `node.rs` | a reduce's fetching, an attempt, a machine |
 //! | `net.rs` | flows over shared links |
 //! | `harm.rs`, `steps.rs` | faults begin and are over; scenarios are played |
-//! | `rules.rs` | what always holds, and what holds at rest |
+//! | `rules.rs`, `standstill.rs` | what always holds, and what holds at rest; when nothing can go on |
 //! | `trace.rs` | facts folded into a hash |
 
 mod arrivals;
@@ -29,6 +29,7 @@ mod orders;
 mod queue;
 mod rules;
 mod run;
+mod standstill;
 mod steps;
 mod trace;
 mod work;
@@ -91,10 +92,6 @@ pub struct Outcome {
     pub deciding: Deciding,
 }
 
-/// A world in which nothing but heartbeats has come for this long, and nothing else is to come (no job, no end of work or of a
-/// fault), has come to a standstill: what waits there waits for ever. Longer than any policy waits for anything by itself.
-const STANDSTILL: Span = Span::secs(3600);
-
 /// A run that broke a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at {at}: {what}")]
@@ -141,8 +138,7 @@ pub struct World {
     asleep: bool,
     faults_open: usize,
     faults_begun: u32,
-    /// When something last happened that was no mere routine.
-    moved: Time,
+    progress: standstill::Progress,
     scenario: steps::Progress,
     dice: Dice,
     trace: Trace,
@@ -191,7 +187,7 @@ impl World {
             asleep: false,
             faults_open: setup.faults.len(),
             faults_begun: 0,
-            moved: Time(1_000_000),
+            progress: standstill::Progress::new(Time(1_000_000)),
             scenario: steps::Progress::new(setup.seed),
             dice: Dice::of(setup.seed, "world"),
             trace: Trace::default(),
@@ -243,12 +239,11 @@ impl World {
                 self.metrics.leave(last);
                 break;
             }
-            if !what.is_routine() {
-                self.moved = at;
-            } else if self.queue.is_routine() && at.since(self.moved) > STANDSTILL {
+            if self.is_at_standstill(at, what) {
                 self.metrics.leave(at);
                 break;
             }
+            self.progress.happened(at, what);
             self.now = at;
             self.events += 1;
             self.happen(what);
@@ -408,6 +403,7 @@ impl World {
     }
 
     fn note(&mut self, fact: &Fact) {
+        self.progress.note(self.now, fact);
         if let Fact::JobEnded { job, .. } = fact {
             self.jobs_open -= 1;
             self.end = self.now;

@@ -34,6 +34,11 @@ pub(super) enum Happening {
 }
 
 impl Happening {
+    /// Whether it comes from outside: a job, a fault, the end of one. There are only so many of these.
+    pub(super) fn is_from_outside(self) -> bool {
+        matches!(self, Self::Arrival | Self::Step { .. } | Self::Fault { .. } | Self::Heal { .. })
+    }
+
     /// Whether it comes again and again, whatever else does.
     pub(super) fn is_routine(self) -> bool {
         matches!(self, Self::Beat { .. } | Self::Tick | Self::Share)
@@ -67,19 +72,28 @@ pub(super) struct Queue {
     sequence: u64,
     /// How many of them are no mere routine.
     real: usize,
+    /// How many of them come from outside.
+    outside: usize,
 }
 
 impl Queue {
     pub(super) fn push(&mut self, at: Time, what: Happening) {
         self.sequence += 1;
         self.real += usize::from(!what.is_routine());
+        self.outside += usize::from(what.is_from_outside());
         self.heap.push(Coming { at, sequence: self.sequence, what });
     }
 
     pub(super) fn pop(&mut self) -> Option<(Time, Happening)> {
         let Coming { at, what, .. } = self.heap.pop()?;
         self.real -= usize::from(!what.is_routine());
+        self.outside -= usize::from(what.is_from_outside());
         Some((at, what))
+    }
+
+    /// Whether nothing is to come from outside: no job, no fault, no end of one.
+    pub(super) fn is_left_to_itself(&self) -> bool {
+        self.outside == 0
     }
 
     /// Whether nothing is to come but heartbeats and looks at the clock: no job, no end of any work, no end of a fault.
@@ -98,10 +112,12 @@ mod tests {
         queue.push(Time(5), Happening::Tick);
         queue.push(Time(3), Happening::Share);
         queue.push(Time(3), Happening::Arrival);
-        assert!(!queue.is_routine());
+        assert!(!queue.is_routine() && !queue.is_left_to_itself());
         let order: Vec<Happening> = std::iter::from_fn(|| queue.pop()).map(|(_, what)| what).collect();
         assert_eq!(order, [Happening::Share, Happening::Arrival, Happening::Tick]);
         queue.push(Time(7), Happening::Tick);
-        assert!(queue.is_routine());
+        assert!(queue.is_routine() && queue.is_left_to_itself());
+        queue.push(Time(8), Happening::Yield { node: 0, key: 0 });
+        assert!(!queue.is_routine() && queue.is_left_to_itself());
     }
 }

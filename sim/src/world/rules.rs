@@ -37,6 +37,21 @@ impl World {
             mind.cluster().trackers().find(full).map(|at| format!("{} has lost a slot", at.name))
         };
         self.broken = self.mind.as_ref().and_then(leaks);
+        let counted_otherwise = |mind: &JobTracker| {
+            let mut jobs = mind.cluster().jobs();
+            let of = |job: &mrcore::job::Job| {
+                let taken = self.metrics.job(job.id).map(|figures| figures.taken)?;
+                let own = &job.preemption;
+                let (figures, mind) = ((taken.resumes, taken.migrations), (own.resumes, own.migrations));
+                (figures != mind).then(|| {
+                    format!("{}: figures have {figures:?} resumes and migrations, the mind {mind:?}", job.id)
+                })
+            };
+            jobs.find_map(of)
+        };
+        if let Some(what) = self.mind.as_ref().and_then(counted_otherwise) {
+            self.broken = Some(what);
+        }
         if let Some(refused) = self.mind.as_ref().map(JobTracker::refusals).filter(|refused| *refused > 0) {
             self.broken = Some(format!("the policy decided {refused} times what cannot be done"));
         }

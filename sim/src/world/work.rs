@@ -307,10 +307,12 @@ impl World {
         run.settle(now);
         let (id, how) = (run.id, run.yielding);
         let stage = run.stage();
+        let mut reached = None;
         let status = match (how, &run.work) {
             (Some(Recall::Split), Work::Map(map)) => {
                 let position = map.start + ((map.end - map.start) as f64 * map.done) as u64;
                 let bytes_out = ((position - map.start) as f64 * map.out) as u64;
+                reached = Some((position - map.start, 0));
                 AttemptStatus::Split(position, AttemptResult { bytes_out, ..AttemptResult::default() })
             }
             (Some(Recall::Pause), Work::Reduce(reduce)) => {
@@ -320,6 +322,7 @@ impl World {
                     bytes_in: (reduce.fetch.got * reduce.share) as u64,
                     records: reduce.rest.map_or(0, |rest| (rest.done * 1e6) as u64),
                 };
+                reached = Some((aside.bytes_in, aside.records));
                 let saved = Saved { fetch: reduce.fetch.clone(), rest: reduce.rest, aside };
                 self.nodes[at].checkpoints.insert(id, saved);
                 AttemptStatus::Paused(aside)
@@ -328,6 +331,9 @@ impl World {
         };
         if matches!(status, AttemptStatus::Split(..)) {
             self.nodes[at].outputs.insert(id);
+        }
+        if let Some(reached) = reached {
+            self.progress.gave_back(now, id, reached);
         }
         self.end(at, key, status);
     }

@@ -118,10 +118,10 @@ fn what_takes_a_slot_back_is_told_and_the_shadow_is_compared() {
     let figures = eventually("both are over", PATIENCE, || {
         let figures = cluster.json(&["history", "--figures"]);
         let all = figures["groups"].as_array().and_then(|groups| groups.last()).cloned()?;
-        (all["jobs"] == "2").then_some((figures, all))
+        (all["jobs"] == 2).then_some((figures, all))
     });
     let (figures, all) = figures;
-    assert_eq!(all["preempted"], "1.00", "ann's slot: {figures}");
+    assert_eq!(all["preempted"], 1, "ann's slot: {figures}");
     assert!(figures["deciding"]["rounds"].as_u64() > Some(0), "{figures}");
     assert!(figures["fairness"].as_f64() > Some(0.0), "ann had more than bob for a while: {figures}");
     let words = cluster.mrctl(&["history", "--figures"]);

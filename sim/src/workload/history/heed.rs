@@ -148,7 +148,7 @@ mod tests {
             life("c", 2, "fair", "succeeded"),
             life("c", 3, "fair", "killed"),
         ];
-        let history = read_texts(&texts(&lives), Vec::new()).expect("they read");
+        let history = read_texts(&texts(&lives)).expect("they read");
         assert_eq!(
             left_out(&history.left_out).as_deref(),
             Some("3 jobs left out: job_1 has not ended, job_2 is there twice, job_3 did not succeed")
@@ -171,14 +171,14 @@ mod tests {
     #[test]
     fn clusters_are_not_mixed_and_policies_are_told_apart() {
         let lives = [life("c", 1, "fair", "succeeded"), life("d", 2, "fair", "succeeded")];
-        let error = read_texts(&texts(&lives), Vec::new()).map(|_| ()).expect_err("two clusters").to_string();
+        let error = read_texts(&texts(&lives)).map(|_| ()).expect_err("two clusters").to_string();
         assert!(error.contains("a file:1: job_2 is of cluster d"), "{error}");
         let lives = [
             life("c", 1, "fair", "succeeded"),
             life("c", 2, "fifo", "succeeded"),
             life("c", 3, "fair", "succeeded"),
         ];
-        let history = read_texts(&texts(&lives), Vec::new()).expect("they read");
+        let history = read_texts(&texts(&lives)).expect("they read");
         let told: Vec<(&str, usize)> =
             history.policies.iter().map(|ran| (ran.policy.as_str(), ran.jobs.len())).collect();
         assert_eq!(told, [("fair", 2), ("fifo", 1)]);

@@ -15,6 +15,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Display,
+    str::FromStr,
     sync::Arc,
 };
 
@@ -252,6 +254,12 @@ impl Trackers {
                 unfetched: fields.flag("unfetched"),
             },
             "pause-refused" => Fact::PauseRefused { attempt: fields.attempt("attempt")? },
+            "recall-refused" => Fact::RecallRefused {
+                attempt: fields.attempt("attempt")?,
+                refusals: u32::try_from(fields.number("refusals")).unwrap_or(u32::MAX),
+                why: fields.words("why"),
+            },
+            "task-released" => Fact::TaskReleased { task: fields.id("task", "a task")? },
             "checkpoint-lost" => {
                 Fact::CheckpointLost { attempt: fields.attempt("attempt")?, why: fields.words("why") }
             }
@@ -295,7 +303,11 @@ impl Fields<'_> {
     }
 
     fn attempt(&self, key: &str) -> Result<AttemptId, String> {
-        let name = self.text(key).ok_or_else(|| format!("{} without an attempt", self.kind))?;
+        self.id(key, "an attempt")
+    }
+
+    fn id<T: FromStr<Err: Display>>(&self, key: &str, what: &str) -> Result<T, String> {
+        let name = self.text(key).ok_or_else(|| format!("{} without {what}", self.kind))?;
         name.parse().map_err(|error| format!("{}: {error}", self.kind))
     }
 

@@ -6,6 +6,7 @@
 mod calibrate;
 mod heed;
 mod lines;
+mod promised;
 mod told;
 
 use super::{
@@ -22,8 +23,9 @@ use mrcore::{
     Fact, PerPhase, Phase, Span, Time,
     ids::{AttemptId, JobId},
     job::{JobOutcome, JobSpec},
-    metrics::{GROUP, Metrics, shares::Promise},
+    metrics::{Metrics, group},
 };
+pub use promised::Unsaid;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -70,6 +72,8 @@ pub struct History {
     pub losses: Vec<(u32, Span, Option<Span>)>,
     /// The figures of all jobs, counted from when the first one came.
     pub metrics: Metrics,
+    /// Why dissatisfaction and fairness are not among them, if they are not.
+    pub unsaid: Option<Unsaid>,
     /// Jobs that cannot be run again.
     pub left_out: Vec<LeftOut>,
     /// The policies that jobs were submitted to.
@@ -125,16 +129,16 @@ pub fn read(path: &Path) -> Result<History, TraceError> {
         let (source, counted) = Source::open(file)?;
         reading.take(&source, BufReader::new(counted))?;
     }
-    reading.end(path, Vec::new())
+    reading.end(path)
 }
 
-/// Reads texts of histories, the oldest job first, each with a name for errors; what users were promised is counted against.
-pub fn read_texts(texts: &[(String, String)], users: Vec<(String, Promise)>) -> Result<History, TraceError> {
+/// Reads texts of histories, the oldest job first, each with a name for errors.
+pub fn read_texts(texts: &[(String, String)]) -> Result<History, TraceError> {
     let mut reading = Reading::default();
     for (name, text) in texts {
         reading.take(&Source::named(name), text.as_bytes())?;
     }
-    reading.end(Path::new("the history"), users)
+    reading.end(Path::new("the history"))
 }
 
 /// The figures of a job that may still run, from the text of its history.
@@ -145,7 +149,7 @@ pub fn figures(name: &str, text: &str) -> Result<Metrics, TraceError> {
 }
 
 impl Reading {
-    fn end(self, path: &Path, users: Vec<(String, Promise)>) -> Result<History, TraceError> {
+    fn end(self, path: &Path) -> Result<History, TraceError> {
         let Reading { trackers, told, mut jobs, heed: Heed { left_out: others, policies, .. }, .. } = self;
         if jobs.is_empty() {
             let path = path.display().to_string();
@@ -160,13 +164,16 @@ impl Reading {
         let mut names = by_number.clone();
         names.sort();
         let number = |name: &String| names.iter().position(|known| known == name).map(|at| at as u32);
-        let Counted { metrics, slots, lost } = told.count(users);
+        let promised = promised::promises(jobs.iter().map(|job| job.plan.user.as_str()), &policies);
+        let unsaid = promised.as_ref().err().copied();
+        let Counted { metrics, slots, lost } = told.count(promised.unwrap_or_default());
         let lost = lost.into_iter().filter_map(|(tracker, at, back)| {
             let node = number(by_number.get(tracker.0 as usize)?)?;
             Some((node, at.since(BEGINNING), back.map(|back| back.since(BEGINNING))))
         });
         let losses = lost.collect();
-        let mut history = History { slots, metrics, under: trackers.under, losses, ..History::default() };
+        let mut history =
+            History { slots, metrics, unsaid, under: trackers.under, losses, ..History::default() };
         for Finished { at, mut plan, real, hosts, program, processor } in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
@@ -379,14 +386,14 @@ impl Job {
 
     fn finish(self) -> Option<Finished> {
         let ended = self.ended?;
-        let JobSpec { name, user, queue, priority, slow_start, speculation, splits, conf, program, .. } =
+        let JobSpec { name, user, queue, priority, slow_start, speculation, splits, program, .. } =
             self.spec.as_ref();
         let read: f64 = splits.iter().map(|split| (split.end - split.start) as f64).sum();
         let maps = splits.iter().zip(&self.work_s);
         let share = 1.0 / self.reduce_s.len().max(1) as f32;
         let plan = JobPlan {
             at: Span(0),
-            group: conf.get(GROUP).unwrap_or(user).clone(),
+            group: group(&self.spec).to_owned(),
             name: name.clone(),
             user: user.clone(),
             queue: queue.clone(),

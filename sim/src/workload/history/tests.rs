@@ -53,19 +53,19 @@ fn a_history_is_a_workload() {
     let figures = history.metrics.job(JobId(7)).expect("its figures");
     assert_eq!((figures.taken.splits, figures.waiting()), (1, Some(Span::secs(1))));
     let [one] = &history.calibrate(false)[..] else { panic!("one program") };
-    let profile = one.profile;
-    assert_eq!((one.name.as_str(), one.jobs, one.maps), ("sort", 1, 1));
-    assert!((profile.map_mbps - 100.0 / 1e6 / 5.0).abs() < 1e-3 && (profile.map_out - 0.5).abs() < 1e-9);
-    assert!((profile.reduce_out - 20.0 / 50.0).abs() < 1e-9, "20 bytes of the 50 that came out of maps");
+    assert_eq!((one.name.as_str(), one.jobs, one.maps, one.reduces), ("sort", 1, 1, 1));
+    let is = |got: Option<f64>, wanted: f64| got.is_some_and(|got| (got / wanted - 1.0).abs() < 1e-6);
+    assert!((one.map_out - 0.5).abs() < 1e-9 && one.spread.is_none(), "{one:?}");
+    assert!(is(one.reduce.map(|reduce| reduce.1), 20.0 / 50.0), "20 bytes of the 50 that came out of maps");
     // 100 MB in 5 s. Both pieces of the map took a second and a half of processor time; of the reduce nothing is said.
     let large = life().replace("\"end\":100", "\"end\":100000000");
-    let slow = parse(&large).expect("it reads").calibrate(true)[0].profile;
+    let slow = parse(&large).expect("it reads").calibrate(true);
     let cpu = |bytes: u32| format!(r#""bytes_out":{bytes},"counters":{{"CPU_MILLISECONDS":1500}}"#);
     let counted = large.replacen("\"bytes_out\":30", &cpu(30), 1).replacen("\"bytes_out\":20", &cpu(20), 1);
-    let quick = parse(&counted).expect("it reads").calibrate(true)[0].profile;
-    assert!((slow.map_mbps - 20.0).abs() < 1e-3, "no counters, hence by time: {slow:?}");
-    assert!((quick.map_mbps - 100.0 / 3.0).abs() < 1e-3, "{quick:?}");
-    assert!((quick.reduce_mbps / slow.reduce_mbps - 1.0).abs() < 1e-9);
+    let quick = parse(&counted).expect("it reads").calibrate(true);
+    assert!(is(slow[0].map_mbps, 20.0), "no counters, hence by time: {slow:?}");
+    assert!(is(quick[0].map_mbps, 100.0 / 3.0), "{quick:?}");
+    assert_eq!(quick[0].reduce, slow[0].reduce);
 }
 
 #[test]
@@ -88,14 +88,45 @@ fn it_says_what_the_job_was_submitted_to() {
 #[test]
 fn jobs_that_ran_side_by_side_are_put_together() {
     let other = life().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
-    let texts = [("one".to_owned(), life()), ("other".to_owned(), other)];
-    let promise = |min_share| Promise { min_share, weight: 1.0 };
-    let users = vec![("ann".to_owned(), promise(2.0)), ("bob".to_owned(), promise(0.0))];
-    let history = read_texts(&texts, users).expect("they read");
+    let under = |policy: &str, life: &str| {
+        let to = format!(
+            r#"{{"submitted-to":{{"policy":"{policy}","params":{{"fair.pools.ann.min_maps":"2"}},"trackers":[]}}}}"#
+        );
+        let (head, rest) = life.split_once('\n').expect("more than one line");
+        format!("{head}{}\n{rest}", line(1_000_000, &to))
+    };
+    let both = |one: &str, two: &str| {
+        let texts = [("one".to_owned(), under(one, &life())), ("other".to_owned(), under(two, &other))];
+        read_texts(&texts).expect("they read")
+    };
+    let history = both("fair", "fair");
+    assert_eq!(history.unsaid, None);
     assert_eq!(history.slots, PerPhase { map: 2, reduce: 2 }, "the tracker ran one of each job at a time");
     // Of 11.5 s ann has both her slots from 2 to 4 s and from 5 to 8, one from 4 to 5 and from 8 to 12, none else.
     let lacked = (1.0 + 0.5 + 4.0 * 0.5 + 0.5) / 11.5;
     assert!((history.metrics.shares.dissatisfaction() - lacked).abs() < 1e-9, "{lacked}");
+    assert_eq!(both("fair", "fifo").unsaid, Some(Unsaid::Several), "she was promised two slots, and nothing");
+    assert_eq!(history.workload.jobs[0].group, "sort", "as figures call it");
+}
+
+#[test]
+fn a_held_reduce_is_known_by_its_release() {
+    let hold = r#"{"attempt-recalled":{"attempt":"job_7.r0.0","how":"pause","why":"by ann","hold":true}}"#;
+    let paused = r#"{"attempt-paused":{"attempt":"job_7.r0.0","stage":"reduce","bytes":1,"bytes_in":1}}"#;
+    let text = [
+        HEAD.to_owned(),
+        launch(2_000_000, "job_7.m0.0"),
+        line(4_000_000, r#"{"attempt-succeeded":{"attempt":"job_7.m0.0","bytes_out":30}}"#),
+        launch(5_000_000, "job_7.r0.0"),
+        line(6_000_000, hold),
+        line(7_000_000, paused),
+        line(60_000_000, r#"{"task-released":{"task":"job_7.r0"}}"#),
+        launch(62_000_000, "job_7.r0.1"),
+    ]
+    .concat();
+    let metrics = figures("job_7", &text).expect("it reads");
+    let waited = metrics.job(JobId(7)).expect("its figures").reduce_wait();
+    assert_eq!(waited, Span::secs(1 + 2), "4 to 5, and 60 to 62");
 }
 
 #[test]

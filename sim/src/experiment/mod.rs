@@ -1,0 +1,260 @@
+//! The same jobs under several policies and seeds, side by side.
+
+mod comparison;
+mod variant;
+
+use crate::{Broken, Outcome, Setup, Workload, World, fault::Fault};
+pub use comparison::{Alone, Comparison, Figure, makespan_s};
+use mrcore::{
+    Span,
+    ids::JobId,
+    metrics::{JobFigures, shares::Promise},
+};
+use schedulers::{MakeError, Params};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+pub use variant::Variant;
+
+/// Why an experiment cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum ExperimentError {
+    #[error("{0:?} is not a list of policies such as fifo,chronos(fair),fcs[preempt=kill;literal=true]")]
+    NoList(String),
+    #[error(transparent)]
+    Make(#[from] MakeError),
+    #[error("{variant}, seed {seed}: {broken}")]
+    Broken { variant: String, seed: u64, broken: Broken },
+}
+
+/// What is to be compared.
+pub struct Experiment<'a> {
+    /// The world; the policy, its parameters and the seed are set for each run.
+    pub setup: Setup,
+    /// What goes wrong, if that depends on the seed.
+    pub faults: Option<&'a (dyn Fn(u64) -> Vec<Fault> + Sync)>,
+    /// The jobs of a seed.
+    pub workload: &'a (dyn Fn(u64) -> Workload + Sync),
+    /// Users and what they were promised, if that is counted.
+    pub users: Vec<(String, Promise)>,
+    /// The policies.
+    pub variants: Vec<Variant>,
+    /// From 1 on.
+    pub seeds: u64,
+    /// Jobs that have not ended by then are left; none to wait for ever.
+    pub limit: Option<Span>,
+    /// Whether to find how long a job of each group takes alone, for slowdowns.
+    pub alone: bool,
+}
+
+/// A run of an experiment that is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// The policy that ran; `alone` for a seed's jobs alone.
+    pub label: &'a str,
+    /// It was the last of that policy.
+    pub is_last: bool,
+    /// So many runs are done.
+    pub done: usize,
+    /// Of so many.
+    pub of: usize,
+}
+
+impl Experiment<'_> {
+    /// Runs everything, on as many cores as there are.
+    pub fn run(&self) -> Result<Comparison, ExperimentError> {
+        self.watched(&|_| {})
+    }
+
+    /// The same, for somebody who is told of every run that is done.
+    pub fn watched(&self, watch: &(dyn Fn(Step<'_>) + Sync)) -> Result<Comparison, ExperimentError> {
+        let seeds: Vec<u64> = (1..=self.seeds.max(1)).collect();
+        let groups = (self.workload)(1).groups();
+        let cases: Vec<(usize, u64)> = (0..self.variants.len())
+            .flat_map(|variant| seeds.iter().map(move |seed| (variant, *seed)))
+            .collect();
+        let of = cases.len() + if self.alone { seeds.len() } else { 0 };
+        let one_more = |count: &AtomicUsize| count.fetch_add(1, Ordering::Relaxed) + 1;
+        let (ran, alone_ran) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let by_policy: Vec<AtomicUsize> = self.variants.iter().map(|_| AtomicUsize::new(0)).collect();
+        let tell = |label: &str, own: &AtomicUsize| {
+            watch(Step { label, is_last: one_more(own) == seeds.len(), done: one_more(&ran), of });
+        };
+        let outcomes = in_parallel(cases.len(), |at| {
+            let (variant, seed) = cases[at];
+            let outcome = self.one(&self.variants[variant], seed);
+            tell(&self.variants[variant].label, &by_policy[variant]);
+            outcome
+        });
+        let mut runs: Vec<Vec<Outcome>> = self.variants.iter().map(|_| Vec::new()).collect();
+        for ((variant, _), outcome) in cases.iter().zip(outcomes) {
+            runs[*variant].push(outcome?);
+        }
+        let alone = if self.alone {
+            let alone = in_parallel(seeds.len(), |at| {
+                let alone = self.alone(seeds[at], &groups);
+                tell("alone", &alone_ran);
+                alone
+            });
+            alone.into_iter().collect::<Result<_, _>>()?
+        } else {
+            Vec::new()
+        };
+        let slots = self.setup.slots();
+        Ok(Comparison { variants: self.variants.clone(), runs, alone, groups, slots })
+    }
+
+    fn one(&self, variant: &Variant, seed: u64) -> Result<Outcome, ExperimentError> {
+        let mut setup = self.setup.clone();
+        setup.scheduler.clone_from(&variant.scheduler);
+        setup.params.clone_from(&variant.params);
+        setup.seed = seed;
+        if let Some(faults) = self.faults {
+            setup.faults = faults(seed);
+        }
+        let world = World::new(setup, (self.workload)(seed))?.with_users(self.users.clone());
+        let broken = |broken| ExperimentError::Broken { variant: variant.label.clone(), seed, broken };
+        world.run(self.limit).map_err(broken)
+    }
+
+    /// The first job of each group alone.
+    fn alone(&self, seed: u64, groups: &[String]) -> Result<Alone, ExperimentError> {
+        let workload = (self.workload)(seed);
+        let mut times = BTreeMap::new();
+        for group in groups {
+            let Some(index) = workload.jobs.iter().position(|job| job.group == *group) else { continue };
+            if let Some(took) = alone(&self.setup, &workload, index, seed)? {
+                times.insert(group.clone(), took);
+            }
+        }
+        Ok(Alone::Groups(times))
+    }
+}
+
+/// How long a job takes when it has the cluster for itself, and nothing goes wrong. One that cannot end, say for want of slots,
+/// has no such time.
+fn alone(
+    setup: &Setup,
+    workload: &Workload,
+    index: usize,
+    seed: u64,
+) -> Result<Option<Span>, ExperimentError> {
+    let mut setup = setup.clone();
+    setup.faults.clear();
+    setup.steps.clear();
+    setup.seed = seed;
+    "fifo".clone_into(&mut setup.scheduler);
+    setup.params = Params::new();
+    let world = World::new(setup, workload.alone(index))?;
+    let broken = |broken| ExperimentError::Broken { variant: "alone".into(), seed, broken };
+    let outcome = world.run(None).map_err(broken)?;
+    Ok(outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan))
+}
+
+/// Every job of a workload alone, called as `ids` says.
+pub(crate) fn each_alone(
+    setup: &Setup,
+    workload: &Workload,
+    ids: &[JobId],
+) -> Result<Alone, ExperimentError> {
+    let times = in_parallel(workload.jobs.len(), |index| alone(setup, workload, index, 1));
+    let mut jobs = BTreeMap::new();
+    for (id, took) in ids.iter().zip(times) {
+        jobs.extend(took?.map(|took| (*id, took)));
+    }
+    Ok(Alone::Jobs(jobs))
+}
+
+/// Does `count` things on all cores; results are in order.
+fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count.max(1));
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= count {
+                        return;
+                    }
+                    let result = one(at);
+                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{profile, workload::papers};
+    use mrcore::PerPhase;
+
+    /// Ten seconds' worth of jobs, cut off after a minute: whoever starves must not look better for it.
+    #[test]
+    fn jobs_that_did_not_end_count_up_to_the_limit_and_failed_ones_do_not() {
+        let profiles = profile::built_in();
+        let mut setup = Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo");
+        let run = |setup: &Setup, limit| {
+            let experiment = Experiment {
+                setup: setup.clone(),
+                faults: None,
+                workload: &|seed| papers::hsrtf(&profiles, seed),
+                users: Vec::new(),
+                variants: vec![Variant::plain("fifo")],
+                seeds: 1,
+                limit: Some(Span::secs(limit)),
+                alone: false,
+            };
+            experiment.run().expect("it runs")
+        };
+        let (cut, whole) = (run(&setup, 100), run(&setup, 100_000));
+        let first = |comparison: &Comparison| {
+            let job = comparison.runs[0][0].metrics.job(JobId(1)).expect("it came first").clone();
+            makespan_s(&job).expect("it runs or is done")
+        };
+        assert!(first(&whole) > 150.0 && (90.0..=100.0).contains(&first(&cut)), "a large job is cut off");
+        assert!(
+            cut.mean_over(0, None, makespan_s).at_least && !whole.mean_over(0, None, makespan_s).at_least
+        );
+        assert!(cut.undone(0, None).1 > 0 && whole.undone(0, None) == (0, 0));
+        // Every other attempt fails: a job that gave up has no makespan.
+        setup.failing = 2;
+        let failing = run(&setup, 100_000);
+        let (failed, _) = failing.undone(0, None);
+        assert!(failed > 0);
+        assert_eq!(failing.values(0, None, makespan_s).len(), 31 - failed);
+    }
+
+    #[test]
+    fn seeds_and_groups_side_by_side() {
+        let profiles = profile::built_in();
+        let experiment = Experiment {
+            setup: Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo"),
+            faults: None,
+            workload: &|seed| papers::hsrtf(&profiles, seed),
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo"), Variant::plain("fifo")],
+            seeds: 2,
+            limit: None,
+            alone: true,
+        };
+        let comparison = experiment.run().expect("it runs");
+        assert_eq!(comparison.groups, ["large", "medium", "small"]);
+        let (one, other) = (0, 1);
+        let all = |variant| comparison.mean_over(variant, None, makespan_s);
+        assert_eq!(all(one), all(other), "the same policy, the same figures");
+        assert!(comparison.worst_slowdown(one, None).mean >= 1.0);
+        assert!(comparison.values(one, Some("small"), makespan_s).len() == 40);
+    }
+}

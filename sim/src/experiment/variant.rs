@@ -1,0 +1,100 @@
+//! Policies as people name them: `fifo,chronos(fair),fcs[preempt=kill;literal=true]`.
+
+use super::ExperimentError;
+use schedulers::Params;
+
+/// A policy and its parameters, under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variant {
+    /// In tables.
+    pub label: String,
+    /// As `schedulers::make` takes it.
+    pub scheduler: String,
+    /// By dotted key.
+    pub params: Params,
+}
+
+impl Variant {
+    /// Without parameters.
+    pub fn plain(scheduler: &str) -> Self {
+        Self { label: scheduler.to_owned(), scheduler: scheduler.to_owned(), params: Params::new() }
+    }
+
+    /// With these parameters, each `key` beginning with a section's name or else within its own.
+    pub fn tuned(label: &str, scheduler: &str, params: &[(&str, &str)]) -> Self {
+        let outer = scheduler.split('(').next().unwrap_or(scheduler);
+        let found = schedulers::POLICIES.iter().find(|policy| policy.name.split('(').next() == Some(outer));
+        let section = found.map_or(outer, |policy| policy.section);
+        // `pools.a.weight` is of fair, `fair.pools.a.weight` too.
+        let is_full = |key: &str| key.split_once('.').is_some_and(|(first, _)| schedulers::is_section(first));
+        let full = |key: &str| if is_full(key) { key.to_owned() } else { format!("{section}.{key}") };
+        let params = params.iter().map(|(key, value)| (full(key), (*value).to_owned())).collect();
+        Self { label: label.to_owned(), scheduler: scheduler.to_owned(), params }
+    }
+
+    /// With these parameters too, where it has none of its own.
+    #[must_use]
+    pub fn told(mut self, params: &Params) -> Self {
+        for (key, value) in params {
+            self.params.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        self
+    }
+
+    /// Reads `fifo,chronos(fair),fcs[preempt=kill;literal=true]`, and checks that each can be made.
+    pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
+        let bad = || ExperimentError::NoList(text.to_owned());
+        let mut variants = Vec::new();
+        for part in split_outside(text).ok_or_else(bad)? {
+            let (scheduler, given) = match part.split_once('[') {
+                None => (part, ""),
+                Some((scheduler, rest)) => (scheduler, rest.strip_suffix(']').ok_or_else(bad)?),
+            };
+            let pairs = given.split(';').filter(|pair| !pair.is_empty());
+            let pairs: Option<Vec<(&str, &str)>> = pairs.map(|pair| pair.split_once('=')).collect();
+            let variant = Self::tuned(part, scheduler, &pairs.ok_or_else(bad)?);
+            schedulers::make(&variant.scheduler, &variant.params)?;
+            variants.push(variant);
+        }
+        if variants.is_empty() { Err(bad()) } else { Ok(variants) }
+    }
+}
+
+/// Cuts at commas that are in no brackets.
+fn split_outside(text: &str) -> Option<Vec<&str>> {
+    let (mut parts, mut depth, mut from) = (Vec::new(), 0_i32, 0);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(text[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(text[from..].trim());
+    (depth == 0 && parts.iter().all(|part| !part.is_empty())).then_some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_policies() {
+        assert_eq!(
+            split_outside("fifo, chronos(fair),fcs[a=1;b=2]"),
+            Some(vec!["fifo", "chronos(fair)", "fcs[a=1;b=2]"])
+        );
+        assert_eq!(split_outside("fifo,"), None);
+        assert_eq!(split_outside("chronos(fifo"), None);
+        assert_eq!(Variant::list("fifo").expect("a list").len(), 1);
+        let tuned = Variant::list("fair[pools.a.weight=2;fair.node_wait=5s]").expect("a list");
+        assert_eq!(tuned[0].params.keys().collect::<Vec<_>>(), ["fair.node_wait", "fair.pools.a.weight"]);
+        for bad in ["", "nonsense", "fifo[", "fifo[x=1]", "fifo[x]"] {
+            assert!(Variant::list(bad).is_err(), "{bad}");
+        }
+    }
+}

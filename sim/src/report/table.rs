@@ -1,0 +1,237 @@
+//! Tables, for terminals, pages, documentation and programs: a cell knows its number and how that reads.
+
+use super::svg::{escape, short};
+use crate::experiment::Figure;
+use serde_json::{Map, Value, json};
+use std::fmt::Write as _;
+
+/// A cell: words, or a number and how it reads.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// Words.
+    Text(String),
+    /// A figure over seeds.
+    Figure(Figure, String),
+    /// One number; none if there is nothing that it would be of.
+    Number(Option<f64>, String),
+}
+
+impl Cell {
+    /// A part of all, over seeds, as a percentage.
+    pub fn part(figure: Figure) -> Self {
+        Self::Figure(figure, figure.known().map_or_else(nothing, |known| percent(known.mean)))
+    }
+
+    /// A part of all as a percentage.
+    pub fn percent(part: Option<f64>) -> Self {
+        Self::Number(part, part.map_or_else(nothing, percent))
+    }
+
+    /// One number, as short as it may be.
+    pub fn number(value: Option<f64>) -> Self {
+        Self::Number(value, value.map_or_else(nothing, short))
+    }
+
+    /// How many of something there are.
+    pub fn count(count: usize) -> Self {
+        Self::Number(Some(count as f64), count.to_string())
+    }
+
+    /// How it reads.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Figure(_, text) | Self::Number(_, text) => text,
+        }
+    }
+
+    /// For programs: numbers as they are, not as they are shown.
+    pub fn json(&self) -> Value {
+        match self {
+            Self::Text(text) => json!(text),
+            Self::Figure(figure, _) => json!(figure.known()),
+            Self::Number(value, _) => match value {
+                Some(value) if value.fract() == 0.0 && value.abs() < 9e15 => json!(*value as i64),
+                value => json!(value),
+            },
+        }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<Figure> for Cell {
+    fn from(figure: Figure) -> Self {
+        Self::Figure(figure, show(figure))
+    }
+}
+
+fn nothing() -> String {
+    "-".to_owned()
+}
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Table {
+    /// Of the columns.
+    pub head: Vec<String>,
+    /// Row by row.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// With these columns.
+    pub fn new(head: &[&str]) -> Self {
+        Self { head: head.iter().map(|&name| name.to_owned()).collect(), rows: Vec::new() }
+    }
+
+    /// With this row too.
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        self.rows.push(cells);
+    }
+
+    /// For programs: an object for each row, by the names of the columns. A name that is there twice is numbered.
+    pub fn json(&self) -> Value {
+        let name = |at: usize| {
+            let same = self.head[..at].iter().filter(|before| **before == self.head[at]).count();
+            if same == 0 { self.head[at].clone() } else { format!("{} ({})", self.head[at], same + 1) }
+        };
+        let row = |row: &Vec<Cell>| -> Value {
+            let cells = row.iter().take(self.head.len()).enumerate();
+            cells.map(|(at, cell)| (name(at), cell.json())).collect::<Map<_, _>>().into()
+        };
+        self.rows.iter().map(row).collect()
+    }
+
+    /// Head and rows, as they read.
+    fn lines(&self) -> impl Iterator<Item = Vec<&str>> {
+        let head = self.head.iter().map(String::as_str).collect();
+        std::iter::once(head).chain(self.rows.iter().map(|row| row.iter().map(Cell::text).collect()))
+    }
+
+    /// As HTML.
+    pub fn html(&self) -> String {
+        let mut out = String::from("<table>");
+        for (at, row) in self.lines().enumerate() {
+            let tag = if at == 0 { "th" } else { "td" };
+            out.push_str("<tr>");
+            for cell in row {
+                let _ = write!(out, "<{tag}>{}</{tag}>", escape(cell));
+            }
+            out.push_str("</tr>");
+        }
+        out.push_str("</table>");
+        out
+    }
+
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
+        let line = |cells: Vec<&str>| format!("| {} |\n", cells.join(" | ").replace('\n', " "));
+        let mut lines: Vec<String> = self.lines().map(line).collect();
+        lines.insert(1, format!("|{}\n", "---|".repeat(self.head.len())));
+        lines.concat()
+    }
+
+    /// For a terminal: columns of even width.
+    pub fn text(&self) -> String {
+        let columns = self.head.len();
+        let width = |at: usize| {
+            self.lines().filter_map(|row| row.get(at).map(|cell| cell.chars().count())).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        for row in self.lines() {
+            let mut line = String::new();
+            for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                let _ = match at {
+                    0 => write!(line, "{cell:<width$}"),
+                    _ => write!(line, "  {cell:>width$}"),
+                };
+            }
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+        out
+    }
+}
+
+/// A figure for people, with its interval if it has one; a dash if it is of nothing.
+pub fn show(figure: Figure) -> String {
+    let Some(figure) = figure.known() else { return nothing() };
+    let sign = if figure.at_least { "≥" } else { "" };
+    if figure.around > 0.0 {
+        format!("{sign}{} ±{}", short(figure.mean), short(figure.around))
+    } else {
+        format!("{sign}{}", short(figure.mean))
+    }
+}
+
+/// In hundredths, to a tenth. What is next to nothing has no sign.
+fn hundredths(part: f64) -> f64 {
+    (part * 1000.0).round() / 10.0 + 0.0
+}
+
+/// A part as a percentage.
+pub fn percent(part: f64) -> String {
+    format!("{:.1}%", hundredths(part))
+}
+
+/// A change with its interval: -12.7% ±4.1.
+pub fn show_change(change: Figure) -> String {
+    let around = if change.around > 0.0 { format!(" ±{:.1}", change.around * 100.0) } else { String::new() };
+    format!("{:+.1}%{around}", hundredths(change.mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(mean: f64, around: f64, seeds: usize) -> Figure {
+        Figure { mean, around, at_least: false, seeds }
+    }
+
+    #[test]
+    fn numbers_stay_numbers_for_programs() {
+        let mut table = Table::new(&["policy", "s", "s", "jobs", "local"]);
+        let cells = |first: Figure| {
+            let part = Cell::percent(Some(0.25));
+            vec![Cell::from("fair"), first.into(), figure(2.0, 0.0, 1).into(), Cell::count(3), part]
+        };
+        table.row(cells(figure(109.4375, 3.5, 5)));
+        table.row(cells(figure(0.0, 0.0, 0)));
+        let text = table.text();
+        assert!(text.contains("109 ±3.50") && text.contains("25.0%"), "{text}");
+        let json = table.json();
+        assert_eq!(json[0]["s"], json!({"mean": 109.4375, "around": 3.5, "at_least": false, "seeds": 5}));
+        assert_eq!(
+            (&json[0]["s (2)"]["mean"], &json[0]["jobs"], &json[0]["local"]),
+            (&json!(2.0), &json!(3), &json!(0.25))
+        );
+        assert_eq!(json[1]["s"], Value::Null, "of nothing");
+        assert!(
+            table
+                .markdown()
+                .starts_with("| policy | s | s | jobs | local |\n|---|---|---|---|---|\n| fair |")
+        );
+    }
+
+    #[test]
+    fn what_is_nothing_has_no_sign_and_what_is_of_nothing_no_number() {
+        let none: f64 = [].iter().sum();
+        assert_eq!(
+            (percent(none), percent(-0.0001), percent(-0.123)),
+            ("0.0%".into(), "0.0%".into(), "-12.3%".into())
+        );
+        assert_eq!(show_change(figure(-0.0001, 0.0, 2)), "+0.0%");
+        assert_eq!(show(Figure::of(&[])), "-");
+        assert_eq!(Cell::percent(None).text(), "-");
+    }
+}
