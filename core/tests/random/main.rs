@@ -28,7 +28,7 @@ fn random_lives_hold_the_invariants_and_come_to_rest() {
     let first = number("FERMATA_FIRST").unwrap_or(0);
     let seeds = match one {
         Some(seed) => seed..seed + 1,
-        None => first..first + number("FERMATA_SEEDS").unwrap_or(60),
+        None => first..first + number("FERMATA_SEEDS").unwrap_or(120),
     };
     let mut seen = Seen::default();
     for seed in seeds {
