@@ -33,7 +33,8 @@ impl Pages {
         let mut line = String::new();
         let out = process.stdout.take().expect("its output");
         BufReader::new(out).read_line(&mut line).expect("a line");
-        let rest = line.trim().strip_prefix("http://127.0.0.1:").unwrap_or_else(|| panic!("no address: {line:?}"));
+        let rest =
+            line.trim().strip_prefix("http://127.0.0.1:").unwrap_or_else(|| panic!("no address: {line:?}"));
         let (port, path) = rest.split_once('/').expect("a path");
         let token = path.strip_prefix("?token=").unwrap_or_default().to_owned();
         Self { process, port: port.parse().expect("a port"), token }
@@ -118,7 +119,12 @@ fn pages_show_what_commands_show() {
         let rest = rest.split_once('>').unwrap().1;
         assert!(rest.starts_with(&format!("{value}</div>")), "{name}: {value}: {rest:.80}");
     };
-    for (name, key) in [("Splits of maps", "splits"), ("Pauses of reduces", "pauses"), ("Resumes", "resumes"), ("Kills", "kills")] {
+    for (name, key) in [
+        ("Splits of maps", "splits"),
+        ("Pauses of reduces", "pauses"),
+        ("Resumes", "resumes"),
+        ("Kills", "kills"),
+    ] {
         tile(name, &cost[key].to_string());
     }
     tile("Work lost", "0 B");
@@ -126,7 +132,9 @@ fn pages_show_what_commands_show() {
     assert!(page.body.contains(&seconds("ms_conserved")) && page.body.contains(&seconds("ms_lost")));
     assert!(page.body.contains("Put aside") && page.body.contains("slot free after"), "{}", page.body);
     // The chart, the tree of ranges, the pauses, the reasons.
-    for part in ["class='split'", "class='pause'", "class='aside'", "└ ", "class='range'", "waits for `mrctl resume`"] {
+    for part in
+        ["class='split'", "class='pause'", "class='aside'", "└ ", "class='range'", "waits for `mrctl resume`"]
+    {
         assert!(page.body.contains(part), "no {part}: {}", page.body);
     }
     let why = cluster.json(&["why", &job]);
@@ -217,7 +225,9 @@ fn only_reads_and_only_from_here() {
         let page = pages.get(path);
         assert!(page.status == 404 && page.body.contains(words), "{path}: {} {}", page.status, page.body);
     }
-    for (path, kind) in [("/style.css", "text/css"), ("/live.js", "text/javascript"), ("/icon.svg", "image/svg")] {
+    for (path, kind) in
+        [("/style.css", "text/css"), ("/live.js", "text/javascript"), ("/icon.svg", "image/svg")]
+    {
         assert!(pages.get(path).head.contains(kind), "{path}");
     }
     // Heads without end are cut off, and silence holds no place for ever.
@@ -253,13 +263,21 @@ fn a_closed_cluster_s_pages_are_their_user_s() {
     assert!(ann.token.len() == 32 && ann.token != bob.token);
     for path in ["/", "/jobs", "/job/job_1", "/?token=wrong"] {
         let page = ann.get(path);
-        assert!(page.status == 403 && !page.body.contains("job_1") && !page.body.contains("ann"), "{path}: {}", page.body);
+        assert!(
+            page.status == 403 && !page.body.contains("job_1") && !page.body.contains("ann"),
+            "{path}: {}",
+            page.body
+        );
     }
     let first = ann.get(&format!("/job/job_1?token={}", ann.token));
     assert!(first.status == 303 && first.head.contains("location: /job/job_1\r\n"), "{}", first.head);
     assert!(first.head.contains("samesite=strict") && first.head.contains("httponly"), "{}", first.head);
     let page = ann.with_token("/job/job_1");
-    assert!(page.status == 200 && page.body.contains("/home/ann/out") && page.body.contains("as <bdi>ann"), "{}", page.body);
+    assert!(
+        page.status == 200 && page.body.contains("/home/ann/out") && page.body.contains("as <bdi>ann"),
+        "{}",
+        page.body
+    );
     assert!(ann.with_token("/task/job_1.m0").body.contains("id='log'"));
     // Another user's: that there is one, whose it is and how far; nothing else.
     let page = bob.with_token("/job/job_1");

@@ -105,7 +105,11 @@ fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
         Tile::new("Splits of maps", of.splits.to_string(), soon("split")),
         Tile::new("Pauses of reduces", of.pauses.to_string(), soon("pause")),
         Tile::new("Resumes", of.resumes.to_string(), format!("{} on another node", of.migrations)),
-        Tile::new("Kills", of.kills.to_string(), "thrown away"),
+        Tile::new(
+            "Kills",
+            of.kills.to_string(),
+            if of.kills > 0 { "what they had done is lost" } else { "" },
+        ),
         Tile::new("Work conserved", human(of.bytes_conserved), format!("in {}", seconds(of.ms_conserved)))
             .mood("good"),
         Tile::new("Work lost", human(of.bytes_lost), format!("in {}", seconds(of.ms_lost))).mood(lost),
