@@ -6,7 +6,10 @@ use crate::{
     output::{self, Usage},
 };
 use anyhow::{Context, Result, bail};
-use daemon::config::{ClientConfig, Config, SecurityConfig};
+use daemon::{
+    Period,
+    config::{ClientConfig, Config, SecurityConfig},
+};
 use dfs::client::{Client, ClientError, ClientOptions, Listener};
 use security::Credentials;
 use std::path::{Path, PathBuf};
@@ -114,11 +117,25 @@ impl Target {
 
     /// Connects to the cluster that is meant.
     pub(crate) async fn connect(&self) -> Result<Client> {
+        let tell = Listener::new(|line| eprintln!("mrctl: {line}"));
+        self.connect_with(|options| options.listener = Some(tell)).await
+    }
+
+    /// The same for who asks again and again: a NameNode that does not answer is given up soon, and without a word.
+    pub(crate) async fn connect_briefly(&self, patience: Period) -> Result<Client> {
+        self.connect_with(|options| {
+            options.config.deadline = patience;
+            options.config.connect_timeout = patience;
+        })
+        .await
+    }
+
+    async fn connect_with(&self, set: impl FnOnce(&mut ClientOptions)) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         let found = self.find(&cwd)?;
         let options = ClientOptions::new(&found.namenode, found.client.clone());
         let mut options = options.with(credentials(&found.security)?);
-        options.listener = Some(Listener::new(|line| eprintln!("mrctl: {line}")));
+        set(&mut options);
         match Client::connect(options).await {
             Err(error @ ClientError::Unreachable { .. }) => {
                 bail!("{error}; {}", found.origin.advice(Kind::Namenode))
@@ -141,14 +158,7 @@ impl Target {
 
     /// The same, as another user.
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
-        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
-        let (addr, origin, security) = if let Some(addr) = self.named_jobtracker() {
-            let security = Config::load(self.file(&cwd).as_deref())?.security;
-            (addr.to_owned(), Origin::default(), self.over(security))
-        } else {
-            let found = self.find(&cwd)?;
-            (found.jobtracker, found.origin, found.security)
-        };
+        let (addr, origin, security) = self.find_jobtracker()?;
         check_addr("jobtracker", &addr)?;
         match JobTracker::connect(&addr, user, credentials(&security)?).await {
             Ok(tracker) => Ok(tracker.from(origin)),
@@ -158,6 +168,23 @@ impl Target {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Where the JobTracker is, how that is known, and where to find what to show to it.
+    fn find_jobtracker(&self) -> Result<(String, Origin, SecurityConfig)> {
+        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        if let Some(addr) = self.named_jobtracker() {
+            let security = Config::load(self.file(&cwd).as_deref())?.security;
+            return Ok((addr.to_owned(), Origin::default(), self.over(security)));
+        }
+        let found = self.find(&cwd)?;
+        Ok((found.jobtracker, found.origin, found.security))
+    }
+
+    /// As whom commands act, if that must be proved: the cluster is closed.
+    pub(crate) fn proved_name(&self) -> Result<Option<String>> {
+        let (_, _, security) = self.find_jobtracker()?;
+        Ok(credentials(&security)?.name().map(str::to_owned))
     }
 
     /// Whether somebody has said where the JobTracker is, so that its silence means something.

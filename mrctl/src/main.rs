@@ -14,6 +14,7 @@ mod locate;
 mod output;
 mod remote;
 mod trial;
+mod web;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -82,6 +83,7 @@ enum Command {
     Shadow(command::shadow::Args),
     Nodes(command::nodes::Args),
     Drain(command::drain::Args),
+    Web(web::Args),
     /// Make and run a cluster of many machines, and credentials for those who use it
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(command::cluster::ClusterCommand),
@@ -130,6 +132,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Programs(args) => job::look::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
+        Command::Web(args) => web::run(args, &cli.target).await,
         Command::Cluster(command) => command::cluster::run(command).await,
         Command::Chaos(command) => chaos::run(command).await,
         Command::Bench(command) => bench::run(command).await,
@@ -262,6 +265,8 @@ mod tests {
             "bench mr --size 1GiB --nodes 4 --only wordcount,terasort,small,tasks,idle --rounds 1 --json",
             "bench preempt --size 64MiB --nodes 2 --json",
             "bench plain wordcount in out",
+            "web --port 0",
+            "web --cluster lab",
             "fs ls / --namenode localhost:9400",
             "demo",
             "sim --workload hsrtf --nodes 58 --scheduler fifo,chronos(fifo) --seeds 3 --report r.html",

@@ -59,7 +59,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 /// A node as JSON: its datanode, its tracker, or both.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Row<'a> {
+pub(crate) enum Row<'a> {
     Datanode {
         #[serde(flatten)]
         datanode: &'a NodeReport,
@@ -80,7 +80,8 @@ impl Row<'_> {
     }
 }
 
-fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'a>> {
+/// Nodes by name, each with what is known of both its halves.
+pub(crate) fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'a>> {
     let mut all: Vec<Row<'_>> = nodes
         .iter()
         .map(|datanode| {
@@ -172,12 +173,13 @@ pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
 }
 
 /// Sorts node10 after node9.
-fn natural(name: &str) -> (&str, u64, &str) {
+pub(crate) fn natural(name: &str) -> (&str, u64, &str) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (stem, name[stem.len()..].parse().unwrap_or(0), name)
 }
 
-fn note(node: &NodeReport) -> String {
+/// What is not as usual with a datanode.
+pub(crate) fn note(node: &NodeReport) -> String {
     let mut notes = Vec::new();
     if node.state == NodeState::Draining {
         notes.push(format!("{} left", output::count(node.blocks_left_to_drain, "block")));

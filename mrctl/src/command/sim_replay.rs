@@ -11,7 +11,7 @@ use sim::{
     PerPhase,
     fault::{Fault, Harm},
     replay::{self, Replay, WhatIf, replay},
-    report::{self, svg::escape},
+    report::{self, html::escape},
     workload::history::{self, History},
 };
 use std::{path::PathBuf, process::ExitCode};

@@ -9,7 +9,7 @@ mod dest;
 mod get;
 mod ls;
 mod namespace;
-mod overview;
+pub(crate) mod overview;
 mod put;
 mod read;
 mod usage;

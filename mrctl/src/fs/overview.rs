@@ -128,45 +128,9 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut table: Table = output::table(&[], &[]);
-    let mut row = |name: &str, value: String| {
+    for (name, value) in facts(&report) {
         table.add_row([name.to_owned(), value]);
-    };
-    row("cluster", format!("{} (version {})", report.cluster_id, report.version));
-    row("started", format!("{} UTC", output::time(report.started_ms)));
-    let safemode = &report.safemode;
-    row("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() });
-    let folders = output::count(report.dirs, "folder");
-    row("files", format!("{} in {folders}, {} open", report.files, report.open_files));
-    row("bytes", format!("{} in {}", output::human(report.bytes), output::count(report.blocks, "block")));
-    row(
-        "disks",
-        format!(
-            "{} used, {} free of {}",
-            output::human(report.used),
-            output::human(report.free),
-            output::human(report.capacity)
-        ),
-    );
-    row(
-        "replicas",
-        format!(
-            "{} under-replicated, {} over-replicated, {} missing, {} damaged everywhere",
-            output::count(report.under_replicated, "block"),
-            report.over_replicated,
-            report.missing,
-            report.corrupt
-        ),
-    );
-    row("copies", format!("{} pending, {} done", report.copies_pending, report.copies_done_total));
-    row(
-        "damage",
-        format!(
-            "{} damaged now, {} found, {} replaced",
-            output::count(report.corrupt_replicas, "replica"),
-            report.corrupt_found_total,
-            report.corrupt_replaced_total
-        ),
-    );
+    }
     output::print_table(&table)?;
     output::line("")?;
     if report.nodes.is_empty() {
@@ -175,4 +139,41 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
         nodes::print(&report.nodes)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The state of the file system, in rows.
+pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
+    let (safemode, human) = (&report.safemode, output::human);
+    let folders = output::count(report.dirs, "folder");
+    vec![
+        ("cluster", format!("{} (version {})", report.cluster_id, report.version)),
+        ("started", format!("{} UTC", output::time(report.started_ms))),
+        ("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() }),
+        ("files", format!("{} in {folders}, {} open", report.files, report.open_files)),
+        ("bytes", format!("{} in {}", human(report.bytes), output::count(report.blocks, "block"))),
+        (
+            "disks",
+            format!("{} used, {} free of {}", human(report.used), human(report.free), human(report.capacity)),
+        ),
+        (
+            "replicas",
+            format!(
+                "{} under-replicated, {} over-replicated, {} missing, {} damaged everywhere",
+                output::count(report.under_replicated, "block"),
+                report.over_replicated,
+                report.missing,
+                report.corrupt
+            ),
+        ),
+        ("copies", format!("{} pending, {} done", report.copies_pending, report.copies_done_total)),
+        (
+            "damage",
+            format!(
+                "{} damaged now, {} found, {} replaced",
+                output::count(report.corrupt_replicas, "replica"),
+                report.corrupt_found_total,
+                report.corrupt_replaced_total
+            ),
+        ),
+    ]
 }

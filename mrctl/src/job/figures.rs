@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sim::{JobFigures, Span, replay, report, workload::history};
 use std::process::ExitCode;
 
+/// The whole history of a job.
 async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
     let mut text = String::new();
     let add = |lines: &str| {
@@ -68,6 +69,13 @@ fn against_promises(shares: Option<(f64, f64)>, unsaid: Option<history::Unsaid>)
             format!("dissatisfaction and fairness are left out{why}")
         }
     }
+}
+
+/// What follows from the text of a job's history, in words.
+pub(crate) fn of_text(id: &str, text: &str) -> Result<Vec<String>> {
+    let metrics = history::figures(id, text)?;
+    let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
+    Ok(words(figures))
 }
 
 pub(crate) async fn show(tracker: &JobTracker, id: &str, as_json: bool) -> Result<ExitCode> {

@@ -2,7 +2,11 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::{follow, model::Job, preempted};
+use super::{
+    follow,
+    model::{self, Job},
+    preempted,
+};
 use crate::{
     locate::Target,
     output::{self, Usage},
@@ -147,9 +151,7 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
         ]);
     }
     output::print_table(&table)?;
-    let number = |job: &Job| job.job.strip_prefix("job_").and_then(|number| number.parse::<u64>().ok());
-    let newest = jobs.iter().filter_map(number).max().unwrap_or(0);
-    let gone = newest.saturating_sub(jobs.len() as u64);
+    let gone = model::forgotten(&jobs);
     if !args.running && gone > 0 {
         let jobs = output::count(gone, "older job");
         eprintln!("mrctl: {jobs} no longer remembered here; `mrctl history JOB` has what there was of each");
@@ -178,47 +180,36 @@ pub(crate) async fn show(args: Show, target: &Target) -> Result<ExitCode> {
 
 fn print(job: &Job) -> Result<()> {
     let mut table = output::table(&[], &[]);
-    let mut row = |name: &str, value: String| {
+    for (name, value) in facts(job) {
         table.add_row([name.to_owned(), value]);
-    };
-    row("job", format!("{} ({})", job.job, job.name));
-    row("program", job.program.clone());
-    row("user", format!("{}, queue {}, priority {}", job.user, job.queue, job.priority));
-    let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
-    row("state", format!("{}{why}", job.state));
-    row("submitted", format!("{} UTC", output::time(job.submitted_ms)));
-    if job.is_over() {
-        row("took", format!("{:.2} s", job.seconds()));
-    }
-    for (name, phase) in [("maps", &job.maps), ("reduces", &job.reduces)] {
-        let paused =
-            if phase.paused > 0 { format!(", {} paused by hand", phase.paused) } else { String::new() };
-        row(
-            name,
-            format!(
-                "{} of {} done ({:.0}%), {} running, {} waiting{paused}; {} failed, {} killed",
-                phase.done,
-                phase.total,
-                phase.progress * 100.0,
-                phase.running,
-                phase.pending,
-                output::count(phase.failed_attempts.into(), "attempt"),
-                phase.killed_attempts
-            ),
-        );
-    }
-    let local = output::count(job.local_maps, "map");
-    row("locality", format!("{local} beside the input, {} in its rack", job.rack_maps));
-    if let Some(words) = preempted::summary(job) {
-        row("preempted", words);
-    }
-    if job.partial {
-        row("files", format!("for {} to see", job.user));
-    } else {
-        row("input", job.inputs.join(" "));
-        row("output", if job.output.is_empty() { "none".into() } else { job.output.clone() });
     }
     output::print_table(&table)
+}
+
+/// All there is to say of a job, in rows.
+pub(crate) fn facts(job: &Job) -> Vec<(&'static str, String)> {
+    let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
+    let mut rows = vec![
+        ("job", format!("{} ({})", job.job, job.name)),
+        ("program", job.program.clone()),
+        ("user", format!("{}, queue {}, priority {}", job.user, job.queue, job.priority)),
+        ("state", format!("{}{why}", job.state)),
+        ("submitted", format!("{} UTC", output::time(job.submitted_ms))),
+    ];
+    if job.is_over() {
+        rows.push(("took", format!("{:.2} s", job.seconds())));
+    }
+    rows.extend([("maps", job.maps.words()), ("reduces", job.reduces.words())]);
+    let local = output::count(job.local_maps, "map");
+    rows.push(("locality", format!("{local} beside the input, {} in its rack", job.rack_maps)));
+    rows.extend(preempted::summary(job).map(|words| ("preempted", words)));
+    if job.partial {
+        rows.push(("files", format!("for {} to see", job.user)));
+    } else {
+        rows.push(("input", job.inputs.join(" ")));
+        rows.push(("output", if job.output.is_empty() { "none".into() } else { job.output.clone() }));
+    }
+    rows
 }
 
 pub(crate) async fn counters(Counters { one: args }: Counters, target: &Target) -> Result<ExitCode> {
@@ -247,10 +238,7 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
     }
     let tracker = target.jobtracker().await?;
     let tasks = tracker.tasks(job).await?;
-    let attempts = || tasks.iter().flat_map(|task| &task.attempts);
-    let exact = attempts().find(|attempt| attempt.attempt == args.attempt);
-    let newest = || tasks.iter().find(|task| task.task == args.attempt).and_then(|task| task.attempts.last());
-    let Some(attempt) = exact.or_else(newest) else {
+    let Some(attempt) = model::attempt_of(&tasks, &args.attempt) else {
         bail!("{job} has no attempt {}: `mrctl tasks {job}` lists them", args.attempt);
     };
     let tail = args.tail.map_or(0, |tail| tail.0);

@@ -4,6 +4,7 @@ pub(crate) mod figures;
 pub(crate) mod follow;
 pub(crate) mod look;
 pub(crate) mod model;
+pub(crate) mod past;
 pub(crate) mod preempt;
 pub(crate) mod preempted;
 mod program;

@@ -3,6 +3,7 @@
 #![allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
 
 use super::scheduling::Pace;
+use crate::output::count;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -18,6 +19,24 @@ pub(crate) struct Phase {
     pub(crate) failed_attempts: u32,
     pub(crate) killed_attempts: u32,
     pub(crate) progress: f64,
+}
+
+impl Phase {
+    /// `3 of 8 done (41%), 2 running, 3 waiting; 0 attempts failed, 1 killed`.
+    pub(crate) fn words(&self) -> String {
+        let paused =
+            if self.paused > 0 { format!(", {} paused by hand", self.paused) } else { String::new() };
+        format!(
+            "{} of {} done ({:.0}%), {} running, {} waiting{paused}; {} failed, {} killed",
+            self.done,
+            self.total,
+            self.progress * 100.0,
+            self.running,
+            self.pending,
+            count(self.failed_attempts.into(), "attempt"),
+            self.killed_attempts
+        )
+    }
 }
 
 /// A job.
@@ -73,6 +92,26 @@ impl Job {
     pub(crate) fn seconds(&self) -> f64 {
         self.ended_ms.saturating_sub(self.submitted_ms) as f64 / 1000.0
     }
+
+    /// Whether it has work to do and no slot.
+    pub(crate) fn waits(&self) -> bool {
+        self.state == "running" && self.maps.running + self.reduces.running == 0
+    }
+}
+
+/// How many jobs are no longer remembered, going by their numbers.
+pub(crate) fn forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> u64 {
+    let number = |job: &Job| job.job.strip_prefix("job_").and_then(|number| number.parse::<u64>().ok());
+    let (count, newest) = jobs.into_iter().fold((0, 0), |(count, newest), job| {
+        (count + 1, number(job).map_or(newest, |number| number.max(newest)))
+    });
+    newest.saturating_sub(count)
+}
+
+/// The attempt of this name, or the newest of the task of this name.
+pub(crate) fn attempt_of<'a>(tasks: &'a [Task], id: &str) -> Option<&'a Attempt> {
+    let exact = tasks.iter().find_map(|task| task.attempt(id));
+    exact.or_else(|| tasks.iter().find(|task| task.task == id)?.attempts.last())
 }
 
 /// A task and its tries.

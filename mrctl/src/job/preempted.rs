@@ -68,10 +68,7 @@ pub(crate) fn summary(job: &Job) -> Option<String> {
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
     let (asked, count) = (u64::from(splits + pauses), |number: u32, thing| count(number.into(), thing));
     let soon = of.yielding_ms.checked_div(asked).map(|each| format!("; slots free after {each} ms"));
-    // Told by the tasks that are done.
-    let counted = |name: &str| job.counters.get(name).copied().unwrap_or(0);
-    let again = counted("RESUME_MILLISECONDS").checked_div(counted("RESUMES"));
-    let again = again.map(|each| format!("; resumed in {each} ms"));
+    let again = resuming_ms(job).map(|each| format!("; resumed in {each} ms"));
     let lost_states =
         if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
     let aside = format!("; {} put aside{lost_states}", human(of.checkpoint_bytes));
@@ -89,6 +86,25 @@ pub(crate) fn summary(job: &Job) -> Option<String> {
         again.unwrap_or_default(),
         if pauses > 0 { aside } else { String::new() },
     ))
+}
+
+/// How long a reduce that goes on takes to its first record, on average. Told by the tasks that are done.
+pub(crate) fn resuming_ms(job: &Job) -> Option<u64> {
+    let counted = |name: &str| job.counters.get(name).copied().unwrap_or(0);
+    counted("RESUME_MILLISECONDS").checked_div(counted("RESUMES"))
+}
+
+/// How soon slots were free that were asked for by a word such as `pause`, in milliseconds: the median and the longest.
+pub(crate) fn latency(tasks: &[Task], word: &str) -> Option<(u64, u64)> {
+    let ended_so = |attempt: &&Attempt| {
+        let gave = matches!((word, attempt.state.as_str()), ("split", "succeeded") | ("pause", "paused"));
+        gave && attempt.recalled == word && attempt.ended_ms > 0
+    };
+    let attempts = tasks.iter().flat_map(|task| &task.attempts).filter(ended_so);
+    let mut took: Vec<u64> =
+        attempts.map(|attempt| attempt.ended_ms.saturating_sub(attempt.recalled_ms)).collect();
+    took.sort_unstable();
+    Some((*took.get(took.len() / 2)?, *took.last()?))
 }
 
 /// The same as counters, those that are not zero.
@@ -134,6 +150,29 @@ mod tests {
         let listed: Vec<_> =
             tree(&tasks).into_iter().map(|(depth, task)| (depth, task.task.as_str())).collect();
         assert_eq!(listed, [(0, "m0"), (1, "m4"), (1, "m2"), (2, "m3"), (0, "m1"), (0, "r0")]);
+    }
+
+    #[test]
+    fn latencies_are_of_what_was_asked() {
+        let attempt = |recalled: &str, state: &str, ended_ms| Attempt {
+            recalled: recalled.into(),
+            state: state.into(),
+            recalled_ms: 100,
+            ended_ms,
+            ..Attempt::default()
+        };
+        let attempts = vec![
+            attempt("pause", "paused", 110),
+            attempt("pause", "paused", 190),
+            attempt("pause", "paused", 120),
+            attempt("pause", "killed", 900),
+            attempt("split", "succeeded", 105),
+            attempt("", "succeeded", 990),
+        ];
+        let tasks = [Task { attempts, ..Task::default() }];
+        assert_eq!(latency(&tasks, "pause"), Some((20, 90)));
+        assert_eq!(latency(&tasks, "split"), Some((5, 5)));
+        assert_eq!(latency(&[], "split"), None);
     }
 
     #[test]

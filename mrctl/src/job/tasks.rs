@@ -9,13 +9,13 @@ use super::{
 };
 use crate::{locate::Target, output};
 use anyhow::Result;
-use std::{collections::BTreeMap, process::ExitCode, time::SystemTime};
+use std::{collections::BTreeMap, process::ExitCode};
 
 /// Of an error's first line so many characters are shown; `mrctl logs` and --json have all of it.
 const ERROR_CHARS: usize = 100;
 
 /// Of attempts, and of tasks that have none.
-const STATES: [&str; 11] = [
+pub(crate) const STATES: [&str; 11] = [
     "waiting",
     "launching",
     "running",
@@ -47,23 +47,17 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let mut tasks = target.jobtracker().await?.tasks(&args.one.job).await?;
     let all = in_words(&tasks);
     if let Some(state) = &args.state {
-        tasks.retain_mut(|task| {
-            let waits = task.attempts.is_empty() && task.state == *state;
-            task.attempts.retain(|attempt| attempt.state == *state);
-            waits || !task.attempts.is_empty()
-        });
+        keep(&mut tasks, state);
     }
     if args.one.json {
         output::json(&tasks)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let now_ms =
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
+    let now_ms = output::now_ms();
     let header = ["ATTEMPT", "STATE", "NODE", "TOOK", "INPUT", "NOTE"];
     let mut table = output::table(&header, &[3]);
     for (depth, task) in preempted::tree(&tasks) {
-        let indented =
-            |name: &str| if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() };
+        let indented = |name: &str| indented(depth, name);
         if task.attempts.is_empty() {
             table.add_row([&indented(&task.task), &task.state, "", "", &input(task), ""]);
         }
@@ -85,8 +79,22 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Only what is in this state: attempts, and tasks that have none.
+pub(crate) fn keep(tasks: &mut Vec<Task>, state: &str) {
+    tasks.retain_mut(|task| {
+        let waits = task.attempts.is_empty() && task.state == state;
+        task.attempts.retain(|attempt| attempt.state == state);
+        waits || !task.attempts.is_empty()
+    });
+}
+
+/// A name in the tree of split maps.
+pub(crate) fn indented(depth: usize, name: &str) -> String {
+    if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() }
+}
+
 /// All tasks in a line: `30 maps: 28 succeeded, 2 running; 1 reduce: 1 waiting`.
-fn in_words(tasks: &[Task]) -> String {
+pub(crate) fn in_words(tasks: &[Task]) -> String {
     let mut parts = Vec::new();
     for (letter, kind) in [(".m", "map"), (".r", "reduce")] {
         let mut states: BTreeMap<&str, u64> = BTreeMap::new();
@@ -104,7 +112,7 @@ fn in_words(tasks: &[Task]) -> String {
 }
 
 /// With how far it is, if it is on its way.
-fn state(attempt: &Attempt) -> String {
+pub(crate) fn state(attempt: &Attempt) -> String {
     if attempt.ended_ms != 0 || attempt.state == "succeeded" {
         return attempt.state.clone();
     }
@@ -112,13 +120,13 @@ fn state(attempt: &Attempt) -> String {
 }
 
 /// How long it took, or takes already.
-fn took(attempt: &Attempt, now_ms: u64) -> String {
+pub(crate) fn took(attempt: &Attempt, now_ms: u64) -> String {
     let until = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
     format!("{:.2} s", until.saturating_sub(attempt.launched_ms) as f64 / 1000.0)
 }
 
 /// What a map reads; nothing for a reduce.
-fn input(task: &Task) -> String {
+pub(crate) fn input(task: &Task) -> String {
     if task.source.is_empty() {
         return String::new();
     }
@@ -126,7 +134,7 @@ fn input(task: &Task) -> String {
 }
 
 /// What is not as usual.
-fn note(task: &Task, attempt: &Attempt) -> String {
+pub(crate) fn note(task: &Task, attempt: &Attempt) -> String {
     let mut notes = Vec::new();
     if attempt.ended_ms == 0 && !attempt.stage.is_empty() {
         notes.push(attempt.stage.clone());

@@ -1,7 +1,10 @@
 //! Numbers for people: sizes, ages, times, permission bits.
 
 use jiff::Timestamp;
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 /// How sizes are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +74,11 @@ pub(crate) fn millis(duration: Duration) -> String {
     } else {
         format!("{:.1} s", duration.as_secs_f64())
     }
+}
+
+/// The wall clock, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
 /// A wall-clock time in UTC, to the second.

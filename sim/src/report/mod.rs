@@ -1,15 +1,16 @@
 //! Comparisons as pages: one HTML file that needs nothing else.
 
+pub mod html;
 pub mod svg;
 mod table;
 
 use crate::experiment::{Comparison, Figure, makespan_s};
+use html::escape;
 use mrcore::{
     Phase, Span,
     metrics::{JOBS_DRAWN, JobFigures, stats::quantile},
 };
 use std::fmt::Write as _;
-use svg::escape;
 pub use table::{Cell, Table, percent, show, show_change};
 
 /// Each policy's mean completion against the first one's, and whether that is more than chance.

@@ -1,5 +1,6 @@
 //! Charts as SVG text: curves, stacked areas, grouped bars. No script, no font, no file of anybody else's.
 
+use super::html::escape;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 620.0;
@@ -20,11 +21,6 @@ pub fn colour(at: usize) -> &'static str {
     COLOURS[at % COLOURS.len()]
 }
 
-/// Text that may stand in a page.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 /// A number for people.
 pub fn short(value: f64) -> String {
     match value.abs() {
@@ -37,7 +33,7 @@ pub fn short(value: f64) -> String {
 }
 
 /// Round numbers from 0 on, up to the first that is not below the greatest value, and how each is written.
-fn ticks(most: f64) -> Vec<(f64, String)> {
+pub fn ticks(most: f64) -> Vec<(f64, String)> {
     let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
     let power = 10_f64.powf((most / 5.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);

@@ -1,6 +1,6 @@
 //! Tables, for terminals, pages, documentation and programs: a cell knows its number and how that reads.
 
-use super::svg::{escape, short};
+use super::{html::escape, svg::short};
 use crate::experiment::Figure;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;

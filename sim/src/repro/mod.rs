@@ -128,10 +128,10 @@ impl Reproduction {
 
     /// A page.
     pub fn html(&self) -> String {
-        let mut body = format!("<p>{}</p>", report::svg::escape(&self.setting));
+        let mut body = format!("<p>{}</p>", report::html::escape(&self.setting));
         let _ = write!(body, "<h2>The paper's figures and ours</h2>{}", self.claims().html());
         for (title, table, charts) in &self.parts {
-            let _ = write!(body, "<h2>{}</h2>{}{charts}", report::svg::escape(title), table.html());
+            let _ = write!(body, "<h2>{}</h2>{}{charts}", report::html::escape(title), table.html());
         }
         report::page(&self.title, &body)
     }

@@ -31,3 +31,4 @@ mod schedulers;
 mod security;
 mod tidy;
 mod trials;
+mod web;

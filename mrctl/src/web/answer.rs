@@ -1,0 +1,176 @@
+//! A request, and what is sent back: who is let in, which page it is, and the headers that go with everything.
+
+use super::{
+    desk::{Desk, Trouble, Whole},
+    guard::{Guard, Verdict, asked},
+    page::{self, Frame},
+};
+use http_body_util::Full;
+use hyper::{
+    Request, Response, StatusCode, Uri,
+    body::{Bytes, Incoming},
+    header::{self, HeaderName, HeaderValue},
+};
+use sim::report::html::Html;
+use std::sync::Arc;
+
+/// Nothing of anybody else's is loaded, nothing is sent anywhere, nobody puts a page of ours into one of theirs.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Files that pages are made with; they tell nothing of a cluster.
+const FILES: [(&str, &str, &str); 3] = [
+    ("/style.css", "text/css; charset=utf-8", include_str!("style.css")),
+    ("/live.js", "text/javascript; charset=utf-8", include_str!("live.js")),
+    ("/icon.svg", "image/svg+xml", include_str!("icon.svg")),
+];
+
+type Answer = Response<Full<Bytes>>;
+
+/// All that answers.
+pub(super) struct Site {
+    pub(super) guard: Guard,
+    pub(super) desk: Desk,
+}
+
+impl Site {
+    /// Whatever is asked, there is an answer.
+    pub(super) async fn answer(&self, request: &Request<Incoming>) -> Answer {
+        let path = request.uri().path();
+        let file = FILES.iter().find(|(name, ..)| *name == path);
+        match self.guard.judge(request.method(), request.uri(), request.headers(), file.is_some()) {
+            Verdict::Welcome => {}
+            Verdict::Keep { cookie } => return kept(path, &cookie),
+            Verdict::NotFromHere => {
+                let words = "This page is for 127.0.0.1 and localhost, at the port that mrctl web was given. Through \
+                             ssh, forward the same port number.";
+                return self.refusal(StatusCode::FORBIDDEN, "Not from here", words);
+            }
+            Verdict::NoToken => {
+                let words = "Open the address that mrctl web has printed: it holds a token, because other accounts of \
+                             this machine can come here too.";
+                return self.refusal(StatusCode::FORBIDDEN, "Who are you?", words);
+            }
+            Verdict::NotARead => {
+                let words = "Pages can be read, and nothing else: mrctl has commands for the rest.";
+                let mut answer = self.refusal(StatusCode::METHOD_NOT_ALLOWED, "Only to read", words);
+                answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+                return answer;
+            }
+        }
+        if let Some((_, kind, text)) = file {
+            return reply(StatusCode::OK, kind, (*text).into());
+        }
+        let (status, frame) = self.page(path, request.uri()).await;
+        self.framed(status, frame)
+    }
+
+    async fn page(&self, path: &str, uri: &Uri) -> (StatusCode, Frame) {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let number = |name| asked(uri, name).and_then(|text| text.parse::<usize>().ok());
+        let found = |frame| (StatusCode::OK, frame);
+        match parts.as_slice() {
+            [] => found(page::cluster::page(&*self.desk.overview().await)),
+            ["nodes"] => found(page::nodes::page(&*self.desk.overview().await)),
+            ["jobs"] => found(page::jobs::page(&*self.desk.overview().await, number("page").unwrap_or(1))),
+            ["job", id] => match &*self.desk.job(id).await {
+                Ok(whole) => {
+                    let view = page::tasks::View::new(asked(uri, "state"), number("page"));
+                    found(page::job::page(whole, &view))
+                }
+                Err(trouble) => troubled(id, trouble),
+            },
+            ["task", id] => self.task(id, uri).await,
+            _ => {
+                let words = Trouble::Unknown("There is no such page.".into());
+                troubled("Nothing here", &words)
+            }
+        }
+    }
+
+    async fn task(&self, id: &str, uri: &Uri) -> (StatusCode, Frame) {
+        let job = id.split('.').next().unwrap_or_default();
+        let whole: Arc<Result<Whole, Trouble>> = self.desk.job(job).await;
+        let tasks = match &*whole {
+            Ok(Whole { tasks: Ok(tasks), .. }) => tasks,
+            Ok(Whole { tasks: Err(trouble), .. }) | Err(trouble) => return troubled(id, trouble),
+        };
+        // An attempt stands for its task.
+        let Some(task) = tasks.iter().find(|task| task.task == id || task.attempt(id).is_some()) else {
+            return troubled(id, &Trouble::Unknown(format!("{job} has no task {id}.")));
+        };
+        let remembered = whole.as_ref().as_ref().is_ok_and(|whole| whole.past.is_none());
+        let wanted = asked(uri, "attempt").or_else(|| (id != task.task).then(|| id.to_owned()));
+        let attempt = match wanted {
+            Some(wanted) => task.attempt(&wanted),
+            None => task.attempts.last(),
+        };
+        let stderr = asked(uri, "stream").as_deref() != Some("stdout");
+        let (why, log) = if remembered {
+            let log = async {
+                match attempt {
+                    Some(attempt) => Some(self.desk.log(attempt, stderr).await),
+                    None => None,
+                }
+            };
+            let (why, log) = tokio::join!(self.desk.why(&task.task), log);
+            (Some(why), log)
+        } else {
+            (None, None)
+        };
+        let log = attempt.zip(log).map(|(attempt, text)| page::task::Log { attempt, stderr, text });
+        (StatusCode::OK, page::task::page(job, tasks, task, why, log))
+    }
+
+    fn refusal(&self, status: StatusCode, title: &str, words: &str) -> Answer {
+        self.framed(status, page::message(title, words, false))
+    }
+
+    fn framed(&self, status: StatusCode, frame: Frame) -> Answer {
+        let user = if self.guard.is_closed() { self.desk.user() } else { String::new() };
+        // Who is not let in is not told who is.
+        let user = if status == StatusCode::FORBIDDEN { String::new() } else { user };
+        let page: Html = frame.whole(&user);
+        reply(status, "text/html; charset=utf-8", page.into_string().into())
+    }
+}
+
+/// What cannot be shown, and why. Who is away is asked again.
+fn troubled(what: &str, trouble: &Trouble) -> (StatusCode, Frame) {
+    match trouble {
+        Trouble::Unknown(words) => (StatusCode::NOT_FOUND, page::message(what, words, false)),
+        Trouble::NotYours(words) => (StatusCode::FORBIDDEN, page::message(what, words, false)),
+        Trouble::Away(words) => (StatusCode::SERVICE_UNAVAILABLE, page::message(what, words, true)),
+    }
+}
+
+/// To the same page, without the token in its address.
+fn kept(path: &str, cookie: &str) -> Answer {
+    let mut answer = reply(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", Bytes::new());
+    // Not `//name`, which would be another machine.
+    let to = format!("/{}", path.trim_start_matches('/'));
+    for (name, value) in [(header::LOCATION, to.as_str()), (header::SET_COOKIE, cookie)] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+    answer
+}
+
+fn reply(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    let headers: [(HeaderName, &'static str); 7] = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in headers {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}

@@ -1,0 +1,338 @@
+//! A job's attempts over time, node by node: maps, reduces, the pauses between two attempts of a reduce, and where maps were split.
+//!
+//! As many lines a node as it ran attempts at once; a reduce that goes on keeps its line where that is free. Bounded: the longest
+//! attempts, and so many lines; what is left out is counted. Colours are the style sheet's.
+
+use crate::{
+    command::nodes::natural,
+    job::model::{Attempt, Task},
+};
+use sim::{
+    html,
+    report::{html::Html, svg::ticks},
+};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+};
+
+/// Attempts that are drawn.
+pub(super) const SHOWN_MAX: usize = 2000;
+/// Lines, over all nodes.
+const LINES_MAX: usize = 400;
+
+const WIDTH: f64 = 1000.0;
+const LEFT: f64 = 96.0;
+const RIGHT: f64 = 18.0;
+const TOP: f64 = 8.0;
+const LINE: f64 = 12.0;
+const THICK: f64 = 9.0;
+const BETWEEN: f64 = 7.0;
+const AXIS: f64 = 22.0;
+/// Letters of a node's name.
+const NAME_MAX: usize = 14;
+
+/// A chart, and how much is not in it.
+pub(super) struct Chart {
+    pub(super) svg: Html,
+    pub(super) shown: usize,
+    pub(super) left_out: usize,
+}
+
+struct Bar<'a> {
+    task: &'a Task,
+    attempt: &'a Attempt,
+    map: bool,
+    from_ms: u64,
+    until_ms: u64,
+}
+
+/// The time that is drawn.
+#[derive(Clone, Copy)]
+struct Scale {
+    from_ms: u64,
+    most_s: f64,
+}
+
+impl Scale {
+    fn x(self, at_ms: u64) -> f64 {
+        let at_s = at_ms.saturating_sub(self.from_ms) as f64 / 1000.0;
+        LEFT + (at_s / self.most_s).min(1.0) * (WIDTH - LEFT - RIGHT)
+    }
+}
+
+/// Draws what ran between the two times; None if nothing did. `until_ms`: the end, or now.
+pub(super) fn draw(tasks: &[Task], from_ms: u64, until_ms: u64) -> Option<Chart> {
+    let mut bars: Vec<Bar<'_>> = tasks.iter().flat_map(|task| bars(task, until_ms)).collect();
+    if bars.is_empty() {
+        return None;
+    }
+    let all = bars.len();
+    let until_ms = bars.iter().map(|bar| bar.until_ms).max().unwrap_or(0).max(until_ms);
+    bars.sort_by_key(|bar| Reverse(bar.until_ms - bar.from_ms));
+    bars.truncate(SHOWN_MAX);
+    bars.sort_by_key(|bar| bar.from_ms);
+    let most_s = (until_ms.saturating_sub(from_ms) as f64 / 1000.0).max(0.1);
+    let scale = Scale { from_ms, most_s };
+
+    let mut by_node = BTreeMap::<_, Vec<&Bar<'_>>>::new();
+    for bar in &bars {
+        by_node.entry(natural(&bar.attempt.tracker)).or_default().push(bar);
+    }
+    let (mut places, mut bands) = (HashMap::<&str, f64>::new(), Vec::new());
+    let mut y = TOP;
+    for ((.., name), own) in by_node {
+        let lines = lay(&own);
+        let count = lines.iter().map(|(_, line)| line + 1).max().unwrap_or(1);
+        if (y + count as f64 * LINE) / LINE > LINES_MAX as f64 && !bands.is_empty() {
+            break;
+        }
+        for (bar, line) in lines {
+            places.insert(&bar.attempt.attempt, y + line as f64 * LINE);
+        }
+        bands.push((name, y, count as f64 * LINE));
+        y += count as f64 * LINE + BETWEEN;
+    }
+    let shown = places.len();
+    let svg = picture(scale, &bars, &places, &bands, y, until_ms);
+    Some(Chart { svg, shown, left_out: all - shown })
+}
+
+fn bars(task: &Task, now_ms: u64) -> impl Iterator<Item = Bar<'_>> {
+    let map = task.task.contains(".m");
+    let started = task.attempts.iter().filter(|attempt| attempt.launched_ms > 0);
+    started.map(move |attempt| {
+        let until_ms = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
+        let from_ms = attempt.launched_ms;
+        Bar { task, attempt, map, from_ms, until_ms: until_ms.max(from_ms) }
+    })
+}
+
+/// The line of each attempt of a node: maps above, reduces below them.
+fn lay<'a>(bars: &[&'a Bar<'a>]) -> Vec<(&'a Bar<'a>, usize)> {
+    let mut laid = Vec::with_capacity(bars.len());
+    let mut above = 0;
+    for maps in [true, false] {
+        let mut free_from: Vec<u64> = Vec::new();
+        let mut lines = HashMap::<&str, usize>::new();
+        for bar in bars.iter().filter(|bar| bar.map == maps) {
+            let is_free = |line: &usize| free_from[*line] <= bar.from_ms;
+            let before = lines.get(bar.attempt.from.as_str()).copied().filter(is_free);
+            let line = before.or_else(|| (0..free_from.len()).find(is_free)).unwrap_or(free_from.len());
+            if line == free_from.len() {
+                free_from.push(0);
+            }
+            free_from[line] = bar.until_ms;
+            lines.insert(&bar.attempt.attempt, line);
+            laid.push((*bar, above + line));
+        }
+        above += free_from.len();
+    }
+    laid
+}
+
+fn picture(
+    scale: Scale,
+    bars: &[Bar<'_>],
+    places: &HashMap<&str, f64>,
+    bands: &[(&str, f64, f64)],
+    bottom: f64,
+    until_ms: u64,
+) -> Html {
+    let mut out = Html::new();
+    html!(
+        out,
+        "<svg class='chart' viewBox='0 0 {} {}' role='img' aria-label='attempts over time by node'>",
+        WIDTH,
+        bottom + AXIS
+    );
+    for (at, (name, y, height)) in bands.iter().enumerate() {
+        if at % 2 == 0 {
+            html!(
+                out,
+                "<rect class='band' x='0' y='{}' width='{}' height='{}'/>",
+                y - BETWEEN / 2.0,
+                WIDTH,
+                height + BETWEEN
+            );
+        }
+        let short: String = name.chars().take(NAME_MAX).collect();
+        html!(
+            out,
+            "<text class='node' x='8' y='{}'>{}<title>{}</title></text>",
+            y + height / 2.0 + 4.0,
+            short,
+            *name
+        );
+    }
+    for (at_s, label) in ticks(scale.most_s) {
+        if at_s > scale.most_s * 1.0001 {
+            continue;
+        }
+        let x = LEFT + at_s / scale.most_s * (WIDTH - LEFT - RIGHT);
+        html!(out, "<line class='grid' x1='{}' y1='0' x2='{}' y2='{}'/>", x, x, bottom);
+        html!(out, "<text x='{}' y='{}' text-anchor='middle'>{} s</text>", x, bottom + 14.0, label);
+    }
+    let ends: HashMap<&str, u64> =
+        bars.iter().map(|bar| (bar.attempt.attempt.as_str(), bar.until_ms)).collect();
+    for bar in bars {
+        let Some(&y) = places.get(bar.attempt.attempt.as_str()) else { continue };
+        let from = bar.attempt.from.as_str();
+        if let (Some(&before), Some(&end)) = (places.get(from), ends.get(from)) {
+            aside(&mut out, (scale.x(end), before), (scale.x(bar.from_ms), y));
+        }
+        if bar.task.paused == bar.attempt.attempt && bar.attempt.state == "paused" {
+            aside(&mut out, (scale.x(bar.until_ms), y), (scale.x(until_ms), y));
+        }
+        attempt(&mut out, scale, bar, y);
+    }
+    html!(out, "</svg>");
+    out
+}
+
+/// From where a reduce was paused to where it goes on.
+fn aside(out: &mut Html, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+    let middle = THICK / 2.0;
+    html!(out, "<line class='aside' x1='{}' y1='{}' x2='{}' y2='{}'/>", x1, y1 + middle, x2, y2 + middle);
+}
+
+fn attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
+    let Bar { attempt, .. } = bar;
+    let class = match attempt.state.as_str() {
+        "failed" => "failed",
+        "killed" => "killed",
+        _ if bar.map => "map",
+        _ => "reduce",
+    };
+    let going = if attempt.ended_ms == 0 { "going" } else { "" };
+    let (x, end) = (scale.x(bar.from_ms), scale.x(bar.until_ms));
+    let split = attempt.recalled == "split" && attempt.state == "succeeded";
+    let what = if split { "split".to_owned() } else { attempt.state.clone() };
+    let seconds = (bar.until_ms - bar.from_ms) as f64 / 1000.0;
+    let words = format!("{} on {}: {what}, {seconds:.2} s", attempt.attempt, attempt.tracker);
+    html!(
+        out,
+        "<a href='/task/{}'><rect class='{} {}' x='{}' y='{}' width='{}' height='{}' rx='1.5'><title>{}</title></rect></a>",
+        attempt.attempt,
+        class,
+        going,
+        x,
+        y,
+        (end - x).max(1.2),
+        THICK,
+        words
+    );
+    if split {
+        let (top, side) = (y - 1.0, THICK / 2.0 + 1.0);
+        html!(
+            out,
+            "<path class='split' d='M{},{} l{},{} l{},{} l{},{} z'/>",
+            end,
+            top,
+            4.0,
+            side,
+            -4.0,
+            side,
+            -4.0,
+            -side
+        );
+    }
+    if attempt.state == "paused" {
+        html!(
+            out,
+            "<rect class='pause' x='{}' y='{}' width='3' height='{}'/>",
+            end - 1.5,
+            y - 1.5,
+            THICK + 3.0
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(id: &str, node: &str, state: &str, launched_ms: u64, ended_ms: u64) -> Attempt {
+        let (attempt, tracker, state) = (id.into(), node.into(), state.into());
+        Attempt { attempt, tracker, state, launched_ms, ended_ms, ..Attempt::default() }
+    }
+
+    fn task(id: &str, attempts: Vec<Attempt>) -> Task {
+        Task { task: id.into(), attempts, ..Task::default() }
+    }
+
+    #[test]
+    fn a_pause_is_a_gap_and_a_split_a_mark() {
+        let split =
+            Attempt { recalled: "split".into(), ..attempt("j.m0.0", "node1", "succeeded", 1000, 3000) };
+        let resumed = Attempt { from: "j.r0.0".into(), ..attempt("j.r0.1", "node2", "running", 5000, 0) };
+        let paused = attempt("j.r0.0", "node1", "paused", 2000, 4000);
+        let again = Attempt { from: "j.r1.0".into(), ..attempt("j.r1.1", "node1", "paused", 6000, 7000) };
+        let held = Task {
+            paused: "j.r1.1".into(),
+            ..task("j.r1", vec![attempt("j.r1.0", "node1", "paused", 4500, 5000), again])
+        };
+        let tasks = [task("j.m0", vec![split]), task("j.r0", vec![paused, resumed]), held];
+        let chart = draw(&tasks, 0, 10_000).unwrap();
+        let svg = chart.svg.as_str();
+        assert_eq!((chart.shown, chart.left_out), (5, 0));
+        assert_eq!(svg.matches("class='split'").count(), 1, "{svg}");
+        assert_eq!(svg.matches("class='pause'").count(), 3, "{svg}");
+        // Two that went on, and one that waits until now.
+        assert_eq!(svg.matches("class='aside'").count(), 3, "{svg}");
+        assert!(svg.contains("reduce going") && svg.contains("node1") && !svg.contains("NaN"), "{svg}");
+    }
+
+    #[test]
+    fn attempts_at_once_have_lines_of_their_own() {
+        let bars = [
+            task("j.m0", vec![attempt("j.m0.0", "n", "succeeded", 0, 10)]),
+            task("j.m1", vec![attempt("j.m1.0", "n", "succeeded", 5, 20)]),
+            task("j.m2", vec![attempt("j.m2.0", "n", "succeeded", 10, 20)]),
+            task("j.r0", vec![attempt("j.r0.0", "n", "paused", 5, 10)]),
+            task("j.r1", vec![attempt("j.r1.0", "n", "succeeded", 5, 12)]),
+            task("j.r0", vec![Attempt { from: "j.r0.0".into(), ..attempt("j.r0.1", "n", "running", 15, 0) }]),
+        ];
+        // Launched at 0 is not launched: begin a little later.
+        let mut bars = bars.map(|mut task| {
+            task.attempts.iter_mut().for_each(|own| own.launched_ms += 1);
+            task
+        });
+        bars.iter_mut().for_each(|task| {
+            task.attempts.iter_mut().for_each(|own| own.ended_ms += u64::from(own.ended_ms > 0))
+        });
+        let all: Vec<Bar<'_>> = bars.iter().flat_map(|task| super::bars(task, 30)).collect();
+        let lines: Vec<usize> =
+            lay(&all.iter().collect::<Vec<_>>()).into_iter().map(|(_, line)| line).collect();
+        assert_eq!(lines, [0, 1, 0, 2, 3, 2]);
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted() {
+        let one = |at: u64| {
+            task(&format!("j.m{at}"), vec![attempt(&format!("j.m{at}.0"), "n", "succeeded", 1, 2 + at)])
+        };
+        let tasks: Vec<Task> = (0..SHOWN_MAX as u64 + 7).map(one).collect();
+        let chart = draw(&tasks, 0, 10).unwrap();
+        assert_eq!((chart.shown, chart.left_out), (SHOWN_MAX, 7));
+        assert!(!chart.svg.as_str().contains("j.m3.0"), "the shortest are left out");
+        assert!(draw(&[task("j.m0", Vec::new())], 0, 10).is_none());
+        // Many nodes: lines have an end too.
+        let one = |at: u64| {
+            task(
+                &format!("j.m{at}"),
+                vec![attempt(&format!("j.m{at}.0"), &format!("n{at}"), "succeeded", 1, 2)],
+            )
+        };
+        let tasks: Vec<Task> = (0..1000).map(one).collect();
+        let chart = draw(&tasks, 0, 10).unwrap();
+        assert!(chart.shown <= LINES_MAX && chart.left_out == 1000 - chart.shown, "{}", chart.shown);
+    }
+
+    #[test]
+    fn names_are_text() {
+        let chart = draw(&[task("j.m0", vec![attempt("j.m0.0", "<i>&'", "failed", 1, 2)])], 0, 10).unwrap();
+        let svg = chart.svg.as_str();
+        assert!(svg.contains("&lt;i&gt;&amp;&#39;") && !svg.contains("<i>"), "{svg}");
+    }
+}

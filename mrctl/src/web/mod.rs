@@ -1,0 +1,127 @@
+//! `mrctl web`: read-only pages on this machine alone, from what the masters say to the one who runs it.
+//!
+//! It is a client like every other command: it asks by the same calls and shows the same credentials, so that what a page shows is
+//! what its user may see. Deliberately absent: anything that changes the cluster, and any address but loopback.
+
+#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+
+mod answer;
+mod chart;
+mod desk;
+mod guard;
+mod page;
+
+use crate::{
+    locate::Target,
+    output::{self, Usage},
+};
+use answer::Site;
+use anyhow::{Context, Result, bail};
+use desk::Desk;
+use guard::Guard;
+use hyper::{server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::{io, net::Ipv4Addr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+
+/// Connections at a time; the next ones wait.
+const CONNECTIONS_MAX: usize = 64;
+/// A request has this long to be said, and to be answered and read.
+const SAID_WITHIN: Duration = Duration::from_secs(5);
+const DONE_WITHIN: Duration = Duration::from_secs(60);
+/// Of a request's first line and headers.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+const HEADERS_MAX: usize = 64;
+
+/// Show the cluster in a browser
+///
+/// Serves read-only pages on 127.0.0.1 until Ctrl-C: the cluster, its nodes and jobs, each job with its preemptions, its attempts
+/// over time, its tasks and why it waits. The pages show what you may see, as every other command does. Of a closed cluster
+/// the address holds a token, because others on this machine could open it too: keep it to yourself.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl web                          then open the address that it prints\n  \
+    mrctl web --port 0                 on any free port\n  \
+    mrctl web --cluster lab            of the cluster in a folder of `cluster init`\n  \
+    ssh -L 50030:127.0.0.1:50030 HOST mrctl web      from another machine")]
+pub(crate) struct Args {
+    /// Port on 127.0.0.1; 0: any that is free
+    #[arg(long, default_value_t = 50030)]
+    port: u16,
+    /// Folder of a cluster, as made by `mrctl cluster init` or `cluster user`: the same as --config DIR/fermata.toml
+    #[arg(long, value_name = "DIR")]
+    cluster: Option<PathBuf>,
+}
+
+pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    let target = match &args.cluster {
+        Some(_) if target.is_named() => {
+            bail!(Usage("--cluster names a cluster, and so do the other flags: give one of them".into()))
+        }
+        Some(folder) => Target::of_config(&folder.join("fermata.toml")),
+        None => target.clone(),
+    };
+    let name = target.proved_name()?;
+    let listener = listen(args.port).await?;
+    let port = listener.local_addr().context("cannot tell the port")?.port();
+    let guard = Guard::new(port, name.is_some());
+    output::line(guard.address())?;
+    eprintln!("mrctl: open this address in a browser; Ctrl-C ends it");
+    let site = Arc::new(Site { guard, desk: Desk::new(target, name) });
+    tokio::select! {
+        () = serve(&listener, &site) => {}
+        () = crate::command::end_signal() => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn listen(port: u16) -> Result<TcpListener> {
+    let place = (Ipv4Addr::LOCALHOST, port);
+    TcpListener::bind(place).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => anyhow::anyhow!(
+            "port {port} of 127.0.0.1 is in use: name another with --port, or --port 0 for any that is free"
+        ),
+        _ => anyhow::Error::new(error).context(format!("cannot listen on 127.0.0.1:{port}")),
+    })
+}
+
+async fn serve(listener: &TcpListener, site: &Arc<Site>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            // Of files there may be too few for a moment.
+            Err(_) => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let site = site.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            // Who goes away, or is too slow, is not told so.
+            let _ = tokio::time::timeout(DONE_WITHIN, connection(stream, site)).await;
+        });
+    }
+}
+
+/// One request a connection: on this machine another costs nothing, and nobody holds a place for long.
+async fn connection(stream: TcpStream, site: Arc<Site>) -> hyper::Result<()> {
+    let _ = stream.set_nodelay(true);
+    let answer = service_fn(move |request| {
+        let site = site.clone();
+        async move { Ok::<_, std::convert::Infallible>(site.answer(&request).await) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(SAID_WITHIN)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await
+}

@@ -1,0 +1,182 @@
+//! `/`: masters, slots, jobs that run, wait or have just ended, nodes, the policy.
+
+use super::{Cell, Frame, Tile, cell, chip, nodes, note, num, progress, table, tiles, who};
+use crate::{
+    job::{
+        model::{Job, Tracker},
+        scheduling::Schedulers,
+    },
+    output,
+    web::desk::{Overview, Told},
+};
+use sim::{html, report::html::Html};
+
+/// Jobs that are listed of each kind; the page of jobs has all.
+const JOBS_MAX: usize = 100;
+const ENDED_MAX: usize = 12;
+
+pub(in crate::web) fn page(all: &Overview) -> Frame {
+    let mut main = Html::new();
+    html!(main, "<h1>Cluster</h1>");
+    glance(&mut main, all);
+    for trouble in [all.jobs.as_ref().err(), all.files.as_ref().err()].into_iter().flatten() {
+        note(&mut main, trouble);
+    }
+    if let Ok(jobs) = &all.jobs {
+        of_jobs(&mut main, all, jobs);
+    }
+    html!(main, "<h2>Nodes</h2>");
+    nodes::slots_table(&mut main, all);
+    if let Ok(schedulers) = &all.schedulers {
+        policy(&mut main, schedulers);
+    }
+    Frame::new("", "/", true, main)
+}
+
+fn master<T>(name: &'static str, told: &Told<T>, more: String) -> Tile<'static> {
+    match told {
+        Ok(_) => Tile::new(name, "answers", more).mood("good"),
+        Err(_) => Tile::new(name, "away", "still asking").mood("bad"),
+    }
+}
+
+fn glance(out: &mut Html, all: &Overview) {
+    let policy = all.schedulers.as_ref().ok().and_then(|all| all.scheduler.clone());
+    let jobs = all.jobs.as_deref().unwrap_or_default();
+    let not_over = jobs.iter().filter(|job| !job.is_over()).count();
+    let mut tiles_of = vec![
+        master("JobTracker", &all.jobs, format!("{} not over", output::count(not_over as u64, "job"))),
+        master("NameNode", &all.files, all.files.as_ref().map_or_else(|_| String::new(), safemode)),
+    ];
+    if let Some(policy) = policy {
+        let shadow = all.schedulers.as_ref().ok().and_then(|all| all.shadow.clone());
+        let shadow = shadow.map_or_else(String::new, |name| format!("{name} in its shadow"));
+        tiles_of.push(Tile::new("Scheduler", policy, shadow));
+    }
+    if let Ok(trackers) = &all.trackers {
+        let sum =
+            |of: fn(&Tracker) -> u32| trackers.iter().filter(|own| takes_part(own)).map(of).sum::<u32>();
+        let (maps, reduces) = (sum(|own| own.maps_running), sum(|own| own.reduces_running));
+        let (map_slots, reduce_slots) = (sum(|own| own.map_slots), sum(|own| own.reduce_slots));
+        let free = |slots: u32, used: u32| format!("{} free", slots.saturating_sub(used));
+        tiles_of.push(Tile::new("Map slots in use", format!("{maps} of {map_slots}"), free(map_slots, maps)));
+        let used = format!("{reduces} of {reduce_slots}");
+        tiles_of.push(Tile::new("Reduce slots in use", used, free(reduce_slots, reduces)));
+    }
+    if let Ok(files) = &all.files {
+        let more = format!("{} free", output::human(files.free));
+        tiles_of.push(Tile::new("Stored", output::human(files.used), more));
+    }
+    tiles(out, tiles_of);
+}
+
+fn takes_part(tracker: &Tracker) -> bool {
+    !matches!(tracker.state.as_str(), "lost" | "awaited")
+}
+
+fn safemode(report: &dfs::client::Report) -> String {
+    if report.safemode.on {
+        return "in safemode".into();
+    }
+    output::count(report.files, "file")
+}
+
+fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
+    let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_over());
+    let (waiting, running): (Vec<&Job>, Vec<&Job>) = active.into_iter().partition(|job| job.waits());
+    html!(out, "<h2>Running <small>{}</small></h2>", running.len());
+    let now_ms = output::now_ms();
+    if running.is_empty() {
+        html!(out, "<p class='soft'>No job runs.</p>");
+    } else {
+        let row = |job: &&Job| {
+            let mut state = Html::new();
+            html!(state, "{}", chip(&job.state));
+            let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
+            let bars = [progress(&job.maps), progress(&job.reduces), Cell("", state), since];
+            who(job).into_iter().chain(bars).collect()
+        };
+        let rows = running.iter().take(JOBS_MAX).map(row).collect();
+        table(out, "running", &["Job", "Name", "User", "Maps", "Reduces", "State", "Since#"], rows);
+        rest(out, running.len(), JOBS_MAX);
+    }
+    if !waiting.is_empty() {
+        html!(out, "<h2>Waiting <small>{}</small></h2>", waiting.len());
+        let row = |job: &&Job| {
+            let why = all.reasons.get(&job.job).map_or("", String::as_str);
+            let held = job.maps.paused + job.reduces.paused;
+            let held = if held > 0 { format!("{held} paused by hand. ") } else { String::new() };
+            let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
+            let more = [cell("wide", &format!("{held}{why}")), since];
+            who(job).into_iter().chain(more).collect()
+        };
+        let rows = waiting.iter().take(JOBS_MAX).map(row).collect();
+        table(out, "waiting", &["Job", "Name", "User", "It waits for", "Since#"], rows);
+        rest(out, waiting.len(), JOBS_MAX);
+    }
+    if !over.is_empty() {
+        html!(out, "<h2>Ended <small>the newest of {}</small></h2>", over.len());
+        let rows = newest_first(&over).into_iter().take(ENDED_MAX).map(ended_row).collect();
+        table(out, "ended", &ENDED, rows);
+        html!(out, "<p><a href='/jobs'>All jobs</a></p>");
+    }
+}
+
+fn rest(out: &mut Html, count: usize, shown: usize) {
+    if count > shown {
+        html!(out, "<p class='soft'>{} more: <a href='/jobs'>all jobs</a></p>", count - shown);
+    }
+}
+
+pub(super) const ENDED: [&str; 7] = ["Job", "Name", "User", "State", "Ended", "Took#", "Preempted"];
+
+pub(super) fn newest_first<'a>(jobs: &[&'a Job]) -> Vec<&'a Job> {
+    let mut jobs = jobs.to_vec();
+    jobs.sort_by_key(|job| std::cmp::Reverse((job.ended_ms, job.submitted_ms)));
+    jobs
+}
+
+pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
+    let mut state = Html::new();
+    html!(state, "{}", chip(&job.state));
+    let ended = if job.is_over() { output::time(job.ended_ms) } else { String::new() };
+    let took = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
+    let more = [Cell("", state), cell("flat", &ended), num(took), cell("", &taken(job))];
+    who(job).into_iter().chain(more).collect()
+}
+
+/// How often slots were taken back, in few words.
+fn taken(job: &Job) -> String {
+    let of = &job.preemption;
+    let parts = [(of.splits, "split"), (of.pauses, "pause"), (of.kills, "kill")];
+    let parts = parts.into_iter().filter(|(number, _)| *number > 0);
+    parts.map(|(number, what)| output::count(number.into(), what)).collect::<Vec<_>>().join(", ")
+}
+
+fn policy(out: &mut Html, all: &Schedulers) {
+    let Some(name) = &all.scheduler else { return };
+    html!(out, "<h2>Scheduler <small>{}", name);
+    if let Some(shadow) = &all.shadow {
+        html!(out, ", {} in its shadow", shadow);
+    }
+    html!(out, "</small></h2>");
+    if let Some(deciding) = &all.deciding {
+        html!(out, "<p class='soft'>{}</p>", deciding.words());
+    }
+    let in_use = all.policies.iter().filter(|policy| policy.in_use);
+    let rows: Vec<Vec<Cell>> = in_use
+        .flat_map(|policy| policy.parameters.iter().map(move |own| (policy, own)))
+        .map(|(policy, own)| {
+            let key = format!("{}.{}", policy.section, own.key);
+            let default = if own.value == own.default { "" } else { own.default.as_str() };
+            vec![cell("id", &key), num(&own.value), num(default), cell("wide", &own.about)]
+        })
+        .collect();
+    if rows.is_empty() {
+        html!(out, "<p class='soft'>It has no parameters.</p>");
+        return;
+    }
+    html!(out, "<details id='parameters'><summary>{} parameters</summary>", rows.len());
+    table(out, "parameter-table", &["Parameter", "Value#", "Default#", "What it does"], rows);
+    html!(out, "</details>");
+}

@@ -1,0 +1,247 @@
+//! `/job/ID`: how far it is, what taking its slots back has cost, its attempts over time, why it waits, its tasks and its counters.
+
+use super::{
+    Frame, Tile, bar, chip, facts, note,
+    tasks::{self, View},
+    tiles,
+};
+use crate::{
+    job::{
+        look,
+        model::{Job, Task},
+        preempted,
+        scheduling::Why,
+    },
+    output::{self, count, human},
+    web::{
+        chart,
+        desk::{Trouble, Whole},
+    },
+};
+use sim::{html, report::html::Html};
+
+/// Facts of `mrctl job` that the page shows in another way.
+const SHOWN_ELSEWHERE: [&str; 5] = ["job", "state", "maps", "reduces", "preempted"];
+
+pub(in crate::web) fn page(whole: &Whole, view: &View) -> Frame {
+    let Whole { job, tasks, why, past } = whole;
+    let mut main = Html::new();
+    html!(main, "<h1><bdi>{}</bdi> {}</h1>", job.name, chip(&job.state));
+    html!(main, "<p class='lead'>{}</p>", lead(job));
+    if !job.why.is_empty() {
+        html!(main, "<div class='note {}'>{}</div>", if job.state == "failed" { "bad" } else { "" }, job.why);
+    }
+    html!(main, "<div class='phases'>");
+    for (name, phase) in [("Maps", &job.maps), ("Reduces", &job.reduces)] {
+        if phase.total > 0 {
+            html!(main, "<b>{}</b>{}<span class='words'>{}</span>", name, bar(phase), phase.words());
+        }
+    }
+    html!(main, "</div>");
+    facts(&mut main, look::facts(job).into_iter().filter(|(name, _)| !SHOWN_ELSEWHERE.contains(name)));
+    if let Some(figures) = past {
+        from_history(&mut main, figures);
+    } else {
+        html!(main, "<h2>Slots taken back</h2>");
+        preemption(&mut main, job, tasks.as_deref().unwrap_or_default());
+    }
+    match tasks {
+        // One word for all that is its owner's.
+        Err(trouble) => note(&mut main, trouble),
+        Ok(tasks) => {
+            over_time(&mut main, job, tasks);
+            if past.is_none() {
+                reasons(&mut main, why);
+            }
+            tasks::failures(&mut main, tasks);
+            tasks::section(&mut main, &job.job, tasks, view);
+        }
+    }
+    counters(&mut main, job);
+    Frame::new(&format!("{} {}", job.job, job.name), "/jobs", !job.is_over(), main)
+}
+
+fn lead(job: &Job) -> String {
+    let now_ms = output::now_ms();
+    let time = if job.is_over() {
+        format!("ended {} after {:.1} s", output::time(job.ended_ms), job.seconds())
+    } else {
+        format!("submitted {} ago", output::age(now_ms.saturating_sub(job.submitted_ms)))
+    };
+    format!("{} of {}, {time}", job.job, job.user)
+}
+
+fn from_history(out: &mut Html, figures: &[String]) {
+    html!(
+        out,
+        "<div class='note'>The JobTracker no longer remembers this job. What follows is from its history.</div>\
+         <ul class='words'>"
+    );
+    for line in figures {
+        html!(out, "<li>{}</li>", line);
+    }
+    html!(out, "</ul>");
+}
+
+/// Preemptions by kind, work conserved and lost, how soon slots were free and reduces went on, what was put aside.
+fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
+    let of = &job.preemption;
+    if preempted::summary(job).is_none() {
+        html!(out, "<p class='soft'>None: nobody has asked this job for a slot.</p>");
+        return;
+    }
+    let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
+    let soon = |word| {
+        let took = preempted::latency(tasks, word);
+        took.map_or_else(String::new, |(median, most)| {
+            format!("slot free after {median} ms (median), {most} ms at most")
+        })
+    };
+    let mean = |ms: u64, times: u32| ms.checked_div(times.into()).map(|each| format!("{each} ms"));
+    let resuming = preempted::resuming_ms(job).map(|each| format!("{each} ms"));
+    let asked = mean(of.yielding_ms, of.splits + of.pauses);
+    let lost = if of.ms_lost + of.bytes_lost > 0 { "bad" } else { "good" };
+    let mut all = vec![
+        Tile::new("Splits of maps", of.splits.to_string(), soon("split")),
+        Tile::new("Pauses of reduces", of.pauses.to_string(), soon("pause")),
+        Tile::new("Resumes", of.resumes.to_string(), format!("{} on another node", of.migrations)),
+        Tile::new(
+            "Kills",
+            of.kills.to_string(),
+            if of.kills > 0 { "what they had done is lost" } else { "" },
+        ),
+        Tile::new("Work conserved", human(of.bytes_conserved), format!("in {}", seconds(of.ms_conserved)))
+            .mood("good"),
+        Tile::new("Work lost", human(of.bytes_lost), format!("in {}", seconds(of.ms_lost))).mood(lost),
+    ];
+    all.extend(asked.map(|each| Tile::new("Slot free after", each, "mean of splits and pauses")));
+    all.extend(
+        resuming.map(|each| Tile::new("Going on after", each, "mean, from a resume to its first record")),
+    );
+    if of.pauses > 0 {
+        let states = count(of.checkpoints_lost.into(), "state");
+        all.push(Tile::new("Put aside", human(of.checkpoint_bytes), format!("{states} lost")));
+    }
+    tiles(out, all);
+}
+
+fn over_time(out: &mut Html, job: &Job, tasks: &[Task]) {
+    html!(out, "<h2>Attempts over time <small>by node</small></h2>");
+    let until_ms = if job.is_over() { job.ended_ms } else { output::now_ms() };
+    let Some(chart) = chart::draw(tasks, job.submitted_ms, until_ms) else {
+        html!(out, "<p class='soft'>None has begun yet.</p>");
+        return;
+    };
+    html!(out, "<div class='scroll' id='chart' tabindex='0'>{}</div><div class='legend'>", chart.svg);
+    for (class, name) in [("map", "map"), ("reduce", "reduce"), ("failed", "failed"), ("killed", "killed")] {
+        html!(
+            out,
+            "<span><svg viewBox='0 0 10 10'><rect class='{}' width='10' height='10' rx='2'/></svg>{}</span>",
+            class,
+            name
+        );
+    }
+    html!(
+        out,
+        "<span><svg viewBox='0 0 10 10'><path class='split' d='M5,0 l4,5 l-4,5 l-4,-5 z'/></svg>split here</span>\
+         <span><svg viewBox='0 0 10 10'><rect class='pause' x='3.5' width='3' height='10'/></svg>paused here</span>\
+         <span><svg viewBox='0 0 10 10'><line class='aside' x1='0' y1='5' x2='10' y2='5'/></svg>put aside, until it goes on</span></div>"
+    );
+    if chart.left_out > 0 {
+        html!(
+            out,
+            "<p class='soft'>The {} longest of {} attempts are drawn.</p>",
+            chart.shown,
+            chart.shown + chart.left_out
+        );
+    }
+}
+
+/// What it waits for, and what was decided for it lately.
+pub(super) fn reasons(out: &mut Html, why: &Result<Why, Trouble>) {
+    html!(out, "<h2>Why</h2>");
+    let why = match why {
+        Ok(why) => why,
+        Err(trouble) => return note(out, trouble),
+    };
+    if why.waits.is_empty() {
+        html!(out, "<p>It waits for nothing.</p>");
+    } else {
+        html!(out, "<ul class='words'>");
+        for reason in &why.waits {
+            html!(out, "<li>{}</li>", reason.words);
+        }
+        html!(out, "</ul>");
+    }
+    if why.lately.is_empty() {
+        return;
+    }
+    html!(
+        out,
+        "<details id='lately' open><summary>Decided lately, under {}</summary><ul class='words lately'>",
+        why.scheduler
+    );
+    for event in why.lately.iter().rev() {
+        html!(out, "<li><time>{}</time>{}</li>", output::time(event.at_ms), event.words);
+    }
+    html!(out, "</ul></details>");
+}
+
+fn counters(out: &mut Html, job: &Job) {
+    let all = preempted::counters(job);
+    if all.is_empty() {
+        return;
+    }
+    html!(
+        out,
+        "<h2>Counters</h2><details id='counters'><summary>{} counters</summary><div class='columns'>",
+        all.len()
+    );
+    for (name, value) in &all {
+        html!(out, "<div><span>{}</span><span>{}</span></div>", name, grouped(*value));
+    }
+    html!(out, "</div></details>");
+}
+
+/// With thin spaces between thousands.
+fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::model::{Phase, Preemption};
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!(grouped(7), "7");
+        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(grouped(100_000), "100\u{202f}000");
+    }
+
+    #[test]
+    fn a_job_of_somebody_else_s_shows_no_more_than_it_may() {
+        let job = Job {
+            job: "job_1".into(),
+            name: "<script>alert(1)</script>".into(),
+            state: "running".into(),
+            maps: Phase { total: 2, ..Phase::default() },
+            preemption: Preemption { pauses: 1, checkpoint_bytes: 2048, ..Preemption::default() },
+            ..Job::default()
+        };
+        let refused = Trouble::NotYours("job_1 is ann's".into());
+        let whole = Whole { job, tasks: Err(refused.clone()), why: Err(refused), past: None };
+        let page = page(&whole, &View::new(None, None)).whole("bob").into_string();
+        assert!(page.contains("&lt;script&gt;alert(1)") && !page.contains("<script>alert"), "{page}");
+        assert!(page.contains("2.00 KiB") && page.matches("job_1 is ann&#39;s").count() == 1, "{page}");
+    }
+}

@@ -1,0 +1,42 @@
+//! `/jobs`: all that the JobTracker remembers, the newest first.
+
+use super::{
+    Frame,
+    cluster::{ENDED, ended_row},
+    cut, note, pager, table,
+};
+use crate::{
+    job::model::{self, Job},
+    output,
+    web::desk::Overview,
+};
+use sim::{html, report::html::Html};
+
+const PAGE_JOBS: usize = 100;
+
+pub(in crate::web) fn page(all: &Overview, page: usize) -> Frame {
+    let mut main = Html::new();
+    html!(main, "<h1>Jobs</h1>");
+    match &all.jobs {
+        Err(trouble) => note(&mut main, trouble),
+        Ok(jobs) if jobs.is_empty() => html!(main, "<p class='soft'>No job was submitted yet.</p>"),
+        Ok(jobs) => list(&mut main, jobs, page),
+    }
+    Frame::new("Jobs", "/jobs", true, main)
+}
+
+fn list(out: &mut Html, jobs: &[Job], page: usize) {
+    let mut jobs: Vec<&Job> = jobs.iter().collect();
+    jobs.sort_by_key(|job| std::cmp::Reverse(job.submitted_ms));
+    let gone = model::forgotten(jobs.iter().copied());
+    let (shown, place) = cut(&jobs, page, PAGE_JOBS);
+    table(out, "jobs", &ENDED, shown.iter().map(|job| ended_row(job)).collect());
+    pager(out, place, "/jobs");
+    if gone > 0 {
+        html!(
+            out,
+            "<p class='soft'>{} no longer remembered. Their histories are kept longer: open <code>/job/job_N</code>.</p>",
+            output::count(gone, "older job")
+        );
+    }
+}

@@ -1,0 +1,286 @@
+//! Pages, from what the masters have said. Nothing here asks anybody; everything is written by `html!`, which escapes.
+
+pub(super) mod cluster;
+pub(super) mod job;
+pub(super) mod jobs;
+pub(super) mod nodes;
+pub(super) mod task;
+pub(super) mod tasks;
+
+use super::desk::Trouble;
+use crate::job::model::{Job, Phase};
+use sim::{html, report::html::Html};
+
+/// A page that is still without what all pages have.
+pub(super) struct Frame {
+    title: String,
+    /// Where it is in the house, as the address of one of the places of the head.
+    place: &'static str,
+    /// Whether it may be another in a moment.
+    live: bool,
+    main: Html,
+}
+
+impl Frame {
+    fn new(title: &str, place: &'static str, live: bool, main: Html) -> Self {
+        Self { title: title.into(), place, live, main }
+    }
+
+    /// The whole page. `user`: as whom the masters are asked, if that is proved to them.
+    pub(in crate::web) fn whole(self, user: &str) -> Html {
+        let mut page = Html::new();
+        let title =
+            if self.title.is_empty() { "Fermata".into() } else { format!("{} · Fermata", self.title) };
+        html!(
+            page,
+            "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>\
+             <meta name='viewport' content='width=device-width, initial-scale=1'><title>{}</title>\
+             <link rel='icon' href='/icon.svg'><link rel='stylesheet' href='/style.css'>\
+             <script src='/live.js' defer></script>",
+            title
+        );
+        if self.live {
+            html!(page, "<noscript><meta http-equiv='refresh' content='5'></noscript>");
+        }
+        html!(
+            page,
+            "</head><body><header><a class='brand' href='/'><img src='/icon.svg' alt=''>Fermata</a><nav>"
+        );
+        for (to, name) in [("/", "Cluster"), ("/nodes", "Nodes"), ("/jobs", "Jobs")] {
+            let here = if to == self.place { "here" } else { "" };
+            html!(page, "<a href='{}' class='{}'>{}</a>", to, here, name);
+        }
+        let live = if self.live { "yes" } else { "no" };
+        html!(
+            page,
+            "</nav><span id='lost' hidden>mrctl web does not answer; still trying</span></header>\n\
+             <main data-live='{}'>{}</main>\n<footer>",
+            live,
+            self.main
+        );
+        if !user.is_empty() {
+            html!(page, "as <bdi>{}</bdi> · ", user);
+        }
+        let version = env!("CARGO_PKG_VERSION");
+        html!(page, "mrctl {} · times are UTC · <a href=''>reload</a></footer></body></html>\n", version);
+        page
+    }
+}
+
+/// A page that only says something.
+pub(super) fn message(title: &str, words: &str, live: bool) -> Frame {
+    let mut main = Html::new();
+    html!(main, "<h1><bdi>{}</bdi></h1><div class='note bad'>{}</div>", title, words);
+    html!(main, "<p class='soft'>{}</p>", if live { "This page asks again by itself." } else { "" });
+    html!(main, "<p><a href='/'>To the cluster</a></p>");
+    Frame::new(title, "", live, main)
+}
+
+/// A figure with a name, and something to say of it.
+struct Tile<'a> {
+    name: &'a str,
+    value: String,
+    /// How it is: good, bad, warn; empty: neither.
+    mood: &'a str,
+    more: String,
+}
+
+impl<'a> Tile<'a> {
+    fn new(name: &'a str, value: impl Into<String>, more: impl Into<String>) -> Self {
+        Self { name, value: value.into(), mood: "", more: more.into() }
+    }
+
+    fn mood(self, mood: &'a str) -> Self {
+        Self { mood, ..self }
+    }
+}
+
+fn tiles(out: &mut Html, all: impl IntoIterator<Item = Tile<'static>>) {
+    html!(out, "<div class='tiles'>");
+    for Tile { name, value, mood, more } in all {
+        html!(
+            out,
+            "<div class='tile'><div class='name'>{}</div><div class='value {}'>{}</div><div class='more'>{}</div></div>",
+            name,
+            mood,
+            value,
+            more
+        );
+    }
+    html!(out, "</div>");
+}
+
+/// A cell of a table: its text or markup, and how it stands.
+struct Cell(&'static str, Html);
+
+fn cell(class: &'static str, text: &str) -> Cell {
+    let mut own = Html::new();
+    html!(own, "{}", text);
+    Cell(class, own)
+}
+
+/// A number, or something with a unit.
+fn num(text: impl ToString) -> Cell {
+    cell("num", &text.to_string())
+}
+
+/// What somebody has called something.
+fn named(text: &str) -> Cell {
+    let mut own = Html::new();
+    html!(own, "<bdi>{}</bdi>", text);
+    Cell("", own)
+}
+
+fn linked(class: &'static str, place: &'static str, id: &str, shown: &str) -> Cell {
+    let mut own = Html::new();
+    html!(own, "<a href='/{}/{}'>{}</a>", place, id, shown);
+    Cell(class, own)
+}
+
+/// A table that scrolls by itself where it is too wide. Names of columns that end with `#` are of numbers.
+fn table(out: &mut Html, id: &'static str, head: &[&'static str], rows: Vec<Vec<Cell>>) {
+    html!(out, "<div class='scroll' id='{}' tabindex='0'><table><thead><tr>", id);
+    for name in head {
+        match name.strip_suffix('#') {
+            Some(name) => html!(out, "<th class='num'>{}</th>", name),
+            None => html!(out, "<th>{}</th>", *name),
+        }
+    }
+    html!(out, "</tr></thead><tbody>");
+    for row in rows {
+        html!(out, "<tr>");
+        for Cell(class, inner) in row {
+            html!(out, "<td class='{}'>{}</td>", class, inner);
+        }
+        html!(out, "</tr>");
+    }
+    html!(out, "</tbody></table></div>");
+}
+
+/// Names and what is said of them.
+fn facts(out: &mut Html, rows: impl IntoIterator<Item = (&'static str, String)>) {
+    html!(out, "<dl>");
+    for (name, value) in rows {
+        html!(out, "<dt>{}</dt><dd><bdi>{}</bdi></dd>", name, value);
+    }
+    html!(out, "</dl>");
+}
+
+fn note(out: &mut Html, trouble: &Trouble) {
+    let mood = if matches!(trouble, Trouble::Away(_)) { "bad" } else { "" };
+    html!(out, "<div class='note {}'>{}</div>", mood, trouble.words());
+}
+
+/// A state as a word that catches the eye as much as it should.
+fn chip(state: &str) -> Html {
+    let mood = match state {
+        "running" | "committing" | "launching" => "run",
+        "succeeded" | "done" | "live" | "answers" => "good",
+        "failed" | "lost" | "dead" | "away" => "bad",
+        "paused" | "pausing" => "paused",
+        "suspect" | "awaited" | "draining" | "drained" | "stopping" | "splitting" => "warn",
+        _ => "",
+    };
+    let mut out = Html::new();
+    html!(out, "<span class='chip {}'>{}</span>", mood, state);
+    out
+}
+
+/// How far a phase is: done, on its way, held.
+fn bar(phase: &Phase) -> Html {
+    let mut out = Html::new();
+    let total = f64::from(phase.total.max(1));
+    let part = |count: u32| 100.0 * (f64::from(count) / total).clamp(0.0, 1.0);
+    let (done, held) = (part(phase.done), part(phase.paused));
+    let way = (100.0 * phase.progress.clamp(0.0, 1.0) - done).clamp(0.0, 100.0 - done);
+    html!(
+        out,
+        "<svg class='bar' viewBox='0 0 100 6' preserveAspectRatio='none' role='img' aria-label='{} of {} done'>\
+         <rect class='track' width='100' height='6'/><rect class='done' width='{}' height='6'/>\
+         <rect class='part' x='{}' width='{}' height='6'/><rect class='held' x='{}' width='{}' height='6'/></svg>",
+        phase.done,
+        phase.total,
+        done,
+        done,
+        way,
+        100.0 - held,
+        held
+    );
+    out
+}
+
+/// The same in a cell, with the numbers.
+fn progress(phase: &Phase) -> Cell {
+    let mut out = Html::new();
+    if phase.total == 0 {
+        html!(out, "<span class='soft'>none</span>");
+        return Cell("", out);
+    }
+    html!(out, "<div class='progress'>{}<span>{}/{}</span></div>", bar(phase), phase.done, phase.total);
+    if phase.paused > 0 {
+        html!(out, "<span class='chip paused'>{} paused</span>", phase.paused);
+    }
+    Cell("", out)
+}
+
+/// Of a job: its id, name and user.
+fn who(job: &Job) -> [Cell; 3] {
+    [linked("id", "job", &job.job, &job.job), named(&job.name), named(&job.user)]
+}
+
+/// Which part of a long list, and how to come to the others.
+fn pager(out: &mut Html, (page, pages): (usize, usize), address: &str) {
+    if pages < 2 {
+        return;
+    }
+    html!(out, "<p class='filters'><span>Page {} of {}</span>", page, pages);
+    let glue = if address.contains('?') { "&" } else { "?" };
+    for (to, name) in [(1, "first"), (page.saturating_sub(1), "back"), (page + 1, "on"), (pages, "last")] {
+        if (1..=pages).contains(&to) && to != page {
+            html!(out, "<a href='{}{}page={}'>{}</a>", address, glue, to, name);
+        }
+    }
+    html!(out, "</p>");
+}
+
+/// Cuts a list to one page of it; which one that is, and of how many.
+fn cut<T>(all: &[T], page: usize, size: usize) -> (&[T], (usize, usize)) {
+    let pages = all.len().div_ceil(size).max(1);
+    let page = page.clamp(1, pages);
+    let from = (page - 1) * size;
+    (&all[from..all.len().min(from + size)], (page, pages))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_cut_into_pages() {
+        let all: Vec<u32> = (0..25).collect();
+        assert_eq!(cut(&all, 1, 10), (&all[..10], (1, 3)));
+        assert_eq!(cut(&all, 3, 10), (&all[20..], (3, 3)));
+        assert_eq!(cut(&all, 99, 10).1, (3, 3));
+        assert_eq!(cut(&all, 0, 10).1, (1, 3));
+        assert_eq!(cut::<u32>(&[], 7, 10), (&[][..], (1, 1)));
+        let mut out = Html::new();
+        pager(&mut out, (2, 3), "/job/job_1?state=failed");
+        assert!(out.as_str().contains("href='/job/job_1?state=failed&amp;page=3'>on"), "{}", out.as_str());
+    }
+
+    #[test]
+    fn a_page_is_whole_and_says_when_it_does_not_change() {
+        let page = message("<b>", "x & y", false).whole("ann<").into_string();
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+        assert!(page.contains("&lt;b&gt;") && page.contains("x &amp; y") && page.contains("ann&lt;"));
+        assert!(page.contains("data-live='no'") && !page.contains("http-equiv"));
+        assert!(message("x", "y", true).whole("").into_string().contains("http-equiv='refresh'"));
+    }
+
+    #[test]
+    fn bars_never_leave_their_track() {
+        let phase = Phase { total: 4, done: 4, paused: 9, progress: f64::NAN, ..Phase::default() };
+        let shown = bar(&phase).into_string();
+        assert!(!shown.contains("NaN") && !shown.contains('-'), "{shown}");
+    }
+}

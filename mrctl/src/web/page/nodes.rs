@@ -1,0 +1,160 @@
+//! `/nodes`: what each stores and runs, and the file system as a whole.
+
+use super::{Cell, Frame, Tile, cell, chip, facts, named, note, num, table, tiles};
+use crate::{
+    command::nodes::{self, Row},
+    fs::overview,
+    job::model::Tracker,
+    output,
+    web::desk::Overview,
+};
+use dfs::client::{NodeReport, Report};
+use sim::{html, report::html::Html};
+
+/// More slots than this are a number.
+const SLOTS_DRAWN: u32 = 24;
+/// More nodes than this are on a page of their own anyhow.
+const NODES_MAX: usize = 1000;
+
+pub(in crate::web) fn page(all: &Overview) -> Frame {
+    let mut main = Html::new();
+    html!(main, "<h1>Nodes</h1>");
+    for trouble in [all.jobs.as_ref().err(), all.files.as_ref().err()].into_iter().flatten() {
+        note(&mut main, trouble);
+    }
+    slots_table(&mut main, all);
+    if let Ok(report) = &all.files {
+        html!(main, "<h2>File system</h2>");
+        figures(&mut main, report);
+        stored_table(&mut main, &report.nodes);
+        html!(main, "<h2>All of it</h2>");
+        facts(&mut main, overview::facts(report));
+    }
+    Frame::new("Nodes", "/nodes", true, main)
+}
+
+fn figures(out: &mut Html, report: &Report) {
+    let live = report.nodes.iter().filter(|node| nodes::state_word(node.state) == "live").count();
+    let mood = |count: u64, bad: &'static str| if count > 0 { bad } else { "good" };
+    let percent = 100.0 * report.used as f64 / report.capacity.max(1) as f64;
+    let all = [
+        Tile::new("Capacity", output::human(report.capacity), format!("{} free", output::human(report.free))),
+        Tile::new("Used by blocks", output::human(report.used), format!("{percent:.1}%")),
+        Tile::new("DataNodes live", format!("{live} of {}", report.nodes.len()), ""),
+        Tile::new("Files", report.files.to_string(), output::human(report.bytes)),
+        Tile::new(
+            "Under-replicated",
+            report.under_replicated.to_string(),
+            format!("blocks of {}", report.blocks),
+        )
+        .mood(mood(report.under_replicated, "warn")),
+        Tile::new("Missing", report.missing.to_string(), format!("{} damaged everywhere", report.corrupt))
+            .mood(mood(report.missing + report.corrupt, "bad")),
+    ];
+    tiles(out, all);
+}
+
+/// Slots as they are used.
+pub(super) fn slots_table(out: &mut Html, all: &Overview) {
+    let datanodes = all.files.as_ref().map_or(&[][..], |report| &report.nodes);
+    let trackers = all.trackers.as_deref().unwrap_or_default();
+    let rows = nodes::merged(datanodes, trackers);
+    if rows.is_empty() {
+        html!(out, "<p class='soft'>No node is known.</p>");
+        return;
+    }
+    let count = rows.len();
+    let row = |row: Row<'_>| {
+        let (name, datanode, tracker) = match row {
+            Row::Datanode { datanode, tracker } => (datanode.address.node.as_str(), Some(datanode), tracker),
+            Row::Tracker { node, tracker } => (node, None, Some(tracker)),
+        };
+        node_row(name, datanode, tracker)
+    };
+    let rows = rows.into_iter().take(NODES_MAX).map(row).collect();
+    let head = ["Node", "TaskTracker", "Maps", "Reduces", "Heard#", "DataNode", "Used#", "Free#"];
+    table(out, "nodes", &head, rows);
+    if count > NODES_MAX {
+        html!(out, "<p class='soft'>{} more: <code>mrctl nodes</code> lists them.</p>", count - NODES_MAX);
+    }
+}
+
+fn node_row(name: &str, datanode: Option<&NodeReport>, tracker: Option<&Tracker>) -> Vec<Cell> {
+    let none = || cell("", "");
+    let state = |state: &str| {
+        let mut out = Html::new();
+        html!(out, "{}", chip(state));
+        Cell("", out)
+    };
+    let mut row = vec![named(name)];
+    match tracker {
+        Some(own) => row.extend([
+            state(&own.state),
+            slots("map", own.maps_running, own.map_slots),
+            slots("reduce", own.reduces_running, own.reduce_slots),
+            num(format!("{} ago", output::age(own.last_heard_ms_ago))),
+        ]),
+        None => row.extend([none(), none(), none(), none()]),
+    }
+    match datanode {
+        Some(own) => row.extend([
+            state(nodes::state_word(own.state)),
+            num(output::human(own.used)),
+            num(output::human(own.free)),
+        ]),
+        None => row.extend([none(), none(), none()]),
+    }
+    row
+}
+
+/// A square for each slot, full if something runs in it.
+fn slots(kind: &'static str, used: u32, all: u32) -> Cell {
+    let mut out = Html::new();
+    if all > SLOTS_DRAWN {
+        html!(out, "{} of {}", used, all);
+        return Cell("flat", out);
+    }
+    let shown = all.max(used);
+    html!(
+        out,
+        "<svg class='slots' viewBox='0 0 {} 12' width='{}' height='12' role='img' aria-label='{} of {} in use'>",
+        (shown * 14).max(1),
+        shown * 14,
+        used,
+        all
+    );
+    for at in 0..shown {
+        let class = if at < used { kind } else { "free" };
+        html!(
+            out,
+            "<rect class='{}' x='{}' y='1' width='10' height='10' rx='2'/>",
+            class,
+            f64::from(at * 14) + 0.5
+        );
+    }
+    html!(out, "</svg> <span class='soft'>{}/{}</span>", used, all);
+    Cell("flat", out)
+}
+
+fn stored_table(out: &mut Html, all: &[NodeReport]) {
+    if all.is_empty() {
+        html!(out, "<p class='soft'>No DataNode has registered yet.</p>");
+        return;
+    }
+    let row = |row: Row<'_>| match row {
+        Row::Tracker { .. } => None,
+        Row::Datanode { datanode: own, .. } => Some(vec![
+            named(&own.address.node),
+            named(&own.address.host),
+            named(&own.address.rack),
+            num(output::human(own.capacity)),
+            num(output::human(own.used)),
+            num(own.blocks),
+            num(format!("{} ago", output::age(own.last_heartbeat_ms_ago))),
+            cell("", &nodes::note(own)),
+        ]),
+    };
+    let rows = nodes::merged(all, &[]).into_iter().filter_map(row).take(NODES_MAX).collect();
+    let head = ["DataNode", "Host", "Rack", "Capacity#", "Used#", "Blocks#", "Heard#", "Note"];
+    table(out, "stored", &head, rows);
+}

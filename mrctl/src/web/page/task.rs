@@ -1,0 +1,137 @@
+//! `/task/ID`: its attempts, why each was placed where it was, what it waits for, and the end of what one of them printed.
+
+use super::{Cell, Frame, cell, chip, facts, job::reasons, named, note, num, table, tasks};
+use crate::{
+    job::{
+        model::{Attempt, Task},
+        preempted,
+        scheduling::Why,
+        tasks as words,
+    },
+    output,
+    web::desk::{LOG_BYTES_MAX, Told},
+};
+use sim::{html, report::html::Html};
+
+/// What an attempt printed.
+pub(in crate::web) struct Log<'a> {
+    pub(in crate::web) attempt: &'a Attempt,
+    pub(in crate::web) stderr: bool,
+    pub(in crate::web) text: Told<String>,
+}
+
+pub(in crate::web) fn page(
+    job: &str,
+    all: &[Task],
+    task: &Task,
+    why: Option<Told<Why>>,
+    log: Option<Log<'_>>,
+) -> Frame {
+    let mut main = Html::new();
+    html!(main, "<p class='crumb'><a href='/job/{}'>{}</a></p>", job, job);
+    html!(main, "<h1>{} {}</h1>", task.task, chip(&task.state));
+    facts(&mut main, about(all, task));
+    attempts(&mut main, task);
+    if let Some(why) = &why {
+        reasons(&mut main, why);
+    }
+    if let Some(log) = &log {
+        show_log(&mut main, task, log);
+    }
+    let over = matches!(task.state.as_str(), "done" | "succeeded" | "failed" | "killed" | "unfinished");
+    Frame::new(&task.task, "/jobs", !over, main)
+}
+
+/// What it is, and where it stands among the parts of a split map.
+fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if !task.source.is_empty() {
+        let bytes = output::human(task.end.saturating_sub(task.start));
+        rows.push(("input", format!("{} ({bytes})", words::input(task))));
+    }
+    if let Some(parent) = &task.tail_of {
+        rows.push(("rest of", parent.clone()));
+    }
+    let tails = all.iter().filter(|other| other.tail_of.as_ref() == Some(&task.task));
+    let tails: Vec<&str> = tails.map(|other| other.task.as_str()).collect();
+    if !tails.is_empty() {
+        rows.push(("split into", tails.join(" ")));
+    }
+    if !task.paused.is_empty() {
+        let held = if task.held { ", until somebody says `mrctl resume`" } else { "" };
+        let bytes = output::human(task.paused_bytes);
+        rows.push(("put aside", format!("{bytes} by {} on {}{held}", task.paused, task.paused_on)));
+    } else if task.held {
+        rows.push(("held", "until somebody says `mrctl resume`".into()));
+    }
+    rows
+}
+
+fn attempts(out: &mut Html, task: &Task) {
+    html!(out, "<h2>Attempts <small>{}</small></h2>", task.attempts.len());
+    if task.attempts.is_empty() {
+        html!(out, "<p class='soft'>None yet.</p>");
+        return;
+    }
+    let now_ms = output::now_ms();
+    let row = |attempt: &Attempt| {
+        let mut id = Html::new();
+        html!(id, "<a href='/task/{}?attempt={}#log'>{}</a>", task.task, attempt.attempt, attempt.attempt);
+        vec![
+            Cell("id", id),
+            tasks::state(attempt),
+            named(&attempt.tracker),
+            cell("flat", &output::time(attempt.launched_ms)),
+            num(words::took(attempt, now_ms)),
+            cell("wide", &attempt.why),
+            cell("wide", &words::note(task, attempt)),
+        ]
+    };
+    let rows = task.attempts.iter().map(row).collect();
+    let head = ["Attempt", "State", "Node", "Launched", "Took#", "Placed there because", "Note"];
+    table(out, "attempts", &head, rows);
+    let pauses: Vec<&Attempt> = task.attempts.iter().filter(|own| own.state == "paused").collect();
+    if !pauses.is_empty() {
+        html!(out, "<h2>Pauses <small>{}</small></h2><ul class='words'>", pauses.len());
+        for attempt in pauses {
+            let took = preempted::note(task, attempt).unwrap_or_default();
+            html!(
+                out,
+                "<li><time class='soft'>{}</time> {}: {}</li>",
+                output::time(attempt.ended_ms),
+                attempt.attempt,
+                took
+            );
+        }
+        html!(out, "</ul>");
+    }
+}
+
+fn show_log(out: &mut Html, task: &Task, log: &Log<'_>) {
+    let (shown, other) = if log.stderr { ("stderr", "stdout") } else { ("stdout", "stderr") };
+    html!(out, "<h2 id='log'>Log <small>{}, {}</small></h2>", log.attempt.attempt, shown);
+    html!(
+        out,
+        "<p class='filters'><b>{}</b><a href='/task/{}?attempt={}&amp;stream={}#log'>{}</a></p>",
+        shown,
+        task.task,
+        log.attempt.attempt,
+        other,
+        other
+    );
+    match &log.text {
+        Err(trouble) => note(out, trouble),
+        Ok(text) if text.is_empty() => html!(out, "<p class='soft'>It has printed nothing.</p>"),
+        Ok(text) => {
+            html!(out, "<div class='scroll' id='log-text' tabindex='0'><pre>{}</pre></div>", text);
+            if text.len() as u64 >= LOG_BYTES_MAX {
+                html!(
+                    out,
+                    "<p class='soft'>The last {}; <code>mrctl logs {}</code> has all of it.</p>",
+                    output::human(LOG_BYTES_MAX),
+                    log.attempt.attempt
+                );
+            }
+        }
+    }
+}

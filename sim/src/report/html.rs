@@ -1,0 +1,167 @@
+//! Markup in which nobody can forget to escape: [`Html`] is written by the [`html!`](crate::html) macro alone, which escapes whatever
+//! stands between pieces of a literal, unless that is `Html` itself.
+//!
+//! The literal cannot name variables (`{x}` does not compile): each part is given after it, where its type decides. Attributes
+//! may stand in either kind of quotes. Deliberately absent: a check that tags are closed.
+
+use std::fmt::{self, Write};
+
+/// A piece of a page.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Html(String);
+
+/// What can stand in a page.
+pub trait Shown {
+    /// Writes it, escaped where it must be.
+    fn show(&self, out: &mut dyn Write) -> fmt::Result;
+}
+
+impl Shown for str {
+    fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        for letter in self.chars() {
+            match letter {
+                '&' => out.write_str("&amp;")?,
+                '<' => out.write_str("&lt;")?,
+                '>' => out.write_str("&gt;")?,
+                '"' => out.write_str("&quot;")?,
+                '\'' => out.write_str("&#39;")?,
+                '\n' | '\t' => out.write_char(letter)?,
+                // Neither a terminal's colours nor a NUL are text.
+                letter if letter.is_control() => out.write_char('\u{fffd}')?,
+                letter => out.write_char(letter)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shown for String {
+    fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        self.as_str().show(out)
+    }
+}
+
+impl<T: Shown + ?Sized> Shown for &T {
+    fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        (**self).show(out)
+    }
+}
+
+impl Shown for Html {
+    fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+macro_rules! numbers {
+    ($($kind:ty),*) => {
+        $(impl Shown for $kind {
+            fn show(&self, out: &mut dyn Write) -> fmt::Result {
+                write!(out, "{self}")
+            }
+        })*
+    };
+}
+
+numbers!(u16, u32, u64, usize);
+
+/// Coordinates: to a tenth, and never what is no number.
+impl Shown for f64 {
+    fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        write!(out, "{:.1}", if self.is_finite() { *self } else { 0.0 })
+    }
+}
+
+/// Something as it is shown; for the macro.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Part<'a, T: ?Sized>(pub &'a T);
+
+impl<T: Shown + ?Sized> fmt::Display for Part<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.show(f)
+    }
+}
+
+impl Html {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For the macro.
+    #[doc(hidden)]
+    pub fn put(&mut self, parts: fmt::Arguments<'_>) {
+        let _ = self.0.write_fmt(parts);
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// As text.
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
+
+/// Text that may stand in a page.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let _ = text.show(&mut out);
+    out
+}
+
+/// Adds to a page: a literal of markup, and what stands in its `{}`.
+///
+/// ```
+/// use sim::{html, report::html::Html};
+/// let mut page = Html::new();
+/// html!(page, "<td class='{}'>{}</td>", "name", "<b>");
+/// assert_eq!(page.as_str(), "<td class='name'>&lt;b&gt;</td>");
+/// ```
+///
+/// What a variable holds cannot slip into the literal:
+///
+/// ```compile_fail
+/// let (mut page, name) = (sim::report::html::Html::new(), "<b>");
+/// sim::html!(page, "<td>{name}</td>");
+/// ```
+#[macro_export]
+macro_rules! html {
+    ($out:expr, $markup:literal $(, $part:expr)* $(,)?) => {
+        $out.put(format_args!(concat!($markup), $($crate::report::html::Part(&$part)),*))
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_stays_text() {
+        let evil = "<script>alert('1')</script> & \"x\"\0\u{1b}[31m\nnext";
+        let mut page = Html::new();
+        crate::html!(page, "<p title='{}'>{}</p>", evil, evil.to_owned());
+        let shown =
+            "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;x&quot;\u{fffd}\u{fffd}[31m\nnext";
+        assert_eq!(page.as_str(), format!("<p title='{shown}'>{shown}</p>"));
+        assert_eq!(escape(evil), shown);
+    }
+
+    #[test]
+    fn markup_in_markup_and_numbers() {
+        let mut inner = Html::new();
+        assert!(inner.is_empty());
+        crate::html!(inner, "<b>{}</b>", 7_u32);
+        let mut page = Html::new();
+        crate::html!(page, "<p>{} {} {}</p>", inner, 1.25_f64, f64::NAN);
+        assert_eq!(page.into_string(), "<p><b>7</b> 1.2 0.0</p>");
+    }
+}

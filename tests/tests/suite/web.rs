@@ -1,0 +1,290 @@
+//! `mrctl web`: pages that show what the commands show, and nobody else anything.
+
+use crate::{jobs_pause, security::Lab};
+use fermata_tests::{Cluster, QUICK, Ran, Up, eventually};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const EVIL: &str = "<script>alert(1)</script>";
+
+/// `mrctl web`, and what it printed. Ended when the test ends.
+struct Pages {
+    process: Child,
+    port: u16,
+    token: String,
+}
+
+/// An answer.
+struct Page {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Pages {
+    fn of(mut command: Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("mrctl starts");
+        let mut line = String::new();
+        let out = process.stdout.take().expect("its output");
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        let rest =
+            line.trim().strip_prefix("http://127.0.0.1:").unwrap_or_else(|| panic!("no address: {line:?}"));
+        let (port, path) = rest.split_once('/').expect("a path");
+        let token = path.strip_prefix("?token=").unwrap_or_default().to_owned();
+        Self { process, port: port.parse().expect("a port"), token }
+    }
+
+    /// Sends `METHOD PATH` with these headers over a plain socket.
+    fn ask(&self, method: &str, path: &str, headers: &[&str]) -> Page {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let headers = headers.iter().fold(String::new(), |all, header| all + header + "\r\n");
+        write!(stream, "{method} {path} HTTP/1.1\r\n{headers}\r\n").expect("it reads");
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text).expect("an answer");
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{method} {path}: {text:?}"));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        Page { status, head: head.to_lowercase(), body: body.into() }
+    }
+
+    fn get(&self, path: &str) -> Page {
+        self.ask("GET", path, &[&format!("Host: 127.0.0.1:{}", self.port)])
+    }
+
+    /// As a browser that was shown the whole address.
+    fn with_token(&self, path: &str) -> Page {
+        let host = format!("Host: localhost:{}", self.port);
+        let cookie = format!("Cookie: other=1; fermata_{}={}", self.port, self.token);
+        self.ask("GET", path, &[&host, &cookie])
+    }
+
+    /// Waits until a page says this.
+    fn says(&self, path: &str, words: &str) -> Page {
+        eventually(&format!("{path} says {words}"), PATIENCE, || {
+            Some(self.get(path)).filter(|page| page.body.contains(words))
+        })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn pages(cluster: &Cluster) -> Pages {
+    Pages::of(cluster.command(&["web", "--port", "0"]))
+}
+
+/// A job of which maps were split and a reduce was paused, twice; it is held.
+fn disturbed(cluster: &Cluster) -> String {
+    let slow = ["--conf", "pace.map=60KiB", "--conf", "slow.start=0", "--conf", "pace.reduce=40KiB"];
+    let words = ["wordcount", "--reduces", "1", "--input", "/text", "--output", "/out", "--name", EVIL];
+    let job = cluster.detach(&[&words[..], &slow].concat());
+    eventually("a map is split", PATIENCE, || {
+        let ran: Ran = cluster.try_mrctl(&["preempt", &format!("{job}.m0.0"), "--how", "split"]);
+        (ran.code == 0).then_some(())
+    });
+    jobs_pause::pause(cluster, &format!("{job}.r0"), "shuffle");
+    cluster.mrctl(&["resume", &format!("{job}.r0")]);
+    jobs_pause::pause(cluster, &format!("{job}.r0"), "reduce");
+    job
+}
+
+#[test]
+fn pages_show_what_commands_show() {
+    let settings = format!("{QUICK}[jobtracker]\nheartbeat = \"200ms\"\njobs_kept = 1\n");
+    let cluster = Cluster::up(Up { nodes: 2, block_size: "256KiB", settings: &settings, ..Up::default() });
+    fs::write(cluster.path("text"), jobs_pause::lines(15_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let pages = pages(&cluster);
+    assert!(pages.token.is_empty(), "an open cluster's pages are open");
+    let job = disturbed(&cluster);
+
+    let shown = cluster.json(&["job", &job]);
+    let cost = &shown["preemption"];
+    assert!(cost["splits"].as_u64() >= Some(1) && cost["pauses"].as_u64() == Some(2), "{shown}");
+    let page = pages.says(&format!("/job/{job}"), "1 paused by hand");
+    let tile = |name: &str, value: &str| {
+        let text = format!("<div class='name'>{name}</div><div class='value ");
+        let (_, rest) = page.body.split_once(&text).unwrap_or_else(|| panic!("no {name}: {}", page.body));
+        let rest = rest.split_once('>').unwrap().1;
+        assert!(rest.starts_with(&format!("{value}</div>")), "{name}: {value}: {rest:.80}");
+    };
+    for (name, key) in [
+        ("Splits of maps", "splits"),
+        ("Pauses of reduces", "pauses"),
+        ("Resumes", "resumes"),
+        ("Kills", "kills"),
+    ] {
+        tile(name, &cost[key].to_string());
+    }
+    tile("Work lost", "0 B");
+    let seconds = |key: &str| format!("in {:.1} s</div>", cost[key].as_u64().unwrap() as f64 / 1000.0);
+    assert!(page.body.contains(&seconds("ms_conserved")) && page.body.contains(&seconds("ms_lost")));
+    assert!(page.body.contains("Put aside") && page.body.contains("slot free after"), "{}", page.body);
+    // The chart, the tree of ranges, the pauses, the reasons.
+    for part in
+        ["class='split'", "class='pause'", "class='aside'", "└ ", "class='range'", "waits for `mrctl resume`"]
+    {
+        assert!(page.body.contains(part), "no {part}: {}", page.body);
+    }
+    let why = cluster.json(&["why", &job]);
+    let last = why["lately"].as_array().unwrap().last().unwrap()["words"].as_str().unwrap().to_owned();
+    let escaped = last.replace('\'', "&#39;").replace('"', "&quot;");
+    assert!(page.body.contains(&escaped), "no {last}: {}", page.body);
+    for place in ["/".to_owned(), "/jobs".into(), format!("/job/{job}")] {
+        let page = pages.get(&place);
+        assert!(page.status == 200 && page.body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"), "{place}");
+        assert!(!page.body.contains(EVIL), "{place} runs what a job is called");
+    }
+    let task = pages.get(&format!("/task/{job}.r0"));
+    assert!(task.status == 200 && task.body.matches("slot free after").count() >= 2, "{}", task.body);
+    assert!(task.body.contains("until somebody says `mrctl resume`") && task.body.contains("id='log'"));
+    let attempt = pages.get(&format!("/task/{job}.m0.0?stream=stdout"));
+    assert!(attempt.status == 200 && attempt.body.contains("split into"), "{}", attempt.body);
+    let nodes = pages.get("/nodes");
+    assert!(nodes.body.contains("node2") && nodes.body.contains("Under-replicated"), "{}", nodes.body);
+
+    masters_away(&cluster, &pages, &job);
+    cluster.mrctl(&["resume", &format!("{job}.r0")]);
+    jobs_pause::end(&cluster, &job);
+    assert!(pages.says(&format!("/job/{job}"), "data-live='no'").body.contains("succeeded"));
+    // Two more, and it is remembered by its history alone.
+    for at in ["/a", "/b"] {
+        cluster.succeed(&["wordcount", "--input", "/text", "--output", at]);
+    }
+    assert!(cluster.refused(1, &["job", &job]).contains("no longer remembered"));
+    let page = pages.says(&format!("/job/{job}"), "from its history");
+    for part in ["class='split'", "class='pause'", "└ ", "2 pauses", "&lt;script&gt;"] {
+        assert!(page.body.contains(part), "no {part} in history: {}", page.body);
+    }
+    ends_by_a_signal(pages);
+}
+
+fn masters_away(cluster: &Cluster, pages: &Pages, job: &str) {
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    let page = pages.says(&format!("/job/{job}"), "chaos restart jobtracker");
+    assert!(page.status == 503 && page.body.contains("data-live='yes'"), "{} {}", page.status, page.body);
+    let page = pages.says("/", "away");
+    assert!(page.status == 200 && page.body.contains("answers"), "the NameNode is there: {}", page.body);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    let page = pages.says(&format!("/job/{job}"), "1 paused by hand");
+    assert_eq!(page.status, 200);
+    cluster.mrctl(&["chaos", "kill", "namenode"]);
+    let page = pages.says("/", "chaos restart namenode");
+    assert!(page.status == 200 && page.body.contains(job), "the JobTracker is there: {}", page.body);
+    cluster.mrctl(&["chaos", "restart", "namenode"]);
+    eventually("the NameNode is back", PATIENCE, || (!pages.get("/").body.contains("away")).then_some(()));
+}
+
+fn ends_by_a_signal(mut pages: Pages) {
+    let interrupt = Command::new("kill").args(["-INT", &pages.process.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    let code = eventually("it ends", PATIENCE, || pages.process.try_wait().unwrap());
+    assert_eq!(code.code(), Some(0));
+}
+
+#[test]
+fn only_reads_and_only_from_here() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let pages = pages(&cluster);
+    let own = format!("Host: 127.0.0.1:{}", pages.port);
+    let page = pages.get("/");
+    assert_eq!(page.status, 200, "{}", page.body);
+    for header in ["content-security-policy: default-src 'none'", "nosniff", "no-referrer", "no-store"] {
+        assert!(page.head.contains(header), "no {header}: {}", page.head);
+    }
+    // A name that leads here is not enough.
+    for host in [format!("Host: evil.example:{}", pages.port), "Host: 127.0.0.1:1".into(), "X: y".into()] {
+        let page = pages.ask("GET", "/", &[&host]);
+        assert!([400, 403].contains(&page.status) && !page.body.contains("node1"), "{host}: {}", page.status);
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
+        let page = pages.ask(method, "/", &[&own, "Content-Length: 0"]);
+        assert!(page.status == 405 && page.head.contains("allow: get, head"), "{method}: {}", page.status);
+    }
+    let head = pages.ask("HEAD", "/", &[&own]);
+    assert!(head.status == 200 && head.body.is_empty(), "{}", head.body);
+    for (path, words) in [
+        ("/job/job_99", "there is no job_99"),
+        ("/job/%3Cb%3E", "job"),
+        ("/task/job_99.m0", "there is no job_99"),
+        ("/task/", "no such page"),
+        ("/nonsense", "no such page"),
+        ("/../etc/passwd", "no such page"),
+    ] {
+        let page = pages.get(path);
+        assert!(page.status == 404 && page.body.contains(words), "{path}: {} {}", page.status, page.body);
+    }
+    for (path, kind) in
+        [("/style.css", "text/css"), ("/live.js", "text/javascript"), ("/icon.svg", "image/svg")]
+    {
+        assert!(pages.get(path).head.contains(kind), "{path}");
+    }
+    // Heads without end are cut off, and silence holds no place for ever.
+    let long = format!("X: {}", "x".repeat(100_000));
+    let mut stream = TcpStream::connect(("127.0.0.1", pages.port)).unwrap();
+    let _ = write!(stream, "GET / HTTP/1.1\r\n{own}\r\n{long}\r\n\r\n");
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(!answer.contains(" 200 "), "{answer}");
+    let taken = cluster.refused(1, &["web", "--port", &pages.port.to_string()]);
+    assert!(taken.contains("in use") && taken.contains("--port 0"), "{taken}");
+    assert!(cluster.refused(2, &["web", "--cluster", "x", "--namenode", "h:1"]).contains("give one of them"));
+}
+
+#[test]
+fn a_closed_cluster_s_pages_are_their_user_s() {
+    let lab = Lab::up(true, "");
+    let text = lab.cluster.path("text");
+    fs::write(&text, "one two two\n").unwrap();
+    for user in ["ann", "bob"] {
+        let home = format!("/home/{user}");
+        lab.cluster.mrctl(&["fs", "mkdir", "-p", &home]);
+        lab.cluster.mrctl(&["fs", "chown", user, &home]);
+    }
+    lab.done("ann", &["fs", "put", text.to_str().unwrap(), "/home/ann/a"]);
+    lab.done("ann", &["submit", "wordcount", "--input", "/home/ann/a", "--output", "/home/ann/out"]);
+    let pages_of = |user: &str| {
+        let config = lab.config_of(user, false);
+        let folder = config.strip_suffix("/fermata.toml").unwrap().to_owned();
+        Pages::of(lab.cluster.command(&["web", "--port", "0", "--cluster", &folder]))
+    };
+    let (ann, bob) = (pages_of("ann"), pages_of("bob"));
+    assert!(ann.token.len() == 32 && ann.token != bob.token);
+    for path in ["/", "/jobs", "/job/job_1", "/?token=wrong"] {
+        let page = ann.get(path);
+        assert!(
+            page.status == 403 && !page.body.contains("job_1") && !page.body.contains("ann"),
+            "{path}: {}",
+            page.body
+        );
+    }
+    let first = ann.get(&format!("/job/job_1?token={}", ann.token));
+    assert!(first.status == 303 && first.head.contains("location: /job/job_1\r\n"), "{}", first.head);
+    assert!(first.head.contains("samesite=strict") && first.head.contains("httponly"), "{}", first.head);
+    let page = ann.with_token("/job/job_1");
+    assert!(
+        page.status == 200 && page.body.contains("/home/ann/out") && page.body.contains("as <bdi>ann"),
+        "{}",
+        page.body
+    );
+    assert!(ann.with_token("/task/job_1.m0").body.contains("id='log'"));
+    // Another user's: that there is one, whose it is and how far; nothing else.
+    let page = bob.with_token("/job/job_1");
+    assert!(page.status == 200 && page.body.contains("bob may not"), "{}", page.body);
+    assert!(!page.body.contains("/home/ann") && !page.body.contains("job_1.m0"), "{}", page.body);
+    let task = bob.with_token("/task/job_1.m0");
+    assert!(task.status == 403 && task.body.contains("bob may not"), "{}", task.body);
+    let another = format!("Cookie: fermata_{}={}", bob.port, ann.token);
+    assert_eq!(bob.ask("GET", "/", &[&format!("Host: localhost:{}", bob.port), &another]).status, 403);
+}
