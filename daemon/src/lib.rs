@@ -7,6 +7,8 @@ pub mod account;
 pub mod careful;
 mod client;
 pub mod config;
+pub mod files;
+pub mod first;
 mod host;
 pub mod lifecycle;
 pub mod listen;

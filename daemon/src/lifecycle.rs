@@ -63,12 +63,10 @@ impl DaemonArgs {
         crate::logging::init_within(self.log_format, self.log_max);
     }
 
-    /// Tells whoever waits that the daemon serves on `addr`. Appears whole: written aside, then renamed.
+    /// Tells whoever waits that the daemon serves on `addr`. Appears whole.
     pub fn write_ready(&self, addr: &str) -> io::Result<()> {
         let Some(path) = &self.ready_file else { return Ok(()) };
-        let aside = path.with_extension("tmp");
-        std::fs::write(&aside, format!("{addr}\n"))?;
-        std::fs::rename(aside, path)
+        crate::files::replace(path, format!("{addr}\n").as_bytes(), crate::files::USUAL, false)
     }
 }
 

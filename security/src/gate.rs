@@ -9,6 +9,7 @@ use crate::{
     guard::{Closed, Door},
     identity::{Identity, Role, USER_KEY, check_name},
     incoming::CallerInfo,
+    revoked::Shown,
     rules::rule_of,
     tls,
     token::{TOKEN_KEY, Token},
@@ -185,19 +186,20 @@ impl Closed {
         let session = request.extensions().get::<TlsConnectInfo<CallerInfo>>();
         let chain = session.and_then(TlsConnectInfo::peer_certs);
         let (role, name, shown) = if let Some(text) = request.headers().get(TOKEN_KEY) {
-            let Token { role, name, job, .. } = Token::verify(text.to_str().unwrap_or_default(), &self.keys)
+            let text = text.to_str().unwrap_or_default();
+            let Token { role, name, job, .. } = Token::verify(text, &self.keys)
                 .map_err(|why| Status::unauthenticated(format!("{why}: get a new one")))?;
             if job.is_some_and(|job| self.jobs.is_over(&job)) {
                 return Err(Status::unauthenticated("the token is of a job that is over"));
             }
-            (role, name, text.as_bytes())
+            (role, name, Shown::Token(text))
         } else {
             let first = chain.as_ref().and_then(|chain| chain.first());
             let Some((first, (role, name))) = first.and_then(|first| Some((first, tls::subject_of(first)?)))
             else {
                 return Ok(None);
             };
-            (role, name, first.as_ref())
+            (role, name, Shown::Certificate(first))
         };
         if self.revoked.refuses(role, &name, shown) {
             let words = format!("this credential of {name} has been revoked: ask an admin for another");
@@ -212,9 +214,7 @@ fn have_place<B>(request: &Request<B>) -> Result<(), Status> {
     let all = request.extensions();
     let secured = all.get::<TlsConnectInfo<CallerInfo>>().map(TlsConnectInfo::get_ref);
     match all.get::<CallerInfo>().or(secured) {
-        Some(caller) if !caller.become_known() => Err(Status::unavailable(
-            "all connections of this daemon, or those for one address, are taken: try later",
-        )),
+        Some(caller) if !caller.become_known() => Err(Status::unavailable(caller.crowded())),
         _ => Ok(()),
     }
 }

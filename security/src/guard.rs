@@ -7,7 +7,7 @@ use crate::{
     incoming::{self, Incoming},
     jobs::Jobs,
     keys::{Keyring, Purpose},
-    revoked::Revoked,
+    revoked::{Revoked, Shown},
     stream::Stream,
     tls::{self, Pem},
     token::BlockKey,
@@ -146,8 +146,9 @@ impl Guard {
                 let session = rustls::ServerConnection::new(config.clone()).map_err(io::Error::other)?;
                 let stream = Stream::secured(socket, session.into())?;
                 let refused = stream.certificate().is_some_and(|certificate| {
-                    tls::subject_of(&certificate)
-                        .is_some_and(|(role, name)| revoked.refuses(role, &name, &certificate))
+                    tls::subject_of(&certificate).is_some_and(|(role, name)| {
+                        revoked.refuses(role, &name, Shown::Certificate(&certificate))
+                    })
                 });
                 if refused { Err(io::Error::other("its certificate has been revoked")) } else { Ok(stream) }
             }

@@ -21,6 +21,10 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Connections for calls at one time, at the most; fewer if the system lets the daemon open fewer files.
 const CONNECTIONS_MAX: u64 = 16_384;
+/// However few those are.
+const PLACES_MIN: u64 = 64;
+/// With fewer files to open than this the operator is told.
+const FILES_FEW: u64 = 4096;
 /// One address has no more than this part of them.
 const PART: usize = 4;
 /// After a refusal of the system's, until some of its means have come free.
@@ -29,12 +33,40 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Whoever connects, one after the other.
 pub type Incoming = ReceiverStream<io::Result<Caller>>;
 
-/// Places for calls, as many as fit beside the files that a daemon needs.
+/// Places for calls, as many as fit beside the files that a daemon needs. Says how many, and warns if that is little.
 pub(crate) fn places() -> Arc<Visitors> {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    // Half is for the rest; a stranger takes two.
-    let places = (files / 2).saturating_sub(2 * STRANGERS_MAX as u64).clamp(64, CONNECTIONS_MAX) as usize;
-    Visitors::by_address(places, (places / PART).max(64))
+    let (places, each) = room(files);
+    tracing::info!(connections = places, of_one_address = each, open_files = files, "room for calls");
+    if files < FILES_FEW {
+        tracing::warn!(
+            open_files = files,
+            connections = places,
+            "the system lets this daemon open few files, and so it takes few connections: raise nofile where it is \
+             started (ulimit -n, LimitNOFILE=, --ulimit nofile=) to {FILES_FEW} or more"
+        );
+    }
+    Visitors::by_address(places, each)
+}
+
+/// Connections for calls, in all and of one address, of a daemon that may open so many files.
+fn room(files: u64) -> (usize, usize) {
+    // A quarter is for the rest; a stranger takes two.
+    let free = (files - files / 4).saturating_sub(2 * STRANGERS_MAX as u64);
+    let places = free.clamp(PLACES_MIN, CONNECTIONS_MAX) as usize;
+    (places, (places / PART).max(PLACES_MIN as usize))
+}
+
+/// What somebody is told for whom there is no place.
+fn crowded((places, each): (usize, usize)) -> String {
+    let why = if (places as u64) < CONNECTIONS_MAX {
+        ": as many as its limit of open files (nofile) leaves, which its operator can raise"
+    } else {
+        ""
+    };
+    format!(
+        "the {places} connections of this daemon, or the {each} of one address, are taken{why}; try later"
+    )
 }
 
 /// Takes connections until nobody takes them from here. Called within a runtime.
@@ -82,6 +114,11 @@ impl CallerInfo {
     /// It has shown that it may be here. False if all places are taken.
     pub(crate) fn become_known(&self) -> bool {
         self.visit.become_known()
+    }
+
+    /// What it is told if they are.
+    pub(crate) fn crowded(&self) -> String {
+        crowded(self.visit.limits())
     }
 
     /// Where it comes from.
@@ -143,5 +180,24 @@ impl AsyncWrite for Caller {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_many_connections_follows_from_how_many_files_and_is_told() {
+        assert_eq!(room(64), (64, 64));
+        assert_eq!(room(1024), (256, 64));
+        assert_eq!(room(4096), (2560, 640));
+        assert_eq!(room(1 << 20), (16_384, 4096));
+        assert_eq!(room(u64::MAX), (16_384, 4096));
+        let few = crowded(room(1024));
+        assert!(few.starts_with("the 256 connections") && few.contains("(nofile)"), "{few}");
+        assert!(few.ends_with("try later"), "{few}");
+        let many = crowded(room(1 << 20));
+        assert!(many.starts_with("the 16384 connections") && !many.contains("nofile"), "{many}");
     }
 }

@@ -7,7 +7,7 @@
 use crate::{SecurityError, identity::Role};
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::process::getegid;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -180,6 +180,11 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), SecurityError> {
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)
 }
 
+/// SHA-256 of some bytes, in hex.
+pub fn digest(bytes: &[u8]) -> String {
+    to_hex(&Sha256::digest(bytes))
+}
+
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
@@ -188,8 +193,13 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     })
 }
 
+/// What [`to_hex`] writes, and nothing else: no two texts are the same bytes.
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
     let pairs = text.as_bytes().chunks(2);
     pairs
         .map(|pair| if let [high, low] = pair { Some(digit(*high)? << 4 | digit(*low)?) } else { None })
@@ -211,6 +221,10 @@ mod tests {
         assert_ne!(one.get(Purpose::Login), one.get(Purpose::Task));
         assert_ne!(one.get(Purpose::Block), one.get(Purpose::Task));
         assert!(!format!("{one:?}").contains(&to_hex(&one.get(Purpose::Task).unwrap().0)));
+        assert_eq!(
+            (from_hex("0a9f"), from_hex("0A9f"), from_hex("0a9")),
+            (Some(vec![0x0a, 0x9f]), None, None)
+        );
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Pem {
         subject_of(&CertificateDer::from_pem_slice(&self.own).ok()?)
     }
 
-    fn roots(&self, path: &Path) -> Result<Arc<RootCertStore>, SecurityError> {
+    pub(crate) fn roots(&self, path: &Path) -> Result<Arc<RootCertStore>, SecurityError> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&self.authority) {
             let certificate = certificate.map_err(|error| content(path, AUTHORITY, error))?;

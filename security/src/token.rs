@@ -88,11 +88,16 @@ impl Token {
         Ok(Self { role, name: name.into(), job, expires })
     }
 
+    /// What is signed, and the signature.
+    pub(crate) fn parted(text: &str) -> Result<(&str, &str), Refused> {
+        text.rsplit_once(':').ok_or(Refused::Malformed)
+    }
+
     /// What a genuine token says.
     pub fn verify(text: &str, keys: &Keyring) -> Result<Self, Refused> {
         let token = Self::read(text)?;
         let key = keys.get(Self::purpose(token.role)).ok_or(Refused::NoKey)?;
-        let (words, signature) = text.rsplit_once(':').ok_or(Refused::Malformed)?;
+        let (words, signature) = Self::parted(text)?;
         let signature = from_hex(signature).filter(|bytes| bytes.len() == 32).ok_or(Refused::Malformed)?;
         if !key.verifies(words.as_bytes(), &signature) {
             return Err(Refused::Foreign);

@@ -75,6 +75,11 @@ impl Visitors {
         Visit { visitors: self.clone(), id, known: AtomicBool::new(false) }
     }
 
+    /// How many may be known at a time, in all and of one address.
+    pub(crate) fn limits(&self) -> (usize, usize) {
+        (self.places, self.each)
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         let inside = self.inside.lock();
@@ -124,6 +129,11 @@ pub struct Visit {
 }
 
 impl Visit {
+    /// See [`Visitors::limits`].
+    pub(crate) fn limits(&self) -> (usize, usize) {
+        self.visitors.limits()
+    }
+
     /// It has shown that it may be here. False if all places are taken.
     pub fn become_known(&self) -> bool {
         if self.known.load(Ordering::Relaxed) {

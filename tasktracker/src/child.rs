@@ -59,8 +59,8 @@ pub(crate) struct Nursery {
     pub(crate) connector: Connector,
     /// The certificate that servers must be signed by; empty where they speak no TLS.
     pub(crate) authority: Vec<u8>,
-    /// Whether callers must prove who they are.
-    pub(crate) closed: bool,
+    /// Whether owners bind: then logs are kept with whose they are.
+    pub(crate) owners_bind: bool,
     /// Whether tasks are kept to their folders,
     pub(crate) confine: bool,
     /// and to these, for reading.
@@ -244,7 +244,7 @@ impl Nursery {
         side: Vec<(String, PathBuf)>,
     ) -> Result<Work, String> {
         let (disks, held, token) = (self.disks.clone(), self.held.clone(), spec.shuffle_token.clone());
-        let owner = self.closed.then(|| spec.user.clone());
+        let owner = self.owners_bind.then(|| spec.user.clone());
         let making = tokio::task::spawn_blocking(move || {
             held.learn_token(attempt.job, &token, &disks);
             let work = match disks.make_work(attempt, &place) {

@@ -10,7 +10,7 @@
 //! jobs/JOB/aside/ATTEMPT/        what a paused reduce has put aside (mrlib's `checkpoint`), perhaps on several disks
 //! jobs/JOB/program, jobs/JOB/files/    fetched once a job, in one of the folders
 //! jobs/JOB/token                 the job's shuffle token, in one of the folders
-//! logs/ATTEMPT/{stdout,stderr}, and owner where callers must say who they are
+//! logs/ATTEMPT/{stdout,stderr}, and owner where owners bind
 //! ```
 //!
 //! What holds: names come from typed ids; what we did not make is not touched; `warm/N` and the folders of attempts in
@@ -33,12 +33,15 @@ use crate::{
     ids::{Attempt, Job, Phase},
     keeper, system,
 };
-use daemon::lock::FolderLock;
+use daemon::{
+    files::{PRIVATE, replace},
+    lock::FolderLock,
+};
 use parking_lot::Mutex;
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
-    io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
@@ -192,7 +195,7 @@ impl Disks {
     pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<()> {
         let mut last = Ok(());
         for folder in self.job_folders(job) {
-            last = make_own(&folder).and_then(|()| write_aside(&folder.join(TOKEN), token, false));
+            last = make_own(&folder).and_then(|()| replace(&folder.join(TOKEN), token, PRIVATE, false));
             if last.is_ok() {
                 break;
             }
@@ -214,8 +217,7 @@ impl Disks {
             Err(error) => return Err(error),
         };
         let next = now.max(last + 1);
-        write_aside(&path, next.to_string().as_bytes(), true)?;
-        File::open(self.root(0))?.sync_all()?;
+        replace(&path, next.to_string().as_bytes(), PRIVATE, true)?;
         Ok(next)
     }
 
@@ -464,14 +466,6 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 fn free(path: &Path) -> io::Result<u64> {
     let about = rustix::fs::statvfs(path)?;
     Ok(about.f_bavail * about.f_frsize)
-}
-
-/// Writes a file so that it is there whole or as it was before.
-fn write_aside(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
-    let aside = path.with_extension("tmp");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
-    let written = file.write_all(bytes).and_then(|()| if durable { file.sync_all() } else { Ok(()) });
-    written.and_then(|()| fs::rename(&aside, path)).inspect_err(|_| drop(fs::remove_file(&aside)))
 }
 
 /// Not there any more is as good as removed.

@@ -296,7 +296,7 @@ fn assemble(
         copying: tokio::sync::Semaphore::new(1),
         connector: credentials.connector(Role::TaskTracker),
         authority: authority.to_vec(),
-        closed: config.security.is_closed(),
+        owners_bind: config.security.permissions.holds(config.security.is_closed()),
         confine: config.tasktracker.confine.holds(config.security.is_closed()),
         reads: config.tasktracker.task_reads.clone(),
         events,

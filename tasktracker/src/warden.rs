@@ -132,8 +132,6 @@ impl Warden {
                 {
                     theirs.push((pid, number));
                 }
-                // Whoever is the first process comes to children that are not of its making.
-                None if rustix::process::getpid() == Pid::INIT => {}
                 _ => {
                     // A child's number stays its own until it is reaped, which only this thread does.
                     rustix::process::kill_process(pid, Signal::KILL).ok();

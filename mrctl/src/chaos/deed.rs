@@ -10,6 +10,8 @@ use std::time::Duration;
 /// What is done, and to whom.
 #[derive(Debug, Clone)]
 pub(super) struct Deed {
+    /// By which it is known, and its end.
+    pub(super) number: usize,
     /// Of the scenario.
     pub(super) line: usize,
     pub(super) act: Act,
@@ -20,8 +22,8 @@ pub(super) struct Deed {
     /// How long it lasts.
     pub(super) lasts: Option<Duration>,
     pub(super) chance: u64,
-    /// It is the end of this one.
-    pub(super) undoes: Option<usize>,
+    /// Whether it is the end of the one of this number.
+    pub(super) is_end: bool,
 }
 
 fn is_master(name: &str) -> bool {
@@ -39,9 +41,14 @@ impl Deed {
         matches!(self.act, Act::Partition { .. }) && !is_master(&self.node) && !is_master(&self.to)
     }
 
-    /// Its end. `own` is the number by which it is known.
-    pub(super) fn undo(&self, own: usize) -> Self {
-        Self { undoes: Some(own), ..self.clone() }
+    /// Its end.
+    pub(super) fn undo(&self) -> Self {
+        Self { is_end: true, ..self.clone() }
+    }
+
+    /// Whether it leaves something that has to be undone. A slow node is free when the slowing ends.
+    pub(super) fn wounds(&self) -> bool {
+        self.lasts.is_some() && !matches!(self.act, Act::Slow { .. })
     }
 }
 
@@ -57,7 +64,7 @@ pub(super) fn kinds(half: Half) -> Vec<Kind> {
 /// Does it, or ends it; what was done, in lines.
 pub(super) async fn perform(site: &Site, deed: &Deed) -> Result<Vec<String>> {
     let Deed { node, to, chance, .. } = deed;
-    let undo = deed.undoes.is_some();
+    let undo = deed.is_end;
     match &deed.act {
         Act::Kill { half, .. } if undo => site.restart(node, &kinds(*half)).await,
         Act::Kill { half, .. } => blocking(|| site.signal(node, &kinds(*half), Sign::Kill)),

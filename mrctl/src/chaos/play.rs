@@ -20,7 +20,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -34,6 +34,7 @@ pub(super) struct Opening {
 /// What comes at a time.
 enum Due {
     Step(usize),
+    /// Of the deed of this number.
     Undo(usize),
 }
 
@@ -57,6 +58,11 @@ pub(super) struct Play {
     /// What has been done, one for each wound.
     deeds: Vec<Deed>,
     doing: JoinSet<(Deed, Result<Vec<String>>)>,
+    /// Of these, what slows a node down: that ends when it is aborted.
+    slowing: Vec<AbortHandle>,
+    /// What has to be undone: in it before it is begun, and until its undoing is done.
+    open: Vec<Deed>,
+    begun: usize,
     last: Option<String>,
     dice: SmallRng,
     failed: bool,
@@ -69,6 +75,13 @@ pub(super) fn find(nodes: &[String], name: &str) -> Option<String> {
     }
     let number: usize = name.strip_prefix("node")?.parse().ok()?;
     nodes.get(number.checked_sub(1)?).cloned()
+}
+
+fn words_for(job: &JobRef) -> String {
+    match job {
+        JobRef::Nth(number) => format!("job {number}"),
+        JobRef::Number(number) => format!("job_{number}"),
+    }
 }
 
 fn duration(span: Span) -> Duration {
@@ -101,6 +114,9 @@ impl Play {
             timers: Vec::new(),
             deeds: Vec::new(),
             doing: JoinSet::new(),
+            slowing: Vec::new(),
+            open: Vec::new(),
+            begun: 0,
             last: None,
             dice: SmallRng::seed_from_u64(seed),
             failed: false,
@@ -112,8 +128,15 @@ impl Play {
         self.ledger.note("seen", text)
     }
 
-    /// Until nothing is left to do and all is well, or it takes too long.
+    /// Until nothing is left to do and all is well, or it takes too long. However it ends, nothing is left undone that
+    /// was to be.
     pub(super) async fn play(&mut self, within: Duration) -> Result<()> {
+        let played = self.act(within).await;
+        let undone = self.undo_all().await;
+        played.and(undone)
+    }
+
+    async fn act(&mut self, within: Duration) -> Result<()> {
         let began = Instant::now();
         for (index, step) in self.steps.iter().enumerate() {
             match step.when {
@@ -121,6 +144,11 @@ impl Play {
                     self.timers.push((began + duration(at) + duration(step.after), Due::Step(index)));
                 }
                 When::Job(..) => self.waiting.push(index),
+            }
+        }
+        for step in &self.steps {
+            if let When::Job(job, _) = &step.when {
+                eprintln!("mrctl: {}:{}: waits for {}", self.file, step.line, words_for(job));
             }
         }
         let mut end = std::pin::pin!(crate::command::end_signal());
@@ -132,10 +160,7 @@ impl Play {
                     self.done(deed, result)?;
                     continue;
                 }
-                () = &mut end => {
-                    self.undo_all().await?;
-                    bail!("interrupted: what was to be undone is undone");
-                }
+                () = &mut end => bail!("interrupted: what was to be undone is undone, but for what is named here"),
             }
             self.look().await?;
             self.conditions();
@@ -144,9 +169,7 @@ impl Play {
                 return Ok(());
             }
             if began.elapsed() > within {
-                self.give_up(within)?;
-                self.undo_all().await?;
-                return Ok(());
+                return self.give_up(within);
             }
         }
     }
@@ -169,7 +192,7 @@ impl Play {
     fn job_id(&self, job: &JobRef) -> Option<String> {
         match job {
             JobRef::Nth(number) => self.jobs.get(*number as usize - 1).cloned(),
-            JobRef::Number(number) => Some(format!("job_{number}")),
+            JobRef::Number(_) => Some(words_for(job)),
         }
     }
 
@@ -207,9 +230,11 @@ impl Play {
         for (_, what) in due {
             match what {
                 Due::Step(index) => self.begin(index).await?,
-                Due::Undo(wound) => {
-                    let undo = self.deeds[wound].undo(wound);
-                    self.spawn(undo);
+                Due::Undo(number) => {
+                    let undo = self.open.iter().find(|deed| deed.number == number).map(Deed::undo);
+                    if let Some(undo) = undo {
+                        self.spawn(undo);
+                    }
                 }
             }
         }
@@ -238,7 +263,12 @@ impl Play {
         }
         let lasts = step.lasts.map(duration);
         let chance = self.dice.random();
-        let deed = Deed { line: step.line, act: step.act, node, to, lasts, chance, undoes: None };
+        self.begun += 1;
+        let (number, line) = (self.begun, step.line);
+        let deed = Deed { number, line, act: step.act, node, to, lasts, chance, is_end: false };
+        if deed.wounds() {
+            self.open.push(deed.clone());
+        }
         if matches!(deed.act, Act::Slow { .. }) {
             // It is over when it has been done.
             self.hurt(&deed)?;
@@ -249,10 +279,14 @@ impl Play {
 
     fn spawn(&mut self, deed: Deed) {
         let site = self.site.clone();
-        self.doing.spawn(async move {
+        let slows = matches!(deed.act, Act::Slow { .. });
+        let doing = self.doing.spawn(async move {
             let result = perform(&site, &deed).await;
             (deed, result)
         });
+        if slows {
+            self.slowing.push(doing);
+        }
     }
 
     async fn resolve(&mut self, who: &Who) -> Option<String> {
@@ -351,18 +385,20 @@ impl Play {
                 return self.ledger.note("done", format!("{}:{}: {verb}: {why}", self.file, deed.line));
             }
         };
-        if let Some(wound) = deed.undoes {
+        if deed.is_end {
+            self.open.retain(|open| open.number != deed.number);
             let now = self.ledger.now_s();
-            self.ledger.note("undone", lines.join(", "))?;
-            match &self.deeds[wound].act {
-                Act::Kill { half, .. } | Act::Stop { half, .. } => self.back(&deed.node.clone(), *half),
-                Act::Partition { .. } => {
-                    let node = self.deeds[wound].sufferer().to_owned();
-                    self.mended(&node);
+            match &deed.act {
+                Act::Kill { half, .. } | Act::Stop { half, .. } => self.back(&deed.node, *half),
+                Act::Partition { .. } => self.mended(deed.sufferer()),
+                _ => {
+                    let own = self.deeds.iter().position(|done| done.number == deed.number);
+                    if let Some(wound) = own {
+                        self.ledger.steps[wound].undone_s = Some(now);
+                    }
                 }
-                _ => self.ledger.steps[wound].undone_s = Some(now),
             }
-            return Ok(());
+            return self.ledger.note("undone", lines.join(", "));
         }
         if matches!(deed.act, Act::Slow { .. }) {
             let now = self.ledger.now_s();
@@ -375,7 +411,7 @@ impl Play {
         }
         self.hurt(&deed)?;
         if let Some(lasts) = deed.lasts {
-            self.timers.push((Instant::now() + lasts, Due::Undo(self.deeds.len() - 1)));
+            self.timers.push((Instant::now() + lasts, Due::Undo(deed.number)));
         }
         self.ledger.note("done", format!("{} [{}:{}]", lines.join(", "), self.file, deed.line))
     }
@@ -402,17 +438,25 @@ impl Play {
         self.ledger.note("done", format!("gives up after {} s: {}", within.as_secs(), why.join("; ")))
     }
 
-    /// At once, whatever was to be undone.
+    /// Whatever is open, and what is under way when that is done. What cannot be undone, or told, keeps nothing else from
+    /// being undone.
     async fn undo_all(&mut self) -> Result<()> {
-        self.doing.abort_all();
-        for (_, due) in std::mem::take(&mut self.timers) {
-            if let Due::Undo(wound) = due {
-                let undo = self.deeds[wound].undo(wound);
-                let result = perform(&self.site, &undo).await;
-                self.done(undo, result)?;
+        self.slowing.drain(..).for_each(|slow| slow.abort());
+        let mut told = Ok(());
+        while let Some(done) = self.doing.join_next().await {
+            if let Ok((deed, result)) = done {
+                told = told.and(self.done(deed, result));
             }
         }
-        Ok(())
+        for undo in self.open.iter().rev().map(Deed::undo).collect::<Vec<_>>() {
+            let result = perform(&self.site, &undo).await;
+            told = told.and(self.done(undo, result));
+        }
+        for left in &self.open {
+            let (verb, node) = (left.act.verb(), left.sufferer());
+            eprintln!("mrctl: {}:{}: {verb} of {node} could not be undone: see to it", self.file, left.line);
+        }
+        told
     }
 
     /// Prints what came of it.
@@ -435,3 +479,6 @@ impl Play {
         Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
+
+#[cfg(test)]
+mod tests;

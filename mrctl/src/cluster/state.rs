@@ -3,7 +3,10 @@
 
 use super::process::{Fate, Identity, end};
 use anyhow::{Context, Result, bail};
-use daemon::lock::{FolderLock, LockError};
+use daemon::{
+    files::{USUAL, replace},
+    lock::{FolderLock, LockError},
+};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -137,9 +140,7 @@ impl ClusterState {
     pub(crate) fn save(&self, folder: &Path) -> Result<()> {
         let path = Self::path(folder);
         let text = serde_json::to_string_pretty(self).expect("the state is plain data");
-        let aside = folder.join("cluster.json.tmp");
-        fs::write(&aside, text + "\n")
-            .and_then(|()| fs::rename(&aside, &path))
+        replace(&path, (text + "\n").as_bytes(), USUAL, false)
             .with_context(|| format!("cannot write {}", path.display()))
     }
 

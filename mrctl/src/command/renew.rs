@@ -2,10 +2,9 @@
 
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
-use security::{Authority, Role, write_private};
+use daemon::files::{PRIVATE, replace};
+use security::{Authority, Role};
 use std::{
-    fs,
-    io::ErrorKind,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -33,25 +32,18 @@ pub(crate) fn run(args: &Renew) -> Result<ExitCode> {
     }
     let authority = Authority::load(&own, &public)?;
     for role in Role::DAEMONS {
-        replace(&public.join(format!("{role}.pem")), &authority.daemon(role, args.days)?)?;
+        put(&public.join(format!("{role}.pem")), &authority.daemon(role, args.days)?)?;
     }
-    replace(&public.join("admin.pem"), &authority.person(Role::Admin, "admin", args.days)?)?;
+    put(&public.join("admin.pem"), &authority.person(Role::Admin, "admin", args.days)?)?;
     output::line(format!("made new certificates in {}, for {} days", public.display(), args.days))?;
     let cluster = output::shell(&args.cluster);
     output::line(format!("  on the machines: mrctl cluster upgrade --cluster {cluster}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Appears whole: written aside, then renamed.
-fn replace(path: &Path, text: &str) -> Result<()> {
-    let aside = path.with_extension("new");
-    match fs::remove_file(&aside) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-    .with_context(|| format!("cannot remove {}", aside.display()))?;
-    write_private(&aside, text.as_bytes())?;
-    fs::rename(&aside, path).with_context(|| format!("cannot replace {}", path.display()))
+fn put(path: &Path, text: &str) -> Result<()> {
+    let put = replace(path, text.as_bytes(), PRIVATE, true);
+    put.with_context(|| format!("cannot replace {}", path.display()))
 }
 
 #[cfg(test)]
@@ -59,6 +51,7 @@ mod tests {
     use super::*;
     use daemon::config::{Config, SecurityConfig};
     use security::Guard;
+    use std::fs;
 
     #[test]
     fn new_certificates_are_of_the_same_authority() {

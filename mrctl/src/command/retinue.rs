@@ -7,6 +7,7 @@ use crate::{
     remote::{Fleet, Host, Machine, Part, Reach, check_addr, check_host},
 };
 use anyhow::{Context, Result, bail};
+use daemon::files::{USUAL, replace};
 use std::{fs, path::Path, process::ExitCode};
 
 /// Add a machine to the hosts file and start its daemons
@@ -28,10 +29,8 @@ fn read(hosts: &Path) -> Result<String> {
     fs::read_to_string(hosts).with_context(|| format!("cannot read {}", hosts.display()))
 }
 
-/// Appears whole: written aside, then renamed.
 fn write(hosts: &Path, text: &str) -> Result<()> {
-    let aside = hosts.with_extension("new");
-    let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, hosts));
+    let written = replace(hosts, text.as_bytes(), USUAL, true);
     written.with_context(|| format!("cannot write {}", hosts.display()))
 }
 

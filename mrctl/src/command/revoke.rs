@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let fleet = Fleet::of(&args.reach)?;
-    let send = |machine: &Machine| machine.tell(&package, &list);
+    let send = |machine: &Machine| machine.take(std::slice::from_ref(&list), &package);
     let (_, failed) = on_each(&fleet.machines, send, |_, ()| "told".to_owned());
     if failed > 0 {
         eprintln!("mrctl: {failed} of the machines do not know it yet: mend that and run the same again");

@@ -4,7 +4,10 @@
 use super::{Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
 use crate::{locate::Target, output::Usage};
 use anyhow::{Context, Result, bail};
-use daemon::config::Config;
+use daemon::{
+    config::Config,
+    files::{USUAL, replace},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -114,7 +117,8 @@ impl Fleet {
     pub(crate) fn remember(&self) -> Result<()> {
         let path = Launch::path(&self.cluster);
         let text = serde_json::to_string_pretty(&self.launch)? + "\n";
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        replace(&path, text.as_bytes(), USUAL, true)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     pub(crate) fn find(&self, name: &str) -> Result<&Machine> {
@@ -161,7 +165,8 @@ fn mark(cluster: &Path) -> Result<String> {
 pub(crate) fn write_mark(cluster: &Path, name: &str) -> Result<String> {
     let path = cluster.join("id");
     let mark = format!("{name}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-    fs::write(&path, format!("{mark}\n")).with_context(|| format!("cannot write {}", path.display()))?;
+    replace(&path, format!("{mark}\n").as_bytes(), USUAL, true)
+        .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(mark)
 }
 

@@ -3,6 +3,10 @@
 //! A folder there is of one cluster, whose mark is in its file `CLUSTER`: no script does anything in another's. A daemon is
 //! known by its pid file, and taken for ours only if the process of that number was started with our ready file: numbers are
 //! given out again. Beside it lies what it was started from: settings or programs that came later are not what runs.
+//!
+//! Nothing is written in the place of what daemons use. Settings come to `incoming` and are moved from there; programs come to
+//! `bin.new`, which takes the place of `bin` when daemons are started and none of the machine's runs: a tracker starts its
+//! tasks from there all the time.
 
 use super::{
     hosts::{Host, Part},
@@ -11,7 +15,7 @@ use super::{
 };
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use std::{path::Path, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 /// Seconds that daemons have to serve, and one to end before it is killed, and then to be gone.
 const READY_WITHIN: u32 = 60;
@@ -30,16 +34,17 @@ ours() {
 ours
 ";
 
-/// Before a script in the folder: whether a daemon runs (its number in `$p`), what it would be started from now, and how it
-/// stands.
+/// Before a script in the folder: whether a daemon runs (its number in `$p`), what it is started from, what it would be if all
+/// were started anew, and how it stands.
 const PRELUDE: &str = "\
 alive() { p=$(cat \"run/$1.pid\" 2>/dev/null) && [ -n \"$p\" ] && grep -qaF -- \"$dir/run/$1.ready\" \"/proc/$p/cmdline\" 2>/dev/null; }
 from() { cat SETTINGS bin/STAMP 2>/dev/null; }
+anew() { if [ -e bin.new/STAMP ]; then cat SETTINGS bin.new/STAMP 2>/dev/null; else from; fi; }
 stands() {
   if alive $1; then
     s=running; f=new
     case $(sed -n 's/^State:[^A-Za-z]*\\(.\\).*/\\1/p' /proc/$p/status 2>/dev/null) in T|t) s=frozen;; esac
-    [ \"$(cat run/$1.from 2>/dev/null)\" = \"$(from)\" ] || f=old
+    [ \"$(cat run/$1.from 2>/dev/null)\" = \"$(anew)\" ] || f=old
     echo \"$s $p $f $(cat run/$1.ready 2>/dev/null)\"
   elif [ -e run/$1.pid ]; then echo dead; else echo absent; fi
 }
@@ -116,17 +121,19 @@ if [ -L $dir ] || [ ! -O $dir ] || [ -n \"$(find $dir -prune \\( -perm -020 -o -
 fi
 ( set -C; echo $id > $dir/CLUSTER ) 2>/dev/null
 ours
+[ -e $dir/bin ] || [ ! -e $dir/bin.old ] || mv $dir/bin.old $dir/bin || exit 1
 mkdir -p $dir/bin $dir/run $dir/logs $dir/data $dir/security || exit 1
 chmod 711 $dir $dir/bin $dir/data && chmod 700 $dir/run $dir/logs $dir/security || exit 1
 echo \"settings $(cat $dir/SETTINGS 2>/dev/null)\"
 echo \"programs $(cat $dir/bin/STAMP 2>/dev/null)\"
+echo \"brought $(cat $dir/bin.new/STAMP 2>/dev/null)\"
 ",
         );
         let there = self.shell.script(self.name(), &make)?;
         let is_there = |what: &str, stamp: &str| there.lines().any(|line| line == format!("{what} {stamp}"));
         let part = self.host.part;
         let settings = package.stamp(part)?;
-        package.send(&self.shell, self.name(), part, &self.dir).context("cannot copy the settings")?;
+        self.take(&package.files_for(part), package)?;
         let copied = if is_there("settings", &settings) {
             "settings are there"
         } else {
@@ -135,22 +142,28 @@ echo \"programs $(cat $dir/bin/STAMP 2>/dev/null)\"
         };
         let Some(programs) = programs else { return Ok(copied) };
         let stamp = programs.stamp(part)?;
-        if is_there("programs", &stamp) {
+        let runs = is_there("programs", &stamp);
+        if runs || is_there("brought", &stamp) {
+            if runs {
+                self.script("rm -rf bin.new")?;
+            }
             return Ok(if copied == "settings copied" { copied } else { "programs and settings are there" });
         }
-        // A running program cannot be written over; what is moved away can.
-        let aside = "rm -rf bin.old; if [ -e bin/STAMP ]; then mv bin bin.old && mkdir -m 711 bin; fi";
-        self.script(aside)?;
-        let bin = format!("{}/bin", self.dir);
-        programs.send(&self.shell, self.name(), part, &bin).context("cannot copy the programs")?;
-        self.script(&format!("rm -rf bin.old; chmod 755 bin/*; echo '{stamp}' > bin/STAMP"))?;
+        self.script("rm -rf bin.new && mkdir -m 711 bin.new")?;
+        let folder = format!("{}/bin.new", self.dir);
+        programs.send(&self.shell, self.name(), part, &folder).context("cannot copy the programs")?;
+        // Last: what has no stamp is not whole.
+        self.script(&format!("chmod 755 bin.new/* && echo '{stamp}' > bin.new/STAMP"))?;
         Ok("programs and settings copied")
     }
 
-    /// Copies one file of the cluster's folder.
-    pub(crate) fn tell(&self, package: &Package, file: &Path) -> Result<()> {
-        self.script("")?;
-        package.send_file(&self.shell, self.name(), file, &self.dir)
+    /// Copies files of the cluster's folder. Each is there whole, or as it was: daemons may be reading it.
+    pub(crate) fn take(&self, files: &[PathBuf], package: &Package) -> Result<()> {
+        self.script("rm -rf incoming && mkdir -m 700 incoming")?;
+        let folder = format!("{}/incoming", self.dir);
+        package.send(&self.shell, self.name(), files, &folder).context("cannot copy the settings")?;
+        let moves = files.iter().map(|file| format!("mv -f incoming/{0} {0} || exit 1\n", file.display()));
+        self.script(&format!("{}rm -rf incoming", moves.collect::<String>())).map(drop)
     }
 
     /// Flags that only this machine's daemons have.
@@ -190,8 +203,13 @@ fi
             )
         };
         let begin: String = daemons.iter().map(begin).collect();
+        let every = self.host.part.daemons().join(" ");
         let script = format!(
-            "{begin}i=0; bad=
+            "runs=; for x in {every}; do if alive $x; then runs=1; fi; done
+if [ -z \"$runs\" ] && [ -e bin.new/STAMP ]; then
+  rm -rf bin.old && mv bin bin.old && mv bin.new bin && rm -rf bin.old || exit 1
+fi
+{begin}i=0; bad=
 for x in {all}; do
   while alive $x && [ ! -e run/$x.ready ] && [ $i -lt {ticks} ]; do i=$((i+1)); sleep 0.1; done
   if ! alive $x; then bad=1; echo \"$x does not start: $(tail -n 1 logs/$x.log)\" >&2
@@ -258,7 +276,7 @@ echo stopped
         let script = self.guarded(
             "cd $dir 2>/dev/null || exit 0
 [ -n \"$c\" ] || [ ! -e fermata.toml ] || { echo \"$dir does not say of which cluster it is: delete it by hand\" >&2; exit 1; }
-rm -rf bin bin.old run logs data security fermata.toml secret revoked SETTINGS && rm -f CLUSTER || exit 1
+rm -rf bin bin.old bin.new incoming run logs data security fermata.toml secret revoked SETTINGS && rm -f CLUSTER || exit 1
 cd / && rmdir $dir 2>/dev/null || echo kept",
         );
         self.shell.script(self.name(), &script).map(drop)
@@ -284,3 +302,6 @@ fn standing(daemon: &str, line: &str) -> Standing {
     let addr = words.next().map(str::to_owned);
     Standing { daemon: daemon.to_owned(), state, pid, addr, outdated, heard: None }
 }
+
+#[cfg(test)]
+mod tests;

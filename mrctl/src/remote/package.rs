@@ -36,6 +36,12 @@ impl Programs {
         Ok(programs)
     }
 
+    /// Those in a folder.
+    #[cfg(test)]
+    pub(crate) fn of(folder: &Path) -> Self {
+        Self { folder: folder.into() }
+    }
+
     /// Tells one build from another.
     pub(crate) fn stamp(&self, part: Part) -> Result<String> {
         let mut words = Vec::new();
@@ -103,20 +109,20 @@ impl Package {
             all.extend(format!("{} {}\n", file.display(), bytes.len()).bytes());
             all.extend(bytes);
         }
-        Ok(security::fingerprint(&all))
+        Ok(security::digest(&all))
     }
 
-    /// Copies what a machine's daemons need, and no more, to `dir` there.
-    pub(crate) fn send(&self, shell: &Shell, host: &str, part: Part, dir: &str) -> Result<()> {
+    /// What a machine's daemons need, and no more.
+    pub(crate) fn files_for(&self, part: Part) -> Vec<PathBuf> {
         let mut files = self.files(part);
         let revoked = revoked_list(&self.folder);
         files.extend(Some(revoked).filter(|list| self.folder.join(list).is_file()));
-        send(shell, host, &self.folder, &files, dir)
+        files
     }
 
-    /// Copies one file of it, which lies there as it does here.
-    pub(crate) fn send_file(&self, shell: &Shell, host: &str, file: &Path, dir: &str) -> Result<()> {
-        send(shell, host, &self.folder, &[file.to_owned()], dir)
+    /// Copies files of it to `dir` of a machine.
+    pub(crate) fn send(&self, shell: &Shell, host: &str, files: &[PathBuf], dir: &str) -> Result<()> {
+        send(shell, host, &self.folder, files, dir)
     }
 }
 

@@ -43,6 +43,9 @@ fn main() -> ExitCode {
     if fermata_tasktracker::serve_if_keeper() {
         return ExitCode::SUCCESS;
     }
+    if let Some(code) = daemon::first::step_aside("tasktracker") {
+        return code;
+    }
     daemon::lifecycle::begin();
     let args = Args::parse();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());

@@ -5,6 +5,7 @@ use mrlib::{
     checkpoint,
     segment::{Extent, Index},
 };
+use std::{fs::OpenOptions, io::Write};
 
 /// Writes an output file of these partitions, and its index.
 pub(crate) fn write(output: &Path, partitions: &[&[u8]]) {

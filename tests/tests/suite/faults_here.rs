@@ -4,6 +4,7 @@ use fermata_tests::{Cluster, QUICK, Row, Up, binaries, eventually, random_file, 
 use serde_json::Value;
 use std::{
     fs,
+    io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -42,12 +43,17 @@ fn a_scenario_is_played_and_its_figures_told() {
                     [[step]]\nwhen = \"job 1 over\"\nafter = \"500ms\"\ndo = \"stop\"\nnode = \"jobtracker\"\nfor = \"2s\"\n";
     fs::write(cluster.path("faults.toml"), scenario).unwrap();
     // It waits for a job that is yet to come.
-    let play = cluster
+    let mut play = cluster
         .command(&["chaos", "run", "faults.toml", "--within", "90s", "--json"])
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    let mut said = BufReader::new(play.stderr.take().unwrap()).lines();
+    assert!(
+        said.any(|line| line.unwrap().contains("faults.toml:1: waits for job 1")),
+        "it ends without waiting"
+    );
     let sort = ["terasort", "--input", "/gen", "--output", "/sorted", "--conf", "pace.map=400KiB"];
     cluster.succeed(&sort);
     let ended = play.wait_with_output().unwrap();
@@ -105,6 +111,35 @@ fn bad_scenarios(cluster: &Cluster) {
     assert!(cluster.refused(2, &["chaos", "run", "bad.toml"]).contains("has no [[step]]"));
     let said = cluster.mrctl(&["chaos", "fill-disk", "node1", "--clear"]);
     assert!(said.contains("was not filled by us"), "{said}");
+}
+
+/// Nobody reads on, or somebody has had enough, while a node is frozen and one is being started again.
+#[test]
+fn a_scenario_that_is_broken_off_leaves_nothing_broken() {
+    let cluster = cluster();
+    let step = |what: &str, at: &str, node: &str, time: &str| {
+        format!("[[step]]\nat = \"{at}\"\ndo = \"{what}\"\nnode = \"{node}\"\nfor = \"{time}\"\n")
+    };
+    let scenario = step("stop", "0s", "node2", "10m") + &step("kill", "0s", "node3", "1s");
+    fs::write(cluster.path("faults.toml"), scenario).unwrap();
+    for reads_on in [false, true] {
+        let mut play =
+            cluster.command(&["chaos", "run", "faults.toml"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(play.stdout.take().unwrap()).lines();
+        assert!(said.next().unwrap().unwrap().contains("all is well"));
+        if reads_on {
+            assert!(said.any(|line| line.unwrap().contains("killed")), "nothing was done");
+            let interrupt = Command::new("kill").arg("-INT").arg(play.id().to_string()).status().unwrap();
+            assert!(interrupt.success());
+        }
+        drop(said);
+        assert!(!play.wait().unwrap().success());
+        eventually("everybody is there again", PATIENCE, || {
+            let nodes = cluster.json(&["nodes"]);
+            let live = |node: &Value| node["state"] == "live" && node["tracker"]["state"] == "live";
+            nodes.as_array().unwrap().iter().all(live).then_some(())
+        });
+    }
 }
 
 #[test]

@@ -110,12 +110,15 @@ struct Tracker(Child);
 
 impl Tracker {
     fn start(cluster: &Cluster, dirs: &[&Path]) -> Self {
+        Self::start_as(cluster, dirs, Command::new(binaries().join("tasktracker")))
+    }
+
+    fn start_as(cluster: &Cluster, dirs: &[&Path], mut command: Command) -> Self {
         // The second time there is none to kill.
         cluster.try_mrctl(&["chaos", "kill", "node1", "--daemon", "tasktracker"]);
         let ready = cluster.path("ready");
         let _ = fs::remove_file(&ready);
         let log = fs::File::create(cluster.path(".fermata/logs/by-hand.log")).unwrap();
-        let mut command = Command::new(binaries().join("tasktracker"));
         command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
         command.args(["--node", "node1", "--listen", "127.0.0.1:0"]).arg("--ready-file").arg(&ready);
         for dir in dirs {
@@ -133,6 +136,46 @@ impl Drop for Tracker {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// As in a container that has no process but the tracker, and no control groups.
+#[test]
+fn a_tracker_that_is_the_first_process_ends_what_has_escaped() {
+    let contained = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
+    let contain = |program: &Path| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child=KILL", "sh", "-c", contained, "sh"]);
+        command.arg(program);
+        command
+    };
+    if !contain(Path::new("true")).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: no namespace of processes can be made here (needs root and unshare)");
+    }
+    let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
+    put(&cluster, "in", "a\n");
+    // It leaves group, parent and environment behind.
+    fs::write(cluster.path("flee.sh"), "(setsid env -i sleep 98765 &) &\nsleep 0.2\ncat\n").unwrap();
+    let own = cluster.path("own");
+    let program = binaries().join("tasktracker");
+    let tracker = Tracker::start_as(&cluster, &[&own], contain(&program));
+    cluster.succeed(
+        &[
+            &["streaming", "--input", "/in", "--output", "/out"],
+            &["--mapper", "sh flee.sh", "--file", "flee.sh"][..],
+        ]
+        .concat(),
+    );
+    let fled = || {
+        let pids = fs::read_dir("/proc").unwrap().flatten();
+        let lines = pids.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        lines.filter(|line| line.starts_with(b"sleep\098765")).count()
+    };
+    eventually("what has fled is ended", Duration::from_secs(20), || (fled() == 0).then_some(()));
+    // The tracker goes on, and ends by the signal that the first process hands on.
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counts"]);
+    drop(tracker);
+    eventually("all of it ends", PATIENCE, || cluster.processes_in("own").is_empty().then_some(()));
 }
 
 #[test]

@@ -155,7 +155,7 @@ impl Weather {
         match self.open.take() {
             Some((deed, until)) if until > now => self.open = Some((deed, until)),
             Some((deed, _)) => {
-                perform(&self.site, &deed.undo(0)).await?;
+                perform(&self.site, &deed.undo()).await?;
                 self.pause();
             }
             None if now >= self.next => self.begin(sight).await?,
@@ -193,7 +193,16 @@ impl Weather {
                 }
                 let chance = self.dice.random();
                 let act = Act::Corrupt { node: who, block: None, cut: self.dice.random_bool(0.3) };
-                let deed = Deed { line: 0, act, node, to: String::new(), lasts: None, chance, undoes: None };
+                let deed = Deed {
+                    number: 0,
+                    line: 0,
+                    act,
+                    node,
+                    to: String::new(),
+                    lasts: None,
+                    chance,
+                    is_end: false,
+                };
                 // A node without blocks has none to damage.
                 self.tally.damaged += u32::from(perform(&self.site, &deed).await.is_ok());
                 self.pause();
@@ -209,7 +218,16 @@ impl Weather {
                 let share = self.dice.random_range(0.1..0.6);
                 let act = Act::Slow { node: who, share };
                 let lasts = Some(lasts.min(Duration::from_secs(3)));
-                let deed = Deed { line: 0, act, node, to: String::new(), lasts, chance: 0, undoes: None };
+                let deed = Deed {
+                    number: 0,
+                    line: 0,
+                    act,
+                    node,
+                    to: String::new(),
+                    lasts,
+                    chance: 0,
+                    is_end: false,
+                };
                 perform(&self.site, &deed).await?;
                 self.pause();
                 return Ok(());
@@ -221,7 +239,7 @@ impl Weather {
                 (Act::Partition { from: who, to: Who::Named(to.clone()), one_way }, node, to)
             }
         };
-        let deed = Deed { line: 0, act, node, to, lasts: Some(lasts), chance: 0, undoes: None };
+        let deed = Deed { number: 0, line: 0, act, node, to, lasts: Some(lasts), chance: 0, is_end: false };
         perform(&self.site, &deed).await?;
         self.open = Some((deed, Instant::now() + lasts));
         Ok(())
@@ -230,7 +248,7 @@ impl Weather {
     /// Ends whatever is still wrong; what was done.
     pub(super) async fn clear(mut self) -> Result<Tally> {
         if let Some((deed, _)) = self.open.take() {
-            perform(&self.site, &deed.undo(0)).await?;
+            perform(&self.site, &deed.undo()).await?;
         }
         Ok(self.tally)
     }

@@ -117,6 +117,15 @@ fn shut_out(tls: bool) {
     let old = lab.path(&format!("of-ann/ann.{kind}"));
     revoke(&lab, &["--credential", old.to_str().unwrap()]);
     is_out("ann");
+    if !tls {
+        // Nor in other letters. (Of a certificate: `a_certificate_whose_signature_is_written_in_another_way_is_the_same`.)
+        let text = std::fs::read_to_string(&old).unwrap();
+        let (words, signature) = text.trim().rsplit_once(':').unwrap();
+        std::fs::write(&old, format!("{words}:{}", signature.to_uppercase())).unwrap();
+        for args in [&ls[..], &jobs] {
+            assert_ne!(lab.run("ann", args).code, 0, "a revoked token in capitals");
+        }
+    }
     std::fs::copy(lab.path(&format!("ann2/ann.{kind}")), &old).unwrap();
     is_in("ann");
 }

@@ -1,6 +1,7 @@
 //! Whose files and jobs: owner, group, mode, superuser; as `mrctl` shows it to people. Over TLS.
 
 use super::Lab;
+use fermata_tests::{Cluster, QUICK, Ran, Up};
 
 #[test]
 fn files_and_jobs_are_their_owners() {
@@ -105,4 +106,27 @@ fn jobs_are_limited(lab: &Lab, text: &str) {
     assert!(ran.code != 0 && ran.stderr.contains("try later"), "{}", ran.stderr);
     lab.done("bob", &["fs", "put", text, "/home/bob/b"]);
     assert_eq!(submit("bob", "/home/bob/b", "/home/bob/out").code, 0);
+}
+
+/// Where a name is believed, owners can bind as well.
+#[test]
+fn in_an_open_cluster_with_permissions_logs_are_their_owners() {
+    let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    let run = |user: &str, args: &[&str]| -> Ran {
+        cluster.command(args).env("FERMATA_USER", user).output().unwrap().into()
+    };
+    std::fs::write(cluster.path("text"), "one two two\n").unwrap();
+    cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
+    cluster.mrctl(&["fs", "chown", "ann", "/home/ann"]);
+    for args in [
+        &["fs", "put", "text", "/home/ann/text"][..],
+        &["submit", "wordcount", "--input", "/home/ann/text", "--output", "/home/ann/out"],
+        &["logs", "job_1.m0"],
+    ] {
+        let ran = run("ann", args);
+        assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
+    }
+    assert_ne!(run("bob", &["logs", "job_1.m0"]).code, 0);
+    cluster.mrctl(&["logs", "job_1.m0"]);
 }

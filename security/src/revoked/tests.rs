@@ -1,0 +1,197 @@
+//! Lists that change, go and come back; credentials that their holder writes in another way.
+
+use super::*;
+use crate::{Authority, Guard, Keyring, tls::Pem};
+use daemon::config::Config;
+use rustls::pki_types::{PrivateKeyDer, ServerName};
+use std::{
+    io::Read,
+    net::{TcpListener, TcpStream},
+};
+
+fn token(name: &str, hours: u64) -> String {
+    let keys = Keyring::from_secret(b"ours");
+    Token::new(Role::User, name, None, Duration::from_hours(hours)).sign(&keys).unwrap()
+}
+
+fn print_of(text: &str) -> String {
+    Shown::Token(text).fingerprint().unwrap()
+}
+
+#[test]
+fn people_and_single_credentials_are_refused_as_long_as_they_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = SecurityConfig { dir: dir.path().into(), ..SecurityConfig::default() };
+    let path = dir.path().join(REVOKED_FILE);
+    let (mut list, mut now) = List::open(&settings).unwrap();
+    let (hers, lost, new) = (token("ann", 1), token("bob", 1), token("bob", 2));
+    let mut refuses = |role, name, shown: &str| {
+        now = list.look().unwrap_or_else(|| now.clone());
+        now.refuse(role, name, Shown::Token(shown))
+    };
+    assert!(!refuses(Role::User, "ann", &hers));
+    let mut all = Revocations::default();
+    all.names.insert("ann".into());
+    all.credentials.insert(print_of(&lost));
+    all.write(&path).unwrap();
+    assert_eq!(Revocations::read(&path).unwrap(), all);
+    for role in [Role::User, Role::Admin, Role::Task] {
+        assert!(refuses(role, "ann", &hers));
+    }
+    // A daemon has its role's name, whatever people are called.
+    assert!(!refuses(Role::DataNode, "ann", &hers));
+    assert!(refuses(Role::User, "bob", &lost) && !refuses(Role::User, "bob", &new));
+    fs::write(&path, "name ann\nnonsense\n").unwrap();
+    assert!(refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &lost));
+    assert!(List::open(&settings).unwrap_err().to_string().contains("line 2 is neither"));
+    // While somebody puts another in its place, and for as long as there is none.
+    fs::remove_file(&path).unwrap();
+    for _ in 0..2 {
+        assert!(refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &lost));
+    }
+    fs::write(&path, "").unwrap();
+    assert!(refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &lost));
+    fs::write(&path, "name bob\n").unwrap();
+    assert!(!refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &new));
+    // A list of nobody is a list.
+    Revocations::default().write(&path).unwrap();
+    assert!(!refuses(Role::User, "bob", &new));
+}
+
+/// The gate does not look itself.
+#[test]
+fn what_is_listed_reaches_the_gate() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = SecurityConfig { dir: dir.path().into(), ..SecurityConfig::default() };
+    let revoked = Revoked::new(&settings).unwrap();
+    let hers = token("ann", 1);
+    assert!(!revoked.refuses(Role::User, "ann", Shown::Token(&hers)));
+    Revocations { names: ["ann".into()].into(), ..Revocations::default() }
+        .write(&dir.path().join(REVOKED_FILE))
+        .unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_mins(1);
+    while !revoked.refuses(Role::User, "ann", Shown::Token(&hers)) {
+        assert!(std::time::Instant::now() < deadline, "it is never read");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_token_in_other_letters_is_the_same_or_none() {
+    let text = token("ann", 1);
+    let (words, signature) = Token::parted(&text).unwrap();
+    let other = format!("{words}:{}", signature.to_uppercase());
+    assert_ne!(other, text);
+    assert_eq!(print_of(&other), print_of(&text));
+    assert_eq!(Token::verify(&other, &Keyring::from_secret(b"ours")), Err(crate::Refused::Malformed));
+    assert_ne!(print_of(&token("ann", 2)), print_of(&text));
+}
+
+/// A DER element: its tag, what is in it, and what follows.
+fn element(bytes: &[u8]) -> (u8, &[u8], &[u8]) {
+    let (length, head) = match bytes[1] {
+        short @ ..0x80 => (usize::from(short), 2),
+        0x81 => (usize::from(bytes[2]), 3),
+        0x82 => (usize::from(bytes[2]) << 8 | usize::from(bytes[3]), 4),
+        long => panic!("a length of {long:#x}"),
+    };
+    (bytes[0], &bytes[head..head + length], &bytes[head + length..])
+}
+
+fn of_elements(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let inside = parts.concat();
+    let length = inside.len();
+    let head = match length {
+        ..0x80 => vec![tag, length as u8],
+        0x80..0x100 => vec![tag, 0x81, length as u8],
+        _ => vec![tag, 0x82, (length >> 8) as u8, length as u8],
+    };
+    [head, inside].concat()
+}
+
+/// The order of the curve P-256.
+const ORDER: [u8; 32] = [
+    0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xbc, 0xe6, 0xfa,
+    0xad, 0xa7, 0x17, 0x9e, 0x84, 0xf3, 0xb9, 0xca, 0xc2, 0xfc, 0x63, 0x25, 0x51,
+];
+
+/// The order less this number, as an integer of DER.
+fn negative(number: &[u8]) -> Vec<u8> {
+    let mut left = ORDER;
+    let mut borrow = 0;
+    for at in 0..32 {
+        let digit = if at < number.len() { i32::from(number[number.len() - 1 - at]) } else { 0 };
+        let rest = i32::from(left[31 - at]) - digit - borrow;
+        borrow = i32::from(rest < 0);
+        left[31 - at] = rest.rem_euclid(256) as u8;
+    }
+    let zeros = left.iter().take_while(|digit| **digit == 0).count();
+    let sign: &[u8] = if left[zeros] >= 0x80 { &[0] } else { &[] };
+    of_elements(2, &[sign, &left[zeros..]])
+}
+
+/// The same certificate with the authority's signature (r, s) written as (r, n - s), which is as good.
+fn disguised(certificate: &CertificateDer<'_>) -> CertificateDer<'static> {
+    let (_, all, _) = element(certificate);
+    let (_, _, after_words) = element(all);
+    let (_, _, signature) = element(after_words);
+    let signed = &all[..all.len() - signature.len()];
+    let (_, bits, _) = element(signature);
+    let (_, numbers, _) = element(&bits[1..]);
+    let (_, _, second) = element(numbers);
+    let first = &numbers[..numbers.len() - second.len()];
+    let (_, s, _) = element(second);
+    let numbers = of_elements(0x30, &[first, &negative(s)]);
+    let signature = of_elements(3, &[&[0], &numbers]);
+    of_elements(0x30, &[signed, &signature]).into()
+}
+
+/// Over a real connection, because what counts is what TLS takes.
+#[test]
+fn a_certificate_whose_signature_is_written_in_another_way_is_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new("test").unwrap();
+    let file =
+        |name: &str, text: &str| crate::write_private(&dir.path().join(name), text.as_bytes()).unwrap();
+    file("ca.pem", authority.certificate());
+    file("datanode.pem", &authority.daemon(Role::DataNode, 1).unwrap());
+    let keys = Keyring::from_secret(b"ours");
+    file("datanode.keys", &keys.file_for(Role::DataNode));
+    let ann = authority.person(Role::User, "ann", 1).unwrap();
+    file("ann.pem", &ann);
+    let mut config = Config::default();
+    config.security.dir = dir.path().into();
+    let enters = |guard: &Guard, chain: CertificateDer<'static>| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let roots = Pem { authority: authority.certificate().into(), own: Vec::new() };
+        let roots = roots.roots(dir.path()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(ann.as_bytes()).unwrap();
+        let client = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let client = Arc::new(client.with_client_auth_cert(vec![chain], key).unwrap());
+        let name = ServerName::try_from(Role::DataNode.server_name()).unwrap();
+        let calling = thread::spawn(move || {
+            let session = rustls::ClientConnection::new(client, name).unwrap();
+            // It may be sent away before it has said all.
+            crate::Stream::secured(near, session.into()).map(|stream| (&stream).read(&mut [0]))
+        });
+        let entered = guard.accept(far).map(drop).map_err(|error| error.to_string());
+        drop(calling.join());
+        entered
+    };
+    let own = CertificateDer::from_pem_slice(ann.as_bytes()).unwrap();
+    let other = disguised(&own);
+    assert_ne!(own, other);
+    let guard = Guard::new(&config, Role::DataNode).unwrap();
+    for good in [own.clone(), other.clone()] {
+        assert_eq!(enters(&guard, good), Ok(()));
+    }
+    let mut all = Revocations::default();
+    all.credentials.insert(fingerprint_of_file(&dir.path().join("ann.pem")).unwrap());
+    all.write(&dir.path().join(REVOKED_FILE)).unwrap();
+    let guard = Guard::new(&config, Role::DataNode).unwrap();
+    for bad in [own, other] {
+        assert_eq!(enters(&guard, bad), Err("its certificate has been revoked".into()));
+    }
+}
