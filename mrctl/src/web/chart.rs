@@ -293,14 +293,12 @@ mod tests {
             task("j.r1", vec![attempt("j.r1.0", "n", "succeeded", 5, 12)]),
             task("j.r0", vec![Attempt { from: "j.r0.0".into(), ..attempt("j.r0.1", "n", "running", 15, 0) }]),
         ];
-        // Launched at 0 is not launched: begin a little later.
-        let mut bars = bars.map(|mut task| {
-            task.attempts.iter_mut().for_each(|own| own.launched_ms += 1);
-            task
-        });
-        bars.iter_mut().for_each(|task| {
-            task.attempts.iter_mut().for_each(|own| own.ended_ms += u64::from(own.ended_ms > 0))
-        });
+        // Launched at 0 is not launched: all begin and end a little later.
+        let mut bars = bars;
+        for own in bars.iter_mut().flat_map(|task| &mut task.attempts) {
+            own.launched_ms += 1;
+            own.ended_ms += u64::from(own.ended_ms > 0);
+        }
         let all: Vec<Bar<'_>> = bars.iter().flat_map(|task| super::bars(task, 30)).collect();
         let lines: Vec<usize> =
             lay(&all.iter().collect::<Vec<_>>()).into_iter().map(|(_, line)| line).collect();

@@ -119,11 +119,11 @@ impl Desk {
     }
 
     pub(super) async fn overview(&self) -> Arc<Overview> {
-        self.overviews.get("", self.look()).await
+        self.overviews.get("", Box::pin(self.look())).await
     }
 
     pub(super) async fn job(&self, id: &str) -> Arc<Told<Whole>> {
-        self.jobs.get(id, self.look_at(id)).await
+        self.jobs.get(id, Box::pin(self.look_at(id))).await
     }
 
     /// What a task waits for, and what was decided for it.

@@ -31,7 +31,7 @@ use tokio::{
 const CONNECTIONS_MAX: usize = 64;
 /// A request has this long to be said, and to be answered and read.
 const SAID_WITHIN: Duration = Duration::from_secs(5);
-const DONE_WITHIN: Duration = Duration::from_secs(60);
+const DONE_WITHIN: Duration = Duration::from_mins(1);
 /// Of a request's first line and headers.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
@@ -92,13 +92,10 @@ async fn serve(listener: &TcpListener, site: &Arc<Site>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let Ok((stream, _)) = listener.accept().await else {
             // Of files there may be too few for a moment.
-            Err(_) => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
         };
         let site = site.clone();
         tokio::spawn(async move {
