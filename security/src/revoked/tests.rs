@@ -90,7 +90,7 @@ fn a_token_in_other_letters_is_the_same_or_none() {
 /// A DER element: its tag, what is in it, and what follows.
 fn element(bytes: &[u8]) -> (u8, &[u8], &[u8]) {
     let (length, head) = match bytes[1] {
-        short @ ..0x80 => (usize::from(short), 2),
+        short @ ..=0x7f => (usize::from(short), 2),
         0x81 => (usize::from(bytes[2]), 3),
         0x82 => (usize::from(bytes[2]) << 8 | usize::from(bytes[3]), 4),
         long => panic!("a length of {long:#x}"),
