@@ -370,9 +370,8 @@ impl Node {
         block: BlockId,
         tell: impl Fn() -> std::io::Result<()>,
     ) -> Result<(), Refusal> {
-        let deadline = Instant::now() + NAMENODE_AWAY_MAX;
-        self.asks.runtime.block_on(async {
-            let mut retry = Retry::default();
+        let asking = async {
+            let (deadline, mut retry) = (Instant::now() + NAMENODE_AWAY_MAX, Retry::default());
             loop {
                 let request = self.call(MayFinishRequest { block_id: block.0 });
                 match self.asks.client.clone().may_finish(request).await {
@@ -381,14 +380,25 @@ impl Node {
                         let message = format!("{block} is closed: nobody may write it any more");
                         return Err(Refusal::new(RefusalKind::Denied, message));
                     }
-                    Err(status) => {
-                        if Instant::now() > deadline || self.stop.is_rung() || tell().is_err() {
-                            let message =
-                                format!("cannot ask whether {block} may be written: {}", status.message());
-                            return Err(Refusal::new(RefusalKind::Away, message));
-                        }
-                        retry.pause().await;
+                    Err(status) if Instant::now() > deadline || self.stop.is_rung() => {
+                        let message =
+                            format!("cannot ask whether {block} may be written: {}", status.message());
+                        return Err(Refusal::new(RefusalKind::Away, message));
                     }
+                    Err(_) => retry.pause().await,
+                }
+            }
+        };
+        let beat = self.config.transfer_timeout.0 / 4;
+        self.asks.runtime.block_on(async {
+            tokio::pin!(asking);
+            loop {
+                match tokio::time::timeout(beat, &mut asking).await {
+                    Ok(answer) => return answer,
+                    Err(_) if tell().is_err() => {
+                        return Err(Refusal::new(RefusalKind::Failed, "the writer is gone"));
+                    }
+                    Err(_) => {}
                 }
             }
         })

@@ -2,7 +2,7 @@
 
 use super::model::{Attempt, Job, Preemption, Task};
 use crate::output::{count, human};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Finds for each map whether it is the rest of another. A split makes a new task of the rest, with the next number; so
 /// a map's parent is whichever had its first byte when it was made.
@@ -18,14 +18,17 @@ pub(crate) fn find_tails(tasks: &mut [Task]) {
 
 /// Tasks as they are listed: the parts of a split map together, in the order of their ranges, each with its depth.
 pub(crate) fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
+    let here: BTreeSet<&str> = tasks.iter().map(|task| task.task.as_str()).collect();
+    // Of some tasks alone, a tail may be without its parent.
+    let parent = |task: &'_ Task| task.tail_of.as_deref().and_then(|parent| here.get(parent).copied());
     let mut tails = BTreeMap::<&str, Vec<&Task>>::new();
     for task in tasks {
-        if let Some(parent) = &task.tail_of {
+        if let Some(parent) = parent(task) {
             tails.entry(parent).or_default().push(task);
         }
     }
     let mut listed = Vec::with_capacity(tasks.len());
-    for task in tasks.iter().filter(|task| task.tail_of.is_none()) {
+    for task in tasks.iter().filter(|task| parent(task).is_none()) {
         let mut waiting = vec![(0, task)];
         while let Some((depth, task)) = waiting.pop() {
             listed.push((depth, task));

@@ -45,7 +45,7 @@ const HEADERS_MAX: usize = 64;
 #[command(after_help = "Examples:\n  \
     mrctl web                          then open the address that it prints\n  \
     mrctl web --port 0                 on any free port\n  \
-    mrctl web --cluster lab            of the cluster in a folder of `cluster init`\n  \
+    mrctl web --cluster lab            of a folder of `cluster init`\n  \
     ssh -L 50030:127.0.0.1:50030 HOST mrctl web      from another machine")]
 pub(crate) struct Args {
     /// Port on 127.0.0.1; 0: any that is free

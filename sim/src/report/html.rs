@@ -121,7 +121,7 @@ pub fn escape(text: &str) -> String {
 /// Adds to a page: a literal of markup, and what stands in its `{}`.
 ///
 /// ```
-/// use sim::{html, report::html::Html};
+/// use fermata_sim::{html, report::html::Html};
 /// let mut page = Html::new();
 /// html!(page, "<td class='{}'>{}</td>", "name", "<b>");
 /// assert_eq!(page.as_str(), "<td class='name'>&lt;b&gt;</td>");
@@ -130,8 +130,8 @@ pub fn escape(text: &str) -> String {
 /// What a variable holds cannot slip into the literal:
 ///
 /// ```compile_fail
-/// let (mut page, name) = (sim::report::html::Html::new(), "<b>");
-/// sim::html!(page, "<td>{name}</td>");
+/// let (mut page, name) = (fermata_sim::report::html::Html::new(), "<b>");
+/// fermata_sim::html!(page, "<td>{name}</td>");
 /// ```
 #[macro_export]
 macro_rules! html {

@@ -193,16 +193,7 @@ impl Weather {
                 }
                 let chance = self.dice.random();
                 let act = Act::Corrupt { node: who, block: None, cut: self.dice.random_bool(0.3) };
-                let deed = Deed {
-                    number: 0,
-                    line: 0,
-                    act,
-                    node,
-                    to: String::new(),
-                    lasts: None,
-                    chance,
-                    is_end: false,
-                };
+                let deed = Deed { chance, ..deed(act, node, String::new(), None) };
                 // A node without blocks has none to damage.
                 self.tally.damaged += u32::from(perform(&self.site, &deed).await.is_ok());
                 self.pause();
@@ -218,16 +209,7 @@ impl Weather {
                 let share = self.dice.random_range(0.1..0.6);
                 let act = Act::Slow { node: who, share };
                 let lasts = Some(lasts.min(Duration::from_secs(3)));
-                let deed = Deed {
-                    number: 0,
-                    line: 0,
-                    act,
-                    node,
-                    to: String::new(),
-                    lasts,
-                    chance: 0,
-                    is_end: false,
-                };
+                let deed = deed(act, node, String::new(), lasts);
                 perform(&self.site, &deed).await?;
                 self.pause();
                 return Ok(());
@@ -239,7 +221,7 @@ impl Weather {
                 (Act::Partition { from: who, to: Who::Named(to.clone()), one_way }, node, to)
             }
         };
-        let deed = Deed { number: 0, line: 0, act, node, to, lasts: Some(lasts), chance: 0, is_end: false };
+        let deed = deed(act, node, to, Some(lasts));
         perform(&self.site, &deed).await?;
         self.open = Some((deed, Instant::now() + lasts));
         Ok(())
@@ -252,4 +234,9 @@ impl Weather {
         }
         Ok(self.tally)
     }
+}
+
+/// One of no scenario.
+fn deed(act: Act, node: String, to: String, lasts: Option<Duration>) -> Deed {
+    Deed { number: 0, line: 0, act, node, to, lasts, chance: 0, is_end: false }
 }

@@ -191,7 +191,8 @@ fn bar(phase: &Phase) -> Html {
     let mut out = Html::new();
     let total = f64::from(phase.total.max(1));
     let part = |count: u32| 100.0 * (f64::from(count) / total).clamp(0.0, 1.0);
-    let (done, held) = (part(phase.done), part(phase.paused));
+    let done = part(phase.done);
+    let held = part(phase.paused).min(100.0 - done);
     let way = (100.0 * phase.progress.clamp(0.0, 1.0) - done).clamp(0.0, 100.0 - done);
     html!(
         out,
@@ -281,6 +282,9 @@ mod tests {
     fn bars_never_leave_their_track() {
         let phase = Phase { total: 4, done: 4, paused: 9, progress: f64::NAN, ..Phase::default() };
         let shown = bar(&phase).into_string();
-        assert!(!shown.contains("NaN") && !shown.contains('-'), "{shown}");
+        assert!(
+            !shown.contains("NaN") && !shown.contains("'-") && shown.contains("x='100.0' width='0.0'"),
+            "{shown}"
+        );
     }
 }
