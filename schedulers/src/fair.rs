@@ -109,6 +109,7 @@ impl Fair {
         }
         if let Some(since) = self.patience.since(job.id)
             && cluster.slots(Phase::Map) > 0
+            && !job.pending[Phase::Map].is_empty()
         {
             let waited = now.since(since).as_secs_f64();
             let limit = (self.patience.node_wait + self.patience.rack_wait).as_secs_f64();

@@ -146,7 +146,7 @@ pub fn replay(
 }
 
 /// The nodes of a history in the order of their names, with so many more like the last one, or the last ones left out.
-fn machines(history: &History, slots: Option<PerPhase<u32>>, more: i32) -> Vec<Machine> {
+pub(crate) fn machines(history: &History, slots: Option<PerPhase<u32>>, more: i32) -> Vec<Machine> {
     let usual = Setup::even(1, slots.unwrap_or(history.slots), "fifo").machines[0].clone();
     let places: &[Place] = history.under.as_ref().map_or(&[], |under| &under.trackers);
     let mut racks: Vec<&str> = places.iter().map(|place| place.rack.as_str()).collect();

@@ -214,6 +214,11 @@ impl JobTracker {
         let FetchFailure { reduce, map } = failure;
         let Some(on) = self.accused(from, failure) else { return };
         let state = self.cluster.tracker(on).map(|tracker| tracker.state);
+        // Of one that is yet to say where it is now, or has just said it, the reduce knows an address of before.
+        let moved = self.moved.get(&on).is_some_and(|at| now.since(*at) < self.config.suspect_after);
+        if moved || state == Some(TrackerState::Awaited) {
+            return;
+        }
         let doubtful = matches!(state, None | Some(TrackerState::Suspect | TrackerState::Lost));
         let counts = self.fetch_failures.entry(map).or_default();
         *counts.entry(reduce).or_default() += 1;

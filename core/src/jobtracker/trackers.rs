@@ -69,6 +69,10 @@ impl JobTracker {
             tracker.outputs.retain(|attempt| outputs.contains(attempt));
         }
         if moved {
+            self.moved.insert(id, now);
+            let cluster = &self.cluster;
+            let kept = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.keeper == id);
+            self.fetch_failures.retain(|map, _| !kept(map));
             self.announce_again(now, id, out);
         }
         let checkpoints: BTreeSet<AttemptId> = states.keys().copied().collect();

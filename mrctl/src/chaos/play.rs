@@ -22,6 +22,8 @@ use std::{
 };
 use tokio::task::{AbortHandle, JoinSet};
 
+/// What is waited for is told so often.
+const TELL_EVERY: Duration = Duration::from_secs(20);
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The cluster before anything is done to it.
@@ -152,6 +154,7 @@ impl Play {
             }
         }
         let mut end = std::pin::pin!(crate::command::end_signal());
+        let mut told = Instant::now();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -170,6 +173,10 @@ impl Play {
             }
             if began.elapsed() > within {
                 return self.give_up(within);
+            }
+            if told.elapsed() > TELL_EVERY {
+                told = Instant::now();
+                eprintln!("mrctl: waits for at most {} s: {}", within.as_secs(), self.awaited().join("; "));
             }
         }
     }
@@ -430,12 +437,18 @@ impl Play {
 
     fn give_up(&mut self, within: Duration) -> Result<()> {
         self.failed = true;
+        let why = self.awaited().join("; ");
+        self.ledger.note("done", format!("gives up after {} s: {why}", within.as_secs()))
+    }
+
+    /// What has not come yet.
+    fn awaited(&self) -> Vec<String> {
         let mut why: Vec<String> = Vec::new();
-        why.extend(self.waiting.iter().map(|index| format!("line {} never came", self.steps[*index].line)));
-        let unseen = self.ledger.unnoticed().map(|wound| format!("line {} was not noticed", wound.line));
+        why.extend(self.waiting.iter().map(|index| format!("line {} has not come", self.steps[*index].line)));
+        let unseen = self.ledger.unnoticed().map(|wound| format!("line {} is not noticed", wound.line));
         why.extend(unseen);
         why.extend(self.sight.trouble(self.slots, &self.gone));
-        self.ledger.note("done", format!("gives up after {} s: {}", within.as_secs(), why.join("; ")))
+        why
     }
 
     /// Whatever is open, and what is under way when that is done. What cannot be undone, or told, keeps nothing else from

@@ -37,7 +37,9 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 
 /// One sentence a line.
 fn lines(why: &Why) -> Vec<String> {
-    let mut lines = vec![format!("{} is {}, under {}", why.of, why.state, why.scheduler)];
+    // What is over may have been decided under another policy.
+    let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
+    let mut lines = vec![format!("{} is {}{under}", why.of, why.state)];
     lines.extend(why.waits.iter().map(|reason| format!("  {}", reason.words)));
     if why.waits.is_empty() {
         lines.push("  it waits for nothing".into());

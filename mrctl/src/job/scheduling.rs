@@ -34,6 +34,13 @@ pub(crate) struct Why {
     pub(crate) lately: Vec<Happening>,
 }
 
+impl Why {
+    /// Whether nothing more will happen to it.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state.as_str(), "succeeded" | "failed" | "killed" | "done")
+    }
+}
+
 /// The policies that there are.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Schedulers {

@@ -14,6 +14,7 @@ use crate::{
     merge::OpenPass,
     segment::{Run, Stored},
 };
+use bytes::Bytes;
 use proto::mr;
 use std::{
     fs::{self, File},
@@ -68,7 +69,9 @@ pub fn take_up(
     let mut coming = Coming { checkpoint: &checkpoint, memory: None, passed: checkpoint.passed };
     let mut runs: Vec<Held> = Vec::with_capacity(checkpoint.runs.len());
     for (number, kept) in checkpoint.runs.iter().enumerate() {
-        let run = if origin.dirs.is_empty() {
+        let run = if let Some(nothing) = nothing(kept) {
+            nothing
+        } else if origin.dirs.is_empty() {
             coming.run(kept, RUN_PARTS + number as u32, scratch, ship)?
         } else {
             here(kept, &origin.dirs)?
@@ -94,6 +97,13 @@ pub fn take_up(
         pieces: checkpoint.pieces,
         reducer: checkpoint.reducer,
     })
+}
+
+/// A run without a byte, of a map that had nothing for this reduce: of these alone there is no file.
+fn nothing(kept: &mr::KeptRun) -> Option<Run> {
+    let mut run = run_of(kept, Stored::Memory(Bytes::new()));
+    run.extent.offset = 0;
+    (kept.file.is_empty() && kept.stored == 0).then_some(run)
 }
 
 fn here(kept: &mr::KeptRun, dirs: &[PathBuf]) -> Result<Run, TaskError> {

@@ -93,6 +93,24 @@ fn what_is_put_aside_is_taken_up_and_keeps_its_files_by_itself() {
     assert!(keep(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "there is no folder");
 }
 
+/// Sorted input has nothing for most reduces in most maps: then there is no file of what was in memory.
+#[test]
+fn runs_of_nothing_are_taken_up_without_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = |number: u32| Held {
+        run: Run::in_memory("nothing", bytes::Bytes::new(), Extent::default()),
+        map: Some((format!("job_1.m{number}.0"), number, 0)),
+    };
+    let disk = run_of(&dir.path().join("b"), 300);
+    let runs = vec![empty(0), Held { run: disk, map: Some(("job_1.m2.0".into(), 2, 0)) }, empty(1)];
+    let state = State { runs, ..State::default() };
+    let dirs = [dir.path().join("aside")];
+    keep(&dirs, "job_1.r2.0", 2, &state).unwrap();
+    assert!(!dirs[0].join("memory").exists());
+    let again = taken(&dirs, "job_1.r2.0", 2).unwrap();
+    assert_eq!(contents(&again).unwrap(), contents(&state).unwrap());
+}
+
 /// A program may have written it, with a good checksum.
 #[test]
 fn numbers_that_do_not_fit_each_other_are_refused() {

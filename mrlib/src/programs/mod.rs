@@ -18,7 +18,11 @@ use crate::registry::Builtin;
 
 /// All of them, by name.
 pub(crate) const ALL: [Builtin; 13] = [
-    Builtin { name: "grep", about: "lines that contain grep.pattern", make: text::grep },
+    Builtin {
+        name: "grep",
+        about: "lines that contain the text grep.pattern (no regular expression)",
+        make: text::grep,
+    },
     Builtin {
         name: "identity",
         about: "lines as they are, sorted if there are reduces",

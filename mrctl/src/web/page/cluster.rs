@@ -58,10 +58,15 @@ fn glance(out: &mut Html, all: &Overview) {
             |of: fn(&Tracker) -> u32| trackers.iter().filter(|own| takes_part(own)).map(of).sum::<u32>();
         let (maps, reduces) = (sum(|own| own.maps_running), sum(|own| own.reduces_running));
         let (map_slots, reduce_slots) = (sum(|own| own.map_slots), sum(|own| own.reduce_slots));
-        let free = |slots: u32, used: u32| format!("{} free", slots.saturating_sub(used));
-        tiles_of.push(Tile::new("Map slots in use", format!("{maps} of {map_slots}"), free(map_slots, maps)));
-        let used = format!("{reduces} of {reduce_slots}");
-        tiles_of.push(Tile::new("Reduce slots in use", used, free(reduce_slots, reduces)));
+        // Those of nodes that are silent or drained are free for nobody.
+        let free = |of: fn(&Tracker) -> u32| {
+            let free = trackers.iter().filter(|own| own.state == "live").map(of).sum::<u32>();
+            format!("{free} free")
+        };
+        let free_maps = free(|own| own.map_slots.saturating_sub(own.maps_running));
+        let free_reduces = free(|own| own.reduce_slots.saturating_sub(own.reduces_running));
+        tiles_of.push(Tile::new("Map slots in use", format!("{maps} of {map_slots}"), free_maps));
+        tiles_of.push(Tile::new("Reduce slots in use", format!("{reduces} of {reduce_slots}"), free_reduces));
     }
     if let Ok(files) = &all.files {
         let more = format!("{} free", output::human(files.free));

@@ -176,10 +176,12 @@ pub(super) fn reasons(out: &mut Html, why: &Result<Why, Trouble>) {
     if why.lately.is_empty() {
         return;
     }
+    // What is over may have been decided under another policy.
+    let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
     html!(
         out,
-        "<details id='lately' open><summary>Decided lately, under {}</summary><ul class='words lately'>",
-        why.scheduler
+        "<details id='lately' open><summary>Decided lately{}</summary><ul class='words lately'>",
+        under
     );
     for event in why.lately.iter().rev() {
         html!(out, "<li><time>{}</time>{}</li>", output::time(event.at_ms), event.words);
