@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 /// What nodes may say of their patience: less would be a flood of keep-alives, more a wait without end.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_mins(10);
+/// How long nodes that cannot ask the NameNode are tried again: as long as the NameNode itself is by default.
+const NAMENODE_AWAY_MAX: Duration = Duration::from_mins(1);
 
 /// What a source has.
 pub(super) enum Next {
@@ -84,6 +86,10 @@ pub(super) struct BlockWriter {
     expected_length: u64,
     /// Nodes that are still good, in pipeline order.
     survivors: Vec<NodeAddress>,
+    /// Nodes that had to ask the NameNode and could not, what the last of them said, and since when there are any.
+    cut_off: Vec<NodeAddress>,
+    cut_off_why: String,
+    cut_off_since: Option<Instant>,
     faults: Vec<NodeFault>,
     kept: VecDeque<Packet>,
     kept_bytes: usize,
@@ -157,6 +163,9 @@ impl BlockWriter {
             token: target.token,
             expected_length,
             survivors: target.nodes.clone(),
+            cut_off: Vec::new(),
+            cut_off_why: String::new(),
+            cut_off_since: None,
             faults: Vec::new(),
             kept: VecDeque::new(),
             kept_bytes: 0,
@@ -184,6 +193,7 @@ impl BlockWriter {
     pub(super) fn start_over(&mut self, target: &LocatedBlock) {
         (self.block, self.token) = (target.block, target.token);
         self.survivors.clone_from(&target.nodes);
+        (self.cut_off, self.cut_off_since) = (Vec::new(), None);
         (self.sent, self.acked, self.done) = (0, 0, false);
     }
 
@@ -193,14 +203,19 @@ impl BlockWriter {
             let mut link = self.connect_first()?;
             match self.drive(&mut link, source) {
                 Ok(()) => {
+                    let reason = &self.cut_off_why;
+                    let left_out = |node: NodeAddress| NodeFault { node: node.node, reason: reason.clone() };
+                    self.faults.extend(self.cut_off.drain(..).map(left_out));
                     let (length, replicas) = (self.produced, self.survivors.len() as u32);
                     return Ok(Written { length, replicas });
                 }
                 Err(Broken::Stop(stop)) => return Err(stop),
                 Err(Broken::Link(_)) if self.hangup.is_gone() => return Err(Stop::GivenUp),
-                // No fault of any node, and the others would say the same.
+                // It may be cut off alone: the others are asked.
                 Err(Broken::Link(FrameError::Refused { kind, message })) if kind == AWAY => {
-                    return Err(Stop::Source(ClientError::NodesCannotAsk { reason: message }));
+                    self.cut_off.push(self.survivors.remove(0));
+                    self.cut_off_why = message;
+                    self.cut_off_since.get_or_insert_with(Instant::now);
                 }
                 Err(Broken::Link(error)) => {
                     // A node that took bytes and then lost the connection may only have found us silent for
@@ -220,6 +235,14 @@ impl BlockWriter {
 
     /// A pipeline through the first node that will have it.
     fn connect_first(&mut self) -> Result<Link, Stop> {
+        if self.survivors.is_empty() && !self.cut_off.is_empty() {
+            // All say the same: the NameNode is away, and what they have is kept for a while.
+            if self.cut_off_since.is_some_and(|since| since.elapsed() > NAMENODE_AWAY_MAX) {
+                let reason = std::mem::take(&mut self.cut_off_why);
+                return Err(Stop::Source(ClientError::NodesCannotAsk { reason }));
+            }
+            self.survivors.append(&mut self.cut_off);
+        }
         while let Some(first) = self.survivors.first().cloned() {
             match self.set_up(&first) {
                 Ok(link) => return Ok(link),

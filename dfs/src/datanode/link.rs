@@ -29,8 +29,8 @@ const GAP: Duration = Duration::from_millis(5);
 /// the last one's end from its target only a moment later.
 const ASK_TIMES: u32 = 10;
 const ASK_GAP: Duration = Duration::from_millis(20);
-/// How long a NameNode that is away is waited for where it must be asked: as long as clients do.
-const NAMENODE_AWAY_MAX: Duration = Duration::from_mins(1);
+/// A NameNode that must be asked is waited for this part of what writers wait for us.
+const ASK_PART: u32 = 6;
 /// How long a node that stops waits for its goodbye to be heard.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -363,15 +363,11 @@ impl Asks {
 
 impl Node {
     /// Whether what a writer has sent may become a replica: tokens outlive the writing of their block, and a block that is
-    /// closed has the bytes that it has. A NameNode that is away is waited for as clients themselves do; `tell` keeps the
-    /// writer from taking us for dead, and fails if it is gone.
-    pub(super) fn may_finish(
-        &self,
-        block: BlockId,
-        tell: impl Fn() -> std::io::Result<()>,
-    ) -> Result<(), Refusal> {
+    /// closed has the bytes that it has. A NameNode that is away is waited for a while; whether it is away for all or for
+    /// this node alone the writer finds out by asking the others.
+    pub(super) fn may_finish(&self, block: BlockId) -> Result<(), Refusal> {
         let asking = async {
-            let (deadline, mut retry) = (Instant::now() + NAMENODE_AWAY_MAX, Retry::default());
+            let mut retry = Retry::default();
             loop {
                 let request = self.call(MayFinishRequest { block_id: block.0 });
                 match self.asks.client.clone().may_finish(request).await {
@@ -380,27 +376,18 @@ impl Node {
                         let message = format!("{block} is closed: nobody may write it any more");
                         return Err(Refusal::new(RefusalKind::Denied, message));
                     }
-                    Err(status) if Instant::now() > deadline || self.stop.is_rung() => {
-                        let message =
-                            format!("cannot ask whether {block} may be written: {}", status.message());
-                        return Err(Refusal::new(RefusalKind::Away, message));
+                    Err(status) if self.stop.is_rung() => {
+                        return Err(Refusal::new(RefusalKind::Away, status.message()));
                     }
                     Err(_) => retry.pause().await,
                 }
             }
         };
-        let beat = self.config.transfer_timeout.0 / 4;
-        self.asks.runtime.block_on(async {
-            tokio::pin!(asking);
-            loop {
-                match tokio::time::timeout(beat, &mut asking).await {
-                    Ok(answer) => return answer,
-                    Err(_) if tell().is_err() => {
-                        return Err(Refusal::new(RefusalKind::Failed, "the writer is gone"));
-                    }
-                    Err(_) => {}
-                }
-            }
+        let within = self.config.transfer_timeout.0 / ASK_PART;
+        let answer = self.asks.runtime.block_on(async { tokio::time::timeout(within, asking).await });
+        answer.unwrap_or_else(|_| {
+            let message = format!("cannot ask the namenode whether {block} may be written");
+            Err(Refusal::new(RefusalKind::Away, message))
         })
     }
 

@@ -94,8 +94,7 @@ struct Incoming<'a> {
 impl Incoming<'_> {
     fn run(mut self) -> Result<(), Failure> {
         let kept = self.take_packets().and_then(|()| {
-            let tell = || self.upstream.report();
-            let may = self.asks.map_or(Ok(()), |node| node.may_finish(self.block, tell));
+            let may = self.asks.map_or(Ok(()), |node| node.may_finish(self.block));
             may.and_then(|()| self.writer.finalise()).map_err(Failure::Broken)
         });
         match kept {

@@ -163,7 +163,7 @@ impl Play {
                     self.done(deed, result)?;
                     continue;
                 }
-                () = &mut end => bail!("interrupted: what was to be undone is undone, but for what is named here"),
+                () = &mut end => bail!("interrupted: undone, but for what is named here"),
             }
             self.look().await?;
             self.conditions();

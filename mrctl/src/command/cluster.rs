@@ -217,7 +217,7 @@ fn settings(args: &Init) -> String {
 }
 
 /// Names that things of the cluster's own belong to: daemons by their role, the file system's first owner, the first admin.
-fn is_reserved(name: &str, admin: bool) -> bool {
+pub(super) fn is_reserved(name: &str, admin: bool) -> bool {
     let of_cluster =
         ["fermata", "root"].contains(&name) || Role::DAEMONS.iter().any(|role| role.name() == name);
     of_cluster || (name == "admin" && !admin)

@@ -1,6 +1,6 @@
 //! `mrctl cluster revoke`: credentials that are good and shall not be any more.
 
-use super::machines::on_each;
+use super::{cluster::is_reserved, machines::on_each};
 use crate::{
     output::{self, Usage},
     remote::{Fleet, Machine, Package, Reach, revoked_list},
@@ -41,6 +41,12 @@ pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
     let (kind, what, shown) = match (&args.name, &args.credential) {
         (Some(name), _) => {
             check_name(name).map_err(|error| Usage(error.to_string()))?;
+            if is_reserved(name, true) && !args.undo {
+                let cure = "to shut a daemon out, give the others new keys (`mrctl cluster renew --help`)";
+                return Err(
+                    Usage(format!("{name} is a name of the cluster's own, not of a person: {cure}")).into()
+                );
+            }
             (&mut all.names, name.clone(), name.clone())
         }
         (None, Some(path)) => (&mut all.credentials, fingerprint_of_file(path)?, path.display().to_string()),

@@ -337,6 +337,10 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
     }
     // The system's folder for such files is shared by all, and a confined task cannot write there.
     if let Ok(own) = env::current_dir() {
+        // Where tasks have an account of their own, home was the folder in which the process waited for work.
+        if env::var_os("HOME").is_none_or(|home| !Path::new(&home).is_dir()) {
+            command.env("HOME", &own);
+        }
         command.env("TMPDIR", own);
     }
     for (hadoop, ours) in HADOOP_NAMES {

@@ -22,12 +22,19 @@ pub fn short_status(mut status: String) -> String {
 
 /// A failure's words, short enough: how they begin and how they end.
 pub fn short_failure(why: String) -> String {
+    // What a program printed last is shown on terminals, which obey some characters.
+    let why: String =
+        why.chars().map(|one| if is_obeyed(one) { char::REPLACEMENT_CHARACTER } else { one }).collect();
     if why.len() <= FAILURE_BYTES_MAX {
         return why;
     }
     let half = (FAILURE_BYTES_MAX - LEFT_OUT.len()) / 2;
     let tail = (why.len() - half..why.len()).find(|at| why.is_char_boundary(*at)).unwrap_or(why.len());
     [start_of(&why, half), LEFT_OUT, &why[tail..]].concat()
+}
+
+fn is_obeyed(one: char) -> bool {
+    one.is_control() && !matches!(one, '\n' | '\t')
 }
 
 /// The first characters of a text, so many bytes at the most.

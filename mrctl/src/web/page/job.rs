@@ -191,7 +191,7 @@ pub(super) fn reasons(out: &mut Html, why: &Result<Why, Trouble>) {
 
 fn counters(out: &mut Html, job: &Job) {
     let all = preempted::counters(job);
-    if all.is_empty() {
+    if all.is_empty() || job.partial {
         return;
     }
     html!(
