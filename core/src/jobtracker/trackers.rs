@@ -69,10 +69,6 @@ impl JobTracker {
             tracker.outputs.retain(|attempt| outputs.contains(attempt));
         }
         if moved {
-            self.moved.insert(id, now);
-            let cluster = &self.cluster;
-            let kept = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.keeper == id);
-            self.fetch_failures.retain(|map, _| !kept(map));
             self.announce_again(now, id, out);
         }
         let checkpoints: BTreeSet<AttemptId> = states.keys().copied().collect();
@@ -115,6 +111,10 @@ impl JobTracker {
 
     /// A tracker serves what it has at another address: reducers that know the old one are told the new.
     fn announce_again(&mut self, now: Time, id: TrackerId, out: &mut Vec<Effect>) {
+        self.moved.insert(id, now);
+        let cluster = &self.cluster;
+        let kept = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.keeper == id);
+        self.fetch_failures.retain(|map, _| !kept(map));
         let outputs = self.cluster.tracker(id).into_iter().flat_map(|tracker| &tracker.outputs);
         let counts = |attempt: &&AttemptId| {
             let job = self.cluster.job(attempt.job()).filter(|job| job.is_running());
