@@ -52,13 +52,17 @@ pub(super) fn shown(machine: &Machine, standings: &[Standing]) -> String {
             (Some(pid), None) => format!(" (pid {pid})"),
             _ => String::new(),
         };
-        let heard = one.heard.as_ref().filter(|_| !one.is_well()).map(|heard| format!(", {heard}"));
+        let usual = |heard: &&String| one.is_well() && ["answers", "live"].contains(&heard.as_str());
+        let heard = one.heard.as_ref().filter(|heard| !usual(heard)).map(|heard| format!(", {heard}"));
         format!("{} {}{about}{}", one.daemon, one.state, heard.unwrap_or_default())
     };
     let all = standings.iter().map(one).collect::<Vec<_>>().join(", ");
+    let name = &machine.host.name;
     if standings.iter().any(|one| one.outdated) {
-        let name = &machine.host.name;
         return format!("{all}; with older settings or programs, until `mrctl cluster restart {name}`");
+    }
+    if standings.iter().any(|one| one.heard.as_deref() == Some("drained")) {
+        return format!("{all}; it gets nothing until `mrctl drain {name} --cancel`");
     }
     all
 }

@@ -90,7 +90,12 @@ pub(crate) fn time(ms: u64) -> String {
 /// As `ls` does: `drwxr-xr-x`.
 pub(crate) fn permissions(is_dir: bool, mode: u32) -> String {
     let bits = (0..9).map(|at| if mode >> (8 - at) & 1 == 1 { char::from(b"rwx"[at % 3]) } else { '-' });
-    std::iter::once(if is_dir { 'd' } else { '-' }).chain(bits).collect()
+    let mut shown: String = std::iter::once(if is_dir { 'd' } else { '-' }).chain(bits).collect();
+    if mode & 0o1000 != 0 {
+        let last = shown.pop();
+        shown.push(if last == Some('x') { 't' } else { 'T' });
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -134,5 +139,7 @@ mod tests {
     fn permission_bits() {
         assert_eq!(permissions(true, 0o755), "drwxr-xr-x");
         assert_eq!(permissions(false, 0o640), "-rw-r-----");
+        assert_eq!(permissions(true, 0o1777), "drwxrwxrwt");
+        assert_eq!(permissions(true, 0o1770), "drwxrwx--T");
     }
 }

@@ -58,6 +58,8 @@ pub(super) struct Node {
     pub(super) sending: Traffic,
     /// Copies under way to here.
     pub(super) receiving: Traffic,
+    /// The last one never came: others may not reach it, though it reaches us.
+    pub(super) missed_copy: bool,
     /// Blocks being written here.
     pub(super) writes: u32,
     pub(super) report: Option<Incoming>,
@@ -153,6 +155,7 @@ impl Node {
             outbox: VecDeque::new(),
             sending: Traffic::default(),
             receiving: Traffic::default(),
+            missed_copy: false,
             writes: 0,
             report: Some(Incoming::default()),
             reported: false,

@@ -189,8 +189,24 @@ impl State {
         }
     }
 
-    /// Nodes that could take a replica: with room, a free slot, and nothing of this block on them.
+    /// Nodes that could take a replica: with room, a free slot, and nothing of this block on them. Where a copy never came
+    /// goes none while others will do.
     fn copy_targets(&self, block: BlockId, length: u64, count: usize, pending: &[Ix]) -> Vec<Ix> {
+        let reached = self.place_copies(block, length, count, pending, |node| !node.missed_copy);
+        if reached.len() == count || !self.nodes.iter().any(|(_, node)| node.missed_copy) {
+            return reached;
+        }
+        self.place_copies(block, length, count, pending, |_| true)
+    }
+
+    fn place_copies(
+        &self,
+        block: BlockId,
+        length: u64,
+        count: usize,
+        pending: &[Ix],
+        will_do: impl Fn(&Node) -> bool,
+    ) -> Vec<Ix> {
         let slots = self.settings.copies_per_node_max;
         let bad: Vec<Ix> = self.bad_holders(block).collect();
         let candidates: Vec<Candidate<'_>> = self
@@ -198,8 +214,10 @@ impl State {
             .iter()
             .map(|(ix, node)| {
                 let mut candidate = candidate(node, length);
-                candidate.usable &=
-                    node.receiving.has_slot(slots) && !bad.contains(&ix) && !node.deletes.contains(block);
+                candidate.usable &= will_do(node)
+                    && node.receiving.has_slot(slots)
+                    && !bad.contains(&ix)
+                    && !node.deletes.contains(block);
                 candidate
             })
             .collect();
@@ -241,6 +259,7 @@ impl State {
     pub(super) fn drop_late_copies(&mut self, now: Now) {
         let late = self.copies.iter().filter(|(_, copy)| copy.until_ms <= now.mono_ms);
         for (block, target) in late.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.nodes.get_mut(target).missed_copy = true;
             self.drop_copy(block, target);
         }
     }

@@ -104,6 +104,7 @@ impl State {
         if self.copies.contains_key(&(block, ix)) {
             self.drop_copy(block, ix);
             self.counters.copies_done += 1;
+            self.nodes.get_mut(ix).missed_copy = false;
         }
         if self.nodes.get_mut(ix).blocks.insert(block) {
             self.good.entry(block).or_default().push(ix);

@@ -54,6 +54,8 @@ pub(super) struct FakeNode {
     pub(super) up: bool,
     /// Answers to it get lost.
     pub(super) deaf: bool,
+    /// Other nodes do not reach it.
+    pub(super) apart: bool,
     pub(super) capacity: u64,
     /// Length, and whether it is damaged.
     pub(super) disk: BTreeMap<BlockId, (u64, bool)>,
@@ -72,6 +74,7 @@ impl FakeNode {
             seq: 0,
             up: true,
             deaf: false,
+            apart: false,
             capacity: 1_000_000,
             disk: BTreeMap::new(),
             aside: BTreeSet::new(),
@@ -322,7 +325,7 @@ impl Bench {
                 }
                 for target in targets {
                     let node = self.node(target);
-                    if node.up {
+                    if node.up && !node.apart {
                         node.receive(block, length);
                     }
                 }

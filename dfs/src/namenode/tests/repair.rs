@@ -132,6 +132,21 @@ fn a_copy_that_never_arrives_is_tried_again() {
     assert_eq!(bench.good_on(block).len(), 2);
 }
 
+/// It hears and is heard by us: nothing else tells that copies to it cannot come.
+#[test]
+fn a_node_that_others_do_not_reach_is_passed_over_after_the_first_copy() {
+    let mut bench = Bench::with_nodes(8);
+    let blocks = bench.file("/f", 2, &[10; 60]).1;
+    let apart = bench.nodes.len() - 1;
+    bench.nodes[apart].apart = true;
+    bench.nodes[0].up = false;
+    // Dead after 10 s; the first copies to the one apart are late 5 s after that.
+    bench.run_ms(30_000);
+    let short =
+        blocks.iter().filter(|block| bench.good_on(**block).iter().filter(|at| **at != 0).count() < 2);
+    assert_eq!(short.count(), 0);
+}
+
 #[test]
 fn setrep_up_and_down() {
     let mut bench = Bench::with_nodes(4);

@@ -38,7 +38,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Random jobs, preemptions and faults on a real cluster, and checks after each round
 ///
 /// Starts a cluster of its own in a temporary folder, which it removes in the end; or, with --cluster, uses one that runs on
-/// several machines, where links are cut as well. Wrong output, or anything left over (slots, files, processes, memory),
+/// several machines and nobody else uses meanwhile, where links are cut as well. Wrong output, or anything left over (slots, files, processes, memory),
 /// makes the exit code 1, and the folder of its own cluster stays to be looked at.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
