@@ -5,7 +5,7 @@
 //! Somebody waits for the slot: what can be synced at the same time is, and runs can be written before all of the state
 //! is known ([`begin`]).
 
-use super::{Held, MEMORY_FILE, STATE_FILE, State, encode, kept, rest_of};
+use super::{Held, MEMORY_FILE, STATE_FILE, State, direct::DirectFile, encode, kept, rest_of};
 use crate::{
     engine::disk_failed,
     error::TaskError,
@@ -15,8 +15,7 @@ use proto::mr;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Write},
-    os::unix::fs::FileExt as _,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
@@ -25,8 +24,6 @@ use std::{
     thread,
 };
 
-/// Copied at a time, where a file cannot have another name.
-const CHUNK_BYTES: usize = 1 << 20;
 /// A file of which less than one of so many parts is still to be read is not kept as a whole.
 const SMALL_PART: u64 = 2;
 /// Files synced at a time: file systems take them together.
@@ -186,14 +183,17 @@ impl Folder {
     fn write(
         &mut self,
         name: &str,
-        fill: &mut dyn FnMut(&mut File) -> io::Result<()>,
+        fill: &mut dyn FnMut(&mut DirectFile) -> io::Result<()>,
     ) -> Result<PathBuf, TaskError> {
         let mut last = None;
         for dir in &self.dirs {
             let path = dir.join(name);
-            let written =
-                File::create(&path).and_then(|mut file| fill(&mut file)).map_err(failed("write", &path));
-            match written {
+            let write = || {
+                let mut file = DirectFile::create(&path)?;
+                fill(&mut file)?;
+                file.finish()
+            };
+            match write().map_err(failed("write", &path)) {
                 Ok(()) => {
                     self.unsynced.push(path.clone());
                     return Ok(path);
@@ -234,7 +234,7 @@ impl Folder {
         }
         let mut rest = rest_of(part);
         let Extent { offset, stored, .. } = rest.extent;
-        self.write(&name, &mut |file| copy(&from, file, offset..offset + stored))?;
+        self.write(&name, &mut |file| file.copy(&from, offset..offset + stored))?;
         rest.extent.offset = 0;
         Ok((name, rest))
     }
@@ -288,17 +288,4 @@ pub fn sync(paths: &[PathBuf]) -> Result<(), TaskError> {
 /// Every part of every run, with what it is part of.
 fn parts(runs: &[Held]) -> impl Iterator<Item = (&Held, &Run)> {
     runs.iter().flat_map(|held| held.run.parts().map(move |part| (held, part)))
-}
-
-/// Bytes `range` of `from`.
-fn copy(from: &File, to: &mut File, range: std::ops::Range<u64>) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK_BYTES];
-    let mut at = range.start;
-    while at < range.end {
-        let length = buffer.len().min((range.end - at) as usize);
-        from.read_exact_at(&mut buffer[..length], at)?;
-        to.write_all(&buffer[..length])?;
-        at += length as u64;
-    }
-    Ok(())
 }

@@ -13,6 +13,7 @@
 //! before its reduce is done; a checkpoint is never changed, only taken up and, once nobody wants it, deleted.
 //! Deliberately absent: anything that decides when to pause, or where to go on.
 
+mod direct;
 mod keep;
 mod take;
 

@@ -9,6 +9,7 @@ use crate::{
     engine::Scratch,
     error::TaskError,
     segment::{Extent, Run, Stored},
+    sort::with_room,
 };
 use bytes::Bytes;
 use security::Stream;
@@ -210,7 +211,7 @@ impl Seat<'_> {
     }
 
     fn to_memory(&self, work: &Work, from: &mut Connection, coming: Extent) -> Result<Run, FetchError> {
-        let mut bytes = Vec::with_capacity(coming.stored as usize);
+        let mut bytes = with_room(coming.stored as usize);
         self.receive(from, coming, |chunk| {
             bytes.extend_from_slice(chunk);
             Ok(())

@@ -1,4 +1,4 @@
-//! Large memory that is read at random: fewer page faults and address look-ups, and reads that are asked for ahead.
+//! Large memory: fewer page faults and address look-ups, and reads that are asked for ahead.
 
 /// From here on, memory is had all at once and in large pages: smaller tasks would only pay for clearing them.
 const LARGE_BYTES: usize = 4 << 20;
@@ -18,11 +18,17 @@ pub(super) fn grow<T>(items: &mut Vec<T>, more: usize, most: usize) {
 
 /// So many of an item.
 pub(super) fn filled<T: Copy>(item: T, count: usize) -> Vec<T> {
+    let mut items = with_room(count);
+    items.resize(count, item);
+    items
+}
+
+/// An empty vector with room for so many items.
+pub(crate) fn with_room<T>(count: usize) -> Vec<T> {
     let mut items = Vec::with_capacity(count);
     if count * size_of::<T>() >= LARGE_BYTES {
         prefer_large_pages(items.spare_capacity_mut());
     }
-    items.resize(count, item);
     items
 }
 

@@ -16,6 +16,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use memory::with_room;
+
 use crate::{
     api::{Emit, Reducer},
     context::Context,
