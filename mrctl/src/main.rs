@@ -8,6 +8,7 @@ mod bench;
 mod chaos;
 mod cluster;
 mod command;
+mod desk;
 mod fs;
 mod job;
 mod locate;
@@ -82,6 +83,7 @@ enum Command {
     Schedulers(command::schedulers::Args),
     Shadow(command::shadow::Args),
     Nodes(command::nodes::Args),
+    Top(command::top::Args),
     Drain(command::drain::Args),
     Web(web::Args),
     /// Make and run a cluster of many machines, and credentials for those who use it
@@ -131,6 +133,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::History(args) => job::look::history(args, &cli.target).await,
         Command::Programs(args) => job::look::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
+        Command::Top(args) => command::top::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
         Command::Web(args) => web::run(args, &cli.target).await,
         Command::Cluster(command) => command::cluster::run(command).await,
@@ -265,6 +268,9 @@ mod tests {
             "bench mr --size 1GiB --nodes 4 --only wordcount,terasort,small,tasks,idle --rounds 1 --json",
             "bench preempt --size 64MiB --nodes 2 --json",
             "bench plain wordcount in out",
+            "top --every 5s",
+            "top --once",
+            "top --json",
             "web --port 0",
             "web --cluster lab",
             "fs ls / --namenode localhost:9400",

@@ -17,6 +17,7 @@ pub(crate) mod sim_replay;
 pub(crate) mod sim_repro;
 pub(crate) mod sim_verify;
 pub(crate) mod standing;
+pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod why;
 

@@ -131,6 +131,14 @@ pub(crate) fn counters(job: &Job) -> BTreeMap<String, u64> {
     job.counters.clone().into_iter().chain(own).collect()
 }
 
+/// How often slots were taken back, in few words.
+pub(crate) fn briefly(job: &Job) -> String {
+    let of = &job.preemption;
+    let parts = [(of.splits, "split"), (of.pauses, "pause"), (of.kills, "kill")];
+    let parts = parts.into_iter().filter(|(number, _)| *number > 0);
+    parts.map(|(number, what)| count(number.into(), what)).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

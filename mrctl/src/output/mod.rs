@@ -104,13 +104,18 @@ pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
 
 /// Prints a table.
 pub(crate) fn print_table(table: &Table) -> Result<()> {
-    let text = table.to_string();
     let mut out = stdout();
-    for row in text.lines() {
-        // The preset pads each cell by a space on both sides.
-        writeln!(out, "{}", row.strip_prefix(' ').unwrap_or(row).trim_end())?;
+    for row in table_lines(table) {
+        writeln!(out, "{row}")?;
     }
     Ok(())
+}
+
+/// A table as it is printed.
+pub(crate) fn table_lines(table: &Table) -> Vec<String> {
+    // The preset pads each cell by a space on both sides.
+    let plain = |row: &str| row.strip_prefix(' ').unwrap_or(row).trim_end().to_owned();
+    table.to_string().lines().map(plain).collect()
 }
 
 /// Aligns columns to the right; for tables without a header, once they have rows.

@@ -1,10 +1,10 @@
 //! A request, and what is sent back: who is let in, which page it is, and the headers that go with everything.
 
 use super::{
-    desk::{Desk, Trouble, Whole},
     guard::{Guard, Verdict, asked},
     page::{self, Frame},
 };
+use crate::desk::{Desk, Trouble, Whole};
 use http_body_util::Full;
 use hyper::{
     Request, Response, StatusCode, Uri,

@@ -7,17 +7,16 @@
 
 mod answer;
 mod chart;
-mod desk;
 mod guard;
 mod page;
 
 use crate::{
+    desk::Desk,
     locate::Target,
     output::{self, Usage},
 };
 use answer::Site;
 use anyhow::{Context, Result, bail};
-use desk::Desk;
 use guard::Guard;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};

@@ -147,7 +147,8 @@ mod tests {
         let shm = tempfile::tempdir_in("/dev/shm");
         let places = std::iter::once(folder.path()).chain(shm.as_ref().ok().map(tempfile::TempDir::path));
         for dir in places {
-            for length in [0, 1, 4095, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES + 4097] {
+            for length in [0, 1, 4095, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES + 4097]
+            {
                 for portion in [511, CHUNK_BYTES / 2 + 13, 3 * CHUNK_BYTES] {
                     written(dir, length, portion);
                 }

@@ -5,7 +5,7 @@
 //! Somebody waits for the slot: what can be synced at the same time is, and runs can be written before all of the state
 //! is known ([`begin`]).
 
-use super::{Held, MEMORY_FILE, STATE_FILE, State, direct::DirectFile, encode, kept, rest_of};
+use super::{BYTES_MAX, Held, MEMORY_FILE, STATE_FILE, State, direct::DirectFile, encode, kept, rest_of};
 use crate::{
     engine::disk_failed,
     error::TaskError,
@@ -171,7 +171,13 @@ impl Folder {
             open_made: open.map_or(0, |open| open.made as u32),
             open_rest: open.map_or(0, |open| open.rest as u32),
         };
-        self.write(STATE_FILE, &mut |file| file.write_all(&encode(&checkpoint)))?;
+        let encoded = encode(&checkpoint);
+        if encoded.len() as u64 > BYTES_MAX {
+            let why = format!("{} bytes, of which {} are its reducer's", encoded.len(), state.reducer.len());
+            let error = io::Error::new(io::ErrorKind::FileTooLarge, format!("{why}; at most {BYTES_MAX}"));
+            return Err(failed("write", Path::new(STATE_FILE))(error));
+        }
+        self.write(STATE_FILE, &mut |file| file.write_all(&encoded))?;
         // All in one go: what is cut off by a failure of power is told from its checksum.
         self.unsynced.extend_from_slice(&self.dirs);
         self.unsynced.append(&mut self.parents);

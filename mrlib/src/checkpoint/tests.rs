@@ -278,3 +278,19 @@ fn a_full_disk_is_done_without_and_named_when_there_is_no_other() {
         assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "nothing is left of it but its folder");
     }
 }
+
+/// What nobody would read back is not put aside: whoever carries it goes on.
+#[test]
+fn a_state_that_is_too_long_is_not_put_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = [dir.path().join("a")];
+    let long = State { reducer: vec![7; super::BYTES_MAX as usize], ..state(dir.path()) };
+    let error = keep(&dirs, "job_1.r2.0", 2, &long).unwrap_err();
+    assert!(matches!(&error, TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge));
+    assert!(error.to_string().contains("its reducer's; at most 1048576"), "{error}");
+    assert_eq!(crate::engine::reduce::refusal(&error), Some(crate::engine::Refusal::Unsaved));
+    assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "nothing is left of it");
+    let fits = State { reducer: vec![7; super::BYTES_MAX as usize / 2], ..state(dir.path()) };
+    keep(&dirs, "job_1.r2.0", 2, &fits).unwrap();
+    assert_eq!(read(&dirs).unwrap().reducer, fits.reducer);
+}

@@ -3,7 +3,7 @@
 mod map;
 mod meter;
 mod pulse;
-mod reduce;
+pub(crate) mod reduce;
 mod sample;
 mod scratch;
 mod settings;

@@ -2,12 +2,13 @@
 
 use super::{Cell, Frame, Tile, cell, chip, nodes, note, num, progress, table, tiles, who};
 use crate::{
+    desk::{Overview, Slots, Told},
     job::{
         model::{Job, Tracker},
+        preempted,
         scheduling::Schedulers,
     },
     output,
-    web::desk::{Overview, Told},
 };
 use sim::{html, report::html::Html};
 
@@ -19,7 +20,7 @@ pub(in crate::web) fn page(all: &Overview) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Cluster</h1>");
     glance(&mut main, all);
-    for trouble in [all.jobs.as_ref().err(), all.files.as_ref().err()].into_iter().flatten() {
+    for trouble in all.troubles() {
         note(&mut main, trouble);
     }
     if let Ok(jobs) = &all.jobs {
@@ -54,10 +55,7 @@ fn glance(out: &mut Html, all: &Overview) {
         tiles_of.push(Tile::new("Scheduler", policy, shadow));
     }
     if let Ok(trackers) = &all.trackers {
-        let sum =
-            |of: fn(&Tracker) -> u32| trackers.iter().filter(|own| takes_part(own)).map(of).sum::<u32>();
-        let (maps, reduces) = (sum(|own| own.maps_running), sum(|own| own.reduces_running));
-        let (map_slots, reduce_slots) = (sum(|own| own.map_slots), sum(|own| own.reduce_slots));
+        let Slots { maps: (maps, map_slots), reduces: (reduces, reduce_slots) } = all.slots();
         // Those of nodes that are silent or drained are free for nobody.
         let free = |of: fn(&Tracker) -> u32| {
             let free = trackers.iter().filter(|own| own.state == "live").map(of).sum::<u32>();
@@ -73,10 +71,6 @@ fn glance(out: &mut Html, all: &Overview) {
         tiles_of.push(Tile::new("Stored", output::human(files.used), more));
     }
     tiles(out, tiles_of);
-}
-
-fn takes_part(tracker: &Tracker) -> bool {
-    !matches!(tracker.state.as_str(), "lost" | "awaited")
 }
 
 fn safemode(report: &dfs::client::Report) -> String {
@@ -146,16 +140,8 @@ pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     html!(state, "{}", chip(&job.state));
     let ended = if job.is_over() { output::time(job.ended_ms) } else { String::new() };
     let took = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
-    let more = [Cell("", state), cell("flat", &ended), num(took), cell("", &taken(job))];
+    let more = [Cell("", state), cell("flat", &ended), num(took), cell("", &preempted::briefly(job))];
     who(job).into_iter().chain(more).collect()
-}
-
-/// How often slots were taken back, in few words.
-fn taken(job: &Job) -> String {
-    let of = &job.preemption;
-    let parts = [(of.splits, "split"), (of.pauses, "pause"), (of.kills, "kill")];
-    let parts = parts.into_iter().filter(|(number, _)| *number > 0);
-    parts.map(|(number, what)| output::count(number.into(), what)).collect::<Vec<_>>().join(", ")
 }
 
 fn policy(out: &mut Html, all: &Schedulers) {

@@ -6,6 +6,7 @@ use super::{
     tiles,
 };
 use crate::{
+    desk::{Trouble, Whole},
     job::{
         look,
         model::{Job, Task},
@@ -13,10 +14,7 @@ use crate::{
         scheduling::Why,
     },
     output::{self, count, human},
-    web::{
-        chart,
-        desk::{Trouble, Whole},
-    },
+    web::chart,
 };
 use sim::{html, report::html::Html};
 

@@ -6,9 +6,9 @@ use super::{
     cut, note, pager, table,
 };
 use crate::{
+    desk::Overview,
     job::model::{self, Job},
     output,
-    web::desk::Overview,
 };
 use sim::{html, report::html::Html};
 

@@ -7,8 +7,10 @@ pub(super) mod nodes;
 pub(super) mod task;
 pub(super) mod tasks;
 
-use super::desk::Trouble;
-use crate::job::model::{Job, Phase};
+use crate::{
+    desk::Trouble,
+    job::model::{Job, Phase},
+};
 use sim::{html, report::html::Html};
 
 /// A page that is still without what all pages have.

@@ -3,10 +3,10 @@
 use super::{Cell, Frame, Tile, cell, chip, facts, named, note, num, table, tiles};
 use crate::{
     command::nodes::{self, Row},
+    desk::Overview,
     fs::overview,
     job::model::Tracker,
     output,
-    web::desk::Overview,
 };
 use dfs::client::{NodeReport, Report};
 use sim::{html, report::html::Html};
@@ -19,7 +19,7 @@ const NODES_MAX: usize = 1000;
 pub(in crate::web) fn page(all: &Overview) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Nodes</h1>");
-    for trouble in [all.jobs.as_ref().err(), all.files.as_ref().err()].into_iter().flatten() {
+    for trouble in all.troubles() {
         note(&mut main, trouble);
     }
     slots_table(&mut main, all);

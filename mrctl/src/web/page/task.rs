@@ -2,6 +2,7 @@
 
 use super::{Cell, Frame, cell, chip, facts, job::reasons, named, note, num, table, tasks};
 use crate::{
+    desk::{LOG_BYTES_MAX, Told},
     job::{
         model::{Attempt, Task},
         preempted,
@@ -9,7 +10,6 @@ use crate::{
         tasks as words,
     },
     output,
-    web::desk::{LOG_BYTES_MAX, Told},
 };
 use sim::{html, report::html::Html};
 

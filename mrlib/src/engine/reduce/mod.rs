@@ -4,7 +4,8 @@
 //! the same map outputs give the same output bytes. A reduce that is to be put aside leaves off where its stage can: a
 //! shuffle with the outputs that are here, a merge with what it has made and the rest of what it was making it of, the
 //! last stage between two key groups. What it leaves is a [`State`], and a reduce that takes it up gives the same bytes
-//! and counts every record once. Where there is no room for it on any disk, the reduce takes it up itself and goes on.
+//! and counts every record once. Where there is no room for it on any disk, or it is longer than any may be, the reduce
+//! takes it up itself and goes on.
 
 mod last;
 mod watch;
@@ -126,15 +127,26 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
             Stop::Left(left) => left,
         };
         let (closed, kept) = put_aside(task, left, io)?;
-        match kept {
+        let error = match kept {
             Ok(bytes) => return Ok(ReduceEnd::Paused(Paused { stage: closed.stage, bytes })),
-            Err(error) if disk_failed(&error) => {
-                eprintln!("told to pause, and goes on: there is no room for its state: {error}");
-                io.stop().refuse(Refusal::NoRoom);
-                state = closed;
-            }
-            Err(error) => return Err(error),
+            Err(error) => error,
+        };
+        let Some(refusal) = refusal(&error) else { return Err(error) };
+        eprintln!("told to pause, and goes on: its state cannot be put aside: {error}");
+        io.stop().refuse(refusal);
+        state = closed;
+    }
+}
+
+/// Why it goes on, if that is why its state could not be put aside.
+pub(crate) fn refusal(error: &TaskError) -> Option<Refusal> {
+    match error {
+        _ if disk_failed(error) => Some(Refusal::NoRoom),
+        // Its reducer carries more than is ever read back.
+        TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
+            Some(Refusal::Unsaved)
         }
+        _ => None,
     }
 }
 

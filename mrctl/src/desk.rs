@@ -1,4 +1,5 @@
-//! Asks the masters what pages need, as the one who runs this, and remembers the answers for a moment: ten tabs ask no more than one.
+//! Asks the masters what `mrctl web` and `mrctl top` show, as the one who runs this, and remembers the answers for a moment:
+//! ten tabs ask no more than one. A master that is away is told as such, and all else is shown.
 
 use crate::{
     job::{
@@ -15,6 +16,7 @@ use crate::{
 use anyhow::{Result, bail};
 use daemon::Period;
 use dfs::client::{Client, Report};
+use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
@@ -36,11 +38,11 @@ const REASONS_MAX: usize = 12;
 /// Of a history.
 const HISTORY_BYTES_MAX: usize = 64 << 20;
 /// Of a log, its end.
-pub(super) const LOG_BYTES_MAX: u64 = 32 << 10;
+pub(crate) const LOG_BYTES_MAX: u64 = 32 << 10;
 
 /// Why there is no answer, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// There is no such thing.
     Unknown(String),
     /// It is somebody else's.
@@ -61,37 +63,61 @@ impl Trouble {
         }
     }
 
-    pub(super) fn words(&self) -> &str {
+    pub(crate) fn words(&self) -> &str {
         let (Self::Unknown(words) | Self::NotYours(words) | Self::Away(words)) = self;
         words
     }
 }
 
-pub(super) type Told<T> = Result<T, Trouble>;
+pub(crate) type Told<T> = Result<T, Trouble>;
 
 /// The cluster at a glance.
 #[derive(Debug)]
-pub(super) struct Overview {
-    pub(super) jobs: Told<Vec<Job>>,
-    pub(super) trackers: Told<Vec<Tracker>>,
-    pub(super) schedulers: Told<Schedulers>,
-    pub(super) files: Told<Report>,
+pub(crate) struct Overview {
+    pub(crate) jobs: Told<Vec<Job>>,
+    pub(crate) trackers: Told<Vec<Tracker>>,
+    pub(crate) schedulers: Told<Schedulers>,
+    pub(crate) files: Told<Report>,
     /// What jobs that have no slot wait for.
-    pub(super) reasons: BTreeMap<String, String>,
+    pub(crate) reasons: BTreeMap<String, String>,
+}
+
+impl Overview {
+    /// Of those that take part: slots in use, and slots that there are.
+    pub(crate) fn slots(&self) -> Slots {
+        let trackers = self.trackers.as_deref().unwrap_or_default();
+        let here = trackers.iter().filter(|own| !matches!(own.state.as_str(), "lost" | "awaited"));
+        here.fold(Slots::default(), |sum, own| Slots {
+            maps: (sum.maps.0 + own.maps_running, sum.maps.1 + own.map_slots),
+            reduces: (sum.reduces.0 + own.reduces_running, sum.reduces.1 + own.reduce_slots),
+        })
+    }
+
+    /// Why masters do not answer, each once.
+    pub(crate) fn troubles(&self) -> impl Iterator<Item = &Trouble> {
+        [self.jobs.as_ref().err(), self.files.as_ref().err()].into_iter().flatten()
+    }
+}
+
+/// Slots in use, of how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Slots {
+    pub(crate) maps: (u32, u32),
+    pub(crate) reduces: (u32, u32),
 }
 
 /// A job and all about it.
 #[derive(Debug)]
-pub(super) struct Whole {
-    pub(super) job: Job,
-    pub(super) tasks: Told<Vec<Task>>,
-    pub(super) why: Told<Why>,
+pub(crate) struct Whole {
+    pub(crate) job: Job,
+    pub(crate) tasks: Told<Vec<Task>>,
+    pub(crate) why: Told<Why>,
     /// What follows from its history, if that is all there is of it.
-    pub(super) past: Option<Vec<String>>,
+    pub(crate) past: Option<Vec<String>>,
 }
 
 /// Who asks, and whom.
-pub(super) struct Desk {
+pub(crate) struct Desk {
     target: Target,
     name: Option<String>,
     jobtracker: tokio::sync::Mutex<Option<JobTracker>>,
@@ -102,7 +128,7 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Of this cluster; as this name, if it has to be proved.
-    pub(super) fn new(target: Target, name: Option<String>) -> Self {
+    pub(crate) fn new(target: Target, name: Option<String>) -> Self {
         Self {
             target,
             name,
@@ -114,26 +140,26 @@ impl Desk {
     }
 
     /// As whom it asks.
-    pub(super) fn user(&self) -> String {
+    pub(crate) fn user(&self) -> String {
         self.name.clone().unwrap_or_else(daemon::account::user)
     }
 
-    pub(super) async fn overview(&self) -> Arc<Overview> {
+    pub(crate) async fn overview(&self) -> Arc<Overview> {
         self.overviews.get("", Box::pin(self.look())).await
     }
 
-    pub(super) async fn job(&self, id: &str) -> Arc<Told<Whole>> {
+    pub(crate) async fn job(&self, id: &str) -> Arc<Told<Whole>> {
         self.jobs.get(id, Box::pin(self.look_at(id))).await
     }
 
     /// What a task waits for, and what was decided for it.
-    pub(super) async fn why(&self, of: &str) -> Told<Why> {
+    pub(crate) async fn why(&self, of: &str) -> Told<Why> {
         let of = of.to_owned();
         self.ask(ASK_WITHIN, |tracker| async move { tracker.why(&of).await }).await
     }
 
     /// The end of what an attempt printed.
-    pub(super) async fn log(&self, attempt: &Attempt, stderr: bool) -> Told<String> {
+    pub(crate) async fn log(&self, attempt: &Attempt, stderr: bool) -> Told<String> {
         let attempt = attempt.clone();
         let read = |tracker: JobTracker| async move {
             let mut text = Vec::new();

@@ -1,0 +1,352 @@
+//! `mrctl top`: the cluster at a glance, again and again.
+
+#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+
+use super::nodes::{self, Row};
+use crate::{
+    desk::{Desk, Overview, Slots},
+    job::{
+        model::{Job, Phase, Tracker},
+        preempted,
+    },
+    locate::Target,
+    output::{self, Usage},
+};
+use anyhow::{Result, bail};
+use daemon::Period;
+use dfs::client::{NodeReport, Report};
+use serde::Serialize;
+use std::{
+    io::{IsTerminal as _, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+
+/// The masters are not asked more often.
+const EVERY_MIN: Duration = Duration::from_secs(1);
+/// Jobs that have ended are shown, the newest so many.
+const ENDED_MAX: usize = 5;
+/// A screen that does not tell its size, or is not worth the name: rows and columns.
+const SIZE: (u16, u16) = (40, 120);
+const SIZE_MIN: (u16, u16) = (12, 40);
+
+/// Onto the second screen, without a cursor; and back.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+/// To the first line; the rest of a line; the rest of the screen.
+const HOME: &str = "\x1b[H";
+const END_LINE: &str = "\x1b[K\r\n";
+const END_SCREEN: &str = "\x1b[K\x1b[J";
+
+/// Show jobs, slots and nodes, again and again
+///
+/// Jobs in the order in which they came, with what waiting ones wait for and how often slots of others were taken back; then
+/// the nodes. Goes on until Ctrl-C. Where standard output is no terminal, and with --once or --json, it looks once: exit code
+/// 1 if a master does not answer.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl top\n  mrctl top --every 5s\n  mrctl top --once\n  mrctl top --json"
+)]
+pub(crate) struct Args {
+    /// Look again after this long, at least 1s
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    every: Period,
+    /// Look once
+    #[arg(long)]
+    once: bool,
+    /// As JSON: one value, of one look
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    if args.every.0 < EVERY_MIN {
+        bail!(Usage("--every: once a second is as often as it looks; give 1s or more".into()));
+    }
+    let desk = Desk::new(target.clone(), target.proved_name()?);
+    if args.once || args.json || !std::io::stdout().is_terminal() {
+        return once(&desk.overview().await, args.json);
+    }
+    let mut out = output::stdout();
+    write!(out, "{ENTER}")?;
+    let looks = async {
+        loop {
+            let all = desk.overview().await;
+            let (rows, columns) = screen();
+            let lines = fit(frame(&all, output::now_ms()), rows, columns);
+            let mut out = output::stdout();
+            write!(out, "{HOME}{}{END_SCREEN}", lines.join(END_LINE))?;
+            out.flush()?;
+            drop(out);
+            tokio::time::sleep(args.every.0).await;
+        }
+    };
+    drop(out);
+    let ended: Result<()> = tokio::select! {
+        ended = looks => ended,
+        () = super::end_signal() => Ok(()),
+    };
+    // A screen that is gone needs no tidying.
+    let _ = write!(output::stdout(), "{LEAVE}").and_then(|()| output::stdout().flush());
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn once(all: &Overview, as_json: bool) -> Result<ExitCode> {
+    if as_json {
+        output::json(&Glance::of(all))?;
+    } else {
+        for line in frame(all, output::now_ms()).all() {
+            output::line(line)?;
+        }
+    }
+    let mut code = ExitCode::SUCCESS;
+    for trouble in all.troubles() {
+        eprintln!("mrctl: {}", trouble.words());
+        code = ExitCode::FAILURE;
+    }
+    Ok(code)
+}
+
+/// One look, as JSON; what a master that does not answer would have said is null.
+#[derive(Serialize)]
+struct Glance<'a> {
+    at_ms: u64,
+    scheduler: Option<&'a str>,
+    shadow: Option<&'a str>,
+    slots: Option<Slots>,
+    /// Those that are not over.
+    jobs: Option<Vec<&'a Job>>,
+    /// What jobs without a slot wait for.
+    waits: &'a std::collections::BTreeMap<String, String>,
+    trackers: Option<&'a [Tracker]>,
+    files: Option<&'a Report>,
+}
+
+impl<'a> Glance<'a> {
+    fn of(all: &'a Overview) -> Self {
+        let policy = all.schedulers.as_ref().ok();
+        Self {
+            at_ms: output::now_ms(),
+            scheduler: policy.and_then(|all| all.scheduler.as_deref()),
+            shadow: policy.and_then(|all| all.shadow.as_deref()),
+            slots: all.trackers.is_ok().then(|| all.slots()),
+            jobs: all.jobs.as_ref().ok().map(|jobs| jobs.iter().filter(|job| !job.is_over()).collect()),
+            waits: &all.reasons,
+            trackers: all.trackers.as_deref().ok(),
+            files: all.files.as_ref().ok(),
+        }
+    }
+}
+
+/// What is shown, from the top.
+#[derive(Debug, Default)]
+struct Lines {
+    /// Always.
+    head: Vec<String>,
+    /// With a line of names above; as many as there is room for.
+    jobs: Vec<String>,
+    nodes: Vec<String>,
+}
+
+impl Lines {
+    fn all(self) -> Vec<String> {
+        let Self { head, jobs, nodes } = self;
+        let blank = || vec![String::new()];
+        let parts = [head, jobs, nodes].into_iter().filter(|part| !part.is_empty());
+        parts.collect::<Vec<_>>().join(&blank()[..])
+    }
+}
+
+/// No more than a screen holds: nodes get a third of it at most if jobs need the rest.
+fn fit(mut lines: Lines, rows: usize, columns: usize) -> Vec<String> {
+    // Two blank lines between the parts, and none below: a full last line would scroll.
+    let room = rows.saturating_sub(lines.head.len() + 2);
+    let for_nodes = lines.nodes.len().min(room.saturating_sub(lines.jobs.len()).max(room / 3));
+    cut(&mut lines.jobs, room - for_nodes, "jobs");
+    cut(&mut lines.nodes, for_nodes, "nodes");
+    let mut shown = lines.all();
+    shown.truncate(rows);
+    for line in &mut shown {
+        if let Some((end, _)) = line.char_indices().nth(columns) {
+            line.truncate(end);
+        }
+    }
+    shown
+}
+
+fn cut(lines: &mut Vec<String>, room: usize, what: &str) {
+    if lines.len() > room && room > 0 {
+        let more = lines.len() - room + 1;
+        lines.truncate(room - 1);
+        lines.push(format!("... {more} more: mrctl {what}"));
+    }
+}
+
+fn screen() -> (usize, usize) {
+    let (rows, columns) = console::Term::stdout().size_checked().unwrap_or(SIZE);
+    (rows.max(SIZE_MIN.0).into(), columns.max(SIZE_MIN.1).into())
+}
+
+fn frame(all: &Overview, now_ms: u64) -> Lines {
+    let jobs = all.jobs.as_deref().unwrap_or_default();
+    let mut head = vec![format!("{} UTC  {}", output::time(now_ms), summary(all, jobs))];
+    if let Ok(files) = &all.files {
+        head.push(stored(files));
+    }
+    head.extend(all.troubles().map(|trouble| trouble.words().to_owned()));
+    let datanodes = all.files.as_ref().map_or(&[][..], |report| &report.nodes);
+    let trackers = all.trackers.as_deref().unwrap_or_default();
+    Lines { head, jobs: job_lines(all, jobs, now_ms), nodes: node_lines(datanodes, trackers) }
+}
+
+/// `chronos(fair)  2 jobs run, 1 waits  maps 7 of 8 slots, reduces 3 of 4`
+fn summary(all: &Overview, jobs: &[Job]) -> String {
+    let waiting = jobs.iter().filter(|job| job.waits()).count();
+    let running = jobs.iter().filter(|job| !job.is_over()).count() - waiting;
+    let mut parts = Vec::new();
+    if let Ok(policy) = &all.schedulers {
+        let shadow =
+            policy.shadow.as_ref().map_or_else(String::new, |name| format!(" ({name} in its shadow)"));
+        parts.extend(policy.scheduler.as_ref().map(|name| format!("{name}{shadow}")));
+    }
+    if all.jobs.is_ok() {
+        let run = if running == 1 { "runs" } else { "run" };
+        let wait = if waiting == 1 { "waits" } else { "wait" };
+        parts.push(format!("{} {run}, {waiting} {wait}", output::count(running as u64, "job")));
+    }
+    if all.trackers.is_ok() {
+        let Slots { maps, reduces } = all.slots();
+        parts.push(format!("maps {} of {} slots, reduces {} of {}", maps.0, maps.1, reduces.0, reduces.1));
+    }
+    parts.join("  ")
+}
+
+fn stored(files: &Report) -> String {
+    let mut words = format!(
+        "{}, {} of {} used",
+        output::count(files.files, "file"),
+        output::human(files.used),
+        output::human(files.capacity)
+    );
+    for (count, what) in [(files.under_replicated, "under-replicated"), (files.missing, "missing")] {
+        if count > 0 {
+            words += &format!(", {} {what}", output::count(count, "block"));
+        }
+    }
+    if files.safemode.on {
+        words += ", in safemode";
+    }
+    words
+}
+
+fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
+    let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_over());
+    let mut ended = over;
+    ended.sort_by_key(|job| std::cmp::Reverse(job.ended_ms));
+    ended.truncate(ENDED_MAX);
+    if active.is_empty() && ended.is_empty() {
+        return Vec::new();
+    }
+    let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SLOTS", "TIME", "NOTE"];
+    let mut table = output::table(&header, &[4, 5, 6, 7]);
+    for job in active.into_iter().chain(ended) {
+        let state = if job.waits() { "waiting" } else { job.state.as_str() };
+        let waits = all.reasons.get(&job.job).filter(|_| job.waits());
+        let time = if job.is_over() { job.ended_ms } else { now_ms }.saturating_sub(job.submitted_ms);
+        table.add_row([
+            job.job.clone(),
+            job.name.clone(),
+            job.user.clone(),
+            state.to_owned(),
+            part(&job.maps),
+            part(&job.reduces),
+            format!("{}", job.maps.running + job.reduces.running),
+            output::age(time),
+            waits.cloned().unwrap_or_else(|| preempted::briefly(job)),
+        ]);
+    }
+    output::table_lines(&table)
+}
+
+/// `41% 3/8`
+fn part(phase: &Phase) -> String {
+    if phase.total == 0 {
+        return "-".into();
+    }
+    format!("{:.0}% {}/{}", phase.progress * 100.0, phase.done, phase.total)
+}
+
+fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
+    let rows = nodes::merged(datanodes, trackers);
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let header = ["NODE", "TRACKER", "MAPS", "REDUCES", "DATANODE", "USED", "FREE", "HEARD"];
+    let mut table = output::table(&header, &[2, 3, 5, 6, 7]);
+    for row in rows {
+        let (name, datanode, tracker) = match row {
+            Row::Datanode { datanode, tracker } => (datanode.address.node.as_str(), Some(datanode), tracker),
+            Row::Tracker { node, tracker } => (node, None, Some(tracker)),
+        };
+        let of = |what: fn(&Tracker) -> String| tracker.map_or_else(|| "-".into(), what);
+        let on = |what: fn(&NodeReport) -> String| datanode.map_or_else(|| "-".into(), what);
+        let heard = [tracker.map(|own| own.last_heard_ms_ago), datanode.map(|own| own.last_heartbeat_ms_ago)];
+        // Whichever half has been silent for longer.
+        let heard = heard.into_iter().flatten().max().unwrap_or(0);
+        table.add_row([
+            name.to_owned(),
+            of(|own| own.state.clone()),
+            of(|own| format!("{}/{}", own.maps_running, own.map_slots)),
+            of(|own| format!("{}/{}", own.reduces_running, own.reduce_slots)),
+            on(|own| nodes::state_word(own.state).to_owned()),
+            on(|own| output::human(own.used)),
+            on(|own| output::human(own.free)),
+            format!("{} ago", output::age(heard)),
+        ]);
+    }
+    output::table_lines(&table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desk::Trouble;
+
+    fn job(id: &str, state: &str, running: u32) -> Job {
+        let maps = Phase { total: 8, done: 3, running, progress: 0.41, ..Phase::default() };
+        Job { job: id.into(), name: "count".into(), state: state.into(), maps, ..Job::default() }
+    }
+
+    fn away<T>() -> Result<T, Trouble> {
+        Err(Trouble::Away("nobody answers".into()))
+    }
+
+    fn overview(jobs: Vec<Job>) -> Overview {
+        let reasons = [("job_2".to_owned(), "a free map slot".to_owned())].into();
+        Overview { jobs: Ok(jobs), trackers: Ok(Vec::new()), schedulers: away(), files: away(), reasons }
+    }
+
+    #[test]
+    fn what_waits_says_for_what_and_what_is_away_is_told() {
+        let all = overview(vec![job("job_1", "running", 2), job("job_2", "running", 0)]);
+        let lines = frame(&all, 1000).all().join("\n");
+        assert!(lines.contains("1 job runs, 1 waits") && lines.contains("nobody answers"), "{lines}");
+        let waiting = lines.lines().find(|line| line.starts_with("job_2")).unwrap();
+        assert!(waiting.contains("waiting") && waiting.ends_with("a free map slot"), "{lines}");
+        assert!(lines.contains("41% 3/8"), "{lines}");
+    }
+
+    #[test]
+    fn a_frame_fits_its_screen_and_says_what_is_left_out() {
+        let jobs = (0..100).map(|number| job(&format!("job_{number}"), "running", 1)).collect();
+        let nodes = (0..50).map(|number| format!("node{number}")).collect();
+        let lines = Lines { nodes, ..frame(&overview(jobs), 1000) };
+        let shown = fit(lines, 24, 60);
+        assert!(shown.len() <= 24 && shown.iter().all(|line| line.chars().count() <= 60), "{shown:#?}");
+        let more: Vec<_> = shown.iter().filter(|line| line.starts_with("... ")).collect();
+        assert!(more.len() == 2 && more[0].ends_with("more: mrctl jobs"), "{shown:#?}");
+        // What fits is shown whole.
+        let shown = fit(frame(&overview(vec![job("job_1", "running", 1)]), 1000), 24, 60);
+        assert!(shown.iter().all(|line| !line.starts_with("...")), "{shown:#?}");
+    }
+}
