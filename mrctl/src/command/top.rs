@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let desk = Desk::new(target.clone(), target.proved_name()?);
     if args.once || args.json || !std::io::stdout().is_terminal() {
-        return once(&desk.overview().await, args.json);
+        return once(&*desk.overview().await, args.json);
     }
     let mut out = output::stdout();
     write!(out, "{ENTER}")?;

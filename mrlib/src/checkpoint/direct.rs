@@ -130,7 +130,7 @@ mod tests {
         let middle = length / 3..length / 3 * 2;
         let path = dir.join("direct");
         let mut file = DirectFile::create(&path).expect("a disk");
-        let mut put = |bytes: &[u8], file: &mut DirectFile| {
+        let put = |bytes: &[u8], file: &mut DirectFile| {
             bytes.chunks(portion).try_for_each(|portion| file.write_all(portion)).expect("room");
         };
         put(&bytes[..middle.start], &mut file);

@@ -194,7 +194,7 @@ impl Folder {
         let mut last = None;
         for dir in &self.dirs {
             let path = dir.join(name);
-            let write = || {
+            let mut write = || {
                 let mut file = DirectFile::create(&path)?;
                 fill(&mut file)?;
                 file.finish()

@@ -6,7 +6,7 @@ use crate::{
     fetch::ship::Ship,
     segment::{SegmentWriter, Stored},
 };
-use std::fs;
+use std::{fs, io};
 
 fn run_of(path: &Path, records: u32) -> Run {
     let mut writer = SegmentWriter::create(path, 1, true).unwrap();
