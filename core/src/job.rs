@@ -291,14 +291,8 @@ impl Job {
     /// while maps are missing.
     pub fn reduce_time(&self, id: AttemptId, now: Time) -> Option<Span> {
         let maps_done = self.maps_done.filter(|_| id.phase() == Phase::Reduce)?;
-        let attempts = &self.task(id.task)?.attempts;
-        let mut time = Span(0);
-        let mut at = attempts.get(id.number as usize);
-        while let Some(attempt) = at {
-            time = time + attempt.ended.unwrap_or(now).since(attempt.launched.max(maps_done));
-            at = attempt.from.and_then(|from| attempts.get(from.number as usize));
-        }
-        Some(time)
+        let time = |attempt: &Attempt| attempt.ended.unwrap_or(now).since(attempt.launched.max(maps_done)).0;
+        Some(Span(self.task(id.task)?.chain(id.number).map(time).sum()))
     }
 
     /// Hosts that hold input of maps that still wait.

@@ -294,6 +294,12 @@ impl Task {
         self.attempts.iter().filter(|attempt| attempt.state.holds_slot())
     }
 
+    /// An attempt, the one whose state it took up, the one whose state that took up, and so on.
+    pub fn chain(&self, number: u32) -> impl Iterator<Item = &Attempt> {
+        let first = self.attempts.get(number as usize);
+        std::iter::successors(first, |attempt| self.attempts.get(attempt.from?.number as usize))
+    }
+
     /// Attempts that may still bring a result that is wanted.
     pub fn trying(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.is_trying())

@@ -3,6 +3,8 @@
 //! A key that is not known here is refused with its line, so that a misspelt setting never passes for a
 //! default. Flags of a daemon go over the file; `--print-config` prints what came out.
 
+mod check;
+
 use crate::{
     Bytes, Period,
     scheduler::{found, found_in},
@@ -417,72 +419,6 @@ impl Config {
     pub fn print(&self) -> String {
         toml::to_string_pretty(self).expect("the configuration is plain data")
     }
-
-    /// Checks what types cannot: run after flags have gone over the file.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        for (key, addr) in [
-            ("namenode.listen", &self.namenode.listen),
-            ("datanode.listen", &self.datanode.listen),
-            ("jobtracker.listen", &self.jobtracker.listen),
-            ("tasktracker.listen", &self.tasktracker.listen),
-        ] {
-            if !crate::listen::is_host_port(addr) {
-                return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
-            }
-        }
-        self.namenode.check()?;
-        if self.datanode.dirs.is_empty() {
-            return refuse("datanode.dirs", "[]".into(), "name at least one folder");
-        }
-        if self.client.parallel_blocks == 0 {
-            return refuse("client.parallel_blocks", "0".into(), "must be at least 1");
-        }
-        Ok(())
-    }
-}
-
-fn refuse(key: &'static str, value: String, why: impl Into<Cow<'static, str>>) -> Result<(), ConfigError> {
-    Err(ConfigError::Value { key, value, why: why.into() })
-}
-
-impl NameNodeConfig {
-    fn check(&self) -> Result<(), ConfigError> {
-        let Self { replication, replication_max, block_size, block_size_min, .. } = self;
-        if *replication == 0 || replication > replication_max {
-            let why = format!("must be at least 1 and at most namenode.replication_max, {replication_max}");
-            return refuse("namenode.replication", replication.to_string(), why);
-        }
-        if block_size < block_size_min || block_size_min.0 == 0 {
-            let why = format!("must be at least namenode.block_size_min, {block_size_min}");
-            return refuse("namenode.block_size", block_size.to_string(), why);
-        }
-        let Self { copies_max, copies_per_node_max, retry_cache, lease, heartbeat, .. } = self;
-        for (key, value, zero) in [
-            ("namenode.copies_max", copies_max.to_string(), *copies_max == 0),
-            ("namenode.copies_per_node_max", copies_per_node_max.to_string(), *copies_per_node_max == 0),
-            ("namenode.retry_cache", retry_cache.to_string(), *retry_cache == 0),
-            ("namenode.lease", lease.to_string(), lease.0.is_zero()),
-            ("namenode.heartbeat", heartbeat.to_string(), heartbeat.0.is_zero()),
-        ] {
-            if zero {
-                return refuse(key, value, "must be more than 0");
-            }
-        }
-        let Self { dead_after, suspect_after, safemode_threshold, .. } = self;
-        if dead_after <= suspect_after {
-            let why = "must be longer than namenode.suspect_after";
-            return refuse("namenode.dead_after", dead_after.to_string(), why);
-        }
-        if suspect_after <= heartbeat {
-            let why = "must be longer than namenode.heartbeat";
-            return refuse("namenode.suspect_after", suspect_after.to_string(), why);
-        }
-        if !(0.0..=1.0).contains(safemode_threshold) {
-            let why = "must be between 0 and 1";
-            return refuse("namenode.safemode_threshold", safemode_threshold.to_string(), why);
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -532,22 +468,5 @@ mod tests {
         assert!(error.starts_with("fermata.toml:1: "), "{error}");
         let error = parse("[scheduler]\nname = \"fair\"\nshade = \"fcs\"\n").unwrap_err().to_string();
         assert!(error.starts_with("fermata.toml:3: unknown field `shade`"), "{error}");
-    }
-
-    #[test]
-    fn values_that_make_no_sense_are_refused_by_name() {
-        let error = parse("[namenode]\nreplication = 0\n").unwrap().check().unwrap_err().to_string();
-        assert!(error.starts_with("namenode.replication = 0: "), "{error}");
-        for (key, value) in [
-            ("copies_max", "0"),
-            ("copies_per_node_max", "0"),
-            ("retry_cache", "0"),
-            ("lease", "\"0s\""),
-            ("heartbeat", "\"0s\""),
-        ] {
-            let text = format!("[namenode]\n{key} = {value}\n");
-            let error = parse(&text).unwrap().check().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("namenode.{key} = ")), "{error}");
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! What of the journal is still needed: a snapshot is a shorter list of facts that gives the same cluster.
 //!
-//! Kept are all facts of jobs that are remembered, drains of trackers, the newest start, the newest skip of numbers, and of each tracker its newest registration
+//! Kept are all facts of jobs that are remembered, drains of trackers that were not called off, the newest start, the newest skip of numbers, and of each tracker its newest registration
 //! and what became of it since. Registrations are also put in front, because attempts name their trackers.
 //! Nothing is invented and nothing changes its order otherwise, so a policy that watches facts sees a true history.
 
@@ -19,6 +19,7 @@ struct Newest {
     skipped: Option<usize>,
     joined: BTreeMap<TrackerId, usize>,
     state: BTreeMap<TrackerId, usize>,
+    returned: BTreeMap<TrackerId, usize>,
 }
 
 impl Newest {
@@ -40,6 +41,9 @@ impl Newest {
                 | Fact::TrackerLost { tracker, .. } => {
                     newest.state.insert(*tracker, index);
                 }
+                Fact::TrackerReturned { tracker, .. } => {
+                    newest.returned.insert(*tracker, index);
+                }
                 _ => {}
             }
         }
@@ -57,6 +61,11 @@ impl Newest {
             Fact::TrackerSuspected { tracker, .. }
             | Fact::TrackerRecovered { tracker }
             | Fact::TrackerLost { tracker, .. } => self.state.get(tracker) == Some(&index),
+            // A drain that was called off is of no consequence.
+            Fact::TrackerReturned { .. } => false,
+            Fact::TrackerDraining { tracker, .. } => {
+                self.returned.get(tracker).is_none_or(|returned| *returned < index)
+            }
             fact => fact.job().is_none_or(|job| !self.forgotten.contains(&job)),
         }
     }

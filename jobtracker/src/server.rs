@@ -22,6 +22,9 @@ use tonic::{Request, Response, Status};
 
 /// At least this long between two messages of one watch, except before the last.
 const WATCH_PERIOD: Duration = Duration::from_millis(100);
+/// And this many times as long as the last one was in the making, up to a limit.
+const WATCH_PART: u32 = 10;
+const WATCH_PERIOD_MAX: Duration = Duration::from_secs(5);
 /// History goes in messages of about this size.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Histories read at one time.
@@ -90,9 +93,11 @@ impl ClientService {
         let mut bell = self.driver.bell(id);
         loop {
             bell.mark_unchanged();
+            let began = Instant::now();
             let status = self.status(&who, id).await;
             let over = !matches!(status, Ok((_, false)));
-            let next = Instant::now() + WATCH_PERIOD;
+            // Of a job with very many tasks a status is long in the making, and trackers wait meanwhile.
+            let next = Instant::now() + (began.elapsed() * WATCH_PART).clamp(WATCH_PERIOD, WATCH_PERIOD_MAX);
             let message = status.map(|(status, _)| status).map_err(Status::from);
             if to.send(message).await.is_err() || over {
                 return;

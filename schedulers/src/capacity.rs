@@ -14,7 +14,7 @@ use crate::{
     fill::{Turns, fill_in_turn, with_locality},
     params::Section,
     shares::should_move,
-    victims::{Overdue, Victims, level},
+    victims::{Claim, Overdue, Victims, level},
 };
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
@@ -70,24 +70,25 @@ impl Capacity {
     /// Slots back for queues that have been below their guarantees for too long.
     fn reclaim(&mut self, phase: Phase, plan: &mut Plan<'_>) {
         let (cluster, now) = (plan.cluster(), plan.now());
-        let mut lacks = Vec::new();
+        let mut claims = Vec::new();
         for (number, queue) in self.queues.leaves() {
             let owed = queue.guaranteed(phase, cluster).min(queue.demand(phase, cluster)).floor();
             let held = f64::from(queue.held[phase]);
             if self.below.is_over((number, phase), held < owed, now, self.reclaim_after) {
                 let why = numbers(Why::rule("queue-below-its-guarantee"), queue, phase, cluster);
-                let why = queue.first_job(phase).map_or(why.clone(), |job| why.benefit(job));
-                lacks.push((number, (owed - held) as u32, why));
+                let jobs: Vec<JobId> = queue.in_turn(phase).collect();
+                let why = jobs.first().map_or(why.clone(), |job| why.benefit(*job));
+                claims.push((number, Claim { jobs, phase, lack: (owed - held) as u32, why }));
             }
         }
-        if lacks.is_empty() {
+        if claims.is_empty() {
             return;
         }
         let mut victims = Victims::youngest_first(phase, plan);
-        for (number, lack, why) in lacks {
+        for (number, claim) in claims {
             let mut excess = self.queues.excess_beside(number, phase, plan);
             let of = |job| self.queues.number(job);
-            level((lack, &why), &mut victims, &mut excess, of, self.way, plan);
+            level(&claim, &mut victims, &mut excess, of, self.way, plan);
         }
     }
 }

@@ -105,38 +105,53 @@ impl Chronos {
         let urgency = |task: &TaskId| (Reverse(cluster.job(task.job).map(|job| job.spec.priority)), *task);
         let mut tasks: Vec<TaskId> = self.lost.iter().copied().collect();
         tasks.sort_by_key(urgency);
+        // Those for which one place is like another: where one of a job finds none, none of it does in this round.
+        let mut in_vain: BTreeSet<(JobId, Phase)> = BTreeSet::new();
         for task in tasks {
-            if plan.reserved_place(task).is_none() && self.place(task, plan) {
-                self.lost.remove(&task);
+            let kind = (task.job, task.phase);
+            if plan.reserved_place(task).is_some() || in_vain.contains(&kind) {
+                continue;
+            }
+            match self.place(task, plan) {
+                Placed::Settled => {
+                    self.lost.remove(&task);
+                }
+                Placed::Nowhere => {
+                    in_vain.insert(kind);
+                }
+                Placed::Waits => {}
             }
         }
     }
 
-    /// Finds a slot for one task, or has one given back for it. Says whether there is nothing left to do for it.
-    fn place(&self, task: TaskId, plan: &mut Plan<'_>) -> bool {
+    /// Finds a slot for one task, or has one given back for it.
+    fn place(&self, task: TaskId, plan: &mut Plan<'_>) -> Placed {
         // A maximum holds for work that was lost, too.
         if !self.inner.may_have(task.job, task.phase, plan) {
-            return false;
+            return Placed::Waits;
         }
-        let places = places(task, plan);
+        let (places, anywhere) = places(task, plan);
         let free = places
             .iter()
             .find(|tracker| plan.free(**tracker, task.phase) > 0 && plan.could_take(task, **tracker).is_ok());
         if let Some(tracker) = free {
-            return plan.assign(task, *tracker, recovery(task, *tracker, plan)).is_ok();
+            let assigned = plan.assign(task, *tracker, recovery(task, *tracker, plan));
+            return if assigned.is_ok() { Placed::Settled } else { Placed::Waits };
         }
         // It runs already, or its tracker was heard of again.
         if places.iter().any(|tracker| matches!(plan.could_take(task, *tracker), Err(Refused::NotPending(_))))
         {
-            return true;
+            return Placed::Settled;
         }
-        let Some((victim, tracker)) = self.victim(task, &places, plan) else { return false };
+        let Some((victim, tracker)) = self.victim(task, &places, plan) else {
+            return if anywhere { Placed::Nowhere } else { Placed::Waits };
+        };
         let why = Why::rule("recovery").benefit(task.job);
         if plan.reserve(task, tracker, recovery(task, tracker, plan)).is_ok() {
             // Known to be possible; and a promise without a victim would only lapse.
             let _ = plan.take_back(victim, self.way, why);
         }
-        false
+        Placed::Waits
     }
 
     /// The attempt that should give its slot to a task: of the lowest-ranked job, then the one that has done least.
@@ -189,16 +204,26 @@ fn has_done_less(a: &Attempt, b: &Attempt) -> bool {
     a.progress.done.total_cmp(&b.progress.done).then(b.id.cmp(&a.id)).is_lt()
 }
 
-/// Live trackers where a task's victims are sought: on hosts of its input, if there are any; else all.
-fn places(task: TaskId, plan: &Plan<'_>) -> Vec<TrackerId> {
+/// What came of the search for a recovery task's slot.
+enum Placed {
+    /// There is nothing left to do for it.
+    Settled,
+    /// It is tried again.
+    Waits,
+    /// No tracker at all has one, or a victim.
+    Nowhere,
+}
+
+/// Live trackers where a task's victims are sought: on hosts of its input, if there are any; else all, which is said.
+fn places(task: TaskId, plan: &Plan<'_>) -> (Vec<TrackerId>, bool) {
     let cluster = plan.cluster();
     let hosts = cluster.task(task).map_or(&[][..], |task| &task.hosts);
     let near = hosts.iter().flat_map(|host| cluster.trackers_on(*host));
     let near: BTreeSet<TrackerId> = near.filter(|tracker| plan.is_live(*tracker)).collect();
     if !near.is_empty() {
-        return near.into_iter().collect();
+        return (near.into_iter().collect(), false);
     }
-    cluster.trackers().filter(|tracker| tracker.takes_work()).map(|tracker| tracker.id).collect()
+    (cluster.trackers().filter(|tracker| tracker.takes_work()).map(|tracker| tracker.id).collect(), true)
 }
 
 fn recovery(task: TaskId, on: TrackerId, plan: &Plan<'_>) -> Why {

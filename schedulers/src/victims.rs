@@ -2,7 +2,7 @@
 
 use mrcore::{
     Phase, Plan, Span, Time, Why,
-    ids::{AttemptId, JobId},
+    ids::{AttemptId, JobId, TrackerId},
     plan::Way,
     task::Attempt,
 };
@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 pub struct Victims {
     /// The last goes first.
     line: Vec<AttemptId>,
-    under_way: u32,
+    /// Slots that are free, or about to be, where.
+    under_way: BTreeMap<TrackerId, u32>,
 }
 
 /// How many at the front of the line were passed over.
@@ -34,13 +35,33 @@ impl Victims {
         let mut line: Vec<&Attempt> = free.iter().filter_map(|id| cluster.attempt(*id)).collect();
         line.retain(|attempt| plan.is_live(attempt.tracker));
         line.sort_by_cached_key(|attempt| key(attempt));
-        let idle: u32 = plan.free_trackers(phase).map(|tracker| plan.free(tracker, phase)).sum();
-        Self { line: line.iter().map(|attempt| attempt.id).collect(), under_way: told.len() as u32 + idle }
+        let mut under_way: BTreeMap<TrackerId, u32> =
+            plan.free_trackers(phase).map(|tracker| (tracker, plan.free(tracker, phase))).collect();
+        let coming = told.iter().filter(|id| plan.is_coming(**id)).filter_map(|id| cluster.attempt(*id));
+        for attempt in coming {
+            *under_way.entry(attempt.tracker).or_default() += 1;
+        }
+        Self { line: line.iter().map(|attempt| attempt.id).collect(), under_way }
     }
 
     /// Slots that are free, or will be as soon as attempts that were told so have given them back.
     pub fn slots_under_way(&self) -> u32 {
-        self.under_way
+        self.under_way.values().sum()
+    }
+
+    /// Has somebody who lacks so many slots count on those under way where they can be used; how many that are.
+    fn count_on(&mut self, lack: u32, mut usable: impl FnMut(TrackerId) -> bool) -> u32 {
+        let mut left = lack;
+        for (tracker, slots) in &mut self.under_way {
+            if left == 0 {
+                break;
+            }
+            if *slots > 0 && usable(*tracker) {
+                let counted = left.min(*slots);
+                (*slots, left) = (*slots - counted, left - counted);
+            }
+        }
+        lack - left
     }
 
     /// The first that may be taken, once.
@@ -61,22 +82,45 @@ impl Victims {
     }
 }
 
-/// Takes so many slots back, for this reason, from groups that hold more than their share: `excess` says by how much,
-/// and nobody is left with less than its share. What is under way already is not asked for again.
+/// Somebody who is to get slots back.
+#[derive(Debug)]
+pub struct Claim {
+    /// Its running jobs.
+    pub jobs: Vec<JobId>,
+    /// Of which kind.
+    pub phase: Phase,
+    /// How many.
+    pub lack: u32,
+    /// Why.
+    pub why: Why,
+}
+
+/// Takes slots back for a claim from groups that hold more than their share: `excess` says by how much, and nobody is
+/// left with less than its share. What is under way already is not asked for again, and nothing is taken where none of the
+/// claim's tasks may run: it would go back to whom it was taken from, and be taken again.
 pub fn level<G: Copy + Ord>(
-    (lack, why): (u32, &Why),
+    claim: &Claim,
     victims: &mut Victims,
     excess: &mut BTreeMap<G, f64>,
     group: impl Fn(JobId) -> Option<G>,
     way: Way,
     plan: &mut Plan<'_>,
 ) {
-    let spared = victims.under_way.min(lack);
-    victims.under_way -= spared;
-    for _ in spared..lack {
+    let cluster = plan.cluster();
+    let mut known = BTreeMap::<TrackerId, bool>::new();
+    let mut usable = |on: TrackerId, plan: &Plan<'_>| {
+        let jobs = || claim.jobs.iter().filter_map(|job| cluster.job(*job));
+        *known.entry(on).or_insert_with(|| jobs().any(|job| plan.has_work_for(job, claim.phase, on)))
+    };
+    let spared = victims.count_on(claim.lack, |on| usable(on, plan));
+    for _ in spared..claim.lack {
         let is_rich = |group: G| excess.get(&group).is_some_and(|excess| *excess >= 1.0 - 1e-9);
-        let Some(victim) = victims.next(|id| group(id.job()).is_some_and(is_rich)) else { return };
-        if plan.take_back(victim, way, why.clone()).is_ok()
+        let mut may = |id: AttemptId| {
+            group(id.job()).is_some_and(is_rich)
+                && cluster.attempt(id).is_some_and(|attempt| usable(attempt.tracker, plan))
+        };
+        let Some(victim) = victims.next(&mut may) else { return };
+        if plan.take_back(victim, way, claim.why.clone()).is_ok()
             && let Some(excess) = group(victim.job()).and_then(|group| excess.get_mut(&group))
         {
             *excess -= 1.0;

@@ -59,7 +59,12 @@ impl Cluster {
                 Ok(())
             }
             Fact::TaskReleased { task } => {
-                self.task_mut(*task)?.held = false;
+                let released = self.task_mut(*task)?;
+                released.held = false;
+                // Whoever asked for that has taken it back: who asks once more is heard.
+                for attempt in &mut released.attempts {
+                    attempt.holds = false;
+                }
                 self.settle(*task)
             }
             Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt),
@@ -391,7 +396,10 @@ impl Cluster {
         attempt.progress.done = 1.0;
         let twins: Vec<AttemptId> = task.trying().map(|attempt| attempt.id).collect();
         let attempt = &task.attempts[id.number as usize];
-        let (on, took, base) = (attempt.tracker, at.since(attempt.launched), attempt.base);
+        let (on, base) = (attempt.tracker, attempt.base);
+        // One that goes on from another's state took as long as both.
+        let time = |attempt: &Attempt| attempt.ended.unwrap_or(at).since(attempt.launched).0;
+        let took = Span(task.chain(id.number).map(time).sum());
         let bytes = task.bytes();
         // What it took up has not been in vain, and whatever else was put aside has.
         self.keep_work(id.task, base)?;

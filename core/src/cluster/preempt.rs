@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     ids::{AttemptId, TaskId},
+    job::Job,
     phase::Phase,
     task::{Attempt, AttemptResult, AttemptState, Checkpoint, Recall, Stage, Task, Work},
     time::{Span, Time},
@@ -33,7 +34,18 @@ pub enum Unfit {
     Indivisible(AttemptId),
 }
 
+/// A map of which less is left, of its whole range, is not split for being slow: the last few records are not worth a task.
+const REST_MIN: f32 = 0.05;
+
 impl Cluster {
+    /// Whether the rest of a map that is slow is better taken from it than read by another as well.
+    pub fn is_better_split(&self, job: &Job, slow: &Attempt) -> bool {
+        job.spec.splits_slow_maps()
+            && self.may_recall(slow.id, Recall::Split).is_ok()
+            && slow.refusals == 0
+            && slow.progress.done <= 1.0 - REST_MIN
+    }
+
     /// Whether an attempt may be asked for its slot in this way.
     pub fn may_recall(&self, id: AttemptId, how: Recall) -> Result<(), Unfit> {
         let attempt = self.attempt(id).ok_or(Unfit::Unknown(id))?;

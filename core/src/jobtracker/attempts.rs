@@ -111,8 +111,9 @@ impl JobTracker {
         }
     }
 
-    /// A tracker that has registered anew does not know what it was told before.
-    pub(super) fn recall_again(&mut self, from: TrackerId) {
+    /// A tracker that has registered anew does not know what it was told before, or was never told: what was to be given
+    /// back by a certain time has the whole of it once more.
+    pub(super) fn recall_again(&mut self, now: Time, from: TrackerId, out: &mut Vec<Effect>) {
         let Some(tracker) = self.cluster.tracker(from) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
         let how = |id: &AttemptId| match self.cluster.attempt(*id)?.state {
@@ -125,6 +126,16 @@ impl JobTracker {
         for (attempt, how) in recalled {
             let why = "its slot is wanted, as was said before".into();
             self.order(from, Order::Recall { attempt, how, why });
+            let until = now + self.config.recall_patience;
+            if how != Recall::Kill
+                && self
+                    .cluster
+                    .attempt(attempt)
+                    .and_then(|attempt| attempt.due)
+                    .is_some_and(|due| due < until)
+            {
+                self.record(now, Fact::SlotDue { attempt, until }, out);
+            }
         }
     }
 

@@ -215,7 +215,9 @@ impl JobTracker {
 
     /// The state that an attempt took up is not used again. A copy that was made elsewhere since is another matter.
     fn distrust_checkpoint(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
-        let aside = self.cluster.task(id.task).and_then(|task| task.checkpoint);
+        // Of a job that is over nothing is used again, and its figures stay as they are.
+        let job = self.cluster.job(id.job()).filter(|job| job.is_running());
+        let aside = job.and_then(|job| job.task(id.task)?.checkpoint);
         let aside = aside.map(|checkpoint| (checkpoint.attempt, checkpoint.tracker));
         if let Some((attempt, _)) = aside.filter(|aside| Some(*aside) == self.taken_up(id)) {
             self.record(now, Fact::CheckpointLost { attempt, why: why.into() }, out);

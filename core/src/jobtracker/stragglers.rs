@@ -10,15 +10,12 @@ use crate::{
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     phase::Phase,
-    plan::Why,
+    plan::{Plan, Why},
     reserve::Kept,
     task::{Attempt, AttemptState, Recall},
     time::{Span, Time},
 };
 use std::collections::BTreeSet;
-
-/// A map of which less is left, of its whole range, is not split for being slow.
-const REST_MIN: f32 = 0.05;
 
 impl JobTracker {
     /// Notes the stragglers of every job that wants them found.
@@ -73,17 +70,14 @@ impl JobTracker {
     pub(super) fn split_stragglers(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut slow: Vec<AttemptId> = Vec::new();
         let mut free = self.cluster.free.map.clone();
+        let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         // Whatever waits comes first.
-        let divides = |job: &&Job| job.pending.map.is_empty() && job.spec.splits_slow_maps();
-        for job in self.cluster.active_jobs().filter(divides) {
+        for job in self.cluster.active_jobs().filter(|job| job.pending.map.is_empty()) {
             let tasks = job.stragglers.map.iter().filter_map(|index| job.tasks.map.get(*index as usize));
             for attempt in tasks.filter_map(|task| task.trying().next()) {
-                let elsewhere = free.iter().copied().find(|on| *on != attempt.tracker);
-                // The last few records are not worth a task.
-                let may = self.cluster.may_recall(attempt.id, Recall::Split).is_ok()
-                    && attempt.refusals == 0
-                    && attempt.progress.done <= 1.0 - REST_MIN;
-                if let Some(on) = elsewhere.filter(|_| may) {
+                let fits = |on: &TrackerId| *on != attempt.tracker && plan.may_use(job, *on);
+                let elsewhere = free.iter().copied().find(fits);
+                if let Some(on) = elsewhere.filter(|_| self.cluster.is_better_split(job, attempt)) {
                     free.remove(&on);
                     slow.push(attempt.id);
                 }
@@ -105,12 +99,15 @@ impl JobTracker {
         attempt.recalled.is_some_and(|(_, asked)| self.is_slow(job, attempt, asked))
     }
 
-    /// The rest of a map that was slow on a tracker goes elsewhere, if another has a slot: near its input best.
+    /// The rest of a map that was slow on a tracker goes elsewhere, if another that may run it has a slot: near its input
+    /// best.
     pub(super) fn place_rest(&mut self, now: Time, rest: TaskId, slow_on: TrackerId) {
         let Some(task) = self.cluster.task(rest) else { return };
         let distance =
             |id: &TrackerId| self.cluster.tracker(*id).map(|tracker| self.cluster.locality(task, tracker));
-        let elsewhere = self.cluster.free.map.iter().copied().filter(|on| *on != slow_on);
+        let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
+        let fits = |on: &TrackerId| *on != slow_on && plan.could_take(rest, *on).is_ok();
+        let elsewhere = self.cluster.free.map.iter().copied().filter(fits);
         if let Some(on) = elsewhere.min_by_key(distance) {
             self.reserved.insert(
                 rest,

@@ -16,6 +16,9 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
+/// Of one tick, if trackers are lost: a record of the journal holds many times as many.
+const EFFECTS_AT_ONCE: usize = 100_000;
+
 impl JobTracker {
     pub(super) fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.last_tick = now;
@@ -93,6 +96,10 @@ impl JobTracker {
         let lost = silent(self.config.lost_after, &all);
         let suspect = silent(self.config.suspect_after, &[TrackerState::Live]);
         for id in &lost {
+            // All that happens at a time is one record of the journal, whose length has a limit: the rest with the next tick.
+            if out.len() >= EFFECTS_AT_ONCE {
+                break;
+            }
             self.lose(now, *id, &format!("not heard of for {}", self.config.lost_after), out);
         }
         for id in suspect.iter().filter(|id| !lost.contains(id)) {

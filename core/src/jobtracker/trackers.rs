@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const NEWS_MAX: usize = 4096;
 /// A job with more running reduces than this hears of its maps by heartbeat.
 const NEWS_AT_ONCE: usize = 64;
+/// A tracker with so many orders that it has not acknowledged hears of maps by heartbeat, too.
+const ORDERS_AHEAD: usize = 32;
 
 impl JobTracker {
     pub(super) fn register(
@@ -84,7 +86,7 @@ impl JobTracker {
         }
         // Not before: what it has just put aside is known from its reports.
         self.drop_strange_checkpoints(id, &checkpoints);
-        self.recall_again(id);
+        self.recall_again(now, id, out);
         Self::reply(request, Reply::Registered { tracker: id, epoch: self.cluster.epoch() }, out);
         self.work_arrived = true;
         for job in self.cluster.active.clone() {
@@ -274,8 +276,14 @@ impl JobTracker {
             }
             let reduces = job.running.reduce.iter().filter_map(|attempt| self.cluster.attempt(*attempt));
             let trackers: BTreeSet<TrackerId> = reduces.map(|attempt| attempt.tracker).collect();
+            let is_last = job.is_done(Phase::Map);
             for tracker in trackers {
-                self.send_news(tracker, id);
+                // Whatever a tracker has not acknowledged is told again with each word: one that is behind gets the rest
+                // with its next heartbeat.
+                let behind = self.outboxes.get(&tracker).map_or(0, |outbox| outbox.waiting.len());
+                if is_last || behind < ORDERS_AHEAD {
+                    self.send_news(tracker, id);
+                }
             }
         }
     }
@@ -290,7 +298,8 @@ impl JobTracker {
 
     /// Whatever a tracker does not know yet of a job's map events.
     fn send_news(&mut self, tracker: TrackerId, id: JobId) {
-        let Some(job) = self.cluster.job(id) else { return };
+        // Reduces of a job that is over may take a while to die, and need nothing any more.
+        let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
         let (known, maps) = (job.map_events.len(), job.tasks.map.len() as u32);
         let outbox = self.outboxes.entry(tracker).or_default();
         let first = outbox.map_events.insert(id, known).unwrap_or(0);

@@ -101,6 +101,7 @@ impl Plan<'_> {
         let phase = task.id.phase;
         job.stragglers[phase].contains(&task.id.index)
             && task.trying().all(|at| matches!(at.state, AttemptState::Running | AttemptState::Splitting))
+            && !task.trying().any(|at| self.cluster.is_better_split(job, at))
             && self.duplicates(job, phase) < self.duplicates_max(job, phase)
     }
 

@@ -128,6 +128,14 @@ impl Plan<'_> {
         self.first_of(job, Phase::Reduce, tracker, moved).map(|task| (task, Place::Elsewhere))
     }
 
+    /// Whether a job has a waiting task for a tracker, if that had a slot.
+    pub fn has_work_for(&self, job: &Job, phase: Phase, tracker: TrackerId) -> bool {
+        match phase {
+            Phase::Map => self.next_map(job, tracker, Locality::OffRack).is_some(),
+            Phase::Reduce => self.next_reduce(job, tracker).is_some(),
+        }
+    }
+
     /// A straggler of a job that may be duplicated on a tracker.
     pub fn next_straggler(&self, job: &Job, phase: Phase, tracker: TrackerId) -> Option<TaskId> {
         let ids = job.stragglers[phase].iter().map(|index| TaskId { job: job.id, phase, index: *index });

@@ -268,6 +268,14 @@ impl<'a> Plan<'a> {
         self.preempted.contains(&id) || self.was_told(id)
     }
 
+    /// Whether the slot of an attempt that has been told to give it back can be counted on: its tracker takes work, and it
+    /// has not been long about it. Who asked by hand waits for as long as it takes; a process may not die.
+    pub fn is_coming(&self, id: AttemptId) -> bool {
+        let Some(attempt) = self.cluster.attempt(id).filter(|_| self.is_recalled(id)) else { return false };
+        let late = |told: Time| self.now.since(told) >= self.config.recall_patience;
+        self.is_live(attempt.tracker) && !attempt.recalled.is_some_and(|(_, told)| late(told))
+    }
+
     /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
     pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
         self.waiting(job, phase) > 0
@@ -331,7 +339,7 @@ impl<'a> Plan<'a> {
             all += 1;
             turned_away += usize::from(job.blacklist.contains(&tracker.id));
         }
-        turned_away as f64 > all as f64 * self.config.blacklist_share
+        turned_away == all || turned_away as f64 > all as f64 * self.config.blacklist_share
     }
 
     /// Whether a task has come to nothing on a tracker, or has an attempt there that will not end, while some

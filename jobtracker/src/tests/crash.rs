@@ -10,7 +10,7 @@ use daemon::config::JobTrackerConfig;
 use dfs::client::ClientOptions;
 use journal::{Recovery, codec, crash::CrashDisk, crash::Survive};
 use mrcore::{
-    Event, JobTracker, PerPhase, Phase, Time,
+    Event, JobTracker, PerPhase, Phase, Span, Time,
     digest::digest,
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration},
     fact::Entry,
@@ -153,6 +153,13 @@ impl Play {
         self.send(Event::Disconnection { tracker, incarnation });
     }
 
+    /// Drains a tracker, or calls that off.
+    fn drain(&mut self, name: &str, within: Option<Span>) {
+        let tracker = self.mind.cluster().tracker_named(name).unwrap().id;
+        let request = RequestId(u128::from(self.now.0));
+        self.send(Event::Drain { request, tracker, within, by: "u".into() });
+    }
+
     fn restart(&mut self) {
         self.mind = replay(&self.entries);
         self.launched.clear();
@@ -182,7 +189,9 @@ impl Play {
                     play.join("t0", 1);
                     play.join("t1", 2);
                 }
+                4 => play.drain("t0", Some(Span::secs(600))),
                 5 => play.restart(),
+                6 => play.drain("t0", None),
                 7 => play.join("t2", 3),
                 8 => {
                     let job = JobId(8);
@@ -219,6 +228,8 @@ fn a_shortened_journal_gives_the_same_cluster_at_every_point() {
     let short = compact(play.entries.clone());
     let forgotten = |entry: &Entry| entry.fact.job() == Some(JobId(1));
     assert!(play.entries.iter().any(forgotten) && !short.iter().any(forgotten));
+    let drained = |entry: &Entry| matches!(entry.fact, mrcore::Fact::TrackerDraining { .. });
+    assert!(play.entries.iter().any(drained) && !short.iter().any(drained), "it was called off");
 }
 
 fn start(disk: &CrashDisk, folder: &Path) -> Driver {

@@ -222,21 +222,13 @@ fn summary(all: &Overview, jobs: &[Job]) -> String {
 }
 
 fn stored(files: &Report) -> String {
-    let mut words = format!(
-        "{}, {} of {} used",
-        output::count(files.files, "file"),
-        output::human(files.used),
-        output::human(files.capacity)
-    );
+    let (used, all) = (output::human(files.used), output::human(files.capacity));
+    let mut parts = vec![output::count(files.files, "file"), format!("{used} of {all} used")];
     for (count, what) in [(files.under_replicated, "under-replicated"), (files.missing, "missing")] {
-        if count > 0 {
-            words += &format!(", {} {what}", output::count(count, "block"));
-        }
+        parts.extend((count > 0).then(|| format!("{} {what}", output::count(count, "block"))));
     }
-    if files.safemode.on {
-        words += ", in safemode";
-    }
-    words
+    parts.extend(files.safemode.on.then(|| "in safemode".to_owned()));
+    parts.join(", ")
 }
 
 fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {

@@ -87,10 +87,6 @@ impl Queue {
         users.values().map(|wanted| wanted.min(most)).sum()
     }
 
-    pub(super) fn first_job(&self, phase: Phase) -> Option<JobId> {
-        self.in_turn(phase).next()
-    }
-
     pub(super) fn is_leaf(&self) -> bool {
         self.children.is_empty()
     }

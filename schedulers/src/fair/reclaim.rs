@@ -3,9 +3,9 @@
 use super::pools::{Pool, Pools};
 use crate::{
     params::Section,
-    victims::{Overdue, Victims, level},
+    victims::{Claim, Overdue, Victims, level},
 };
-use mrcore::{Phase, Plan, Span, Time, Why, plan::Way};
+use mrcore::{Phase, Plan, Span, Time, Why, ids::JobId, plan::Way};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a pool bears it, and since when it does.
@@ -66,7 +66,7 @@ impl Reclaim {
     /// Takes from pools above their shares, the youngest attempts first, and no more than is lacking.
     pub(super) fn run(&mut self, phases: &[Phase], pools: &Pools, plan: &mut Plan<'_>) {
         for phase in phases.iter().copied() {
-            let mut lacks = Vec::new();
+            let mut claims = Vec::new();
             if phase == Phase::Map {
                 self.owed.clear();
             }
@@ -78,18 +78,20 @@ impl Reclaim {
                     }
                     let why = Why::rule("pool-below-its-share").with("held", f64::from(pool.held[phase]));
                     let why = why.with("share", pool.share[phase]);
-                    lacks.push((lack, pool.jobs().next().map_or(why.clone(), |job| why.benefit(job))));
+                    let jobs: Vec<JobId> = pool.jobs().collect();
+                    let why = jobs.first().map_or(why.clone(), |job| why.benefit(*job));
+                    claims.push(Claim { jobs, phase, lack, why });
                 }
             }
-            if lacks.is_empty() {
+            if claims.is_empty() {
                 continue;
             }
             let above = |pool: &Pool| pool.keeps(phase, plan) - pool.share[phase];
             let mut excess: BTreeMap<usize, f64> = pools.iter().map(above).enumerate().collect();
             let mut victims = Victims::youngest_first(phase, plan);
-            for (lack, why) in &lacks {
+            for claim in &claims {
                 let number = |job| pools.number(job);
-                level((*lack, why), &mut victims, &mut excess, number, self.way, plan);
+                level(claim, &mut victims, &mut excess, number, self.way, plan);
             }
         }
     }

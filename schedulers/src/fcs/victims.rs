@@ -35,7 +35,7 @@ impl Fcs {
             return;
         }
         let held = cluster.active_jobs().flat_map(|job| &job.running.reduce);
-        let mut available = idle as usize + held.filter(|id| plan.is_recalled(**id)).count();
+        let mut available = idle as usize + held.filter(|id| plan.is_coming(**id)).count();
         let mut victims = self.victims(plan);
         for id in self.waiting.iter() {
             if victims.is_empty() {

@@ -1,0 +1,155 @@
+//! What types cannot check: numbers that make no sense, or not beside each other.
+
+use super::{Config, ConfigError, JobTrackerConfig, NameNodeConfig};
+use std::borrow::Cow;
+
+impl Config {
+    /// Checks what types cannot: run after flags have gone over the file.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        for (key, addr) in [
+            ("namenode.listen", &self.namenode.listen),
+            ("datanode.listen", &self.datanode.listen),
+            ("jobtracker.listen", &self.jobtracker.listen),
+            ("tasktracker.listen", &self.tasktracker.listen),
+        ] {
+            if !crate::listen::is_host_port(addr) {
+                return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
+            }
+        }
+        self.namenode.check()?;
+        self.jobtracker.check()?;
+        if self.datanode.dirs.is_empty() {
+            return refuse("datanode.dirs", "[]".into(), "name at least one folder");
+        }
+        if self.client.parallel_blocks == 0 {
+            return refuse("client.parallel_blocks", "0".into(), "must be at least 1");
+        }
+        Ok(())
+    }
+}
+
+fn refuse(key: &'static str, value: String, why: impl Into<Cow<'static, str>>) -> Result<(), ConfigError> {
+    Err(ConfigError::Value { key, value, why: why.into() })
+}
+
+impl NameNodeConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let Self { replication, replication_max, block_size, block_size_min, .. } = self;
+        if *replication == 0 || replication > replication_max {
+            let why = format!("must be at least 1 and at most namenode.replication_max, {replication_max}");
+            return refuse("namenode.replication", replication.to_string(), why);
+        }
+        if block_size < block_size_min || block_size_min.0 == 0 {
+            let why = format!("must be at least namenode.block_size_min, {block_size_min}");
+            return refuse("namenode.block_size", block_size.to_string(), why);
+        }
+        let Self { copies_max, copies_per_node_max, retry_cache, lease, heartbeat, .. } = self;
+        for (key, value, zero) in [
+            ("namenode.copies_max", copies_max.to_string(), *copies_max == 0),
+            ("namenode.copies_per_node_max", copies_per_node_max.to_string(), *copies_per_node_max == 0),
+            ("namenode.retry_cache", retry_cache.to_string(), *retry_cache == 0),
+            ("namenode.lease", lease.to_string(), lease.0.is_zero()),
+            ("namenode.heartbeat", heartbeat.to_string(), heartbeat.0.is_zero()),
+        ] {
+            if zero {
+                return refuse(key, value, "must be more than 0");
+            }
+        }
+        let Self { dead_after, suspect_after, safemode_threshold, .. } = self;
+        if dead_after <= suspect_after {
+            let why = "must be longer than namenode.suspect_after";
+            return refuse("namenode.dead_after", dead_after.to_string(), why);
+        }
+        if suspect_after <= heartbeat {
+            let why = "must be longer than namenode.heartbeat";
+            return refuse("namenode.suspect_after", suspect_after.to_string(), why);
+        }
+        if !(0.0..=1.0).contains(safemode_threshold) {
+            let why = "must be between 0 and 1";
+            return refuse("namenode.safemode_threshold", safemode_threshold.to_string(), why);
+        }
+        Ok(())
+    }
+}
+
+impl JobTrackerConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let Self { heartbeat, suspect_after, lost_after, launch_timeout, task_timeout, .. } = self;
+        let Self { attempts_max, blacklist_after, jobs_max, user_jobs_max, snapshot_bytes, .. } = self;
+        for (key, value, zero) in [
+            ("jobtracker.heartbeat", heartbeat.to_string(), heartbeat.0.is_zero()),
+            ("jobtracker.launch_timeout", launch_timeout.to_string(), launch_timeout.0.is_zero()),
+            ("jobtracker.task_timeout", task_timeout.to_string(), task_timeout.0.is_zero()),
+            ("jobtracker.attempts_max", attempts_max.to_string(), *attempts_max == 0),
+            ("jobtracker.blacklist_after", blacklist_after.to_string(), *blacklist_after == 0),
+            ("jobtracker.jobs_max", jobs_max.to_string(), *jobs_max == 0),
+            ("jobtracker.user_jobs_max", user_jobs_max.to_string(), *user_jobs_max == 0),
+            ("jobtracker.snapshot_bytes", snapshot_bytes.to_string(), snapshot_bytes.0 == 0),
+        ] {
+            if zero {
+                return refuse(key, value, "must be more than 0");
+            }
+        }
+        // Else trackers that are well would be given up between two words of theirs.
+        if suspect_after <= heartbeat {
+            let why = format!("must be longer than jobtracker.heartbeat, {heartbeat}");
+            return refuse("jobtracker.suspect_after", suspect_after.to_string(), why);
+        }
+        if lost_after <= suspect_after {
+            let why = format!("must be longer than jobtracker.suspect_after, {suspect_after}");
+            return refuse("jobtracker.lost_after", lost_after.to_string(), why);
+        }
+        for (key, part) in
+            [("jobtracker.slow_start", self.slow_start), ("jobtracker.blacklist_share", self.blacklist_share)]
+        {
+            if !(0.0..=1.0).contains(&part) {
+                return refuse(key, part.to_string(), "must be between 0 and 1");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let config: Config = toml::from_str(text).expect("sound TOML");
+        config.check().expect_err(text).to_string()
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_by_name() {
+        let error = refused("[namenode]\nreplication = 0\n");
+        assert!(error.starts_with("namenode.replication = 0: "), "{error}");
+        for (key, value) in [
+            ("copies_max", "0"),
+            ("copies_per_node_max", "0"),
+            ("retry_cache", "0"),
+            ("lease", "\"0s\""),
+            ("heartbeat", "\"0s\""),
+        ] {
+            let error = refused(&format!("[namenode]\n{key} = {value}\n"));
+            assert!(error.starts_with(&format!("namenode.{key} = ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn trackers_that_are_well_cannot_be_given_up_by_a_setting() {
+        for (settings, key) in [
+            ("heartbeat = \"5s\"", "suspect_after = 3s"),
+            ("suspect_after = \"10s\"", "lost_after = 10s"),
+            ("heartbeat = \"0s\"", "heartbeat = 0"),
+            ("slow_start = 2.0", "slow_start = 2"),
+            ("blacklist_share = -0.5", "blacklist_share = -0.5"),
+            ("attempts_max = 0", "attempts_max = 0"),
+            ("snapshot_bytes = \"0B\"", "snapshot_bytes = 0"),
+        ] {
+            let error = refused(&format!("[jobtracker]\n{settings}\n"));
+            assert!(error.starts_with(&format!("jobtracker.{key}")), "{error}");
+        }
+        let text = "[jobtracker]\nheartbeat = \"5s\"\nsuspect_after = \"15s\"\nlost_after = \"40s\"\n";
+        toml::from_str::<Config>(text).expect("sound TOML").check().expect("sound numbers");
+    }
+}
