@@ -283,7 +283,7 @@ fn a_full_disk_is_done_without_and_named_when_there_is_no_other() {
 #[test]
 fn a_state_that_is_too_long_is_not_put_aside() {
     let dir = tempfile::tempdir().unwrap();
-    let dirs = [dir.path().join("a")];
+    let dirs = [dir.path().join("kept")];
     let long = State { reducer: vec![7; super::BYTES_MAX as usize], ..state(dir.path()) };
     let error = keep(&dirs, "job_1.r2.0", 2, &long).unwrap_err();
     assert!(matches!(&error, TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge));
