@@ -11,7 +11,7 @@ use daemon::{
     config::{ClientConfig, Config, SecurityConfig},
 };
 use dfs::client::{Client, ClientError, ClientOptions, Listener};
-use security::Credentials;
+use security::{Credentials, Role};
 use std::path::{Path, PathBuf};
 
 /// The folder that `mrctl up` makes when not told otherwise.
@@ -179,6 +179,14 @@ impl Target {
         }
         let found = self.find(&cwd)?;
         Ok((found.jobtracker, found.origin, found.security))
+    }
+
+    /// The address of the JobTracker that is meant, or else of the NameNode, and where to find what to show to it.
+    pub(crate) fn master(&self, role: Role) -> Result<(String, SecurityConfig)> {
+        if role == Role::JobTracker {
+            return self.find_jobtracker().map(|(addr, _, security)| (addr, security));
+        }
+        self.namenode().map(|(addr, _, security)| (addr, security))
     }
 
     /// As whom commands act, if that must be proved: the cluster is closed.

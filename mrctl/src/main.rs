@@ -85,6 +85,7 @@ enum Command {
     Nodes(command::nodes::Args),
     Top(command::top::Args),
     Drain(command::drain::Args),
+    Health(command::health::Args),
     Web(web::Args),
     /// Make and run a cluster of many machines, and credentials for those who use it
     #[command(subcommand, arg_required_else_help = true)]
@@ -135,6 +136,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,
         Command::Top(args) => command::top::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
+        Command::Health(args) => command::health::run(args, &cli.target).await,
         Command::Web(args) => web::run(args, &cli.target).await,
         Command::Cluster(command) => command::cluster::run(command).await,
         Command::Chaos(command) => chaos::run(command).await,
@@ -268,6 +270,7 @@ mod tests {
             "bench mr --size 1GiB --nodes 4 --only wordcount,terasort,small,tasks,idle --rounds 1 --json",
             "bench preempt --size 64MiB --nodes 2 --json",
             "bench plain wordcount in out",
+            "health namenode --within 2s",
             "top --every 5s",
             "top --once",
             "top --json",

@@ -4,6 +4,7 @@ pub(crate) mod cluster;
 pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod drain;
+pub(crate) mod health;
 pub(crate) mod machines;
 pub(crate) mod nodes;
 pub(crate) mod renew;

@@ -81,7 +81,8 @@ impl Watch {
     }
 }
 
-async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Result<Channel> {
+/// A connection to a daemon of this role.
+pub(crate) async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Result<Channel> {
     let endpoint = credentials
         .endpoint(addr, server)
         .ok_or_else(|| Usage(format!("address {addr:?} is not host:port")))?

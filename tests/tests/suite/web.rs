@@ -154,6 +154,7 @@ fn pages_show_what_commands_show() {
     let nodes = pages.get("/nodes");
     assert!(nodes.body.contains("node2") && nodes.body.contains("Under-replicated"), "{}", nodes.body);
 
+    terminals_show_it_too(&cluster, &job);
     masters_away(&cluster, &pages, &job);
     cluster.mrctl(&["resume", &format!("{job}.r0")]);
     jobs_pause::end(&cluster, &job);
@@ -170,8 +171,22 @@ fn pages_show_what_commands_show() {
     ends_by_a_signal(pages);
 }
 
+fn terminals_show_it_too(cluster: &Cluster, job: &str) {
+    let shown = cluster.mrctl(&["top", "--once"]);
+    assert!(shown.lines().any(|line| line.starts_with(&format!("{job} "))) && shown.contains("node2"), "{shown}");
+    let glance = cluster.json(&["top"]);
+    assert!(glance["jobs"][0]["job"] == job && glance["jobs"][0]["preemption"]["pauses"] == 2, "{glance}");
+    assert!(glance["slots"]["maps"][1].as_u64() >= Some(2), "{glance}");
+    assert_eq!(glance["files"]["nodes"].as_array().map(Vec::len), Some(2), "{glance}");
+    assert!(cluster.refused(2, &["top", "--every", "10ms"]).contains("1s or more"));
+}
+
 fn masters_away(cluster: &Cluster, pages: &Pages, job: &str) {
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    for asks in [&["top", "--once"][..], &["health", "jobtracker"]] {
+        let why = cluster.refused(1, asks);
+        assert!(why.contains("JobTracker") || why.contains("jobtracker"), "{asks:?}: {why}");
+    }
     let page = pages.says(&format!("/job/{job}"), "chaos restart jobtracker");
     assert!(page.status == 503 && page.body.contains("data-live='yes'"), "{} {}", page.status, page.body);
     let page = pages.says("/", "away");
@@ -259,6 +274,11 @@ fn a_closed_cluster_s_pages_are_their_user_s() {
         let folder = config.strip_suffix("/fermata.toml").unwrap().to_owned();
         Pages::of(lab.cluster.command(&["web", "--port", "0", "--cluster", &folder]))
     };
+    for master in ["namenode", "jobtracker"] {
+        assert_eq!(lab.cluster.json(&["health", master])["serves"], true);
+        // Who has no keys of the master's shows their own.
+        lab.done("ann", &["health", master]);
+    }
     let (ann, bob) = (pages_of("ann"), pages_of("bob"));
     assert!(ann.token.len() == 32 && ann.token != bob.token);
     for path in ["/", "/jobs", "/job/job_1", "/?token=wrong"] {
