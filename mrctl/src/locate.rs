@@ -249,6 +249,10 @@ impl Target {
             return Ok(Found::new(config, folder.map(Path::to_owned)));
         }
         let Some(folder) = nearest(cwd) else {
+            if let Some(stopped) = folders(cwd).find(|folder| folder.join("layout.json").is_file()) {
+                let dir = dir_flag(Some(&stopped));
+                bail!("the cluster in {} is stopped: start it again with `mrctl up{dir}`", stopped.display());
+            }
             bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
         };
         let config = Config::load(Some(&folder.join("fermata.toml")))?;
@@ -298,8 +302,12 @@ fn is_up(folder: &Path) -> bool {
 
 /// The nearest state folder from `from` upwards that has a running cluster's file.
 fn nearest(from: &Path) -> Option<PathBuf> {
-    let mut folders = from.ancestors().map(|folder| folder.join(FOLDER));
-    folders.find(|folder| ClusterState::path(folder).is_file())
+    folders(from).find(|folder| ClusterState::path(folder).is_file())
+}
+
+/// Where one may be, from here upwards.
+fn folders(from: &Path) -> impl Iterator<Item = PathBuf> {
+    from.ancestors().map(|folder| folder.join(FOLDER))
 }
 
 /// The state folder a local command is for: the one named, else the nearest, else where it would be.
@@ -351,6 +359,12 @@ mod tests {
         let none = Target::default();
         let error = none.find(&deep).unwrap_err().to_string();
         assert!(error.starts_with("no cluster found: start one"), "{error}");
+        // One that is stopped is known by what stays of it.
+        fs::create_dir_all(root.path().join(FOLDER)).unwrap();
+        fs::write(root.path().join(FOLDER).join("layout.json"), "{}").unwrap();
+        let error = Target::default().find(root.path()).unwrap_err().to_string();
+        assert!(error.contains("is stopped: start it again with `mrctl up"), "{error}");
+        fs::remove_file(root.path().join(FOLDER).join("layout.json")).unwrap();
 
         // A folder whose cluster is down does not count.
         let folder = root.path().join(FOLDER);

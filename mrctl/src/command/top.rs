@@ -35,7 +35,7 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// To the first line; the rest of a line; the rest of the screen.
 const HOME: &str = "\x1b[H";
-const END_LINE: &str = "\x1b[K\r\n";
+const END_LINE: &str = "\x1b[K\n";
 const END_SCREEN: &str = "\x1b[K\x1b[J";
 
 /// Show jobs, slots and nodes, again and again

@@ -173,7 +173,10 @@ fn pages_show_what_commands_show() {
 
 fn terminals_show_it_too(cluster: &Cluster, job: &str) {
     let shown = cluster.mrctl(&["top", "--once"]);
-    assert!(shown.lines().any(|line| line.starts_with(&format!("{job} "))) && shown.contains("node2"), "{shown}");
+    assert!(
+        shown.lines().any(|line| line.starts_with(&format!("{job} "))) && shown.contains("node2"),
+        "{shown}"
+    );
     let glance = cluster.json(&["top"]);
     assert!(glance["jobs"][0]["job"] == job && glance["jobs"][0]["preemption"]["pauses"] == 2, "{glance}");
     assert!(glance["slots"]["maps"][1].as_u64() >= Some(2), "{glance}");
