@@ -137,7 +137,7 @@ fn killing() -> Params {
 
 fn fault(nodes: u32, dice: &mut Dice) -> Fault {
     let node = dice.below(u64::from(nodes)) as u32;
-    let what = match dice.below(12) {
+    let what = match dice.below(15) {
         0..=1 => Harm::Tracker { node },
         2..=3 => Harm::Node { node },
         4 => Harm::Rack { rack: dice.below(2) as u32 },
@@ -146,6 +146,9 @@ fn fault(nodes: u32, dice: &mut Dice) -> Fault {
         7 => Harm::Deaf { node },
         8 => Harm::JobTracker,
         9 => Harm::Stop,
+        10 => Harm::Datanode { node },
+        11 => Harm::StillTracker { node },
+        12 => Harm::StillJobTracker,
         _ => Harm::Meddle { node },
     };
     Fault { at_s: dice.between(0.0, 60.0), for_s: Some(dice.between(0.1, 25.0)), what }
