@@ -27,7 +27,7 @@ use mrcore::{
     job::Job,
     plan::{Locality, Place, Way},
     scheduler::{Cause, Round},
-    task::{Attempt, Recall},
+    task::{Attempt, AttemptState, Recall},
 };
 use std::{
     cmp::Reverse,
@@ -233,15 +233,18 @@ impl Hsrtf {
 
     /// What was launched just now is left alone: it has hardly begun, and to split it would be to kill it. So is a task whose
     /// work has been thrown away for others once: two jobs whose remaining times cross again and again would kill
-    /// each other's tasks for ever.
+    /// each other's tasks for ever, or send the states of their reduces to and fro and never have one arrive.
     fn is_spared(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
         let is_new = |attempt: &Attempt| plan.now().since(attempt.launched) < self.newly_launched;
         if plan.cluster().attempt(victim).is_some_and(is_new) {
             return true;
         }
-        let killed = |attempt: &Attempt| matches!(attempt.recalled, Some((Recall::Kill, _)));
-        self.way == Way::Kill
-            && plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(killed))
+        let in_vain = |attempt: &Attempt| match attempt.recalled {
+            Some((Recall::Kill, _)) => self.way == Way::Kill,
+            Some((Recall::Pause, _)) => attempt.state == AttemptState::Killed,
+            _ => false,
+        };
+        plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(in_vain))
     }
 
     /// Why no slot is taken back for a job that waits for one, other than that its time has not come.

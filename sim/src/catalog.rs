@@ -290,7 +290,7 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         (even(nodes.unwrap_or((hosts as u32).clamp(4, 600)), 4, 2), workload)
     } else if kind == "jsonl" || path.is_dir() {
         let history = history::read(path)?;
-        let machines = crate::replay::machines(&history, None, 0);
+        let machines = crate::replay::machines(&history, PerPhase::default(), 0);
         let setup = Setup { machines, ..Setup::even(1, history.slots, "fifo") };
         left_out = history::left_out(&history.left_out);
         (setup, history.succeeded().0)

@@ -2,34 +2,37 @@
 //! their steps become (`crate::scenario`).
 
 use mrcore::Span;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// One fault.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Fault {
     /// Seconds after the start.
     pub at_s: f64,
     /// How long; for ever if it is not said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_s: Option<f64>,
     /// What.
-    #[serde(flatten)]
     pub what: Harm,
 }
 
 /// What goes wrong. Nodes and racks are counted from 0.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum Harm {
     /// The tracker's process dies; its files and the DataNode stay.
     Tracker { node: u32 },
+    /// The DataNode's process dies; its blocks and the tracker stay.
+    Datanode { node: u32 },
     /// The machine dies: tracker, DataNode, and all files of jobs.
     Node { node: u32 },
     /// Every machine of a rack is unreachable.
     Rack { rack: u32 },
     /// A machine stands still: nobody hears of it, and nobody reaches it.
     Frozen { node: u32 },
+    /// The tracker's process stands still; its tasks and the DataNode go on. Of scenarios alone.
+    StillTracker { node: u32 },
+    /// The DataNode's process stands still. Of scenarios alone.
+    StillDatanode { node: u32 },
     /// A machine computes slower by this factor.
     Slow { node: u32, factor: f64 },
     /// A tracker and the JobTracker do not hear each other; others reach it.
@@ -42,6 +45,69 @@ pub enum Harm {
     Stop,
     /// The JobTracker's process dies and replays its journal when it is back.
     JobTracker,
+    /// The JobTracker's process stands still, and forgets nothing. Of scenarios alone.
+    StillJobTracker,
+}
+
+/// A fault as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Words {
+    at_s: f64,
+    for_s: Option<f64>,
+    what: String,
+    node: Option<u32>,
+    rack: Option<u32>,
+    factor: Option<f64>,
+}
+
+impl Words {
+    /// The fault, or why it is none.
+    pub(crate) fn read(&self) -> Result<Fault, String> {
+        let sound = |value: f64| value.is_finite() && value >= 0.0;
+        if !sound(self.at_s) || !self.for_s.is_none_or(sound) {
+            return Err("at_s and for_s are seconds from 0 on".into());
+        }
+        let kind = self.what.as_str();
+        let lacks = |key: &str| format!("{kind}: which? say {key} = 1");
+        let node = || self.node.ok_or_else(|| lacks("node"));
+        let what = match kind {
+            "tracker" => Harm::Tracker { node: node()? },
+            "datanode" => Harm::Datanode { node: node()? },
+            "node" => Harm::Node { node: node()? },
+            "rack" => Harm::Rack { rack: self.rack.ok_or_else(|| lacks("rack"))? },
+            "frozen" => Harm::Frozen { node: node()? },
+            "slow" => Harm::Slow { node: node()?, factor: self.factor()? },
+            "partition" => Harm::Partition { node: node()? },
+            "deaf" => Harm::Deaf { node: node()? },
+            "meddle" => Harm::Meddle { node: node()? },
+            "stop" => Harm::Stop,
+            "job-tracker" => Harm::JobTracker,
+            other => {
+                return Err(format!(
+                    "what = {other:?}: tracker, datanode, node, rack, frozen, slow, partition, deaf, meddle, stop or job-tracker"
+                ));
+            }
+        };
+        let takes_node = !matches!(what, Harm::Rack { .. } | Harm::Stop | Harm::JobTracker);
+        let used = [
+            ("node", self.node.is_some(), takes_node),
+            ("rack", self.rack.is_some(), matches!(what, Harm::Rack { .. })),
+            ("factor", self.factor.is_some(), matches!(what, Harm::Slow { .. })),
+        ];
+        match used.iter().find(|(_, said, takes)| *said && !takes) {
+            Some((key, ..)) => Err(format!("{kind} takes no {key}")),
+            None => Ok(Fault { at_s: self.at_s, for_s: self.for_s, what }),
+        }
+    }
+
+    fn factor(&self) -> Result<f64, String> {
+        let factor = self.factor.ok_or("slow: how much? say factor = 3.0")?;
+        if factor.is_finite() && factor > 0.0 {
+            return Ok(factor);
+        }
+        Err(format!("slow: a factor of {factor} is not above 0"))
+    }
 }
 
 impl Fault {
@@ -53,19 +119,5 @@ impl Fault {
     /// When it is over.
     pub fn until(&self) -> Option<Span> {
         self.for_s.map(|lasts| Span(((self.at_s + lasts) * 1e6) as u64))
-    }
-
-    /// Whether its numbers make sense.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let sound = |value: f64| value.is_finite() && value >= 0.0;
-        if !sound(self.at_s) || !self.for_s.is_none_or(sound) {
-            return Err("at_s and for_s are seconds from 0 on".into());
-        }
-        if let Harm::Slow { factor, .. } = self.what
-            && !(factor.is_finite() && factor > 0.0)
-        {
-            return Err(format!("slow: a factor of {factor} is not above 0"));
-        }
-        Ok(())
     }
 }

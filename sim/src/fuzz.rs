@@ -12,7 +12,8 @@ use crate::{
     workload::Outline,
 };
 use mrcore::{PerPhase, Span, job::Priority};
-use schedulers::Params;
+use schedulers::{MakeError, Params};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Within this time every healed world must have come to rest.
 const REST: Span = Span::secs(40_000);
@@ -136,7 +137,7 @@ fn killing() -> Params {
 
 fn fault(nodes: u32, dice: &mut Dice) -> Fault {
     let node = dice.below(u64::from(nodes)) as u32;
-    let what = match dice.below(12) {
+    let what = match dice.below(15) {
         0..=1 => Harm::Tracker { node },
         2..=3 => Harm::Node { node },
         4 => Harm::Rack { rack: dice.below(2) as u32 },
@@ -145,6 +146,9 @@ fn fault(nodes: u32, dice: &mut Dice) -> Fault {
         7 => Harm::Deaf { node },
         8 => Harm::JobTracker,
         9 => Harm::Stop,
+        10 => Harm::Datanode { node },
+        11 => Harm::StillTracker { node },
+        12 => Harm::StillJobTracker,
         _ => Harm::Meddle { node },
     };
     Fault { at_s: dice.between(0.0, 60.0), for_s: Some(dice.between(0.1, 25.0)), what }
@@ -183,11 +187,24 @@ fn jobs(dice: &mut Dice) -> Workload {
 
 /// Plays one life.
 pub fn play(seed: u64) -> Result<Outcome, BadLife> {
-    let (setup, workload) = life(seed);
-    let scheduler = setup.scheduler.clone();
-    let bad = |what: String| Broken { at: "0".into(), what };
-    let world = World::new(setup, workload).map_err(|error| bad(error.to_string()));
-    world.and_then(|world| world.run(Some(REST))).map_err(|broken| BadLife { seed, scheduler, broken })
+    caught(seed, |scheduler| {
+        let (setup, workload) = life(seed);
+        scheduler.clone_from(&setup.scheduler);
+        let bad = |error: MakeError| Broken { at: "0".into(), what: error.to_string() };
+        World::new(setup, workload).map_err(bad)?.run(Some(REST))
+    })
+}
+
+/// A life that panics has broken a rule like any other, and is to be told by its seed. Nothing of it is used afterwards.
+fn caught(seed: u64, live: impl FnOnce(&mut String) -> Result<Outcome, Broken>) -> Result<Outcome, BadLife> {
+    let mut scheduler = String::new();
+    let lived = catch_unwind(AssertUnwindSafe(|| live(&mut scheduler))).unwrap_or_else(|payload| {
+        let words = payload.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| payload.downcast_ref::<&str>().copied());
+        let what = format!("it panicked: {}", words.unwrap_or("without a word"));
+        Err(Broken { at: "a moment unknown".into(), what })
+    });
+    lived.map_err(|broken| BadLife { seed, scheduler, broken })
 }
 
 /// Plays many, and says how often what happened.
@@ -247,5 +264,21 @@ impl Seen {
         }
         self.hash = crate::chance::mix(self.hash ^ other.hash);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_that_panics_is_told_by_its_seed() {
+        let bad = caught(7, |scheduler| {
+            scheduler.push_str("fifo");
+            panic!("index {} of nothing", scheduler.len())
+        });
+        let words = bad.map(|_| ()).expect_err("it panicked").to_string();
+        let told = "seed 7 (fifo): at a moment unknown: it panicked: index 4 of nothing\nrun it again: mrctl sim fuzz --seed 7";
+        assert_eq!(words, told);
     }
 }

@@ -22,8 +22,8 @@ pub struct WhatIf {
     pub ran: Variant,
     /// Those to try instead.
     pub others: Vec<Variant>,
-    /// Slots of each node; as the history says if not said, or else as many as were ever used at a time.
-    pub slots: Option<PerPhase<u32>>,
+    /// Slots of each node, where others are asked for than the history says. Where it does not say, they are what there was.
+    pub slots: PerPhase<Option<u32>>,
     /// Nodes more or less.
     pub nodes: i32,
     /// What goes wrong in the alternatives.
@@ -82,17 +82,56 @@ pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     }
 }
 
+/// A node that is to die and is none of those that there would be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name} would not be there to die: of {were} nodes the first {are} by name are left")]
+pub struct NotThere {
+    name: String,
+    were: usize,
+    are: usize,
+}
+
 impl WhatIf {
+    /// How many nodes there would be.
+    fn count(&self, history: &History) -> usize {
+        (history.trackers.len() as u32).saturating_add_signed(self.nodes).max(1) as usize
+    }
+
+    /// Whether all that is to go wrong can.
+    pub fn fits(&self, history: &History) -> Result<(), NotThere> {
+        let (were, are) = (history.trackers.len(), self.count(history));
+        let gone = |fault: &&Fault| matches!(fault.what, Harm::Node { node } if node as usize >= are);
+        match self.faults.iter().find(gone).map(|fault| &fault.what) {
+            Some(Harm::Node { node }) => {
+                let name = history.trackers.get(*node as usize).cloned().unwrap_or_default();
+                Err(NotThere { name, were, are })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The slots that nodes really had, as far as whoever asks knows more than the history.
+    fn slots_as_they_were(&self, history: &History) -> PerPhase<Option<u32>> {
+        if history.under.is_none() { self.slots } else { PerPhase::default() }
+    }
+
     /// What is other than it was, beside the policy; none if nothing is.
     pub fn changes(&self, history: &History) -> Option<String> {
         let mut words = Vec::new();
         if self.nodes != 0 {
-            let were = history.trackers.len();
-            let are = (were as u32).saturating_add_signed(self.nodes);
+            let (were, are) = (history.trackers.len(), self.count(history));
             words.push(format!("{are} nodes instead of {were}"));
+            let gone = |lost: &&(u32, Span, Option<Span>)| lost.0 as usize >= are;
+            let gone = history.losses.iter().filter(gone).count();
+            if gone > 0 {
+                words.push(format!("without {gone} of {} losses of nodes", history.losses.len()));
+            }
         }
-        if let Some(PerPhase { map, reduce }) = self.slots {
-            words.push(format!("{map} map and {reduce} reduce slots a node"));
+        if self.slots != self.slots_as_they_were(history) {
+            let of = |kind: &str, slots: Option<u32>| slots.map(|slots| format!("{slots} {kind}"));
+            let kinds = [of("map", self.slots.map), of("reduce", self.slots.reduce)];
+            let kinds: Vec<String> = kinds.into_iter().flatten().collect();
+            words.push(format!("{} slots a node", kinds.join(" and ")));
         }
         for fault in &self.faults {
             let mut word = String::new();
@@ -110,7 +149,7 @@ impl WhatIf {
 /// What really ran, as a comparison of one policy: slowdowns are against each job that succeeded, alone and
 /// simulated from its own history.
 pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, ExperimentError> {
-    let machines = machines(&history, None, 0);
+    let machines = machines(&history, PerPhase::default(), 0);
     let setup = setup(history.slots, machines, Vec::new());
     let (workload, _) = history.succeeded();
     let ids: Vec<JobId> = history.real.iter().filter(|real| real.succeeded).map(|real| real.id).collect();
@@ -130,7 +169,7 @@ pub fn replay(
 ) -> Result<Replay, ExperimentError> {
     let (workload, real) = history.succeeded();
     let slots = history.slots;
-    let as_it_was = machines(history, what.slots, 0);
+    let as_it_was = machines(history, what.slots_as_they_were(history), 0);
     let before =
         experiment(&workload, setup(slots, as_it_was, losses(history)), vec![what.ran.clone()], watch)?;
     let simulated =
@@ -146,8 +185,9 @@ pub fn replay(
 }
 
 /// The nodes of a history in the order of their names, with so many more like the last one, or the last ones left out.
-pub(crate) fn machines(history: &History, slots: Option<PerPhase<u32>>, more: i32) -> Vec<Machine> {
-    let usual = Setup::even(1, slots.unwrap_or(history.slots), "fifo").machines[0].clone();
+/// Slots are those that are asked for; else as the history says of each; else as many as were ever used at a time.
+pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i32) -> Vec<Machine> {
+    let usual = Setup::even(1, history.slots, "fifo").machines[0].clone();
     let places: &[Place] = history.under.as_ref().map_or(&[], |under| &under.trackers);
     let mut racks: Vec<&str> = places.iter().map(|place| place.rack.as_str()).collect();
     racks.sort_unstable();
@@ -156,14 +196,11 @@ pub(crate) fn machines(history: &History, slots: Option<PerPhase<u32>>, more: i3
         let place = places.iter().find(|place| place.name == *name);
         let rack = place.and_then(|place| racks.iter().position(|rack| *rack == place.rack)).unwrap_or(0);
         let said = place.map(|place| PerPhase { map: place.map_slots, reduce: place.reduce_slots });
+        let said = said.unwrap_or(history.slots);
+        let slots =
+            PerPhase { map: slots.map.unwrap_or(said.map), reduce: slots.reduce.unwrap_or(said.reduce) };
         // What a task took is known: it is the machine that it took it on.
-        Machine {
-            rack: rack as u32,
-            slots: slots.or(said).unwrap_or(history.slots),
-            disk: 1e12,
-            nic: 1e10,
-            ..usual.clone()
-        }
+        Machine { rack: rack as u32, slots, disk: 1e12, nic: 1e10, ..usual.clone() }
     };
     let mut machines: Vec<Machine> = history.trackers.iter().map(machine).collect();
     let count = (machines.len() as u32).saturating_add_signed(more).max(1) as usize;
@@ -268,6 +305,16 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
+    fn what_if() -> WhatIf {
+        WhatIf {
+            ran: Variant::plain("fifo"),
+            others: Vec::new(),
+            slots: PerPhase::default(),
+            nodes: 0,
+            faults: Vec::new(),
+        }
+    }
+
     #[test]
     fn a_policy_that_was_changed_is_not_passed_off_as_one() {
         let one = |policy: &str, jobs: &[u32]| Ran {
@@ -283,18 +330,32 @@ mod tests {
 
     #[test]
     fn what_is_other_than_it_was_is_told() {
-        let history = History { trackers: vec!["a".into(), "b".into()], ..History::default() };
-        let mut what = WhatIf {
-            ran: Variant::plain("fifo"),
-            others: Vec::new(),
-            slots: None,
-            nodes: 0,
-            faults: Vec::new(),
+        let mut history = History {
+            trackers: vec!["a".into(), "b".into()],
+            losses: vec![(0, Span(0), None), (1, Span(0), None)],
+            ..History::default()
         };
+        let mut what = what_if();
         assert_eq!(what.changes(&history), None);
         what.nodes = 4;
         what.faults = vec![Fault { at_s: 30.0, for_s: None, what: Harm::Node { node: 1 } }];
         assert_eq!(what.changes(&history).as_deref(), Some("6 nodes instead of 2, b dies at 30 s"));
+        assert_eq!(what.fits(&history), Ok(()));
+        what.nodes = -1;
+        let error = what.fits(&history).expect_err("b is left out").to_string();
+        assert_eq!(error, "b would not be there to die: of 2 nodes the first 1 by name are left");
+        what.faults.clear();
+        assert_eq!(
+            what.changes(&history).as_deref(),
+            Some("1 nodes instead of 2, without 1 of 2 losses of nodes")
+        );
+        what.nodes = 0;
+        what.slots.map = Some(8);
+        assert_eq!(what.changes(&history), None, "the history does not say: that is what there was");
+        history.under = Some(crate::workload::history::Under::default());
+        assert_eq!(what.changes(&history).as_deref(), Some("8 map slots a node"));
+        what.slots.reduce = Some(2);
+        assert_eq!(what.changes(&history).as_deref(), Some("8 map and 2 reduce slots a node"));
     }
 
     #[test]
@@ -321,7 +382,8 @@ mod tests {
             ..History::default()
         };
         let shown = |more| -> Vec<(u32, u32)> {
-            machines(&history, None, more).iter().map(|machine| (machine.rack, machine.slots.map)).collect()
+            let machines = machines(&history, PerPhase::default(), more);
+            machines.iter().map(|machine| (machine.rack, machine.slots.map)).collect()
         };
         assert_eq!(shown(0), [(0, 2), (1, 3)], "not what was used at a time");
         assert_eq!((shown(1), shown(-1)), (vec![(0, 2), (1, 3), (1, 3)], vec![(0, 2)]));
@@ -331,6 +393,37 @@ mod tests {
         let silent = mrcore::Config::default().lost_after.as_secs_f64();
         let lost = Fault { at_s: 100.0 - silent, for_s: Some(60.0 + silent), what: Harm::Node { node: 1 } };
         assert_eq!(losses(&history), [lost]);
-        assert_eq!(machines(&History::default(), Some(PerPhase { map: 4, reduce: 2 }), 0)[0].slots.map, 4);
+        let asked = PerPhase { map: Some(4), reduce: None };
+        let slots = |history: &History, asked| machines(history, asked, 0).pop().map(|machine| machine.slots);
+        assert_eq!(slots(&History::default(), asked), Some(PerPhase { map: 4, reduce: 0 }));
+        let reduces = "one reduce slot, as it says: those of the other kind stay as they were";
+        assert_eq!(slots(&history, asked), Some(PerPhase { map: 4, reduce: 1 }), "{reduces}");
+    }
+
+    /// Two maps of 10 s on a node that had one slot for them.
+    fn narrow() -> History {
+        let lines = [
+            r#"{"format":1,"cluster":"c","job":"job_1","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"normal","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{"start":0,"end":100},{"start":100,"end":200}]}}"#,
+            r#"{"at_us":1000000,"fact":{"submitted-to":{"policy":"fifo","params":{},"trackers":[{"name":"node1","host":"node1","rack":"/r","map_slots":1,"reduce_slots":1}]}}}"#,
+            r#"{"at_us":1000000,"fact":{"attempt-launched":{"attempt":"job_1.m0.0","tracker":"node1"}}}"#,
+            r#"{"at_us":11000000,"fact":{"attempt-succeeded":{"attempt":"job_1.m0.0","bytes_out":1}}}"#,
+            r#"{"at_us":11000000,"fact":{"attempt-launched":{"attempt":"job_1.m1.0","tracker":"node1"}}}"#,
+            r#"{"at_us":21000000,"fact":{"attempt-succeeded":{"attempt":"job_1.m1.0","bytes_out":1}}}"#,
+            r#"{"at_us":21000000,"fact":{"job-ended":{"outcome":"succeeded"}}}"#,
+        ];
+        let text = ("a file".to_owned(), lines.join("\n"));
+        crate::workload::history::read_texts(&[text]).expect("it reads")
+    }
+
+    #[test]
+    fn the_cluster_as_it_was_has_the_slots_that_it_had() {
+        let history = narrow();
+        let what = WhatIf { slots: PerPhase { map: Some(2), reduce: None }, ..what_if() };
+        let replay = replay(&history, &what, &|_| {}).expect("it runs");
+        assert!(replay.fidelity.error() < 0.1, "one after the other, as they ran: {:?}", replay.fidelity);
+        let mean =
+            |comparison: &Comparison| comparison.mean_over(0, None, crate::experiment::makespan_s).mean;
+        let (before, after) = (mean(&replay.before), mean(&replay.comparison));
+        assert!(before > 1.8 * after, "side by side they take half of {before} s, not {after} s");
     }
 }

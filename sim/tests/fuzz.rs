@@ -30,7 +30,8 @@ fn random_lives_hold_every_rule_and_come_to_rest() {
 /// Seeds that once broke a rule.
 #[test]
 fn found_seeds_stay_good() {
-    const FOUND: [u64; 0] = [];
+    // Reduces under hsrtf-pup without hysteresis whose states were longer on their way than they kept their slots.
+    const FOUND: [u64; 1] = [17214];
     for seed in FOUND {
         fuzz::play(seed).unwrap_or_else(|bad| panic!("{bad}"));
     }

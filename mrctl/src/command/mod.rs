@@ -13,6 +13,7 @@ pub(crate) mod revoke;
 pub(crate) mod schedulers;
 pub(crate) mod shadow;
 pub(crate) mod sim;
+mod sim_fuzz;
 mod sim_json;
 pub(crate) mod sim_replay;
 pub(crate) mod sim_repro;

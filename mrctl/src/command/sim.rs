@@ -7,13 +7,12 @@ use serde_json::json;
 use sim::{
     catalog::{self, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, Variant},
-    fuzz, profile, report,
+    profile, report,
     workload::history,
 };
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
 };
 
@@ -40,7 +39,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum SimCommand {
     /// Play random lives with every rule checked after every event
-    Fuzz(Fuzz),
+    Fuzz(super::sim_fuzz::Args),
     /// Measure what programs do to their input, from job histories; prints a file of profiles
     Calibrate(Calibrate),
     /// Run small jobs for real on this machine, simulate the same, and compare
@@ -93,19 +92,6 @@ struct Compare {
 }
 
 #[derive(Debug, clap::Args)]
-struct Fuzz {
-    /// How many lives
-    #[arg(long, default_value_t = 500)]
-    seeds: u64,
-    /// The first seed
-    #[arg(long, default_value_t = 0)]
-    from: u64,
-    /// Play this one alone
-    #[arg(long, conflicts_with_all = ["seeds", "from"])]
-    seed: Option<u64>,
-}
-
-#[derive(Debug, clap::Args)]
 #[command(after_help = "Example: as much work as the cluster is for, then its histories\n  \
     mrctl submit wordcount --input /books --output /counts --reduces 4\n  \
     mrctl submit sort --input /books --output /sorted --reduces 4\n  \
@@ -122,7 +108,7 @@ struct Calibrate {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Some(SimCommand::Verify(args)) => super::sim_verify::run(args).await,
-        Some(SimCommand::Fuzz(fuzz)) => play(fuzz),
+        Some(SimCommand::Fuzz(args)) => super::sim_fuzz::run(args),
         Some(SimCommand::Calibrate(args)) => calibrate(args),
         Some(SimCommand::Profiles) => {
             output::line(profile::render(&profile::built_in()).trim_end())?;
@@ -331,53 +317,4 @@ fn as_json(comparison: &Comparison) -> serde_json::Value {
         })
     });
     json!(rows.collect::<Vec<_>>())
-}
-
-fn play(args: &Fuzz) -> Result<ExitCode> {
-    if let Some(seed) = args.seed {
-        let outcome = fuzz::play(seed)?;
-        output::line(format!("seed {seed}: {} events, trace {:016x}", outcome.events, outcome.hash))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let begun = Instant::now();
-    let parts = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
-    let end = args.from.saturating_add(args.seeds);
-    let (runs, begun_lives) = (Runs::new(), AtomicUsize::new(0));
-    let tell = || {
-        let (done, of) = (begun_lives.fetch_add(1, Ordering::Relaxed), args.seeds as usize);
-        let is_tenth = done > 0 && done.is_multiple_of((of / 10).max(1));
-        runs.tell("", done, of, is_tenth.then(|| "no rule broken so far".to_owned()).as_ref());
-    };
-    let played: Vec<Result<fuzz::Seen, fuzz::BadLife>> = std::thread::scope(|scope| {
-        let part = |at: u64| {
-            let seeds = (args.from + at..end).step_by(parts as usize).inspect(|_| tell());
-            scope.spawn(move || fuzz::play_all(seeds))
-        };
-        let parts: Vec<_> = (0..parts).map(part).collect();
-        parts.into_iter().filter_map(|part| part.join().ok()).collect()
-    });
-    drop(runs);
-    let mut seen = fuzz::Seen::default();
-    for part in played {
-        seen = seen.with(&part?);
-    }
-    let took_s = begun.elapsed().as_secs_f64();
-    output::line(format!(
-        "{} lives, {} events ({:.0} a second), no rule broken; {} faults, {} restarts of the JobTracker, {} jobs ({} \
-         failed), {} splits, {} pauses, {} resumes, {} kills, {} duplicates, {} tasks recovered",
-        seen.lives,
-        seen.events,
-        seen.events as f64 / took_s.max(1e-9),
-        seen.faults,
-        seen.restarts,
-        seen.jobs,
-        seen.failed,
-        seen.splits,
-        seen.pauses,
-        seen.resumes,
-        seen.kills,
-        seen.duplicates,
-        seen.recovered
-    ))?;
-    Ok(ExitCode::SUCCESS)
 }

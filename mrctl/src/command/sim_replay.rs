@@ -34,11 +34,12 @@ pub(crate) struct Args {
     /// So many nodes, or more or fewer than there were: 8, +4, -1
     #[arg(long, value_name = "N|+N|-N", allow_hyphen_values = true)]
     nodes: Option<String>,
-    /// Map slots of each node [default: as the history says; of older ones, as many as were ever used at a time]
-    #[arg(long)]
+    /// Map slots of each node, instead of those that it had; of older histories, which do not say, those that it had
+    /// [default: as the history says; of older ones, as many as were ever used at a time]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     map_slots: Option<u32>,
-    /// Reduce slots of each node
-    #[arg(long)]
+    /// Reduce slots of each node, likewise
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     reduce_slots: Option<u32>,
     /// A node of the history that dies so many seconds after the first job came
     #[arg(long, value_name = "NODE@SECONDS")]
@@ -66,15 +67,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !history.real.iter().any(|real| real.succeeded) {
         anyhow::bail!("{}: no job in it has succeeded: there is nothing to replay", args.history.display());
     }
-    let asked = args.map_slots.is_some() || args.reduce_slots.is_some();
-    let slots = asked.then(|| PerPhase {
-        map: args.map_slots.unwrap_or(history.slots.map).max(1),
-        reduce: args.reduce_slots.unwrap_or(history.slots.reduce).max(1),
-    });
+    let slots = PerPhase { map: args.map_slots, reduce: args.reduce_slots };
     let faults =
         args.fail.iter().map(|fail| fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
     let nodes = args.nodes.as_deref().map_or(Ok(0), |text| more(text, history.trackers.len()))?;
     let what = WhatIf { ran, others, slots, nodes, faults };
+    what.fits(&history).map_err(|error| Usage(format!("--fail: {error}")))?;
     let runs = Runs::new();
     let replay = replay(&history, &what, &|step| runs.done("", step))?;
     drop(runs);

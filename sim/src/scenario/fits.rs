@@ -70,8 +70,11 @@ pub(crate) fn number(name: &str) -> Option<u32> {
 fn harms(what: &Harm, machines: &[Machine]) -> Result<(), String> {
     match *what {
         Harm::Tracker { node }
+        | Harm::Datanode { node }
         | Harm::Node { node }
         | Harm::Frozen { node }
+        | Harm::StillTracker { node }
+        | Harm::StillDatanode { node }
         | Harm::Slow { node, .. }
         | Harm::Partition { node }
         | Harm::Deaf { node }

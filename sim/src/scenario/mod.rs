@@ -163,9 +163,6 @@ impl Act {
             _ if self.node().is_some_and(|who| *who == Who::Named("namenode".into())) => {
                 Some("it has no namenode")
             }
-            Self::Kill { half: Half::Datanode, .. } | Self::Stop { half: Half::Datanode, .. } => {
-                Some("its datanodes live and die with their node")
-            }
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! Reading scenario files: TOML in, steps or one line of refusal out, with the line of the file.
 
 use super::{Act, Half, JobRef, Mark, Scenario, Step, When, Who};
-use crate::fault::Fault;
+use crate::fault;
 use mrcore::Span;
 use serde::Deserialize;
 use toml::Spanned;
@@ -22,7 +22,7 @@ struct File {
     #[serde(default)]
     step: Vec<Spanned<Words>>,
     #[serde(default)]
-    fault: Vec<Spanned<Fault>>,
+    fault: Vec<Spanned<fault::Words>>,
 }
 
 /// A step as it is written.
@@ -67,8 +67,7 @@ pub fn parse(text: &str) -> Result<Scenario, BadScenario> {
     }
     for fault in file.fault {
         let line = line_of(fault.span().start);
-        let fault = fault.into_inner();
-        fault.check().map_err(|what| BadScenario { line, what })?;
+        let fault = fault.get_ref().read().map_err(|what| BadScenario { line, what })?;
         scenario.faults.push(fault);
         scenario.fault_lines.push(line);
     }

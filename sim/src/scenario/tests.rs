@@ -86,6 +86,13 @@ fn nonsense_is_told_with_its_line() {
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"\nnode = \"a\"\ndaemon = \"namenode\"", 1, "datanode or"),
         ("[[fault]]\nat_s = -1.0\nwhat = \"job-tracker\"", 1, "from 0 on"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"meteor\"", 1, "meteor"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"node\"\nnode = 1\nfor = \"20s\"", 5, "unknown field `for`"),
+        ("[[fault]]\nat_s = 1.0\nfors = 2.0\nwhat = \"node\"\nnode = 1", 3, "unknown field `fors`"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"node\"\nrack = 1", 1, "node: which? say node = 1"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"rack\"\nrack = 1\nnode = 1", 1, "rack takes no node"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"stop\"\nfactor = 2.0", 1, "stop takes no factor"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1", 1, "slow: how much?"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.0", 1, "not above 0"),
     ];
     for (text, line, why) in cases {
         let error = parse(text).expect_err(text);

@@ -7,7 +7,7 @@
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Room, Source, TraceError, within_reach},
+    trace::{Room, Source, TraceError, tasks_within_reach, within_reach},
 };
 use mrcore::{job::Priority, metrics::stats::quantile};
 use serde::Deserialize;
@@ -162,6 +162,7 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
         slow_start: 0.05,
         speculation: false,
     };
+    tasks_within_reach(&plan)?;
     Ok((job.submit_time, plan))
 }
 
@@ -269,6 +270,16 @@ mod tests {
                 "an attempt began at 2000 and finished at 40",
             ),
             (JOB.replace("\"finishTime\": 9000", "\"finishTime\": 9"), "submitted at 1000 and finished at 9"),
+            // In microseconds, that of a map and that of a reduce; bytes that no disk ever read.
+            (JOB.replace("\"finishTime\": 4000", "\"finishTime\": 1200000000000000"), "job_1: a task of 1"),
+            (
+                JOB.replace("\"finishTime\": 8000", "\"finishTime\": 1200000000000000"),
+                "ten years, are the most",
+            ),
+            (
+                JOB.replace("\"inputBytes\": 100", "\"inputBytes\": 1000000000000000000"),
+                "ten years, are the most",
+            ),
             (String::new(), "no jobs in it"),
             (format!("{JOB}{{"), ":7: "),
         ];

@@ -8,7 +8,7 @@
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Room, Source, TraceError, within_reach},
+    trace::{Room, Source, TraceError, tasks_within_reach, within_reach},
 };
 use mrcore::job::Priority;
 use std::{
@@ -80,7 +80,9 @@ pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
         before_s = row.submit_s;
         let tasks = row.maps(scaling) + row.reduces(scaling);
         room.take(tasks).map_err(|what| source.bad(line, what))?;
-        jobs.push(row.plan(scaling));
+        let plan = row.plan(scaling);
+        tasks_within_reach(&plan).map_err(|what| source.bad(line, what))?;
+        jobs.push(plan);
     }
     if jobs.is_empty() {
         return Err(source.empty());
@@ -212,6 +214,7 @@ mod tests {
                 format!("{good}job1\t60\t11\t1e18\t4\t5\n"),
                 ":2: a job of 7450580598 tasks: 1000000 is the most",
             ),
+            (format!("{good}job1\t60\t11\t3\t4e18\t5\n"), ":2: a task of "),
             (good.repeat(1_000_001), ":1000001: 1000001 jobs and 2000002 tasks up to here"),
             (String::new(), "no jobs in it"),
         ];

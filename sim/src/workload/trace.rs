@@ -1,5 +1,6 @@
 //! What trace readers share: opening, plain or compressed, and saying where a trace is bad.
 
+use super::{JobPlan, MapPlan, ReducePlan};
 use flate2::read::GzDecoder;
 use std::{
     cell::Cell,
@@ -39,7 +40,29 @@ pub(super) fn within_reach(at_s: f64) -> Result<(), String> {
     if at_s <= LENGTH_MAX_S {
         return Ok(());
     }
-    Err(format!("submitted {at_s} s after the beginning: {LENGTH_MAX_S:.0} s, ten years, are the most"))
+    Err(format!("submitted {at_s:.0} s after the beginning: {LENGTH_MAX_S:.0} s, ten years, are the most"))
+}
+
+/// Bytes a second of one reader, as machines have it unless they are said to be others.
+const DISK: f64 = 80e6;
+
+/// Whether no task of a job takes longer than can be simulated: times or bytes in another unit than they are taken for would have a
+/// world go on for ever without anything that is amiss.
+pub(super) fn tasks_within_reach(job: &JobPlan) -> Result<(), String> {
+    let shuffled = job.maps.iter().map(|map| map.bytes as f64).sum::<f64>() * job.map_out;
+    let map = |map: &MapPlan| f64::from(map.work_s) + map.bytes as f64 / DISK;
+    let reduce = |reduce: &ReducePlan| {
+        let bytes = shuffled * f64::from(reduce.share);
+        let each = 1.0 / DISK + 1.0 / job.merge_rate + f64::from(reduce.factor) / job.reduce_rate;
+        f64::from(reduce.fixed_s) + bytes * each
+    };
+    let mut tasks = job.maps.iter().map(map).chain(job.reduces.iter().map(reduce));
+    match tasks.find(|seconds| seconds.is_nan() || *seconds > LENGTH_MAX_S) {
+        None => Ok(()),
+        Some(seconds) => Err(format!(
+            "a task of {seconds:.0} s, for its times or its bytes: {LENGTH_MAX_S:.0} s, ten years, are the most; are they in another unit?"
+        )),
+    }
 }
 
 /// How much has been read: a trace that is too large is refused before it takes all memory.

@@ -4,7 +4,6 @@ use super::{Happening, World, run::Work};
 use crate::fault::Harm;
 use mrcore::{
     Event, Phase, Span,
-    digest::digest,
     ids::{AttemptId, Incarnation, TaskId},
     task::Recall,
 };
@@ -12,7 +11,6 @@ use mrcore::{
 impl World {
     pub(super) fn harm(&mut self, index: usize) {
         let fault = self.setup.faults[index].clone();
-        self.faults_begun += 1;
         if fault.for_s.is_none() {
             self.faults_open -= 1;
         }
@@ -22,15 +20,18 @@ impl World {
                 self.change(node as usize, |ills| ills.dead += 1);
                 self.hang_up(node as usize);
             }
+            Harm::Datanode { node } | Harm::StillDatanode { node } if fits(node) => {
+                self.change(node as usize, |ills| ills.shut += 1);
+                self.have_repaired(node);
+            }
             Harm::Node { node } if fits(node) => {
                 self.change(node as usize, |ills| {
                     ills.dead += 1;
                     ills.wiped += 1;
                 });
-                let incarnation = self.nodes[node as usize].incarnation;
-                let repaired = Happening::Repaired { node, incarnation };
-                self.queue.push(self.now + self.setup.costs.repair, repaired);
+                self.have_repaired(node);
             }
+            Harm::StillTracker { node } if fits(node) => self.change(node as usize, |ills| ills.still += 1),
             Harm::Rack { rack } => self.each_in(rack, |ills| ills.dark += 1),
             Harm::Frozen { node } if fits(node) => self.change(node as usize, |ills| ills.dark += 1),
             Harm::Slow { node, factor } if fits(node) => self.change_pace(node as usize, factor),
@@ -38,10 +39,8 @@ impl World {
             Harm::Deaf { node } if fits(node) => self.change(node as usize, |ills| ills.deaf += 1),
             Harm::Meddle { node } if fits(node) => self.meddle(node as usize),
             Harm::Stop => self.stop_oldest(),
-            Harm::JobTracker => {
-                self.jobtracker_down += 1;
-                self.lose_mind();
-            }
+            Harm::JobTracker => self.lose_mind(),
+            Harm::StillJobTracker => self.still_mind(),
             _ => {}
         }
     }
@@ -51,6 +50,10 @@ impl World {
         let fits = |node: u32| (node as usize) < self.nodes.len();
         match self.setup.faults[index].what.clone() {
             Harm::Tracker { node } if fits(node) => self.change(node as usize, |ills| ills.dead -= 1),
+            Harm::Datanode { node } | Harm::StillDatanode { node } if fits(node) => {
+                self.change(node as usize, |ills| ills.shut -= 1);
+            }
+            Harm::StillTracker { node } if fits(node) => self.change(node as usize, |ills| ills.still -= 1),
             Harm::Node { node } if fits(node) => self.change(node as usize, |ills| {
                 ills.dead -= 1;
                 ills.wiped -= 1;
@@ -61,12 +64,8 @@ impl World {
             Harm::Partition { node } if fits(node) => self.change(node as usize, |ills| ills.cut -= 1),
             Harm::Deaf { node } if fits(node) => self.change(node as usize, |ills| ills.deaf -= 1),
             Harm::Meddle { .. } => self.let_go(),
-            Harm::JobTracker => {
-                self.jobtracker_down -= 1;
-                if self.jobtracker_down == 0 {
-                    self.find_mind();
-                }
-            }
+            Harm::JobTracker => self.revive_mind(),
+            Harm::StillJobTracker => self.wake_mind(),
             _ => {}
         }
     }
@@ -115,9 +114,18 @@ impl World {
         }
         match (read, self.nodes[at].has_blocks()) {
             (true, false) => self.read_elsewhere(at),
-            (false, true) => self.nodes[at].replaced = false,
+            (false, true) => {
+                self.nodes[at].replaced = false;
+                self.nodes[at].returns += 1;
+            }
             _ => {}
         }
+    }
+
+    /// The file system will make up for the blocks of a machine that gives none out.
+    fn have_repaired(&mut self, node: u32) {
+        let returns = self.nodes[node as usize].returns;
+        self.queue.push(self.now + self.setup.costs.repair, Happening::Repaired { node, returns });
     }
 
     /// The tracker's process is gone, and all it ran.
@@ -177,20 +185,10 @@ impl World {
         }
     }
 
-    pub(super) fn repaired(&mut self, at: usize, incarnation: u64) {
+    pub(super) fn repaired(&mut self, at: usize, returns: u32) {
         let node = &mut self.nodes[at];
-        if node.incarnation == incarnation && node.ills.wiped > 0 {
+        if node.returns == returns && (node.ills.wiped > 0 || node.ills.shut > 0) {
             node.replaced = true;
-        }
-    }
-
-    /// The JobTracker's process dies. What its journal must give back is remembered where that is checked.
-    fn lose_mind(&mut self) {
-        self.answers.clear();
-        if let Some(mind) = self.mind.take()
-            && self.setup.checked
-        {
-            self.lost_mind = Some(digest(mind.cluster()));
         }
     }
 

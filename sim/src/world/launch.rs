@@ -28,7 +28,6 @@ impl World {
         if self.begins_again(id) {
             self.metrics.restarted(id.job(), start.since(self.now) + delay);
         }
-        let moves = matches!(&work, Work::Reduce(ReduceRun { moving: Some(_), .. }));
         let run = Run {
             id,
             key: self.keys,
@@ -41,6 +40,7 @@ impl World {
             work,
             beat: 0,
         };
+        let moves = run.is_coming();
         self.nodes[at].runs.push(run);
         self.runs += 1;
         match id.phase() {
@@ -73,13 +73,12 @@ impl World {
         let plan = job.maps.get(task.root as usize)?;
         let whole = plan.bytes.max(1);
         let work_s = (f64::from(plan.work_s) * task.bytes() as f64 / whole as f64).max(1e-3);
-        let replicas = known.replicas.chunks(known.copies.max(1)).nth(task.root as usize).unwrap_or(&[]);
-        let source = match self.source(at as u32, replicas, id) {
+        let source = match self.source(at as u32, known.copies_of(task.root), id) {
             Some(source) => (source != at as u32).then_some(source),
             None => return Some((Work::Doomed("no copy of its input can be read"), Span::secs(3))),
         };
-        let (start, end, out) = (task.start, task.end, job.map_out);
-        Some((Work::Map(MapRun { start, end, done: 0.0, rate: 0.0, work_s, out, source }), Span(0)))
+        let (start, end, root, out) = (task.start, task.end, task.root, job.map_out);
+        Some((Work::Map(MapRun { start, end, done: 0.0, rate: 0.0, work_s, out, root, source }), Span(0)))
     }
 
     /// Whose copy of a block a machine reads: its own, one in its rack, any; one that was made since.
@@ -131,16 +130,18 @@ impl World {
 
     /// The input of maps that read from a machine has to come from elsewhere.
     pub(super) fn read_elsewhere(&mut self, gone: usize) {
-        let reads = |run: &&Run| {
-            !run.is_frozen && matches!(&run.work, Work::Map(map) if map.source == Some(gone as u32))
+        let reads = |run: &Run| match &run.work {
+            Work::Map(map) if !run.is_frozen && map.source == Some(gone as u32) => Some(map.root),
+            _ => None,
         };
-        let mut affected: Vec<(usize, u64, AttemptId)> = Vec::new();
+        let mut affected: Vec<(usize, u64, AttemptId, u32)> = Vec::new();
         for (at, node) in self.nodes.iter().enumerate() {
-            affected.extend(node.runs.iter().filter(reads).map(|run| (at, run.key, run.id)));
+            let its = node.runs.iter().filter_map(|run| Some((at, run.key, run.id, reads(run)?)));
+            affected.extend(its);
         }
-        for (at, key, id) in affected {
-            let replicas = self.replicas(id);
-            let source = self.source(at as u32, &replicas, id);
+        for (at, key, id, root) in affected {
+            let copies = self.known.get(&id.job()).map_or(&[][..], |known| known.copies_of(root));
+            let source = self.source(at as u32, copies, id);
             let now = self.now;
             let Some(run) = self.nodes[at].run(key) else { continue };
             run.settle(now);
@@ -156,14 +157,6 @@ impl World {
             }
             self.read(at, key);
         }
-    }
-
-    fn replicas(&self, id: AttemptId) -> Vec<u32> {
-        let root = self.mind.as_ref().and_then(|mind| mind.cluster().task(id.task)).map(|task| task.root);
-        let known = self.known.get(&id.job()).zip(root);
-        known.map_or_else(Vec::new, |(known, root)| {
-            known.replicas.chunks(known.copies.max(1)).nth(root as usize).unwrap_or(&[]).to_vec()
-        })
     }
 
     fn reduce(&mut self, at: usize, id: AttemptId) -> Option<(Work, Span)> {

@@ -15,9 +15,11 @@
 //! | `fetch.rs`, `run.rs`, `node.rs` | a reduce's fetching, an attempt, a machine |
 //! | `net.rs` | flows over shared links |
 //! | `harm.rs`, `steps.rs` | faults begin and are over; scenarios are played |
+//! | `absence.rs` | the JobTracker dies and stands still |
 //! | `rules.rs`, `standstill.rs` | what always holds, and what holds at rest; when nothing can go on |
 //! | `trace.rs` | facts folded into a hash |
 
+mod absence;
 mod arrivals;
 mod beats;
 mod fetch;
@@ -39,7 +41,6 @@ use fetch::MapLog;
 use mrcore::{
     Effect, Event, Fact, JobTracker, Phase, Span, Time,
     compute::Numbers,
-    digest::digest,
     event::Reply,
     fact::Entry,
     ids::{JobId, RequestId, TrackerId},
@@ -67,6 +68,13 @@ struct Known {
     replicas: Vec<u32>,
     copies: usize,
     log: MapLog,
+}
+
+impl Known {
+    /// Machines that have the input of a split.
+    fn copies_of(&self, split: u32) -> &[u32] {
+        self.replicas.chunks(self.copies.max(1)).nth(split as usize).unwrap_or(&[])
+    }
 }
 
 /// How a run went.
@@ -133,8 +141,7 @@ pub struct World {
     answers: BTreeMap<u64, Numbers>,
     /// Kept only if the JobTracker will have to replay it.
     journal: Option<Vec<Entry>>,
-    jobtracker_down: u32,
-    lost_mind: Option<String>,
+    absence: absence::Absence,
     asleep: bool,
     faults_open: usize,
     faults_begun: u32,
@@ -182,8 +189,7 @@ impl World {
             meddling: BTreeSet::new(),
             answers: BTreeMap::new(),
             journal: (restarts || setup.checked).then(Vec::new),
-            jobtracker_down: 0,
-            lost_mind: None,
+            absence: absence::Absence::default(),
             asleep: false,
             faults_open: setup.faults.len(),
             faults_begun: 0,
@@ -309,9 +315,13 @@ impl World {
                 }
             }
             Happening::Step { index } => self.step(index as usize),
-            Happening::Fault { index } => self.harm(index as usize),
+            Happening::Undo { index } => self.undo(index as usize),
+            Happening::Fault { index } => {
+                self.faults_begun += 1;
+                self.harm(index as usize);
+            }
             Happening::Heal { index } => self.heal(index as usize),
-            Happening::Repaired { node, incarnation } => self.repaired(node as usize, incarnation),
+            Happening::Repaired { node, returns } => self.repaired(node as usize, returns),
         }
     }
 
@@ -342,7 +352,7 @@ impl World {
                 mind.cluster().active_jobs().next().is_none()
                     && mind.cluster().jobs().all(mrcore::job::Job::is_over)
             });
-        let well = self.faults_open == 0 && self.unreachable == 0 && self.jobtracker_down == 0;
+        let well = self.faults_open == 0 && self.unreachable == 0;
         let told = || self.nodes.iter().all(|node| node.ended.is_empty() && node.number.is_some());
         let far = self.workload.jobs.get(self.next_arrival);
         let far = far.is_some_and(|job| (Time(1_000_000) + job.at).since(self.now) > WORTH_IT);
@@ -359,9 +369,10 @@ impl World {
         }
     }
 
-    /// Tells the mind something, and carries out what it wants. Nobody hears while it is not there.
+    /// Tells the mind something, and carries out what it wants. Nobody hears while it is not there; while it stands still,
+    /// it hears later.
     fn tell(&mut self, event: Event) {
-        let Some(mind) = self.mind.as_mut() else { return };
+        let Some(mind) = self.mind.as_mut() else { return self.absence.miss(event) };
         let mut effects = std::mem::take(&mut self.effects);
         mind.handle(self.now, event, &mut effects);
         for effect in effects.drain(..) {
@@ -423,27 +434,6 @@ impl World {
         self.requests += 1;
         RequestId(self.requests)
     }
-
-    /// It comes back and replays its journal, which must give the cluster that it came from.
-    fn find_mind(&mut self) {
-        let before = self.lost_mind.take();
-        let Ok(scheduler) = self.setup.policy(&self.deciding) else { return };
-        let mut mind = JobTracker::new(self.setup.config.clone(), scheduler);
-        for entry in self.journal.iter().flatten() {
-            if let Err(misfit) = mind.replay(entry) {
-                self.broken = Some(format!("the journal does not replay: {misfit}"));
-                return;
-            }
-        }
-        if before.is_some_and(|before| before != digest(mind.cluster())) {
-            self.broken = Some("the journal gives another cluster than it came from".into());
-        }
-        self.mind = Some(mind);
-        self.tell(Event::Start);
-        for plan in std::mem::take(&mut self.unsubmitted) {
-            self.submit(plan);
-        }
-    }
 }
 
 fn machine(setup: &Setup, at: usize) -> Node {
@@ -457,6 +447,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
         ills: Ills::default(),
         incarnation: 1,
         replaced: false,
+        returns: 0,
         number: None,
         seq: 0,
         acked: 0,

@@ -24,6 +24,10 @@ pub(super) struct Ills {
     pub(super) dead: u32,
     /// So are its disks.
     pub(super) wiped: u32,
+    /// The tracker's process stands still.
+    pub(super) still: u32,
+    /// The DataNode's process is gone or stands still; its blocks are there.
+    pub(super) shut: u32,
     /// Nobody reaches it.
     pub(super) dark: u32,
     /// The JobTracker does not.
@@ -45,6 +49,8 @@ pub(super) struct Node {
     pub(super) incarnation: u64,
     /// It is away for so long that the file system has made up for its blocks.
     pub(super) replaced: bool,
+    /// How often its blocks were there again.
+    pub(super) returns: u32,
     pub(super) number: Option<TrackerId>,
     pub(super) seq: u64,
     pub(super) acked: u64,
@@ -71,17 +77,17 @@ impl Node {
 
     /// Whether others can fetch from its tracker.
     pub(super) fn serves(&self) -> bool {
-        self.is_up() && self.ills.dark == 0
+        self.is_up() && self.ills.dark == 0 && self.ills.still == 0
     }
 
     /// Whether its DataNode gives out blocks.
     pub(super) fn has_blocks(&self) -> bool {
-        self.ills.wiped == 0 && self.ills.dark == 0
+        self.ills.wiped == 0 && self.ills.shut == 0 && self.ills.dark == 0
     }
 
     /// Whether it and the JobTracker can speak.
     pub(super) fn is_heard(&self) -> bool {
-        self.is_up() && self.ills.dark == 0 && self.ills.cut == 0
+        self.serves() && self.ills.cut == 0
     }
 
     /// How fast it computes now.

@@ -29,14 +29,19 @@ pub(super) enum Happening {
     Fault { index: u32 },
     /// A fault is over.
     Heal { index: u32 },
-    /// The file system has made up for a lost node's blocks.
-    Repaired { node: u32, incarnation: u64 },
+    /// What a step of the scenario did is undone.
+    Undo { index: u32 },
+    /// The file system has made up for a lost node's blocks, if they have not been there again since.
+    Repaired { node: u32, returns: u32 },
 }
 
 impl Happening {
     /// Whether it comes from outside: a job, a fault, the end of one. There are only so many of these.
     pub(super) fn is_from_outside(self) -> bool {
-        matches!(self, Self::Arrival | Self::Step { .. } | Self::Fault { .. } | Self::Heal { .. })
+        matches!(
+            self,
+            Self::Arrival | Self::Step { .. } | Self::Undo { .. } | Self::Fault { .. } | Self::Heal { .. }
+        )
     }
 
     /// Whether it comes again and again, whatever else does.

@@ -55,7 +55,7 @@ impl World {
         if let Some(refused) = self.mind.as_ref().map(JobTracker::refusals).filter(|refused| *refused > 0) {
             self.broken = Some(format!("the policy decided {refused} times what cannot be done"));
         }
-        self.lost_mind = self.mind.take().map(|mind| digest(mind.cluster()));
+        self.absence.lost = self.mind.take().map(|mind| digest(mind.cluster()));
         self.find_mind();
     }
 }

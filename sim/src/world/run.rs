@@ -58,6 +58,8 @@ pub(super) struct MapRun {
     pub(super) work_s: f64,
     /// Map output for each byte.
     pub(super) out: f64,
+    /// The split that its range is of.
+    pub(super) root: u32,
     /// Where it reads from, if that is another machine.
     pub(super) source: Option<u32>,
 }
@@ -213,6 +215,11 @@ impl Run {
             }
             Work::Doomed(_) | Work::CutOff => Progress { beat, ..Progress::default() },
         }
+    }
+
+    /// Whether the state that it goes on from is still on its way.
+    pub(super) fn is_coming(&self) -> bool {
+        matches!(&self.work, Work::Reduce(ReduceRun { moving: Some(_), .. }))
     }
 
     /// What a reduce is doing.

@@ -10,15 +10,20 @@ use crate::{
 };
 use mrcore::{Phase, Span, ids::JobId};
 
+/// Daemons that run are away for so long when they are started again.
+const RESTART: Span = Span::millis(500);
+
 /// How far the scenario is.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Steps that wait for a job.
     waiting: Vec<usize>,
-    /// Faults that steps have begun and that stay until another step ends them.
+    /// Faults that steps have begun and that stay until another step ends them, or theirs is undone.
     open: Vec<usize>,
-    /// The machine of the last step.
-    last: Option<u32>,
+    /// What is to be undone after its time, and whom it was done to.
+    undos: Vec<(Act, Target)>,
+    /// Whom the last step was for.
+    last: Option<Target>,
     dice: Dice,
 }
 
@@ -29,9 +34,24 @@ enum Target {
     JobTracker,
 }
 
+impl Target {
+    /// Its daemons that are meant: each dead, and standing still.
+    fn daemons(self, half: Half) -> Vec<(Harm, Harm)> {
+        let Self::Node(node) = self else { return vec![(Harm::JobTracker, Harm::StillJobTracker)] };
+        let datanode = (Harm::Datanode { node }, Harm::StillDatanode { node });
+        let tracker = (Harm::Tracker { node }, Harm::StillTracker { node });
+        match half {
+            Half::Whole => vec![datanode, tracker],
+            Half::Datanode => vec![datanode],
+            Half::Tasktracker => vec![tracker],
+        }
+    }
+}
+
 impl Progress {
     pub(super) fn new(seed: u64) -> Self {
-        Self { waiting: Vec::new(), open: Vec::new(), last: None, dice: Dice::of(seed, "scenario") }
+        let (waiting, open, undos) = (Vec::new(), Vec::new(), Vec::new());
+        Self { waiting, open, undos, last: None, dice: Dice::of(seed, "scenario") }
     }
 }
 
@@ -82,27 +102,75 @@ impl World {
         if act.not_simulated().is_some() {
             return;
         }
-        let target = act.node().and_then(|who| self.target(who));
-        match &act {
-            Act::Heal { node: None } => self.end_faults(None, is_cut),
-            Act::Heal { .. } => self.end_faults(target, is_cut),
-            Act::Cont { .. } => self.end_faults(target, |harm| matches!(harm, Harm::Frozen { .. })),
-            Act::Restart { .. } => {
-                self.end_faults(target, |harm| !is_cut(harm) && !matches!(harm, Harm::Slow { .. }));
-            }
-            _ => {
-                let Some(what) = target.and_then(|target| self.harm_of(&act, target)) else { return };
-                self.begin_fault(what, lasts);
-            }
+        let begun = self.setup.faults.len();
+        if let Act::Heal { node: None } = act {
+            return self.mend(None);
+        }
+        let Some(target) = act.node().and_then(|who| self.target(who)) else { return };
+        let sufferer = match &act {
+            Act::Partition { to, .. } => self.target(&to.clone()).and_then(|to| cut_off(target, to)),
+            _ => Some(target),
+        };
+        let Some(sufferer) = sufferer else { return };
+        self.scenario.last = Some(target);
+        self.act(&act, target, sufferer, lasts);
+        self.faults_begun += u32::from(self.setup.faults.len() > begun);
+        let undone = matches!(act, Act::Kill { .. } | Act::Stop { .. } | Act::Partition { .. });
+        if let Some(lasts) = lasts.filter(|_| undone) {
+            let index = self.scenario.undos.len() as u32;
+            self.scenario.undos.push((act, sufferer));
+            self.faults_open += 1;
+            self.queue.push(self.now + lasts, Happening::Undo { index });
         }
     }
 
+    /// A step's time is over. What undoes it is what people would do, and takes it as it is by now: daemons that another
+    /// step has started are started again.
+    pub(super) fn undo(&mut self, index: usize) {
+        self.faults_open -= 1;
+        let (act, target) = self.scenario.undos[index].clone();
+        match act {
+            Act::Kill { half, .. } => self.start_again(target, half),
+            Act::Stop { half, .. } => self.go_on(target, half),
+            _ => self.mend(Some(target)),
+        }
+    }
+
+    fn act(&mut self, act: &Act, target: Target, sufferer: Target, lasts: Option<Span>) {
+        match (act, sufferer) {
+            (Act::Kill { half, .. }, _) => {
+                for (dead, still) in target.daemons(*half) {
+                    self.begin_fault(dead);
+                    // It stands no more.
+                    self.end_faults(|harm| *harm == still);
+                }
+            }
+            (Act::Stop { half, .. }, _) => {
+                target.daemons(*half).into_iter().for_each(|(_, still)| self.begin_fault(still));
+            }
+            (Act::Cont { half, .. }, _) => self.go_on(target, *half),
+            (Act::Restart { half, .. }, _) => self.start_again(target, *half),
+            (Act::Heal { .. }, _) => self.mend(Some(target)),
+            (Act::Slow { share, .. }, Target::Node(node)) => {
+                let slow = Harm::Slow { node, factor: 1.0 / share };
+                self.harm_for(slow, lasts.unwrap_or_default());
+            }
+            // What is lost on the way to the machine, it does not hear; what is lost on the way back is not answered.
+            (Act::Partition { one_way: true, .. }, Target::Node(node)) if target == Target::JobTracker => {
+                self.begin_fault(Harm::Deaf { node });
+            }
+            (Act::Partition { .. }, Target::Node(node)) => self.begin_fault(Harm::Partition { node }),
+            _ => {}
+        }
+    }
+
+    /// Whom a step means.
     fn target(&mut self, who: &Who) -> Option<Target> {
         let count = self.nodes.len() as u32;
         let found = match who {
             Who::Named(name) if name == "jobtracker" || name == "master" => return Some(Target::JobTracker),
             Who::Named(name) => scenario::number(name).filter(|at| *at < count),
-            Who::Same => self.scenario.last,
+            Who::Same => return self.scenario.last,
             Who::Any => self.by_chance(|_, _| true),
             Who::Running(job) => {
                 let job = number(job);
@@ -111,7 +179,6 @@ impl World {
                 self.by_chance(runs).or_else(|| self.by_chance(|_, _| true))
             }
         };
-        self.scenario.last = found.or(self.scenario.last);
         found.map(Target::Node)
     }
 
@@ -121,51 +188,56 @@ impl World {
         if all.is_empty() { None } else { Some(all[self.scenario.dice.index(all.len())] as u32) }
     }
 
-    fn harm_of(&mut self, act: &Act, target: Target) -> Option<Harm> {
-        let node = match target {
-            Target::Node(node) => node,
-            Target::JobTracker => {
-                return match act {
-                    Act::Kill { .. } | Act::Stop { .. } => Some(Harm::JobTracker),
-                    // The other end is the machine; what is lost on the way there, it does not hear.
-                    Act::Partition { to, one_way, .. } => match self.target(&to.clone())? {
-                        Target::Node(node) if *one_way => Some(Harm::Deaf { node }),
-                        Target::Node(node) => Some(Harm::Partition { node }),
-                        Target::JobTracker => None,
-                    },
-                    _ => None,
-                };
+    /// Daemons that were stopped go on.
+    fn go_on(&mut self, target: Target, half: Half) {
+        let daemons = target.daemons(half);
+        self.end_faults(|harm| daemons.iter().any(|(_, still)| harm == still));
+    }
+
+    /// Daemons are there as new processes. Those that run, or stand still, are ended first.
+    fn start_again(&mut self, target: Target, half: Half) {
+        for (dead, still) in target.daemons(half) {
+            let open = &self.scenario.open;
+            if !open.iter().any(|index| self.setup.faults[*index].what == dead) {
+                self.harm_for(dead.clone(), RESTART);
             }
-        };
-        match act {
-            Act::Kill { half: Half::Tasktracker, .. } => Some(Harm::Tracker { node }),
-            Act::Kill { .. } => Some(Harm::Node { node }),
-            Act::Stop { .. } => Some(Harm::Frozen { node }),
-            Act::Slow { share, .. } => Some(Harm::Slow { node, factor: 1.0 / share }),
-            Act::Partition { .. } => Some(Harm::Partition { node }),
-            _ => None,
+            self.end_faults(|harm| *harm == dead || *harm == still);
         }
     }
 
-    fn begin_fault(&mut self, what: Harm, lasts: Option<Span>) {
+    /// The links of a machine work again; the JobTracker's are those of all.
+    fn mend(&mut self, target: Option<Target>) {
+        self.end_faults(|harm| match *harm {
+            Harm::Partition { node } | Harm::Deaf { node } => match target {
+                Some(Target::Node(of)) => node == of,
+                Some(Target::JobTracker) | None => true,
+            },
+            _ => false,
+        });
+    }
+
+    /// Something goes wrong until a step ends it.
+    fn begin_fault(&mut self, what: Harm) {
         let index = self.setup.faults.len();
-        let for_s = lasts.map(Span::as_secs_f64);
-        self.setup.faults.push(Fault { at_s: 0.0, for_s, what });
+        self.setup.faults.push(Fault { at_s: 0.0, for_s: None, what });
         self.faults_open += 1;
         self.harm(index);
-        match lasts {
-            Some(lasts) => self.queue.push(self.now + lasts, Happening::Heal { index: index as u32 }),
-            None => self.scenario.open.push(index),
-        }
+        self.scenario.open.push(index);
     }
 
-    fn end_faults(&mut self, target: Option<Target>, which: impl Fn(&Harm) -> bool) {
-        let ends = |world: &Self, index: usize| {
-            let harm = &world.setup.faults[index].what;
-            which(harm) && target.is_none_or(|target| of(harm) == Some(target))
-        };
+    /// Something goes wrong for so long, whatever else is done.
+    fn harm_for(&mut self, what: Harm, lasts: Span) {
+        let index = self.setup.faults.len();
+        self.setup.faults.push(Fault { at_s: 0.0, for_s: Some(lasts.as_secs_f64()), what });
+        self.faults_open += 1;
+        self.harm(index);
+        self.queue.push(self.now + lasts, Happening::Heal { index: index as u32 });
+    }
+
+    fn end_faults(&mut self, which: impl Fn(&Harm) -> bool) {
         let open = std::mem::take(&mut self.scenario.open);
-        let (over, open): (Vec<usize>, Vec<usize>) = open.into_iter().partition(|index| ends(self, *index));
+        let ends = |index: &usize| which(&self.setup.faults[*index].what);
+        let (over, open): (Vec<usize>, Vec<usize>) = open.into_iter().partition(ends);
         self.scenario.open = open;
         for index in over {
             self.faults_open += 1;
@@ -181,36 +253,55 @@ fn number(job: &JobRef) -> JobId {
     }
 }
 
-fn is_cut(harm: &Harm) -> bool {
-    matches!(harm, Harm::Partition { .. } | Harm::Deaf { .. })
-}
-
-fn of(harm: &Harm) -> Option<Target> {
-    match *harm {
-        Harm::Tracker { node }
-        | Harm::Node { node }
-        | Harm::Frozen { node }
-        | Harm::Slow { node, .. }
-        | Harm::Partition { node }
-        | Harm::Deaf { node } => Some(Target::Node(node)),
-        Harm::JobTracker => Some(Target::JobTracker),
-        Harm::Rack { .. } | Harm::Meddle { .. } | Harm::Stop => None,
-    }
+/// Who is cut off by a cut between two: the one that is not the JobTracker.
+fn cut_off(one: Target, other: Target) -> Option<Target> {
+    [one, other].into_iter().find(|end| *end != Target::JobTracker)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::RESTART;
     use crate::{
         Outcome, World, scenario,
         trial::{Trial, short},
     };
+    use mrcore::{Span, Time, tracker::TrackerState};
+
+    fn world(text: &str) -> World {
+        let Trial { mut setup, workload, .. } = short();
+        let file = scenario::parse(text).expect("it reads");
+        (setup.steps, setup.faults) = (file.steps, file.faults);
+        World::new(setup, workload).expect("a policy")
+    }
 
     fn played(text: &str) -> Outcome {
-        let Trial { mut setup, workload, .. } = short();
-        setup.steps = scenario::parse(text).expect("it reads").steps;
-        let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
-        assert_eq!(outcome.unfinished, 0);
+        let outcome = world(text).run(None).expect("no rule broken");
+        assert_eq!(outcome.unfinished, 0, "{text}");
         outcome
+    }
+
+    /// Plays on until so long after the beginning.
+    fn play_to(world: &mut World, seconds: f64) {
+        let until = Time(1_000_000) + Span((seconds * 1e6) as u64);
+        loop {
+            let (at, what) = world.queue.pop().expect("it goes on");
+            if at >= until {
+                world.queue.push(at, what);
+                world.now = until;
+                return;
+            }
+            world.now = at;
+            world.happen(what);
+        }
+    }
+
+    fn step(at: &str, verb: &str, node: &str, more: &str) -> String {
+        format!("[[step]]\nat = \"{at}\"\ndo = \"{verb}\"\nnode = \"{node}\"\n{more}\n")
+    }
+
+    fn state(world: &World, node: usize) -> TrackerState {
+        let mind = world.mind.as_ref().expect("the JobTracker is there");
+        mind.cluster().tracker_named(&world.nodes[node].name).expect("it has registered").state
     }
 
     fn recovered(outcome: &Outcome) -> u32 {
@@ -224,6 +315,7 @@ mod tests {
         let disturbed = played(&step("when = \"job 1 maps 40%\""));
         assert_eq!((recovered(&calm), recovered(&disturbed) > 0), (0, true));
         assert!(disturbed.end > calm.end);
+        assert_eq!((calm.faults, disturbed.faults), (0, 1), "both daemons are one thing that goes wrong");
         // The same twice, and nothing if its time never comes.
         assert_eq!(played(&step("when = \"job 1 maps 40%\"")).hash, disturbed.hash);
         assert_eq!(played(&step("when = \"job 9 over\"")).hash, calm.hash);
@@ -232,22 +324,103 @@ mod tests {
     #[test]
     fn what_a_step_begins_another_ends() {
         let calm = played("");
-        for (verb, undo) in [("stop", "cont"), ("kill", "restart")] {
-            let begin = format!("[[step]]\nat = \"2s\"\ndo = \"{verb}\"\nnode = \"jobtracker\"\n");
-            let end = format!("[[step]]\nat = \"9s\"\ndo = \"{undo}\"\nnode = \"jobtracker\"\n");
-            // A JobTracker that stays away would leave the jobs undone.
-            if verb == "kill" {
-                assert!(played(&(begin + &end)).end > calm.end);
-            } else {
-                let node = begin.replace("jobtracker", "node3") + &end.replace("jobtracker", "same");
-                assert!(recovered(&played(&node)) > 0);
-            }
+        for (verb, undo) in [("stop", "cont"), ("kill", "restart"), ("stop", "restart")] {
+            let both = step("2s", verb, "jobtracker", "") + &step("9s", undo, "same", "");
+            assert!(played(&both).end > calm.end, "a JobTracker that stays away would leave the jobs undone");
+            let both = step("2s", verb, "node3", "") + &step("9s", undo, "same", "");
+            assert!(recovered(&played(&both)) > 0);
         }
-        let cut = "[[step]]\nat = \"2s\"\ndo = \"partition\"\nnode = \"node2\"\nfrom = \"jobtracker\"\n";
-        let mend = "[[step]]\nat = \"12s\"\ndo = \"heal\"\n";
-        assert!(recovered(&played(&[cut, mend].concat())) > 0);
+        let cut = step("2s", "partition", "node2", "from = \"jobtracker\"");
+        for mend in ["", "node = \"node2\"", "node = \"master\""] {
+            let mut world = world(&format!("{cut}[[step]]\nat = \"12s\"\ndo = \"heal\"\n{mend}\n"));
+            play_to(&mut world, 11.0);
+            assert!(!world.nodes[1].is_heard());
+            play_to(&mut world, 13.0);
+            assert!(world.nodes[1].is_heard(), "{mend}");
+            assert!(recovered(&world.run(None).expect("no rule broken")) > 0);
+        }
         // Nothing that it has.
-        let disk = "[[step]]\nat = \"2s\"\ndo = \"fill-disk\"\nnode = \"node2\"\n";
-        assert_eq!(played(disk).hash, calm.hash);
+        assert_eq!(played(&step("2s", "fill-disk", "node2", "")).hash, calm.hash);
+    }
+
+    #[test]
+    fn a_jobtracker_that_stands_still_forgets_nothing() {
+        let calm = played("");
+        let last = calm.end.since(Time(1_000_000)).as_secs_f64() as u64;
+        for at in 0..=last {
+            let still = played(&step(&format!("{at}500ms"), "stop", "jobtracker", "for = \"3s\""));
+            assert!(still.end <= calm.end + Span::secs(10), "at {at} s: {} after {}", still.end, calm.end);
+        }
+        // Killed while it stands still it is dead, and `cont` does not bring it back; somebody has to start it.
+        let text = step("2s", "stop", "jobtracker", "")
+            + &step("3s", "kill", "jobtracker", "for = \"9s\"")
+            + &step("4s", "cont", "jobtracker", "");
+        let mut world = world(&text);
+        play_to(&mut world, 11.0);
+        assert!(world.mind.is_none());
+        play_to(&mut world, 13.0);
+        assert!(world.mind.is_some());
+        assert_eq!(world.run(None).expect("no rule broken").unfinished, 0);
+    }
+
+    #[test]
+    fn a_killed_node_is_missed_at_once_and_keeps_its_files() {
+        let mut world = world(&step("5s", "kill", "node2", "for = \"3s\""));
+        play_to(&mut world, 4.9);
+        let outputs = world.nodes[1].outputs.clone();
+        assert!(!outputs.is_empty() && !world.nodes[1].runs.is_empty());
+        play_to(&mut world, 5.1);
+        assert_eq!(state(&world, 1), TrackerState::Suspect, "its connection broke");
+        assert!(world.nodes[1].runs.is_empty() && !world.nodes[1].has_blocks());
+        play_to(&mut world, 8.5);
+        assert_eq!(state(&world, 1), TrackerState::Live);
+        assert!(world.nodes[1].has_blocks() && world.nodes[1].outputs.is_superset(&outputs));
+        // One that is dead for longer than it is waited for has its outputs all the same, as they lie on its disks.
+        let wiped = played("[[fault]]\nat_s = 5.0\nfor_s = 3.0\nwhat = \"node\"\nnode = 1\n");
+        let killed = played(&step("5s", "kill", "node2", "for = \"3s\""));
+        assert!(recovered(&killed) < recovered(&wiped), "maps that are done are not done again");
+    }
+
+    #[test]
+    fn halves_of_a_node_are_killed_and_stopped_apart() {
+        let mut one = world(&step("3s", "kill", "node2", "daemon = \"datanode\"\nfor = \"2s\""));
+        play_to(&mut one, 4.0);
+        assert!(one.nodes[1].is_heard() && !one.nodes[1].has_blocks());
+        play_to(&mut one, 5.5);
+        assert!(one.nodes[1].has_blocks());
+        let text = step("3s", "stop", "node2", "") + &step("4s", "cont", "node2", "daemon = \"tasktracker\"");
+        let mut one = world(&text);
+        play_to(&mut one, 3.5);
+        assert!(!one.nodes[1].serves() && !one.nodes[1].has_blocks() && !one.nodes[1].runs.is_empty());
+        play_to(&mut one, 4.5);
+        assert!(one.nodes[1].serves() && !one.nodes[1].has_blocks(), "the DataNode still stands");
+    }
+
+    #[test]
+    fn what_runs_is_ended_before_it_is_started_again() {
+        let calm = played("");
+        let again = played(&step("5s", "restart", "node2", ""));
+        assert!(again.hash != calm.hash && again.faults == 1);
+        let mut one = world(&step("5s", "restart", "node2", ""));
+        play_to(&mut one, 5.1);
+        assert!(!one.nodes[1].is_up() && one.nodes[1].runs.is_empty());
+        play_to(&mut one, 5.1 + RESTART.as_secs_f64());
+        assert_eq!((one.nodes[1].is_up(), one.nodes[1].incarnation), (true, 2));
+        assert!(played(&step("5s", "restart", "jobtracker", "")).hash != calm.hash);
+        // Started again before its time it is there, and when its time is over it is started once more.
+        let text = step("3s", "kill", "node2", "for = \"9s\"") + &step("5s", "restart", "node2", "");
+        let mut one = world(&text);
+        for (at, incarnation, is_up) in [(4.0, 1, false), (5.1, 2, true), (12.1, 2, false), (13.0, 3, true)] {
+            play_to(&mut one, at);
+            let node = &one.nodes[1];
+            assert_eq!((node.incarnation, node.is_up()), (incarnation, is_up), "at {at} s");
+        }
+        // A node that stands still is ended, too: what it ran is gone.
+        let mut one =
+            world(&(step("3s", "stop", "node2", "for = \"20s\"") + &step("5s", "restart", "node2", "")));
+        play_to(&mut one, 5.7);
+        assert_eq!((one.nodes[1].incarnation, one.nodes[1].is_heard()), (2, true));
+        play_to(&mut one, 24.0);
+        assert!(one.nodes[1].is_heard(), "the end of its stop changes nothing");
     }
 }

@@ -283,6 +283,8 @@ impl World {
         let written = Span((run.unwritten(costs.memory) / costs.write * 1e6) as u64);
         let delay = match how {
             Recall::Kill => costs.kill,
+            // There is nothing to put aside yet.
+            Recall::Pause if run.is_coming() => costs.kill,
             Recall::Split => costs.split + written,
             Recall::Pause => costs.pause + written,
         };
@@ -314,6 +316,10 @@ impl World {
                 let bytes_out = ((position - map.start) as f64 * map.out) as u64;
                 reached = Some((position - map.start, 0));
                 AttemptStatus::Split(position, AttemptResult { bytes_out, ..AttemptResult::default() })
+            }
+            (Some(Recall::Pause), Work::Reduce(ReduceRun { moving: Some(_), .. })) => {
+                // The state that it was to go on from is where it was.
+                AttemptStatus::Killed("its state was still on its way".into())
             }
             (Some(Recall::Pause), Work::Reduce(reduce)) => {
                 let aside = Aside {
@@ -347,4 +353,55 @@ fn demand(backlog: f64, knows_all: bool, setup: &crate::setup::Setup) -> f64 {
     }
     let until_then = backlog / setup.costs.net_epoch.as_secs_f64();
     if knows_all { setup.costs.fetch } else { until_then.min(setup.costs.fetch) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        trial::{Trial, short},
+        world::run::Moving,
+    };
+
+    /// Plays on until some reduce runs, and says where.
+    fn until_a_reduce_runs() -> (World, usize, AttemptId, u64) {
+        let Trial { setup, workload, .. } = short();
+        let mut world = World::new(setup, workload).expect("a policy");
+        loop {
+            let (at, what) = world.queue.pop().expect("it goes on");
+            world.now = at;
+            world.happen(what);
+            let mut runs = world
+                .nodes
+                .iter()
+                .enumerate()
+                .flat_map(|(at, node)| node.runs.iter().map(move |run| (at, run)));
+            if let Some((at, id, key)) =
+                runs.find_map(|(at, run)| (run.id.phase() == Phase::Reduce).then_some((at, run.id, run.key)))
+            {
+                return (world, at, id, key);
+            }
+        }
+    }
+
+    fn paused(is_coming: bool) -> (World, usize, AttemptId) {
+        let (mut world, at, id, key) = until_a_reduce_runs();
+        let (source, began) = ((at + 1) as u32 % world.nodes.len() as u32, world.now);
+        if let Some(Work::Reduce(reduce)) = world.nodes[at].run(key).map(|run| &mut run.work) {
+            reduce.moving = is_coming.then_some(Moving { source, left: 1e9, rate: 1.0, began });
+        }
+        world.recall(at, id, Recall::Pause);
+        world.yields(at, key);
+        (world, at, id)
+    }
+
+    #[test]
+    fn a_reduce_whose_state_is_on_its_way_has_nothing_to_put_aside() {
+        let (world, at, id) = paused(true);
+        let last = world.nodes[at].ended.last().expect("it has ended");
+        assert!(last.attempt == id && matches!(last.status, AttemptStatus::Killed(_)), "{last:?}");
+        assert!(!world.nodes[at].checkpoints.contains_key(&id), "the state is where it was");
+        let (world, at, id) = paused(false);
+        assert!(world.nodes[at].checkpoints.contains_key(&id));
+    }
 }

@@ -5,30 +5,26 @@
 
 mod calibrate;
 mod heed;
+mod job;
 mod lines;
 mod promised;
 mod told;
 
 use super::{
-    JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{Room, Source, TraceError},
+    Workload,
+    trace::{Room, Source, TraceError, tasks_within_reach, within_reach},
 };
 use crate::Outcome;
 pub use calibrate::Calibrated;
 use heed::Heed;
 pub use heed::{LeftOut, Ran, left_out};
+use job::{Finished, Job};
 use lines::{Head, Line, Trackers};
 pub use lines::{Place, Under};
-use mrcore::{
-    Fact, PerPhase, Phase, Span, Time,
-    ids::{AttemptId, JobId},
-    job::{JobOutcome, JobSpec},
-    metrics::{Metrics, group},
-};
+use mrcore::{PerPhase, Span, Time, ids::JobId, job::JobSpec, metrics::Metrics};
 pub use promised::Unsaid;
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     sync::Arc,
@@ -78,37 +74,6 @@ pub struct History {
     pub left_out: Vec<LeftOut>,
     /// The policies that jobs were submitted to.
     pub policies: Vec<Ran>,
-}
-
-/// One job as it is read.
-struct Job {
-    id: JobId,
-    submitted: Time,
-    spec: Arc<JobSpec>,
-    launched: BTreeMap<AttemptId, Time>,
-    /// The split of each map.
-    roots: Vec<u32>,
-    work_s: Vec<f64>,
-    reduce_s: Vec<f64>,
-    processor: PerPhase<Vec<f64>>,
-    maps_left: usize,
-    maps_done: Option<Time>,
-    bytes_out: f64,
-    reduced_bytes: f64,
-    ended: Option<Time>,
-    succeeded: bool,
-    last: Time,
-}
-
-/// A job that is over.
-struct Finished {
-    at: Time,
-    plan: JobPlan,
-    real: Real,
-    /// Who has the input of each map.
-    hosts: Vec<Vec<String>>,
-    program: String,
-    processor: PerPhase<Vec<f64>>,
 }
 
 /// What is gathered from all files.
@@ -210,8 +175,9 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
 impl Reading {
     fn take(&mut self, source: &Source, lines: impl BufRead) -> Result<(), TraceError> {
         let (mut current, mut is_passed_over): (Option<Job>, bool) = (None, false);
-        for (number, text) in lines.lines().enumerate() {
-            let line = number as u64 + 1;
+        let mut line = 0;
+        for text in lines.lines() {
+            line += 1;
             let text = text.map_err(|error| source.unreadable(line, error))?;
             if text.trim().is_empty() {
                 continue;
@@ -219,7 +185,7 @@ impl Reading {
             let value: Value =
                 serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
             if value.get("format").is_some() {
-                self.close(current.take());
+                self.close(current.take()).map_err(|what| source.bad(line - 1, what))?;
                 current = self.head(value).map_err(|what| source.bad(line, what))?;
                 is_passed_over = current.is_none();
                 continue;
@@ -235,14 +201,17 @@ impl Reading {
                 serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
             self.line(job, &told).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
         }
-        self.close(current);
-        Ok(())
+        self.close(current).map_err(|what| source.bad(line, what))
     }
 
-    fn close(&mut self, job: Option<Job>) {
-        let Some(job) = job else { return };
+    fn close(&mut self, job: Option<Job>) -> Result<(), String> {
+        let Some(job) = job else { return Ok(()) };
         self.heed.end(&job, self.trackers.under.as_ref());
-        self.jobs.extend(job.finish());
+        if let Some(finished) = job.finish() {
+            tasks_within_reach(&finished.plan).map_err(|what| format!("{}: {what}", finished.real.id))?;
+            self.jobs.push(finished);
+        }
+        Ok(())
     }
 
     /// None for a job that has been read already.
@@ -255,10 +224,13 @@ impl Reading {
         if !self.heed.begin(&head.cluster, id)? {
             return Ok(None);
         }
-        let job = Job::new(id, Time(head.at_us), Arc::new(head.spec.into()));
-        self.room.take(job.spec.splits.len() as f64 + f64::from(job.spec.reduces))?;
+        let (submitted, spec) = (Time(head.at_us), Arc::new(JobSpec::from(head.spec)));
+        let first = *self.first.get_or_insert(submitted);
+        within_reach(apart(submitted, first))?;
+        // Before anything is made for each of them.
+        self.room.take(spec.splits.len() as f64 + f64::from(spec.reduces))?;
+        let job = Job::new(id, submitted, spec);
         self.trackers.begin();
-        let first = *self.first.get_or_insert(job.submitted);
         self.told.add(shifted(job.submitted, first), lines::submitted(id, &job.spec));
         Ok(Some(job))
     }
@@ -267,6 +239,9 @@ impl Reading {
         let at = Time(line.at_us);
         if at < job.last {
             return Err(format!("at_us {} is before {} of the line above", at.0, job.last.0));
+        }
+        if within_reach(apart(at, job.submitted)).is_err() {
+            return Err(format!("at_us {} is more than ten years after {}", at.0, job.submitted.0));
         }
         job.last = at;
         let first = self.first.unwrap_or(job.submitted);
@@ -278,149 +253,13 @@ impl Reading {
     }
 }
 
-fn shifted(at: Time, first: Time) -> Time {
-    BEGINNING + at.since(first)
+/// Seconds between the two.
+fn apart(one: Time, other: Time) -> f64 {
+    Span(one.0.abs_diff(other.0)).as_secs_f64()
 }
 
-impl Job {
-    fn new(id: JobId, submitted: Time, spec: Arc<JobSpec>) -> Self {
-        let (maps, reduces) = (spec.splits.len(), spec.reduces as usize);
-        Self {
-            id,
-            submitted,
-            launched: BTreeMap::new(),
-            roots: (0..maps as u32).collect(),
-            work_s: vec![0.0; maps],
-            reduce_s: vec![0.0; reduces],
-            processor: PerPhase { map: vec![0.0; maps], reduce: vec![0.0; reduces] },
-            maps_left: maps,
-            maps_done: (maps == 0).then_some(submitted),
-            bytes_out: 0.0,
-            reduced_bytes: 0.0,
-            ended: None,
-            succeeded: false,
-            last: submitted,
-            spec,
-        }
-    }
-
-    fn take(&mut self, at: Time, fact: &Fact) {
-        match fact {
-            Fact::AttemptLaunched { attempt, .. } => drop(self.launched.insert(*attempt, at)),
-            Fact::AttemptSucceeded { attempt, result } => {
-                self.used(*attempt, &result.counters);
-                self.counted(at, *attempt, result.bytes_out, false);
-            }
-            Fact::MapSplit { attempt, result, .. } => {
-                self.used(*attempt, &result.counters);
-                self.counted(at, *attempt, result.bytes_out, true);
-            }
-            Fact::AttemptPaused { attempt, .. } => self.paused(at, *attempt),
-            Fact::AttemptFailed { attempt, .. } | Fact::AttemptKilled { attempt, .. } => {
-                self.launched.remove(attempt);
-            }
-            Fact::MapOutputLost { attempt, .. } => {
-                self.maps_left += 1;
-                self.maps_done = None;
-                if let Some(root) = self.roots.get(attempt.task.index as usize) {
-                    self.work_s[*root as usize] = 0.0;
-                }
-            }
-            Fact::JobEnded { outcome, .. } => {
-                (self.ended, self.succeeded) = (Some(at), *outcome == JobOutcome::Succeeded);
-            }
-            _ => {}
-        }
-    }
-
-    fn used(&mut self, id: AttemptId, counters: &[(String, u64)]) {
-        let index = id.task.index as usize;
-        let at = match id.phase() {
-            Phase::Map => self.roots.get(index).map_or(index, |root| *root as usize),
-            Phase::Reduce => index,
-        };
-        let used = counters.iter().find(|(name, _)| name == lines::CPU);
-        if let (Some((_, used)), Some(sum)) = (used, self.processor[id.phase()].get_mut(at)) {
-            *sum += *used as f64 / 1e3;
-        }
-    }
-
-    fn counted(&mut self, at: Time, id: AttemptId, bytes: u64, split: bool) {
-        let Some(launched) = self.launched.remove(&id) else { return };
-        let index = id.task.index as usize;
-        match id.phase() {
-            Phase::Map => {
-                self.bytes_out += bytes as f64;
-                let root = self.roots.get(index).copied().unwrap_or(0);
-                if let Some(work) = self.work_s.get_mut(root as usize) {
-                    *work += at.since(launched).as_secs_f64();
-                }
-                if split {
-                    self.roots.push(root);
-                } else {
-                    self.maps_left = self.maps_left.saturating_sub(1);
-                }
-                if self.maps_left == 0 {
-                    self.maps_done = Some(at);
-                }
-            }
-            Phase::Reduce => {
-                self.reduced_bytes += bytes as f64;
-                self.reduced(at, launched, index);
-            }
-        }
-    }
-
-    fn paused(&mut self, at: Time, id: AttemptId) {
-        if let Some(launched) = self.launched.remove(&id) {
-            self.reduced(at, launched, id.task.index as usize);
-        }
-    }
-
-    /// Time after the maps is the reduce's own; before, it waited for them.
-    fn reduced(&mut self, at: Time, launched: Time, index: usize) {
-        if let (Some(done), Some(work)) = (self.maps_done, self.reduce_s.get_mut(index)) {
-            *work += at.since(launched.max(done)).as_secs_f64();
-        }
-    }
-
-    fn finish(self) -> Option<Finished> {
-        let ended = self.ended?;
-        let JobSpec { name, user, queue, priority, slow_start, speculation, splits, program, .. } =
-            self.spec.as_ref();
-        let read: f64 = splits.iter().map(|split| (split.end - split.start) as f64).sum();
-        let maps = splits.iter().zip(&self.work_s);
-        let share = 1.0 / self.reduce_s.len().max(1) as f32;
-        let plan = JobPlan {
-            at: Span(0),
-            group: group(&self.spec).to_owned(),
-            name: name.clone(),
-            user: user.clone(),
-            queue: queue.clone(),
-            priority: *priority,
-            maps: maps
-                .map(|(split, work)| MapPlan { bytes: split.end - split.start, work_s: *work as f32 })
-                .collect(),
-            hosts: Vec::new(),
-            reduces: self
-                .reduce_s
-                .iter()
-                .map(|work| ReducePlan { share, factor: 0.0, fixed_s: *work as f32 })
-                .collect(),
-            map_out: self.bytes_out / read.max(1.0),
-            reduce_rate: 1e12,
-            merge_rate: 1e12,
-            reduce_out: if self.bytes_out > 0.0 { self.reduced_bytes / self.bytes_out } else { 1.0 },
-            start: seconds(0.0),
-            slow_start: *slow_start,
-            speculation: *speculation,
-        };
-        let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
-        let makespan = ended.since(self.submitted);
-        let real = Real { id: self.id, name: name.clone(), makespan, succeeded: self.succeeded };
-        let program = program.clone();
-        Some(Finished { at: self.submitted, plan, real, hosts, program, processor: self.processor })
-    }
+fn shifted(at: Time, first: Time) -> Time {
+    BEGINNING + at.since(first)
 }
 
 impl History {

@@ -1,6 +1,7 @@
 //! Histories that are read, and those that are refused.
 
 use super::*;
+use crate::workload::MapPlan;
 use mrcore::job::Priority;
 use std::fs;
 
@@ -137,11 +138,110 @@ fn bad_histories_name_the_line() {
         (life().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
         (life().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),
         (launch(1, "job_7.m0.0").trim().to_owned(), ":1: a fact before the job"),
+        (
+            life().replace("\"at_us\":12500000", "\"at_us\":1200000000000000000"),
+            ":8: job_7: at_us 1200000000000000000 is more than ten years after 1000000",
+        ),
+        (
+            life().replace("\"bytes_out\":30", "\"bytes_out\":9000000000000000000"),
+            ":8: job_7: a task of 1125",
+        ),
+        (
+            format!(
+                "{}\n{}",
+                life(),
+                HEAD.replace("job_7", "job_8").replace("1000000", "1000000000000000000")
+            ),
+            ":9: submitted 999999999999 s after the beginning",
+        ),
+        (life().replace("\"reduces\":1", "\"reduces\":4000000000"), ":1: a job of 4000000001 tasks"),
         ("nonsense".to_owned(), ":1: expected"),
         (String::new(), "no jobs in it"),
     ];
     for (text, expected) in cases {
         let error = parse(&text).map(|_| ()).expect_err(expected).to_string();
         assert!(error.contains(expected), "{error} should say {expected}");
+    }
+}
+
+fn lost(at: u64, attempt: &str) -> String {
+    line(at, &format!(r#"{{"map-output-lost":{{"attempt":"{attempt}","why":"its tracker was lost"}}}}"#))
+}
+
+fn done(at: u64, attempt: &str, bytes: u64, milliseconds: u64) -> String {
+    line(
+        at,
+        &format!(
+            r#"{{"attempt-succeeded":{{"attempt":"{attempt}","bytes_out":{bytes},"counters":{{"CPU_MILLISECONDS":{milliseconds}}}}}}}"#
+        ),
+    )
+}
+
+/// Two pieces of a map, 2 s and 3 s; the first one's output is lost, and made again in 6 s, while one of two reduces has all it
+/// needs.
+#[test]
+fn what_is_lost_and_done_again_counts_once() {
+    let split = r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30,"counters":{"CPU_MILLISECONDS":1000}}}"#;
+    let text = [
+        HEAD.replace("\"reduces\":1", "\"reduces\":2").replace("\"end\":100", "\"end\":100000000"),
+        launch(2_000_000, "job_7.m0.0"),
+        launch(2_000_000, "job_7.r0.0"),
+        launch(2_000_000, "job_7.r1.0"),
+        line(4_000_000, split),
+        launch(5_000_000, "job_7.m1.0"),
+        done(8_000_000, "job_7.m1.0", 20, 2000),
+        lost(9_000_000, "job_7.m0.0"),
+        launch(10_000_000, "job_7.m0.1"),
+        done(11_000_000, "job_7.r0.0", 10, 0),
+        done(16_000_000, "job_7.m0.1", 30, 1500),
+        done(20_000_000, "job_7.r1.0", 10, 0),
+        line(20_500_000, r#"{"job-ended":{"outcome":"succeeded"}}"#),
+    ]
+    .concat();
+    let history = parse(&text).expect("it reads");
+    let job = &history.workload.jobs[0];
+    assert!((job.maps[0].work_s - (3.0 + 6.0)).abs() < 1e-6, "the other piece's time stays: {:?}", job.maps);
+    assert!((job.map_out * 1e8 - 50.0).abs() < 1e-6, "not the 30 bytes twice: {}", job.map_out * 1e8);
+    assert_eq!(history.processor[0].map, [3.5], "2 s and 1.5 s");
+    let reduces: Vec<f32> = job.reduces.iter().map(|reduce| reduce.fixed_s).collect();
+    assert_eq!(
+        reduces,
+        [3.0, 4.0],
+        "the first from 8 to 11 s: it had all that it needed; the second from 16 on"
+    );
+    assert!((job.reduce_out - 20.0 / 50.0).abs() < 1e-9);
+}
+
+/// Whatever the lines of a damaged file say of a job, and in what order: it is read or refused.
+#[test]
+fn damaged_histories_are_read_or_refused() {
+    let no_splits = HEAD.replace(r#"{"source":"/i","start":0,"end":100,"hosts":["node1"]}"#, "");
+    let ended = line(9_000_000, r#"{"job-ended":{"outcome":"succeeded"}}"#);
+    let split = line(4_000_000, r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30}}"#);
+    let text = [no_splits.clone(), launch(2_000_000, "job_7.m0.0"), split, lost(5_000_000, "job_7.m0.0")];
+    parse(&(text.concat() + &ended)).expect("it reads");
+    let mut dice = crate::chance::Dice::new(7);
+    let kinds = [
+        r#"{"attempt-launched":{"attempt":"ID","tracker":"node1","from":"job_7.r0.0"}}"#,
+        r#"{"attempt-succeeded":{"attempt":"ID","bytes_out":5,"counters":{"CPU_MILLISECONDS":7}}}"#,
+        r#"{"map-split":{"attempt":"ID","position":50,"bytes_out":30}}"#,
+        r#"{"attempt-paused":{"attempt":"ID","stage":"merge","bytes":1,"bytes_in":1}}"#,
+        r#"{"attempt-recalled":{"attempt":"ID","how":"pause","hold":true}}"#,
+        r#"{"attempt-killed":{"attempt":"ID","why":"its tracker was lost"}}"#,
+        r#"{"attempt-failed":{"attempt":"ID","error":"x"}}"#,
+        r#"{"map-output-lost":{"attempt":"ID"}}"#,
+        r#"{"checkpoint-lost":{"attempt":"ID"}}"#,
+        r#"{"stage-lost":{"attempt":"ID","time_us":99999999999}}"#,
+        r#"{"pause-refused":{"attempt":"ID"}}"#,
+    ];
+    for _ in 0..2000 {
+        let mut text = if dice.one_in(2) { no_splits.clone() } else { HEAD.to_owned() };
+        for at in 0..dice.below(12) {
+            let phase = if dice.one_in(2) { "m" } else { "r" };
+            let id = format!("job_7.{phase}{}.{}", dice.below(3), dice.below(2));
+            text += &line(2_000_000 + at, &kinds[dice.index(kinds.len())].replace("ID", &id));
+        }
+        let history = parse(&(text + &ended)).expect("it reads");
+        history.calibrate(dice.one_in(2));
     }
 }

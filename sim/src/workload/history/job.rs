@@ -1,0 +1,202 @@
+//! One job as its history is read: what its tasks took, and what came out of them.
+//!
+//! Of a map counts the attempt whose output the job used in the end: one whose output was lost was done in vain, and what it took
+//! is in no profile and is not done twice in a replay. Lines that do not fit the job are passed over.
+
+use super::{
+    super::{JobPlan, MapPlan, ReducePlan, seconds},
+    Real, lines,
+};
+use mrcore::{
+    Fact, PerPhase, Phase, Span, Time,
+    ids::{AttemptId, JobId},
+    job::{JobOutcome, JobSpec},
+    metrics::group,
+    task::{AttemptResult, Stage},
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// One job as it is read.
+pub(super) struct Job {
+    pub(super) id: JobId,
+    pub(super) submitted: Time,
+    pub(super) spec: Arc<JobSpec>,
+    launched: BTreeMap<AttemptId, Time>,
+    /// The split of each map.
+    roots: Vec<u32>,
+    /// Of each map whose output is there.
+    maps: BTreeMap<u32, Done>,
+    reduces: Vec<Done>,
+    maps_left: usize,
+    /// When the outputs of all maps were there, the last time that they were.
+    maps_done: Option<Time>,
+    pub(super) ended: Option<Time>,
+    pub(super) succeeded: bool,
+    pub(super) last: Time,
+}
+
+/// What a task took, and what came of it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Done {
+    seconds: f64,
+    processor: f64,
+    bytes_out: f64,
+}
+
+/// A job that is over.
+pub(super) struct Finished {
+    pub(super) at: Time,
+    pub(super) plan: JobPlan,
+    pub(super) real: Real,
+    /// Who has the input of each map.
+    pub(super) hosts: Vec<Vec<String>>,
+    pub(super) program: String,
+    pub(super) processor: PerPhase<Vec<f64>>,
+}
+
+impl Job {
+    pub(super) fn new(id: JobId, submitted: Time, spec: Arc<JobSpec>) -> Self {
+        let (maps, reduces) = (spec.splits.len(), spec.reduces as usize);
+        Self {
+            id,
+            submitted,
+            launched: BTreeMap::new(),
+            roots: (0..maps as u32).collect(),
+            maps: BTreeMap::new(),
+            reduces: vec![Done::default(); reduces],
+            maps_left: maps,
+            maps_done: (maps == 0).then_some(submitted),
+            ended: None,
+            succeeded: false,
+            last: submitted,
+            spec,
+        }
+    }
+
+    pub(super) fn take(&mut self, at: Time, fact: &Fact) {
+        match fact {
+            Fact::AttemptLaunched { attempt, .. } => drop(self.launched.insert(*attempt, at)),
+            Fact::AttemptSucceeded { attempt, result } => self.counted(at, *attempt, result, false),
+            Fact::MapSplit { attempt, result, .. } => self.counted(at, *attempt, result, true),
+            Fact::AttemptPaused { attempt, stage, .. } => self.paused(at, *attempt, *stage),
+            Fact::AttemptFailed { attempt, .. } | Fact::AttemptKilled { attempt, .. } => {
+                self.launched.remove(attempt);
+            }
+            Fact::MapOutputLost { attempt, .. } => {
+                self.maps_left += usize::from(self.maps.remove(&attempt.task.index).is_some());
+            }
+            Fact::JobEnded { outcome, .. } => {
+                (self.ended, self.succeeded) = (Some(at), *outcome == JobOutcome::Succeeded);
+            }
+            _ => {}
+        }
+    }
+
+    fn counted(&mut self, at: Time, id: AttemptId, result: &AttemptResult, split: bool) {
+        let Some(launched) = self.launched.remove(&id) else { return };
+        let used = result.counters.iter().find(|(name, _)| name == lines::CPU);
+        let done = Done {
+            seconds: at.since(launched).as_secs_f64(),
+            processor: used.map_or(0.0, |(_, used)| *used as f64 / 1e3),
+            bytes_out: result.bytes_out as f64,
+        };
+        match id.phase() {
+            Phase::Map => self.mapped(at, id.task.index, done, split),
+            Phase::Reduce => {
+                // It has ended, and so it had the outputs of all maps, whatever was lost since.
+                self.reduced(at, launched, id.task.index);
+                if let Some(reduce) = self.reduces.get_mut(id.task.index as usize) {
+                    reduce.processor += done.processor;
+                    reduce.bytes_out += done.bytes_out;
+                }
+            }
+        }
+    }
+
+    fn mapped(&mut self, at: Time, index: u32, done: Done, split: bool) {
+        let Some(root) = self.roots.get(index as usize).copied() else { return };
+        let is_new = self.maps.insert(index, done).is_none();
+        if split {
+            // The rest of its range is a map more.
+            self.roots.push(root);
+            self.maps_left += 1;
+        }
+        if is_new {
+            self.maps_left = self.maps_left.saturating_sub(1);
+        }
+        if self.maps_left == 0 {
+            self.maps_done = Some(at);
+        }
+    }
+
+    fn paused(&mut self, at: Time, id: AttemptId, stage: Stage) {
+        if let Some(launched) = self.launched.remove(&id)
+            && (self.maps_left == 0 || stage != Stage::Shuffle)
+        {
+            self.reduced(at, launched, id.task.index);
+        }
+    }
+
+    /// Time after the maps is the reduce's own; before, it waited for them.
+    fn reduced(&mut self, at: Time, launched: Time, index: u32) {
+        if let (Some(done), Some(reduce)) = (self.maps_done, self.reduces.get_mut(index as usize)) {
+            reduce.seconds += at.since(launched.max(done)).as_secs_f64();
+        }
+    }
+
+    /// What its maps took and used, split by split: all pieces of one together.
+    fn splits(&self) -> Vec<Done> {
+        let mut splits = vec![Done::default(); self.spec.splits.len()];
+        for (index, map) in &self.maps {
+            let root = self.roots.get(*index as usize);
+            if let Some(split) = root.and_then(|root| splits.get_mut(*root as usize)) {
+                split.seconds += map.seconds;
+                split.processor += map.processor;
+            }
+        }
+        splits
+    }
+
+    pub(super) fn finish(self) -> Option<Finished> {
+        let ended = self.ended?;
+        let JobSpec { name, user, queue, priority, slow_start, speculation, splits, program, .. } =
+            self.spec.as_ref();
+        let read: f64 = splits.iter().map(|split| (split.end - split.start) as f64).sum();
+        let mapped: f64 = self.maps.values().map(|map| map.bytes_out).sum();
+        let reduced: f64 = self.reduces.iter().map(|reduce| reduce.bytes_out).sum();
+        let by_split = self.splits();
+        let maps = splits.iter().zip(&by_split);
+        let share = 1.0 / self.reduces.len().max(1) as f32;
+        let plan = JobPlan {
+            at: Span(0),
+            group: group(&self.spec).to_owned(),
+            name: name.clone(),
+            user: user.clone(),
+            queue: queue.clone(),
+            priority: *priority,
+            maps: maps
+                .map(|(split, map)| MapPlan { bytes: split.end - split.start, work_s: map.seconds as f32 })
+                .collect(),
+            hosts: Vec::new(),
+            reduces: self
+                .reduces
+                .iter()
+                .map(|reduce| ReducePlan { share, factor: 0.0, fixed_s: reduce.seconds as f32 })
+                .collect(),
+            map_out: mapped / read.max(1.0),
+            reduce_rate: 1e12,
+            merge_rate: 1e12,
+            reduce_out: if mapped > 0.0 { reduced / mapped } else { 1.0 },
+            start: seconds(0.0),
+            slow_start: *slow_start,
+            speculation: *speculation,
+        };
+        let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
+        let makespan = ended.since(self.submitted);
+        let real = Real { id: self.id, name: name.clone(), makespan, succeeded: self.succeeded };
+        let program = program.clone();
+        let used = |tasks: &[Done]| tasks.iter().map(|task| task.processor).collect();
+        let processor = PerPhase { map: used(&by_split), reduce: used(&self.reduces) };
+        Some(Finished { at: self.submitted, plan, real, hosts, program, processor })
+    }
+}
