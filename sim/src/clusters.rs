@@ -36,6 +36,11 @@ pub fn coshh(resources: u32) -> Setup {
     coshh::resources(resources, "fifo")
 }
 
+/// COSHH's where the number of resources grows (section 6.2.2): those of table 10, two slots each.
+pub fn coshh_growing(resources: u32) -> Setup {
+    coshh::resources_of_two_slots(resources, "fifo")
+}
+
 /// What policies are told of users and what these were promised: minimum shares, in the proportion of map and reduce slots
 /// of COSHH's six resources, and weights.
 pub fn told(users: &[(String, Promise)]) -> Params {

@@ -55,14 +55,19 @@ impl Recovery {
         self.longest = self.longest.max(waited);
     }
 
-    /// How long a task waited, on average.
-    pub fn mean_wait(&self) -> Span {
-        Span(self.waited.0 / u64::from(self.tasks.max(1)))
+    /// How long a task waited, on average; none if none was lost: nobody's wait is not a short one.
+    pub fn mean_wait(&self) -> Option<Span> {
+        self.waited.0.checked_div(u64::from(self.tasks)).map(Span)
     }
 
-    /// How long a map waited, on average.
-    pub fn mean_map_wait(&self) -> Span {
-        Span(self.maps_waited.0 / u64::from(self.maps.max(1)))
+    /// How long a map waited, on average; none if none was lost.
+    pub fn mean_map_wait(&self) -> Option<Span> {
+        self.maps_waited.0.checked_div(u64::from(self.maps)).map(Span)
+    }
+
+    /// Part of the maps that ran again where their input is; none if none was lost.
+    pub fn locality(&self) -> Option<f64> {
+        (self.maps > 0).then(|| f64::from(self.local) / f64::from(self.maps))
     }
 }
 
@@ -133,9 +138,9 @@ impl JobFigures {
         self.makespan().map(|took| took.as_secs_f64() / alone.as_secs_f64().max(1e-6))
     }
 
-    /// How long one of its reduces waited for slots after its maps were done, on average.
-    pub fn reduce_wait(&self) -> Span {
-        Span(self.reduce_waited.0 / u64::from(self.tasks.reduce.max(1)))
+    /// How long one of its reduces waited for slots after its maps were done, on average; none if it has no reduces.
+    pub fn reduce_wait(&self) -> Option<Span> {
+        self.reduce_waited.0.checked_div(u64::from(self.tasks.reduce)).map(Span)
     }
 
     /// Slot time that taking slots back has cost beside work that was lost.
@@ -143,9 +148,9 @@ impl JobFigures {
         self.yielding + self.restarting
     }
 
-    /// Part of its maps that ran where their input is.
-    pub fn locality(&self) -> f64 {
+    /// Part of its maps that ran where their input is; none if none was launched.
+    pub fn locality(&self) -> Option<f64> {
         let all: u32 = self.near.iter().sum();
-        f64::from(self.near[0]) / f64::from(all.max(1))
+        (all > 0).then(|| f64::from(self.near[0]) / f64::from(all))
     }
 }

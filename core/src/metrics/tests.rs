@@ -97,14 +97,24 @@ fn a_job_that_is_split_paused_and_moved() {
     assert_eq!(job.execution(), Some(Span::secs(38)));
     assert_eq!(job.maps_done, Some(Time(30_000_000)));
     // 30 to 34 at first, 41 to 47 after the pause.
-    assert_eq!(job.reduce_wait(), Span::secs(10));
+    assert_eq!(job.reduce_wait(), Some(Span::secs(10)));
     assert_eq!(job.near, [2, 1, 0], "m0 and the tail are where their input is, m1 is in the rack");
+    assert_eq!(job.locality(), Some(2.0 / 3.0));
+    let recovery = (job.recovery.mean_wait(), job.recovery.mean_map_wait(), job.recovery.locality());
+    assert_eq!(recovery, (None, None, None), "nothing was lost: that is no wait of nothing");
     assert_eq!(job.taken, Taken { splits: 1, pauses: 1, kills: 0, resumes: 1, migrations: 1, eased: 0 });
     assert_eq!(job.held, PerPhase { map: Span::secs(9 + 7 + 5), reduce: Span::secs(7 + 3) });
     assert_eq!(job.slowdown(Span::secs(20)), Some(2.05));
     assert_eq!(job.lost, Span(0));
     // 20 to 21 and 40 to 41; what starting anew took is in no fact.
     assert_eq!(job.overhead(), Span::secs(2));
+}
+
+#[test]
+fn what_there_is_none_of_has_no_figure() {
+    let none = JobFigures { tasks: PerPhase { map: 2, reduce: 0 }, ..play(vec![(0, submitted())]) };
+    assert_eq!((none.reduce_wait(), none.locality()), (None, None), "no reduces, and no map launched yet");
+    assert_eq!(play(vec![(0, submitted())]).reduce_wait(), Some(Span(0)), "one that has not waited");
 }
 
 #[test]
@@ -166,7 +176,7 @@ fn a_duplicate_has_not_waited() {
         (70, Fact::AttemptKilled { attempt: twin, why: String::new(), bytes_in: 0 }),
         (80, succeeded(r0)),
     ]);
-    assert_eq!(play(life).reduce_wait(), Span::secs(3));
+    assert_eq!(play(life).reduce_wait(), Some(Span::secs(3)));
 }
 
 #[test]
@@ -181,7 +191,7 @@ fn a_lost_output_costs_its_map_and_ends_the_wait_for_a_slot() {
         (27, launched(r0, 0, None)),
     ]);
     let job = play(life);
-    assert_eq!(job.reduce_wait(), Span::secs(4 + 2), "10 to 14, 25 to 27");
+    assert_eq!(job.reduce_wait(), Some(Span::secs(4 + 2)), "10 to 14, 25 to 27");
     assert_eq!(job.lost, Span::secs(9), "the map ran from 1 to 10");
 }
 
@@ -254,7 +264,7 @@ fn a_reduce_that_is_held_by_hand_waits_for_no_slot() {
     ]);
     assert_eq!(
         play(life).reduce_wait(),
-        Span::secs(2 + 4),
+        Some(Span::secs(2 + 4)),
         "10 to 12, and 121 to 125: not the 100 s between"
     );
     // One that goes on, for it cannot be paused, is not held; nor is its next wait.
@@ -268,7 +278,7 @@ fn a_reduce_that_is_held_by_hand_waits_for_no_slot() {
         (40, launched(r1, 0, Some(r0))),
     ]);
     let job = play(life);
-    assert_eq!(job.reduce_wait(), Span::secs(2 + 7), "10 to 12, and 33 to 40");
+    assert_eq!(job.reduce_wait(), Some(Span::secs(2 + 7)), "10 to 12, and 33 to 40");
     assert_eq!(job.yielding, Span::secs(3), "asked at 30: the first time came to nothing");
 }
 

@@ -10,7 +10,7 @@ use sim::{
 };
 use std::{path::PathBuf, process::ExitCode};
 
-/// Compare histories of clusters that lost nodes: waits, locality, makespans
+/// Compare histories of clusters that lost nodes: waits, locality, completion
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl chaos recovery fifo=out/fifo 'chronos(fifo)=out/chronos-fifo'
@@ -43,11 +43,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         variants.push(Variant { label: name.to_owned(), ..Variant::plain("fifo") });
     }
     let comparison = Comparison { variants, runs, alone: Vec::new(), groups, slots };
-    let (waits, makespans) = (recovery(&comparison), by_group(&comparison, makespan_s));
+    let (waits, completions) = (recovery(&comparison), by_group(&comparison, makespan_s));
     output::line(waits.text())?;
-    output::line(format!("makespan, s\n{}", makespans.text()))?;
+    output::line(format!("completion, s\n{}", completions.text()))?;
     if let Some(path) = &args.report {
-        let body = format!("{}<h2>Makespan, s</h2>{}", waits.html(), makespans.html());
+        let body = format!("{}<h2>Completion, s</h2>{}", waits.html(), completions.html());
         crate::command::sim::write(path, &page("What lost work waited for", &body))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,6 @@
 use crate::output::{self, Runs, Usage};
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use serde_json::json;
 use sim::{
     catalog::{self, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, Variant},
@@ -175,7 +174,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         pace: pace(&comparison, took_s),
     };
     if args.json {
-        output::json(&as_json(&comparison))?;
+        output::json(&super::sim_json::comparison(&comparison))?;
     } else {
         shown.print()?;
     }
@@ -291,30 +290,4 @@ fn pace(comparison: &Comparison, took_s: f64) -> String {
         "{events} events in {took_s:.1} real s, {:.0} a second; trace {hash:016x}{left}",
         events as f64 / took_s.max(1e-9)
     )
-}
-
-fn as_json(comparison: &Comparison) -> serde_json::Value {
-    let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
-    let rows = comparison.variants.iter().zip(&comparison.runs).enumerate();
-    let rows = rows.map(|(at, (variant, runs))| {
-        let makespan = comparison.mean_over(at, None, sim::experiment::makespan_s);
-        let groups = comparison.groups.iter().map(|group| {
-            let figure = comparison.mean_over(at, Some(group), sim::experiment::makespan_s);
-            (group.clone(), json!({ "makespan_s": figure.mean, "around_s": figure.around }))
-        });
-        let hashes: Vec<String> = runs.iter().map(|outcome| format!("{:016x}", outcome.hash)).collect();
-        json!({
-            "policy": variant.label,
-            "makespan_s": makespan.mean,
-            "around_s": makespan.around,
-            "against_first": change(at).map(|change| json!({ "change": change.mean, "around": change.around })),
-            "locality": comparison.figure(at, report::locality).mean,
-            "groups": groups.collect::<serde_json::Map<_, _>>(),
-            "traces": hashes,
-            "events": runs.iter().map(|outcome| outcome.events).sum::<u64>(),
-            "figures": super::sim_json::figures(comparison, at),
-            "jobs": super::sim_json::jobs(comparison, at),
-        })
-    });
-    json!(rows.collect::<Vec<_>>())
 }

@@ -3,9 +3,39 @@
 use serde_json::{Map, Value, json};
 use sim::{
     JobFigures, Span,
-    experiment::{Comparison, Figure, makespan_s},
+    experiment::{Comparison, Figure, makespan_s, reduce_wait_s},
     report,
 };
+
+/// Everything that `mrctl sim` finds, a row for each policy. `completion_s` is the mean over jobs, in the row, in its groups
+/// and in its figures; `makespan_s`, of all jobs together, is among the figures alone.
+pub(crate) fn comparison(comparison: &Comparison) -> Value {
+    let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
+    let completion = |at, group| comparison.mean_over(at, group, makespan_s).known();
+    let rows = comparison.variants.iter().zip(&comparison.runs).enumerate();
+    let rows = rows.map(|(at, (variant, runs))| {
+        let groups = comparison.groups.iter().map(|group| {
+            let figure = completion(at, Some(group.as_str()));
+            let (mean, around) = (figure.map(|figure| figure.mean), figure.map(|figure| figure.around));
+            (group.clone(), json!({ "completion_s": mean, "around_s": around }))
+        });
+        let all = completion(at, None);
+        let hashes: Vec<String> = runs.iter().map(|outcome| format!("{:016x}", outcome.hash)).collect();
+        json!({
+            "policy": variant.label,
+            "completion_s": all.map(|figure| figure.mean),
+            "around_s": all.map(|figure| figure.around),
+            "against_first": change(at).map(|change| json!({ "change": change.mean, "around": change.around })),
+            "locality": comparison.figure_of(at, report::locality).known().map(|figure| figure.mean),
+            "groups": groups.collect::<Map<_, _>>(),
+            "traces": hashes,
+            "events": runs.iter().map(|outcome| outcome.events).sum::<u64>(),
+            "figures": figures(comparison, at),
+            "jobs": jobs(comparison, at),
+        })
+    });
+    rows.collect()
+}
 
 /// Every policy, with its figures and jobs.
 pub(crate) fn policies(comparison: &Comparison) -> Value {
@@ -31,23 +61,23 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     all.insert("completion_s".into(), over(makespan_s));
     all.insert("completion_p95_s".into(), figure(report::p95(comparison, at)));
     all.insert("waiting_s".into(), over(|job| job.waiting().map(Span::as_secs_f64)));
-    all.insert("reduce_wait_s".into(), over(|job| Some(job.reduce_wait().as_secs_f64())));
+    all.insert("reduce_wait_s".into(), over(reduce_wait_s));
     if !comparison.alone.is_empty() {
         all.insert("worst_slowdown".into(), figure(comparison.worst_slowdown(at, None)));
     }
-    all.insert("locality".into(), figure(comparison.figure(at, report::locality)));
+    all.insert("locality".into(), figure(comparison.figure_of(at, report::locality)));
     all.insert("preempted".into(), total(|job| f64::from(job.taken.preemptions())));
     all.insert("lost_slot_s".into(), total(|job| job.lost.as_secs_f64()));
     all.insert("overhead_slot_s".into(), total(|job| job.overhead().as_secs_f64()));
-    all.insert("makespan_s".into(), figure(report::last_end(comparison, at)));
-    let deciding = |outcome: &sim::Outcome| outcome.deciding.total.as_secs_f64();
-    all.insert("deciding_real_s".into(), figure(comparison.figure(at, deciding)));
+    all.insert("makespan_s".into(), figure(report::makespan(comparison, at)));
+    all.insert("deciding_real_s".into(), figure(comparison.figure(at, report::deciding_s)));
     all.insert("failed".into(), failed.into());
     all.insert("unfinished".into(), unfinished.into());
     all.into()
 }
 
-/// Every job of every seed. Times are seconds from its submission on; one that is not there did not come.
+/// Every job of every seed. Times are seconds from its submission on; one that is not there did not come. What there is none of,
+/// a wait of reduces without reduces say, is null.
 pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
     let runs = comparison.runs[at].iter().zip(1_u64..);
     let all = runs.flat_map(|(outcome, seed)| {
@@ -63,7 +93,7 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
                 "completion_s": job.makespan().map(Span::as_secs_f64),
                 "succeeded": job.succeeded,
                 "waiting_s": job.waiting().map(Span::as_secs_f64),
-                "reduce_wait_s": job.reduce_wait().as_secs_f64(),
+                "reduce_wait_s": reduce_wait_s(job),
                 "locality": job.locality(),
                 "preempted": job.taken.preemptions(),
                 "lost_slot_s": job.lost.as_secs_f64(),
@@ -72,4 +102,57 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
         })
     });
     all.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sim::{
+        PerPhase, Setup,
+        experiment::{Experiment, Variant},
+        profile,
+        workload::papers,
+    };
+
+    #[test]
+    fn a_word_means_one_thing() {
+        let profiles = profile::built_in();
+        let experiment = Experiment {
+            setup: Setup::even(20, PerPhase { map: 8, reduce: 2 }, "fifo"),
+            faults: None,
+            workload: &|seed| {
+                let mut workload = papers::hsrtf(&profiles, seed);
+                workload
+                    .jobs
+                    .iter_mut()
+                    .filter(|job| job.group == "small")
+                    .for_each(|job| job.reduces.clear());
+                workload
+            },
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo"), Variant::plain("fair")],
+            seeds: 1,
+            limit: None,
+            alone: false,
+        };
+        let json = comparison(&experiment.run().expect("it runs"));
+        for row in json.as_array().expect("a row for each policy") {
+            assert_eq!(row["completion_s"], row["figures"]["completion_s"]["mean"]);
+            assert_eq!(
+                (&row["makespan_s"], &row["groups"]["large"]["makespan_s"]),
+                (&Value::Null, &Value::Null)
+            );
+            let seconds = |value: &Value| value.as_f64().expect("a number");
+            let (mean, makespan) = (&row["completion_s"], &row["figures"]["makespan_s"]["mean"]);
+            assert!(seconds(makespan) > 1.5 * seconds(mean), "{makespan} is of all, {mean} of one");
+            assert!(seconds(&row["groups"]["large"]["completion_s"]) > 0.0);
+            let jobs = row["jobs"].as_array().expect("jobs");
+            let waits = |job: &&Value| job["reduce_wait_s"].is_null();
+            assert_eq!(
+                jobs.iter().filter(waits).count(),
+                20,
+                "small jobs have no reduces, so no wait of theirs"
+            );
+        }
+    }
 }

@@ -32,15 +32,15 @@ pub(crate) struct Args {
     /// At what size
     #[arg(long, value_enum, default_value_t = Scale::Paper)]
     scale: Scale,
-    /// How many seeds: workloads, placements and arrivals differ (--scale paper)
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    seeds: u64,
-    /// A file of profiles (TOML), over the built-in ones
+    /// How many seeds: workloads, placements and arrivals differ (--scale paper) [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: Option<u64>,
+    /// A file of profiles (TOML), over the built-in ones (--scale paper, not coshh)
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
     /// Folder for the real cluster's data (--scale laptop) [default: the current folder]
-    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
-    dir: PathBuf,
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Write a page with charts to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -68,6 +68,28 @@ enum Scale {
     Laptop,
 }
 
+impl Args {
+    /// Refuses what would be ignored.
+    fn check(&self) -> Result<(), Usage> {
+        let no_use = |what: &str, why: &str| Err(Usage(format!("{what} has no use {why}: leave it out")));
+        match self.scale {
+            Scale::Laptop if self.seeds.is_some() => {
+                no_use("--seeds", "with --scale laptop, where each policy runs once, for real")
+            }
+            Scale::Laptop if self.profiles.is_some() => {
+                no_use("--profiles", "with --scale laptop, where tasks take what the plan says")
+            }
+            Scale::Paper if self.dir.is_some() => {
+                no_use("--dir", "with --scale paper, which is simulated and keeps no data")
+            }
+            Scale::Paper if self.profiles.is_some() && matches!(self.paper, Name::Coshh) => {
+                no_use("--profiles", "for coshh, whose times are those of the paper's table 4")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let paper = match args.paper {
         Name::Hsrtf => Paper::Hsrtf,
@@ -75,17 +97,21 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         Name::Fcs => Paper::Fcs,
         Name::Coshh => Paper::Coshh,
     };
+    args.check()?;
     for path in args.report.iter().chain(&args.markdown) {
         can_write(path)?;
     }
     let reproduction = match args.scale {
         Scale::Paper => {
-            let (profiles, seeds) = (catalog::profiles(args.profiles.as_deref())?, args.seeds);
+            let (profiles, seeds) = (catalog::profiles(args.profiles.as_deref())?, args.seeds.unwrap_or(5));
             let runs = Runs::new();
             let watch = |title: &str, step: Step<'_>| runs.done(title, step);
             paper.reproduce(&Lab { profiles: &profiles, seeds, watch: &watch })?
         }
-        Scale::Laptop => on_this_machine(paper, &args.dir).await?,
+        Scale::Laptop => {
+            let dir = args.dir.as_deref().unwrap_or_else(|| Path::new("."));
+            on_this_machine(paper, dir).await?
+        }
     };
     if args.json {
         output::json(&reproduction.json())?;
@@ -114,4 +140,39 @@ async fn on_this_machine(paper: Paper, dir: &Path) -> Result<Reproduction> {
         outcomes.push(ran.outcome);
     }
     Ok(laptop.conclude(outcomes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn check(line: &str) -> Result<(), String> {
+        let cli = Cli::try_parse_from(std::iter::once("repro").chain(line.split(' ')));
+        cli.expect("it reads").args.check().map_err(|usage| usage.to_string())
+    }
+
+    #[test]
+    fn what_has_no_use_is_refused() {
+        for good in
+            ["fcs --seeds 2 --profiles p.toml", "coshh --seeds 3", "fcs --scale laptop --dir d", "hsrtf"]
+        {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for (bad, what) in [
+            ("fcs --scale laptop --seeds 3", "--seeds has no use"),
+            ("fcs --scale laptop --profiles p.toml", "--profiles has no use"),
+            ("coshh --profiles p.toml", "--profiles has no use for coshh"),
+            ("fcs --dir d", "--dir has no use"),
+        ] {
+            let told = check(bad).expect_err(bad);
+            assert!(told.starts_with(what), "{bad}: {told}");
+        }
+    }
 }

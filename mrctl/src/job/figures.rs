@@ -102,7 +102,7 @@ fn numbers(job: &JobFigures) -> Value {
         "makespan_s": seconds(job.makespan()),
         "waiting_s": seconds(job.waiting()),
         "execution_s": seconds(job.execution()),
-        "reduce_wait_s": job.reduce_wait().as_secs_f64(),
+        "reduce_wait_s": seconds(job.reduce_wait()),
         "map_slot_s": job.held.map.as_secs_f64(),
         "reduce_slot_s": job.held.reduce.as_secs_f64(),
         "maps_node_local": job.near[0],
@@ -119,7 +119,7 @@ fn numbers(job: &JobFigures) -> Value {
         "recovered_tasks": recovery.tasks,
         "recovered_maps": recovery.maps,
         "recovered_maps_local": recovery.local,
-        "recovery_wait_s": recovery.mean_wait().as_secs_f64(),
+        "recovery_wait_s": seconds(recovery.mean_wait()),
         "recovery_longest_s": recovery.longest.as_secs_f64(),
     })
 }
@@ -145,11 +145,11 @@ fn words(job: &JobFigures) -> Vec<String> {
             "maps near their input: {} on its node, {} in its rack, {} elsewhere",
             job.near[0], job.near[1], job.near[2]
         ),
-        format!(
-            "a reduce waited {:.1} s for a slot after the maps, on average",
-            job.reduce_wait().as_secs_f64()
-        ),
     ];
+    if let Some(waited) = job.reduce_wait() {
+        let waited = waited.as_secs_f64();
+        lines.push(format!("a reduce waited {waited:.1} s for a slot after the maps, on average"));
+    }
     let taken = &job.taken;
     if taken.preemptions() + job.duplicates > 0 {
         lines.push(format!(
@@ -158,11 +158,11 @@ fn words(job: &JobFigures) -> Vec<String> {
         ));
     }
     let recovery = &job.recovery;
-    if recovery.tasks > 0 {
+    if let Some(waited) = recovery.mean_wait() {
         lines.push(format!(
             "lost with nodes: {} tasks ran again after {:.1} s on average, {:.1} s at most; {} of {} maps near their input",
             recovery.tasks,
-            recovery.mean_wait().as_secs_f64(),
+            waited.as_secs_f64(),
             recovery.longest.as_secs_f64(),
             recovery.local,
             recovery.maps

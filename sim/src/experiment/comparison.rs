@@ -89,6 +89,11 @@ impl Comparison {
         Figure::of(&self.runs[variant].iter().map(of).collect::<Vec<_>>())
     }
 
+    /// The same of what not every run has: of those that have it.
+    pub fn figure_of(&self, variant: usize, of: impl Fn(&Outcome) -> Option<f64>) -> Figure {
+        Figure::of(&self.runs[variant].iter().filter_map(of).collect::<Vec<_>>())
+    }
+
     /// The mean over the jobs of a group (or of all) of something that each has.
     pub fn mean_over(
         &self,
@@ -171,6 +176,11 @@ impl Comparison {
     pub fn index(&self, label: &str) -> Option<usize> {
         self.variants.iter().position(|variant| variant.label == label)
     }
+}
+
+/// How long one of a job's reduces waited for a slot after its maps were done, in seconds; none if it has no reduces.
+pub fn reduce_wait_s(job: &JobFigures) -> Option<f64> {
+    job.reduce_wait().map(Span::as_secs_f64)
 }
 
 /// From submission to end, in seconds. A job that was not over counts up to when it was last looked at, for it took longer

@@ -4,7 +4,7 @@ mod comparison;
 mod variant;
 
 use crate::{Broken, Outcome, Setup, Workload, World, fault::Fault};
-pub use comparison::{Alone, Comparison, Figure, makespan_s};
+pub use comparison::{Alone, Comparison, Figure, makespan_s, reduce_wait_s};
 use mrcore::{
     Span,
     ids::JobId,

@@ -4,14 +4,17 @@ pub mod html;
 pub mod svg;
 mod table;
 
-use crate::experiment::{Comparison, Figure, makespan_s};
+use crate::{
+    Outcome,
+    experiment::{Comparison, Figure, makespan_s, reduce_wait_s},
+};
 use html::escape;
 use mrcore::{
     Phase, Span,
     metrics::{JOBS_DRAWN, JobFigures, stats::quantile},
 };
 use std::fmt::Write as _;
-pub use table::{Cell, Table, percent, show, show_change};
+pub use table::{Cell, Table, percent, show, show_change, show_paired};
 
 /// Each policy's mean completion against the first one's, and whether that is more than chance.
 pub fn against_first(comparison: &Comparison) -> Table {
@@ -64,14 +67,14 @@ pub fn summary(comparison: &Comparison) -> Table {
             comparison.mean_over(at, None, makespan_s).into(),
             p95(comparison, at).into(),
             comparison.mean_over(at, None, |job| seconds(job.waiting())).into(),
-            comparison.mean_over(at, None, |job| Some(job.reduce_wait().as_secs_f64())).into(),
+            comparison.mean_over(at, None, reduce_wait_s).into(),
             comparison.worst_slowdown(at, None).into(),
-            Cell::part(comparison.figure(at, locality)),
+            Cell::part(comparison.figure_of(at, locality)),
             total(|job| f64::from(job.taken.preemptions())).into(),
             total(|job| job.lost.as_secs_f64()).into(),
             total(|job| job.overhead().as_secs_f64()).into(),
-            comparison.figure(at, |outcome| outcome.deciding.total.as_secs_f64()).into(),
-            last_end(comparison, at).into(),
+            comparison.figure(at, deciding_s).into(),
+            makespan(comparison, at).into(),
             Cell::count(failed),
             Cell::count(unfinished),
         ]);
@@ -81,22 +84,39 @@ pub fn summary(comparison: &Comparison) -> Table {
 
 /// What all but one job in twenty take at most.
 pub fn p95(comparison: &Comparison, at: usize) -> Figure {
-    comparison.figure(at, |outcome| {
+    let of_seed = |outcome: &Outcome| {
         let all: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
-        quantile(&all, 0.95)
-    })
+        (!all.is_empty()).then(|| quantile(&all, 0.95))
+    };
+    Figure { at_least: is_cut_off(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
-/// From the first job's submission to the last one's end.
-pub fn last_end(comparison: &Comparison, at: usize) -> Figure {
-    comparison.figure(at, |outcome| outcome.end.since(mrcore::Time(1_000_000)).as_secs_f64())
+/// From the first submission to the last end; to when it was left, if there are jobs that had not ended then.
+pub fn makespan(comparison: &Comparison, at: usize) -> Figure {
+    let of_seed = |outcome: &Outcome| {
+        let jobs = || outcome.metrics.jobs().map(|(_, job)| job);
+        let last = jobs().filter_map(|job| job.ended.or(job.left_at)).max()?;
+        Some(last.since(jobs().map(|job| job.submitted).min()?).as_secs_f64())
+    };
+    Figure { at_least: is_cut_off(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
-/// Part of all maps that ran where their input is.
-pub fn locality(outcome: &crate::Outcome) -> f64 {
+/// Whether some job, that came or was to come, did not end in some seed: what depends on the last ones is more, then.
+fn is_cut_off(comparison: &Comparison, at: usize) -> bool {
+    comparison.runs[at].iter().any(|outcome| outcome.unfinished > 0)
+}
+
+/// How long the policy took to decide, in seconds of this machine.
+pub fn deciding_s(outcome: &Outcome) -> f64 {
+    outcome.deciding.total.as_secs_f64()
+}
+
+/// Part of all maps that ran where their input is; none if none was launched.
+pub fn locality(outcome: &Outcome) -> Option<f64> {
     let near = outcome.metrics.jobs().map(|(_, job)| job.near);
     let sum = near.fold([0_u32; 3], |sum, near| [sum[0] + near[0], sum[1] + near[1], sum[2] + near[2]]);
-    f64::from(sum[0]) / f64::from(sum.iter().sum::<u32>().max(1))
+    let all: u32 = sum.iter().sum();
+    (all > 0).then(|| f64::from(sum[0]) / f64::from(all))
 }
 
 /// A figure of each group's jobs under each policy.
@@ -150,7 +170,7 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
             mean(|job| job.waiting().map(Span::as_secs_f64)),
             mean(|job| job.execution().map(Span::as_secs_f64)),
             known(comparison.worst_slowdown(at, group)),
-            mean(|job| Some(job.reduce_wait().as_secs_f64())),
+            mean(reduce_wait_s),
             Cell::percent((maps > 0.0).then(|| near / maps)),
             Cell::count(values(|job| f64::from(job.taken.preemptions())).iter().sum::<f64>() as usize),
             sum(|job| job.lost.as_secs_f64()),
@@ -191,7 +211,7 @@ pub fn charts(comparison: &Comparison) -> String {
         ),
         (
             "Locality of maps, by group",
-            svg::bars("node-local part", &comparison.groups, &groups(|job| Some(job.locality()))),
+            svg::bars("node-local part", &comparison.groups, &groups(JobFigures::locality)),
         ),
     ];
     for (title, chart) in parts {
@@ -241,6 +261,84 @@ pub fn page(title: &str, body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        Setup,
+        experiment::{Experiment, Variant},
+        profile,
+        workload::papers,
+    };
+    use mrcore::PerPhase;
+
+    /// Two small jobs, 49 and 59 s after the beginning; the second has no reduces.
+    fn two_jobs(limit_s: u64) -> Comparison {
+        let profiles = profile::built_in();
+        let experiment = Experiment {
+            setup: Setup::even(2, PerPhase { map: 2, reduce: 1 }, "fifo"),
+            faults: None,
+            workload: &|seed| {
+                let mut workload = papers::hsrtf(&profiles, seed);
+                workload.jobs.drain(..29);
+                (workload.jobs[0].at, workload.jobs[1].at) = (Span::secs(49), Span::secs(59));
+                workload.jobs[1].reduces.clear();
+                workload
+            },
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo")],
+            seeds: 2,
+            limit: Some(Span::secs(limit_s)),
+            alone: false,
+        };
+        experiment.run().expect("it runs")
+    }
+
+    #[test]
+    fn makespan_is_from_the_first_submission_to_the_last_end() {
+        let comparison = two_jobs(100_000);
+        let of = |outcome: &Outcome| {
+            let times = outcome.metrics.jobs().map(|(_, job)| (job.submitted, job.ended.expect("it ends")));
+            let (came, ended): (Vec<_>, Vec<_>) = times.unzip();
+            ended.into_iter().max()?.since(came.into_iter().min()?).as_secs_f64().into()
+        };
+        let (whole, p95) = (makespan(&comparison, 0), p95(&comparison, 0));
+        assert_eq!(whole, comparison.figure_of(0, of));
+        assert!(
+            whole.mean < comparison.runs[0][0].end.since(mrcore::Time(1_000_000)).as_secs_f64(),
+            "not from the beginning"
+        );
+        assert!(!whole.at_least && !p95.at_least && p95.mean <= whole.mean);
+    }
+
+    #[test]
+    fn what_was_cut_off_is_marked() {
+        // The first job has not ended at 52 s, and the second has not even come.
+        let comparison = two_jobs(52);
+        let (whole, most) = (makespan(&comparison, 0), p95(&comparison, 0));
+        assert!(whole.at_least && most.at_least, "{whole:?} {most:?}");
+        assert!((whole.mean - 3.0).abs() < 1.1, "from 49 to 52: {whole:?}");
+        let table = summary(&comparison);
+        let cell = |name: &str| {
+            let at = table.head.iter().position(|head| head == name).expect("a column");
+            table.rows[0][at].text().to_owned()
+        };
+        assert!(cell("makespan s").starts_with('≥') && cell("p95 s").starts_with('≥'));
+        let none = summary(&two_jobs(20));
+        assert_eq!(
+            (none.json()[0]["makespan s"].clone(), none.json()[0]["locality"].clone()),
+            Default::default()
+        );
+    }
+
+    #[test]
+    fn jobs_without_reduces_do_not_shorten_the_wait_of_others() {
+        let comparison = two_jobs(100_000);
+        let first = |outcome: &Outcome| {
+            let (_, job) = outcome.metrics.jobs().next().expect("the first");
+            reduce_wait_s(job).expect("it has reduces")
+        };
+        let wait = comparison.mean_over(0, None, reduce_wait_s);
+        assert_eq!(wait, comparison.figure(0, first), "the second has none, and is not in the mean");
+        assert_eq!(comparison.values(0, None, reduce_wait_s).len(), 2, "one a seed");
+    }
 
     #[test]
     fn a_table_in_three_forms() {

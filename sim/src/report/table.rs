@@ -190,6 +190,13 @@ pub fn show_change(change: Figure) -> String {
     format!("{:+.1}%{around}", hundredths(change.mean))
 }
 
+/// The same as a cell; a dash if there is none, because different jobs failed or did not end.
+pub fn show_paired(change: Option<Figure>) -> Cell {
+    change
+        .and_then(Figure::known)
+        .map_or_else(|| Cell::from("-"), |change| Cell::Figure(change, show_change(change)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -69,7 +69,7 @@ fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Com
     };
     let comparison = lab.run(title, &experiment)?;
     out.part(title, recovery(&comparison), charts(&comparison));
-    out.part(format!("{title}: makespan, s"), by_group(&comparison, makespan_s), String::new());
+    out.part(format!("{title}: completion, s"), by_group(&comparison, makespan_s), String::new());
     Ok(comparison)
 }
 
@@ -163,7 +163,7 @@ fn whose_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
         };
         let mut row = vec![Cell::count(node as usize), tasks(1), tasks(2)];
         for at in 0..2 {
-            row.push(comparison.figure(at, first_maps_wait).into());
+            row.push(comparison.figure_of(at, first_maps_wait).into());
             let mean = |group| Cell::from(comparison.mean_over(at, Some(group), makespan_s));
             row.extend(["small", "large"].map(mean));
         }
@@ -173,35 +173,40 @@ fn whose_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
     Ok(())
 }
 
-/// How long the tasks of one job that were lost waited, on average.
-fn wait_of(outcome: &Outcome, job: u32) -> f64 {
-    outcome.metrics.job(JobId(job)).map_or(0.0, |job| job.recovery.mean_wait().as_secs_f64())
+/// How long the tasks of one job that were lost waited, on average. A run in which it lost nothing has no such wait: neither a
+/// perfect one nor, below, the worst locality.
+fn wait_of(outcome: &Outcome, job: u32) -> Option<f64> {
+    outcome.metrics.job(JobId(job))?.recovery.mean_wait().map(Span::as_secs_f64)
 }
 
-fn first_waits(outcome: &Outcome) -> f64 {
+fn first_waits(outcome: &Outcome) -> Option<f64> {
     wait_of(outcome, 1)
 }
 
 /// How long the maps of the first job that were lost waited, on average.
-pub(super) fn first_maps_wait(outcome: &Outcome) -> f64 {
-    outcome.metrics.job(JobId(1)).map_or(0.0, |job| job.recovery.mean_map_wait().as_secs_f64())
+pub(super) fn first_maps_wait(outcome: &Outcome) -> Option<f64> {
+    outcome.metrics.job(JobId(1))?.recovery.mean_map_wait().map(Span::as_secs_f64)
 }
 
 /// Part of the first job's maps that were lost and ran again where their input is.
-pub(super) fn first_local(outcome: &Outcome) -> f64 {
-    let recovery = outcome.metrics.job(JobId(1)).map(|job| job.recovery.clone()).unwrap_or_default();
-    f64::from(recovery.local) / f64::from(recovery.maps.max(1))
+pub(super) fn first_local(outcome: &Outcome) -> Option<f64> {
+    outcome.metrics.job(JobId(1))?.recovery.locality()
+}
+
+/// How long the task that waited longest of all did.
+fn longest_wait(outcome: &Outcome) -> Option<f64> {
+    let recovery = &outcome.metrics.recovery;
+    (recovery.tasks > 0).then(|| recovery.longest.as_secs_f64())
 }
 
 /// Seconds after the loss was known, and before the first job's maps were done, in which the two jobs were further than a tenth
-/// away from equal parts of the map slots that they held.
-fn unfair_s(outcome: &Outcome) -> f64 {
+/// away from equal parts of the map slots that they held. None if nothing was lost, or there are not two jobs.
+fn unfair_s(outcome: &Outcome) -> Option<f64> {
     let metrics = &outcome.metrics;
-    let ends = metrics.job(JobId(1)).and_then(|job| job.maps_done);
-    let (Some(lost), Some(ends)) = (metrics.first_loss(), ends) else { return 0.0 };
+    let (lost, ends) = (metrics.first_loss()?, metrics.job(JobId(1))?.maps_done?);
     let step = metrics.by_job.step();
     let held: Vec<Vec<f64>> = metrics.by_job.slots(Phase::Map).map(|(_, slots)| slots).collect();
-    let [one, other] = held.as_slice() else { return 0.0 };
+    let [one, other] = held.as_slice() else { return None };
     let steps = (lost.0.div_ceil(step.0) as usize)..(ends.0 / step.0) as usize;
     let at = |slots: &[f64], step: usize| slots.get(step).copied().unwrap_or(0.0);
     let away = |step: &usize| {
@@ -209,7 +214,7 @@ fn unfair_s(outcome: &Outcome) -> f64 {
         (one - other).abs() > 0.1 * (one + other)
     };
     let away = steps.filter(away).count();
-    away as f64 * step.as_secs_f64()
+    Some(away as f64 * step.as_secs_f64())
 }
 
 /// How long what a lost node ran, or had, waited to run again, and where it ran then.
@@ -232,11 +237,11 @@ pub fn recovery(comparison: &Comparison) -> Table {
         table.row(vec![
             variant.label.as_str().into(),
             comparison.figure(at, |outcome| f64::from(outcome.metrics.recovery.tasks)).into(),
-            comparison.figure(at, first_waits).into(),
-            comparison.figure(at, |outcome| wait_of(outcome, 2)).into(),
-            comparison.figure(at, |outcome| outcome.metrics.recovery.longest.as_secs_f64()).into(),
-            comparison.figure(at, first_local).into(),
-            comparison.figure(at, unfair_s).into(),
+            comparison.figure_of(at, first_waits).into(),
+            comparison.figure_of(at, |outcome| wait_of(outcome, 2)).into(),
+            comparison.figure_of(at, longest_wait).into(),
+            comparison.figure_of(at, first_local).into(),
+            comparison.figure_of(at, unfair_s).into(),
             comparison.figure(at, sum(|job| job.lost)).into(),
             comparison.figure(at, sum(JobFigures::overhead)).into(),
         ]);
@@ -258,8 +263,8 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     };
     let wordcount = compare(&mut out, lab, &fifo)?;
     let versus = |comparison: &Comparison, group, inner| change(comparison, Some(group), "chronos", inner);
-    let of = |comparison: &Comparison, label: &str, what: fn(&Outcome) -> f64| {
-        comparison.index(label).map(|at| comparison.figure(at, what))
+    let of = |comparison: &Comparison, label: &str, what: fn(&Outcome) -> Option<f64>| {
+        comparison.index(label).map(|at| comparison.figure_of(at, what))
     };
     out.claim("Fifo, wordcount: first job", Number::Change(-0.20), versus(&wordcount, "small", "fifo"));
     out.claim("Fifo, wordcount: second job", Number::Change(-0.10), versus(&wordcount, "large", "fifo"));
@@ -299,4 +304,46 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     let well = compare(&mut out, lab, &well)?;
     out.claim("no failure: all jobs", Number::Change(0.0), change(&well, None, "chronos", "fifo"));
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile;
+
+    /// A node dies in one seed, and nothing in the other: that one has no wait, not a perfect one.
+    #[test]
+    fn who_lost_nothing_has_not_waited_nothing() {
+        let profiles = profile::built_in();
+        let died = |seed| {
+            let fault = Fault { at_s: 60.0, for_s: None, what: Harm::Node { node: 3 } };
+            (seed == 1).then_some(fault).into_iter().collect()
+        };
+        let run = |faults: Option<&(dyn Fn(u64) -> Vec<Fault> + Sync)>| {
+            let experiment = Experiment {
+                setup: clusters::chronos(),
+                faults,
+                workload: &|seed| papers::chronos(&profiles, "wordcount", seed),
+                users: Vec::new(),
+                variants: vec![Variant::plain("fifo")],
+                seeds: 2,
+                limit: None,
+                alone: false,
+            };
+            experiment.run().expect("it runs")
+        };
+        let (some, none) = (run(Some(&died)), run(None));
+        let first: Vec<Option<f64>> = some.runs[0].iter().map(first_waits).collect();
+        assert!(first[0].is_some_and(|wait| wait > 0.0) && first[1].is_none(), "{first:?}");
+        let wait = some.figure_of(0, first_waits);
+        assert_eq!((wait.seeds, Some(wait.mean)), (1, first[0]), "of the one seed that has a wait");
+        let told = recovery(&none).json();
+        for column in
+            ["first job's wait s", "second's s", "longest s", "first job's maps local", "away from shares s"]
+        {
+            assert!(told[0][column].is_null(), "{column}: {told}");
+        }
+        assert_eq!(told[0]["tasks run again"]["mean"], 0.0);
+        assert!(recovery(&some).json()[0]["first job's maps local"]["seeds"] == 1);
+    }
 }

@@ -4,8 +4,8 @@
 use super::{Lab, Number, Reproduction, change, hsrtf::plain_fair};
 use crate::{
     Setup, clusters,
-    experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s},
-    report::{Cell, Table, by_group, charts, slowdowns, summary},
+    experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s, reduce_wait_s},
+    report::{Cell, Table, by_group, charts, show_paired, slowdowns, summary},
     workload::{
         papers::{self, Kind},
         synthetic::{self, Arrivals},
@@ -36,14 +36,14 @@ fn heavy(
         workload: &|seed| papers::fcs(lab.profiles, kinds, 30.0, 171, seed),
         users: Vec::new(),
         variants,
-        seeds: lab.seeds.min(3),
+        seeds: lab.seeds,
         limit: None,
         alone: true,
     };
     let comparison = lab.run(title, &experiment)?;
     out.part(title, summary(&comparison), charts(&comparison));
     out.part(format!("{title}: execution by group, s"), by_group(&comparison, makespan_s), String::new());
-    let wait = by_group(&comparison, |job| Some(job.reduce_wait().as_secs_f64()));
+    let wait = by_group(&comparison, reduce_wait_s);
     out.part(format!("{title}: wait of reduces by group, s"), wait, String::new());
     out.part(format!("{title}: worst slowdown by group"), slowdowns(&comparison), String::new());
     let taken = by_group(&comparison, |job| Some(f64::from(job.taken.preemptions())));
@@ -69,7 +69,7 @@ fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
     Some([Figure::of(&best), Figure::of(&means)])
 }
 
-/// A workload like `GridMix`'s under several policies: their mean makespans.
+/// A workload like `GridMix`'s under several policies: their mean completions.
 fn mix(lab: &Lab<'_>, what: &str, jobs: u32, variants: Vec<Variant>) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
         setup: Setup { machines: clusters::fcs().machines[..12].to_vec(), ..clusters::fcs() },
@@ -84,17 +84,17 @@ fn mix(lab: &Lab<'_>, what: &str, jobs: u32, variants: Vec<Variant>) -> Result<C
     lab.run(&format!("{what}, {jobs} jobs"), &experiment)
 }
 
-/// A line of a table: so many jobs under one policy, under the other, and the difference.
+/// A line of a table: so many jobs under one policy, under the other, and the difference, seed by seed.
 fn versus(table: &mut Table, jobs: u32, comparison: &Comparison) {
     if comparison.variants.len() == 2 {
         let mean = |at| comparison.mean_over(at, None, makespan_s);
-        let less = Cell::percent(Some(mean(0).less_than(mean(1))));
-        table.row(vec![Cell::count(jobs as usize), mean(0).into(), mean(1).into(), less]);
+        let change = show_paired(comparison.change(None, 0, 1));
+        table.row(vec![Cell::count(jobs as usize), mean(0).into(), mean(1).into(), change]);
     }
 }
 
 fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "less"]);
+    let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "against kill"]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
         let variants =
             vec![Variant::plain("fcs"), Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])];
@@ -109,7 +109,7 @@ fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
 
 /// The best number of skips before a paused reduce is moved.
 fn delay(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let mut table = Table::new(&["D", "mean makespan, s", "moved"]);
+    let mut table = Table::new(&["D", "mean completion, s", "moved"]);
     let counts = ["0", "20", "60", "100", "140", "100000"];
     let variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)]));
     let comparison = mix(lab, "skips", 100, variants.to_vec())?;
@@ -130,7 +130,7 @@ fn delay(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
 }
 
 fn scale(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let mut table = Table::new(&["jobs", "fcs, s", "fair, s", "less"]);
+    let mut table = Table::new(&["jobs", "fcs, s", "fair, s", "against fair"]);
     for (jobs, paper) in [(60, -0.10), (120, f64::NAN), (180, f64::NAN), (240, f64::NAN), (300, -0.28)] {
         let comparison = mix(lab, "more and more", jobs, vec![Variant::plain("fcs"), plain_fair()])?;
         if paper.is_finite() {
@@ -178,4 +178,19 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     delay(&mut out, lab)?;
     scale(&mut out, lab)?;
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile;
+
+    #[test]
+    fn as_many_seeds_as_were_asked_for() {
+        let lab = Lab { profiles: &profile::built_in(), seeds: 4, watch: &|_, _| {} };
+        let mut out = Reproduction::new("", "");
+        let comparison = heavy(&mut out, &lab, "Small ones", &papers::FCS_MAP_HEAVY[..1]).expect("it runs");
+        assert!(comparison.runs.iter().all(|runs| runs.len() == 4));
+        assert_eq!(out.json()["tables"][0]["rows"][0]["completion, mean s"]["seeds"], 4);
+    }
 }

@@ -51,17 +51,17 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     out.claim("small jobs, Pu against Fifo", Number::Change(-0.43), versus("small", "hsrtf-pu", "fifo"));
     let locality = |label: &str| {
         let at = comparison.index(label)?;
-        Some(comparison.mean_over(at, Some("small"), |job| Some(job.locality())))
+        Some(comparison.mean_over(at, Some("small"), JobFigures::locality))
     };
     out.claim("locality of small jobs, Pr", Number::Part(0.05), locality("hsrtf-pr"));
     out.claim("locality of small jobs, Fair", Number::Part(1.0), locality("fair"));
     let waiting = |job: &JobFigures| job.waiting().map(Span::as_secs_f64);
     let execution = |job: &JobFigures| job.execution().map(Span::as_secs_f64);
     out.part("All policies", summary(&comparison), charts(&comparison));
-    out.part("Makespan by size, s (figure 2, a to c)", by_group(&comparison, makespan_s), String::new());
+    out.part("Completion by size, s (figure 2, a to c)", by_group(&comparison, makespan_s), String::new());
     out.part("Waiting by size, s (figure 2, d to f)", by_group(&comparison, waiting), String::new());
     out.part("Execution by size, s (figure 2, g to i)", by_group(&comparison, execution), String::new());
-    out.part("Locality by size (figure 3)", by_group(&comparison, |job| Some(job.locality())), String::new());
+    out.part("Locality by size (figure 3)", by_group(&comparison, JobFigures::locality), String::new());
     let lost = by_group(&comparison, |job| Some(job.lost.as_secs_f64()));
     out.part("Slot seconds that a job loses, by size", lost, String::new());
     let overhead = by_group(&comparison, |job| Some(job.overhead().as_secs_f64()));

@@ -78,7 +78,7 @@ impl Laptop {
             } else {
                 out.part(title, chronos::recovery(&comparison), charts(&comparison));
             }
-            out.part(format!("{title}: makespan, s"), by_group(&comparison, makespan_s), String::new());
+            out.part(format!("{title}: completion, s"), by_group(&comparison, makespan_s), String::new());
         }
         out
     }
@@ -157,8 +157,8 @@ fn reduces() -> Part {
 
 fn claims(paper: Paper, title: &str, comparison: &Comparison, out: &mut Reproduction) {
     let versus = |group, one, other| change(comparison, group, one, other);
-    let of = |label: &str, what: fn(&Outcome) -> f64| {
-        comparison.index(label).map(|at| comparison.figure(at, what))
+    let of = |label: &str, what: fn(&Outcome) -> Option<f64>| {
+        comparison.index(label).map(|at| comparison.figure_of(at, what))
     };
     match paper {
         Paper::Chronos => {

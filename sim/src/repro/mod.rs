@@ -105,11 +105,15 @@ impl Reproduction {
 
     /// The claims, as a table.
     pub fn claims(&self) -> Table {
-        let mut table = Table::new(&["what", "paper", "ours", "verdict"]);
+        let mut table = Table::new(&["what", "paper", "ours", "relative difference", "verdict"]);
         for claim in &self.claims {
-            let ours = claim.ours.map_or_else(|| "-".to_owned(), |ours| claim.paper.show(ours));
+            let none = || "-".to_owned();
+            let ours = claim.ours().map_or_else(none, |ours| claim.paper.show(ours));
             let paper = claim.paper.show(Figure::of(&[claim.paper.value()]));
-            table.row(vec![claim.what.as_str().into(), paper.into(), ours.into(), claim.verdict().into()]);
+            let off =
+                claim.relative().map_or_else(none, |off| format!("{:+.0}%", (100.0 * off).round() + 0.0));
+            let verdict = claim.verdict().into();
+            table.row(vec![claim.what.as_str().into(), paper.into(), ours.into(), off.into(), verdict]);
         }
         table
     }
@@ -155,7 +159,31 @@ impl Reproduction {
     }
 }
 
-/// The mean makespan of a group under one policy, relative to another: -0.2 is a fifth less.
+/// The mean completion of a group under one policy, relative to another: -0.2 is a fifth less.
 fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<Figure> {
     comparison.change(group, comparison.index(one)?, comparison.index(other)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_ours_is_from_the_papers_stands_in_every_form() {
+        let mut out = Reproduction::new("A paper", "a setting");
+        let ours = Figure { mean: -0.22, around: 0.03, at_least: false, seeds: 5 };
+        out.claim("small jobs", Number::Change(-0.44), Some(ours));
+        out.claim("nothing goes wrong", Number::Change(0.0), Some(ours));
+        out.claim("a wait", Number::Seconds(51.0), Some(Figure::of(&[])));
+        let table = out.claims();
+        let column: Vec<&str> = table.rows.iter().map(|row| row[3].text()).collect();
+        assert_eq!((table.head[3].as_str(), column), ("relative difference", vec!["+50%", "-", "-"]));
+        assert!(out.text().contains("+50%") && out.html().contains("<td>+50%</td>"));
+        assert!(
+            out.markdown().contains("| small jobs | -44.0% | -22.0% ±3.0 | +50% |"),
+            "{}",
+            out.markdown()
+        );
+        assert_eq!(out.json()["claims"][0]["relative"], 0.5);
+    }
 }

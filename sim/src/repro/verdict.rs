@@ -68,17 +68,31 @@ impl Number {
 }
 
 impl Claim {
-    /// For programs. The difference is ours less the paper's, in its unit; relative, as a part of the paper's.
-    pub(super) fn json(&self) -> Value {
+    /// Ours, if it is of anything.
+    pub(super) fn ours(&self) -> Option<Figure> {
+        self.ours.and_then(Figure::known)
+    }
+
+    /// Ours less the paper's, in its unit.
+    fn difference(&self) -> Option<f64> {
+        self.ours().map(|ours| ours.mean - self.paper.value())
+    }
+
+    /// The same as a part of the paper's: none of a paper's 0.
+    pub(super) fn relative(&self) -> Option<f64> {
         let paper = self.paper.value();
-        let difference = self.ours.map(|ours| ours.mean - paper);
+        self.difference().filter(|_| paper != 0.0).map(|difference| difference / paper.abs())
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
         json!({
             "what": self.what,
             "kind": self.paper.kind(),
-            "paper": paper,
-            "ours": self.ours,
-            "difference": difference,
-            "relative": difference.filter(|_| paper != 0.0).map(|difference| difference / paper.abs()),
+            "paper": self.paper.value(),
+            "ours": self.ours(),
+            "difference": self.difference(),
+            "relative": self.relative(),
             "verdict": self.verdict(),
         })
     }
@@ -86,6 +100,7 @@ impl Claim {
     /// In words.
     pub(super) fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
+        let Some(ours) = ours.known() else { return "nothing to compare: there was none of it".into() };
         let off = (ours.mean - self.paper.value()).abs();
         let (surely, perhaps) = (off + ours.around, (off - ours.around).max(0.0));
         let word = if surely <= self.paper.near() {
@@ -172,5 +187,8 @@ mod tests {
         assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.0, 1), "agrees (one seed)");
         let none = Claim { what: String::new(), paper: Number::Change(0.1), ours: None };
         assert!(none.verdict().starts_with("not comparable"));
+        let empty = Claim { paper: Number::Seconds(1.5), ours: Some(Figure::of(&[])), ..none };
+        assert!(empty.verdict().starts_with("nothing to compare"), "a wait of nothing is not a short one");
+        assert_eq!((empty.ours(), empty.relative()), (None, None));
     }
 }

@@ -1,4 +1,4 @@
-//! COSHH's workloads: the job classes of Facebook and Yahoo! (table 4), users (table 5) and resources (table 3).
+//! COSHH's workloads: the job classes of Facebook and Yahoo! (table 4), users (table 5) and resources (tables 3 and 10).
 //!
 //! Each user submits the jobs of one class, in the proportions of the table. The table gives each class's bytes and
 //! task-seconds, not its number of tasks: that is one map for each 128 MB, at least as many as its task-seconds need
@@ -192,23 +192,39 @@ pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64)
     Workload { name: name.to_owned(), jobs: plans }
 }
 
-/// Table 3, six at a time: 31 map and 23 reduce slots for the first six, 100 Mbit/s between them. 500 MHz is speed 1.
-pub fn resources(count: u32, scheduler: &str) -> Setup {
-    let slow = |stores: bool| Machine {
+/// One of 5 MHz, with two slots.
+fn slow(stores: bool) -> Machine {
+    Machine {
         rack: 0,
         slots: PerPhase { map: 1, reduce: 1 },
         speed: 0.01,
         disk: if stores { 9e9 / 8.0 } else { 5e3 },
         nic: 12.5e6,
         room: if stores { 4_000_000_000_000_000 } else { 400_000 },
-    };
-    let fast = |stores: bool, slots: (u32, u32)| Machine {
-        slots: PerPhase { map: slots.0, reduce: slots.1 },
-        speed: 1.0,
-        ..slow(stores)
-    };
-    let six =
-        [slow(true), fast(false, (9, 7)), fast(true, (10, 6)), slow(true), fast(false, (9, 7)), slow(false)];
+    }
+}
+
+/// One of 500 MHz, which is speed 1.
+fn fast(stores: bool, map: u32, reduce: u32) -> Machine {
+    Machine { slots: PerPhase { map, reduce }, speed: 1.0, ..slow(stores) }
+}
+
+/// Table 3, six at a time: 31 map and 23 reduce slots for the first six.
+pub fn resources(count: u32, scheduler: &str) -> Setup {
+    let fast = [fast(false, 9, 7), fast(true, 10, 6), fast(false, 9, 7)];
+    in_turn(fast, count, scheduler)
+}
+
+/// Table 10, six at a time, for clusters that grow: as in table 3, but that every resource has two slots. It says 500 GHz where
+/// table 3 says 500 MHz: taken as a slip of the pen.
+pub fn resources_of_two_slots(count: u32, scheduler: &str) -> Setup {
+    let fast = [fast(false, 1, 1), fast(true, 1, 1), fast(false, 1, 1)];
+    in_turn(fast, count, scheduler)
+}
+
+/// The six types in turn, three of them slow ones; 100 Mbit/s between them.
+fn in_turn([two, three, five]: [Machine; 3], count: u32, scheduler: &str) -> Setup {
+    let six = [slow(true), two, three, slow(true), five, slow(false)];
     let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);
     // A run is years long (a task of weeks takes a hundred times as long on a slow resource): looking at each second, or each
     // minute, would take all the time. Trackers speak at once when there is something to tell.
@@ -232,6 +248,13 @@ mod tests {
         }
         let setup = resources(6, "fifo");
         assert_eq!(setup.slots(), PerPhase { map: 31, reduce: 23 }, "as section 6.2.1 says");
+        let setup = resources_of_two_slots(102, "fifo");
+        assert_eq!(
+            setup.slots(),
+            PerPhase { map: 102, reduce: 102 },
+            "table 10: 17 of each type, two slots each"
+        );
+        assert_eq!(setup.machines.iter().filter(|machine| machine.speed < 0.1).count(), 51);
         let summary = FACEBOOK[9].plan(0, "U10".into(), 0.0);
         let total: f64 = summary.maps.iter().map(|map| f64::from(map.work_s)).sum();
         assert!((total - 4_843_452.0).abs() < 100.0);

@@ -127,7 +127,7 @@ fn a_held_reduce_is_known_by_its_release() {
     .concat();
     let metrics = figures("job_7", &text).expect("it reads");
     let waited = metrics.job(JobId(7)).expect("its figures").reduce_wait();
-    assert_eq!(waited, Span::secs(1 + 2), "4 to 5, and 60 to 62");
+    assert_eq!(waited, Some(Span::secs(1 + 2)), "4 to 5, and 60 to 62");
 }
 
 #[test]
