@@ -18,6 +18,7 @@ mod quantity;
 mod scheduler;
 mod security;
 pub mod serve;
+pub mod tree;
 
 pub use host::{HOST_VAR, host_name};
 pub use quantity::{Bytes, Period, QuantityError};

@@ -78,6 +78,11 @@ pub enum LockError {
     },
 }
 
+/// Whether an error says that a disk is full.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 impl FolderLock {
     /// Makes the folder if need be and locks it for `who`.
     pub fn acquire(folder: &Path, who: &str) -> Result<Self, LockError> {
@@ -92,8 +97,14 @@ impl FolderLock {
             let holder = if holder.is_empty() { "another process".into() } else { holder };
             return Err(LockError::Held { path: folder.into(), holder: holder.trim().into() });
         }
-        file.set_len(0).map_err(io)?;
-        write!(file, "{who}, pid {}", std::process::id()).map_err(io)?;
+        // Over what is there, then cut: a full disk has room for that. Who holds it is a word for people.
+        let holder = format!("{who}, pid {}", std::process::id());
+        match file.write_all(holder.as_bytes()).and_then(|()| file.set_len(holder.len() as u64)) {
+            Err(error) if is_full(&error) => {
+                tracing::warn!(folder = %folder.display(), %error, "its LOCK does not say who holds it");
+            }
+            other => other.map_err(io)?,
+        }
         let held = Arc::new(Held { path, file });
         HELD.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&held));
         Ok(Self { held })
@@ -122,5 +133,7 @@ mod tests {
         assert!(first.is_gone());
         drop(first);
         FolderLock::acquire(dir.path(), "namenode").unwrap();
+        let named = std::fs::read_to_string(dir.path().join("LOCK")).unwrap();
+        assert_eq!(named, format!("namenode, pid {}", std::process::id()));
     }
 }

@@ -15,6 +15,8 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 /// Folders above one of an attempt's that were made along with it: `aside`, the job's, and `jobs`.
 const FOLDERS_ABOVE: usize = 3;
+/// Above a token: the job's, and `jobs`.
+const FOLDERS_ABOVE_TOKEN: usize = 2;
 
 /// Tells a reduce where to put its state aside, and which one to take up.
 pub(crate) fn prepare(start: &mut TaskStart, work: &Work, from: Option<&Origin>, held: &Held) {
@@ -31,7 +33,8 @@ pub(crate) fn prepare(start: &mut TaskStart, work: &Work, from: Option<&Origin>,
 /// What a task says that it has put aside must be there, whole and its own: others are told that it is.
 pub(crate) fn conclude(attempt: Attempt, work: &Work, held: &Held, disks: &Disks) -> Ending {
     match checkpoint::read(&work.asides) {
-        Ok(found) if found.attempt == attempt.to_string() => match settle(attempt, &work.asides, disks) {
+        Ok(found) if found.attempt == attempt.to_string() => match settle(attempt, &work.asides, disks, held)
+        {
             Ok(()) => {
                 held.add_checkpoint(attempt, work.asides.clone());
                 Ending::Paused(checkpoint::told(&found))
@@ -47,9 +50,17 @@ pub(crate) fn conclude(attempt: Attempt, work: &Work, held: &Held, disks: &Disks
 
 /// What is in the folders of a state is synced; so now are the names of these, which the tracker made, and the token
 /// without which the next start could not serve it: a failure of power must take nothing of what is said to be safe.
-pub(crate) fn settle(attempt: Attempt, dirs: &[PathBuf], disks: &Disks) -> Result<(), TaskError> {
+pub(crate) fn settle(
+    attempt: Attempt,
+    dirs: &[PathBuf],
+    disks: &Disks,
+    held: &Held,
+) -> Result<(), TaskError> {
+    let job = attempt.job;
+    let token = held.keep_token(job, disks).map_err(TaskError::io(format!("keep the token of {job}")))?;
     let above = dirs.iter().flat_map(|dir| dir.ancestors().skip(1).take(FOLDERS_ABOVE));
+    let above = above.chain(token.ancestors().skip(1).take(FOLDERS_ABOVE_TOKEN));
     let names: BTreeSet<PathBuf> = above.map(PathBuf::from).collect();
-    let kept: Vec<PathBuf> = disks.token(attempt.job).into_iter().chain(names).collect();
+    let kept: Vec<PathBuf> = std::iter::once(token.clone()).chain(names).collect();
     checkpoint::sync(&kept)
 }

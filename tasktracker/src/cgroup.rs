@@ -6,13 +6,16 @@
 
 use rustix::process::Pid;
 use std::{
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 const MOUNTED: &str = "/sys/fs/cgroup";
 const PREFIX: &str = "fermata-task-";
+/// Where the tracker itself goes.
+const TRACKER: &str = "fermata-tracker";
 /// A group has its process long before this.
 const SETTLED: Duration = Duration::from_mins(1);
 
@@ -139,16 +142,45 @@ fn first(mounted: &Path, own: &str, bounds: Bounds) -> Result<Parents, String> {
 }
 
 /// Version 2: one tree. A group with processes of its own cannot hand controllers down, so the tracker moves into a
-/// group beside those of its tasks.
+/// group beside those of its tasks. Whatever it starts after that is in there with it; what it has started before is not.
 fn second(mounted: &Path, own: &str, bounds: Bounds) -> Result<Parents, String> {
     let path = own.lines().find_map(|line| line.strip_prefix("0::")).ok_or("this process is in none")?;
     let base = mounted.join(path.trim_start_matches('/'));
-    let tracker = base.join("fermata-tracker");
-    let settled = fs::create_dir_all(&tracker)
-        .and_then(|()| fs::write(tracker.join("cgroup.procs"), std::process::id().to_string()))
-        .and_then(|()| fs::write(base.join("cgroup.subtree_control"), "+memory +pids"));
-    settled.map_err(|error| format!("{} cannot be divided: {error}", base.display()))?;
+    let here = members(&base);
+    let first = first_process().filter(|first| here.contains(first));
+    let movers: Vec<u32> = first.into_iter().chain([std::process::id()]).collect();
+    divide(&base, &movers, "+memory +pids").map_err(|error| {
+        let left: Vec<String> = members(&base).iter().map(u32::to_string).collect();
+        let left = if left.is_empty() { String::new() } else { format!(" (in it: {})", left.join(", ")) };
+        format!("{} cannot be divided: {error}{left}", base.display())
+    })?;
     Ok(vec![(base, vec![("memory.max", bounds.memory), ("pids.max", bounds.processes)])])
+}
+
+/// Moves these processes out of a group into one below it, and has it hand these controllers down: in this order, for the
+/// kernel divides no group that has processes of its own.
+fn divide(base: &Path, movers: &[u32], controllers: &str) -> io::Result<()> {
+    let tracker = base.join(TRACKER);
+    fs::create_dir_all(&tracker)?;
+    for pid in movers {
+        // One a write.
+        let mut procs = OpenOptions::new().append(true).create(true).open(tracker.join("cgroup.procs"))?;
+        procs.write_all(format!("{pid}\n").as_bytes())?;
+    }
+    fs::write(base.join("cgroup.subtree_control"), controllers)
+}
+
+/// The processes of a group.
+fn members(group: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+/// The first process of a container, if that is one of ours that has stepped aside (daemon's `first`).
+fn first_process() -> Option<u32> {
+    let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let parent = rustix::process::getppid().filter(|parent| *parent == Pid::INIT)?;
+    (program("1").is_some() && program("1") == program("self")).then(|| parent.as_raw_nonzero().get() as u32)
 }
 
 #[cfg(test)]
@@ -169,7 +201,7 @@ mod tests {
         child.args(["-c", script]).stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         let mut child = child.spawn().unwrap();
         groups.enter(1, Pid::from_child(&child)).unwrap();
-        io::Write::write_all(&mut child.stdin.take().unwrap(), b"go\n").unwrap();
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         let ended = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr).to_lowercase();
         assert!(said.contains("fork"), "{said}");
@@ -192,5 +224,74 @@ mod tests {
         assert!(why("3:memory:/a\n4:pids:/a\n").ends_with("pids/a is not there"));
         fs::write(dir.path().join("cgroup.controllers"), "memory pids").unwrap();
         assert_eq!(why("3:memory:/a\n"), "this process is in none");
+    }
+
+    /// On plain folders: who is moved, and that nothing is handed down before.
+    #[test]
+    fn a_group_is_divided_when_the_tracker_has_left_it() {
+        let bounds = Bounds { memory: 64, processes: 3 };
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("unit");
+        fs::create_dir(&base).unwrap();
+        let read = |name: &str| fs::read_to_string(base.join(name)).unwrap_or_default();
+        fs::write(dir.path().join("cgroup.controllers"), "memory pids").unwrap();
+        let own = std::process::id();
+        fs::write(base.join("cgroup.procs"), format!("{own}\n7\n")).unwrap();
+        // Where the tracker cannot go, nothing is divided; and who is in the way is said.
+        fs::create_dir_all(base.join(TRACKER).join("cgroup.procs")).unwrap();
+        let why = Groups::open_in(dir.path(), "0::/unit\n", bounds, 1).unwrap_err();
+        assert!(
+            why.contains("unit cannot be divided") && why.ends_with(&format!("(in it: {own}, 7)")),
+            "{why}"
+        );
+        assert!(!base.join("cgroup.subtree_control").exists());
+        fs::remove_dir(base.join(TRACKER).join("cgroup.procs")).unwrap();
+        let parents = second(dir.path(), "0::/unit\n", bounds).unwrap();
+        assert_eq!(parents, [(base.clone(), vec![("memory.max", 64), ("pids.max", 3)])]);
+        assert_eq!(read(&format!("{TRACKER}/cgroup.procs")), format!("{own}\n"));
+        assert_eq!(read("cgroup.subtree_control"), "+memory +pids");
+    }
+
+    /// What `second` rests on, asked of a kernel that has version 2, with any controller that it has there.
+    #[test]
+    fn the_kernel_divides_a_group_only_when_nobody_is_left_in_it() {
+        let skipped = |why: &str| eprintln!("skipped: {why}");
+        let mounts = [MOUNTED, "/sys/fs/cgroup/unified"].map(Path::new);
+        let Some(mount) = mounts.into_iter().find(|mount| mount.join("cgroup.controllers").exists()) else {
+            return skipped("no version 2 of control groups");
+        };
+        let base = mount.join(format!("fermata-test-{}", std::process::id()));
+        if fs::create_dir(&base).is_err() {
+            return skipped("this account may make no control groups");
+        }
+        let controllers = fs::read_to_string(base.join("cgroup.controllers")).unwrap();
+        let Some(controller) = controllers.split_whitespace().find(|name| !["cpu", "cpuset"].contains(name))
+        else {
+            fs::remove_dir(&base).unwrap();
+            return skipped("no controller is handed down to new groups");
+        };
+        let mut children = [(); 2].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
+        let [tracker, keeper] = [0, 1].map(|which| children[which].id());
+        for pid in [tracker, keeper] {
+            fs::write(base.join("cgroup.procs"), pid.to_string()).unwrap();
+        }
+        // As it was while the keeper was started first.
+        let refused = divide(&base, &[tracker], &format!("+{controller}"));
+        let left = members(&base);
+        let divided = divide(&base, &[keeper], &format!("+{controller}"));
+        let both = members(&base.join(TRACKER));
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        for folder in [&base.join(TRACKER), &base] {
+            while fs::remove_dir(folder).is_err() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(left, [keeper]);
+        divided.unwrap();
+        assert_eq!(both.len(), 2, "{both:?}");
     }
 }

@@ -20,7 +20,7 @@ use mrlib::{segment::Index, task::limits::short_failure};
 use proto::mr::{Progress, Recall, TaskResult, TaskSpec, TaskStart, ToTask, program, task_spec};
 use security::Connector;
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinError};
 
 /// Between two signs of life of an attempt whose files are being fetched.
 const BEAT_PERIOD: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ impl Nursery {
     }
 
     async fn live(
-        &self,
+        self: &Arc<Self>,
         attempt: Attempt,
         spec: TaskSpec,
         from: Option<Origin>,
@@ -105,11 +105,10 @@ impl Nursery {
             Ok(files) => files,
             Err(ending) => return ending,
         };
-        let Moved { process, to_task, work, start } =
-            match self.move_in(attempt, spec, from.as_ref(), files).await {
-                Ok(moved) => moved,
-                Err(why) => return Ending::Failed(why),
-            };
+        let Moved { process, to_task, work, start } = match self.move_in(attempt, spec, from, files).await {
+            Ok(moved) => moved,
+            Err(why) => return Ending::Failed(why),
+        };
         let mut talk = Talk::new(self.events.clone(), attempt, start, process, to_task);
         for more in early.news {
             talk.pass_on(more);
@@ -162,7 +161,7 @@ impl Nursery {
         }
     }
 
-    /// What its process is told first.
+    /// What its process is told first. Waits for disks: a rule needs its folder to be there.
     fn task_start(
         &self,
         attempt: Attempt,
@@ -204,21 +203,26 @@ impl Nursery {
     /// Finds it a process, and makes the process's folders the attempt's. An executable is started when they are made:
     /// it is locked into them from its beginning.
     async fn move_in(
-        &self,
+        self: &Arc<Self>,
         attempt: Attempt,
         spec: TaskSpec,
-        from: Option<&Origin>,
+        from: Option<Origin>,
         files: JobFiles,
     ) -> Result<Moved, String> {
         let JobFiles { executable, side } = files;
         let (waiting, place) = if executable.is_some() {
-            (None, self.disks.make_place().map_err(|error| error.to_string())?)
+            (None, None)
         } else {
             let fresh = self.pool.take(attempt.job).await.map_err(|error| error.to_string())?;
-            (Some((fresh.process, fresh.to_task)), fresh.place)
+            (Some((fresh.process, fresh.to_task)), Some(fresh.place))
         };
-        let work = self.furnish(attempt, &spec, place, side).await?;
-        let mut start = self.task_start(attempt, spec, from, &work);
+        let nursery = self.clone();
+        let making = move || {
+            let work = nursery.furnish(attempt, &spec, place, side)?;
+            let start = nursery.task_start(attempt, spec, from.as_ref(), &work);
+            Ok((work, start))
+        };
+        let (work, mut start) = aside(making).await?;
         let (process, to_task) = match (waiting, executable) {
             (Some(waiting), _) => waiting,
             (None, program) => {
@@ -226,8 +230,12 @@ impl Nursery {
                 match self.pool.launch(&program, &work, confinement).await {
                     Ok(process) => (process, None),
                     Err(error) => {
-                        self.disks.abandon(&work);
-                        return Err(error.to_string());
+                        let disks = self.disks.clone();
+                        return aside(move || {
+                            disks.abandon(&work);
+                            Err(error.to_string())
+                        })
+                        .await;
                     }
                 }
             }
@@ -235,46 +243,43 @@ impl Nursery {
         Ok(Moved { process, to_task, work, start })
     }
 
-    /// Makes the folders, with the job's files in them.
-    async fn furnish(
+    /// Makes the folders, with the job's files in them. Waits for disks.
+    fn furnish(
         &self,
         attempt: Attempt,
         spec: &TaskSpec,
-        place: Place,
+        place: Option<Place>,
         side: Vec<(String, PathBuf)>,
     ) -> Result<Work, String> {
-        let (disks, held, token) = (self.disks.clone(), self.held.clone(), spec.shuffle_token.clone());
-        let owner = self.owners_bind.then(|| spec.user.clone());
-        let making = tokio::task::spawn_blocking(move || {
-            held.learn_token(attempt.job, &token, &disks);
-            let work = match disks.make_work(attempt, &place) {
-                Ok(work) => work,
-                Err(error) => {
-                    place.discard();
-                    return Err(error.to_string());
-                }
-            };
-            if let Some(owner) = owner {
-                work.keep_owner(&owner);
+        let disks = &self.disks;
+        let place = place.map_or_else(|| disks.make_place(), Ok).map_err(|error| error.to_string())?;
+        self.held.learn_token(attempt.job, &spec.shuffle_token, disks);
+        let work = match disks.make_work(attempt, &place) {
+            Ok(work) => work,
+            Err(error) => {
+                place.discard();
+                return Err(error.to_string());
             }
-            for (name, file) in side {
-                if let Err(error) = symlink(file, work.own.join(&name)) {
-                    disks.abandon(&work);
-                    return Err(format!("cannot link side file {name}: {error}"));
-                }
+        };
+        if self.owners_bind {
+            work.keep_owner(&spec.user);
+        }
+        for (name, file) in side {
+            if let Err(error) = symlink(file, work.own.join(&name)) {
+                disks.abandon(&work);
+                return Err(format!("cannot link side file {name}: {error}"));
             }
-            Ok(work)
-        });
-        making.await.unwrap_or_else(|error| Err(format!("a bug of the tracker: {error}")))
+        }
+        Ok(work)
     }
 
     /// What it came to, and the end of its folders.
     async fn conclude(&self, attempt: Attempt, talk: Talk, work: Work) -> Ending {
         let (disks, held, retention) = (self.disks.clone(), self.held.clone(), self.retention.clone());
+        let pool = self.pool.clone();
         let log_max = self.log_max;
         let makes_output = talk.makes_output();
         let (outcome, waiting) = talk.outcome();
-        let stays = waiting.is_some();
         let concluding = tokio::task::spawn_blocking(move || {
             let (ending, output) = match outcome {
                 Outcome::Done(result) => succeed(result, makes_output, &work),
@@ -291,7 +296,7 @@ impl Nursery {
             if attempt.phase == Phase::Reduce && !matches!(ending, Ending::Paused(_)) {
                 disks.drop_aside(attempt);
             }
-            let stays = stays && matches!(ending, Ending::Succeeded { .. } | Ending::Paused(_));
+            let stays = waiting.is_some() && matches!(ending, Ending::Succeeded { .. } | Ending::Paused(_));
             let printed = stays.then(|| disks.part_logs(&work)).transpose().unwrap_or_else(|error| {
                 tracing::warn!(%attempt, %error, "what it printed cannot be kept apart: its process ends");
                 None
@@ -301,15 +306,24 @@ impl Nursery {
                 held.add(attempt, path, index);
             }
             retention.add(attempt, &disks);
-            (ending, printed)
+            if let (Some(waiting), Some(printed)) = (waiting, printed) {
+                pool.keep(attempt.job, waiting, printed);
+            }
+            ending
         });
-        let bug = |error| (Ending::Failed(format!("a bug of the tracker: {error}")), None);
-        let (ending, printed) = concluding.await.unwrap_or_else(bug);
-        if let (Some(waiting), Some(printed)) = (waiting, printed) {
-            self.pool.keep(attempt.job, waiting, printed);
-        }
-        ending
+        concluding.await.unwrap_or_else(|error| Ending::Failed(bug(&error)))
     }
+}
+
+fn bug(error: &JoinError) -> String {
+    format!("a bug of the tracker: {error}")
+}
+
+/// Does what may wait for a disk.
+async fn aside<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(bug(&error)))
 }
 
 fn makes_output(attempt: Attempt, spec: &TaskSpec) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! LOCK
-//! incarnation                    of the tracker's last start, in the first folder
+//! incarnation                    of the tracker's last start, in each folder
 //! warm/N/                        of an idle process: becomes its attempt's folder, by a rename
 //! printed/N/{stdout,stderr}      of an idle process: becomes `logs/ATTEMPT`, by a rename
 //! jobs/JOB/work/ATTEMPT/         current folder, spills
@@ -16,11 +16,13 @@
 //! What holds: names come from typed ids; what we did not make is not touched; `warm/N` and the folders of attempts in
 //! `work`, `output` and `aside` are the task's to write in, and only by careful opening do we read there; all folders
 //! above them, and what else lies here, are the tracker's, so no task can put a link in our way; a full or failing folder is left
-//! alone for a while. Deliberately absent: fsync, but for the incarnation and what tasks put aside. What else a power cut
+//! alone for a while, and one that cannot be used when the tracker starts is left out, if there is another; nothing that a task left keeps the tracker from starting. Deliberately absent: fsync, but for the incarnation and what tasks put aside. What else a power cut
 //! takes is made again by running the map again.
 
+mod open;
 mod places;
 mod printed;
+mod room;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -31,19 +33,23 @@ use crate::{
     confine::{Account, hand_over},
     error::{TrackerError, folder},
     ids::{Attempt, Job, Phase},
-    keeper, system,
 };
 use daemon::{
     files::{PRIVATE, replace},
     lock::FolderLock,
 };
+pub(crate) use daemon::{lock::is_full, tree::remove as remove_tree};
 use parking_lot::Mutex;
+use room::{Gauge, Room};
 use std::{
     fs::{self, Permissions},
     io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -55,6 +61,8 @@ const PASSABLE: u32 = 0o711;
 const OUTPUT: &str = "out";
 /// A job's token, in its folder.
 const TOKEN: &str = "token";
+/// The same while it is being written.
+const TOKEN_ASIDE: &str = "token.new";
 /// With less than this, the disk of a process that ended without a word was full.
 const NO_ROOM: u64 = 1 << 20;
 
@@ -65,9 +73,6 @@ static UNNAMED: AtomicU64 = AtomicU64::new(0);
 /// How often a job's folder is tried to be removed: an escaped process may still write there.
 const CLEAN_TRIES: u32 = 10;
 const CLEAN_PAUSE: Duration = Duration::from_millis(100);
-
-/// Asks how many bytes are free. A seam for tests.
-pub(crate) type Room = fn(&Path) -> io::Result<u64>;
 
 /// All folders.
 #[derive(Debug)]
@@ -83,6 +88,7 @@ pub(crate) struct Disks {
 #[derive(Debug)]
 struct Disk {
     root: PathBuf,
+    gauge: Arc<Gauge>,
     /// Attempts that have their folder here.
     load: AtomicU64,
     shunned: Mutex<Option<Instant>>,
@@ -106,31 +112,6 @@ pub(crate) enum DiskError {
 }
 
 impl Disks {
-    /// Locks the folders, removes leftovers of attempts, and finds the map outputs.
-    pub(crate) fn open(dirs: &[PathBuf], reserve: u64) -> Result<(Self, Found), TrackerError> {
-        Self::open_with(dirs, reserve, free)
-    }
-
-    pub(crate) fn open_with(
-        dirs: &[PathBuf],
-        reserve: u64,
-        room: Room,
-    ) -> Result<(Self, Found), TrackerError> {
-        let mut all = Vec::new();
-        for dir in dirs {
-            let lock = FolderLock::acquire(dir, "tasktracker")?;
-            // Children have other current folders.
-            let root = fs::canonicalize(dir).map_err(folder("use", dir))?;
-            all.push(Disk { root, load: AtomicU64::new(0), shunned: Mutex::new(None), _lock: lock });
-        }
-        let (turn, numbers) = (AtomicU64::new(0), AtomicU64::new(0));
-        let disks = Self { all, reserve, room, turn, numbers, account: None };
-        // Before anything is looked at: they may be writing.
-        system::end_marked(disks.root(0), None, keeper::PATIENCE);
-        let found = disks.sweep()?;
-        Ok((disks, found))
-    }
-
     /// The same for tasks that run as this account, which must be able to come to its folders.
     pub(crate) fn for_tasks_of(self, account: Option<Account>) -> Result<Self, TrackerError> {
         if let Some(account) = account {
@@ -191,11 +172,12 @@ impl Disks {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Keeps a job's token for the next start, readable by us alone, on the first disk that will.
-    pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<()> {
-        let mut last = Ok(());
+    /// Keeps a job's token for the next start, readable by us alone, on the first disk that will; where. One writer at a time.
+    pub(crate) fn keep_token(&self, job: Job, token: &[u8]) -> io::Result<PathBuf> {
+        let mut last = Err(io::ErrorKind::NotFound.into());
         for folder in self.job_folders(job) {
-            last = make_own(&folder).and_then(|()| replace(&folder.join(TOKEN), token, PRIVATE, false));
+            let path = folder.join(TOKEN);
+            last = make_own(&folder).and_then(|()| replace(&path, token, PRIVATE, false)).map(|()| path);
             if last.is_ok() {
                 break;
             }
@@ -208,27 +190,19 @@ impl Disks {
         self.job_folders(job).map(|folder| folder.join(TOKEN)).find(|path| path.exists())
     }
 
-    /// The number of this start: the time, but always more than the last, whatever the clock does meanwhile.
-    pub(crate) fn next_incarnation(&self, now: u64) -> io::Result<u64> {
-        let path = self.root(0).join("incarnation");
-        let last = match fs::read_to_string(&path) {
-            Ok(text) => text.trim().parse().unwrap_or(0),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(error),
-        };
-        let next = now.max(last + 1);
-        replace(&path, next.to_string().as_bytes(), PRIVATE, true)?;
-        Ok(next)
-    }
-
     /// Whether a new attempt may go to this folder.
     pub(crate) fn usable(&self, disk: usize) -> bool {
-        let Disk { root, shunned, .. } = &self.all[disk];
+        let Disk { gauge, shunned, .. } = &self.all[disk];
         let shunned = shunned.lock().is_some_and(|until| Instant::now() < until);
-        !shunned && (self.room)(root).is_ok_and(|room| room > self.reserve)
+        !shunned && gauge.answers() && self.is_roomy(disk)
     }
 
-    /// The folder with the most room for each attempt in it; equals take turns.
+    /// Whether there was room when last it was asked.
+    fn is_roomy(&self, disk: usize) -> bool {
+        self.all[disk].gauge.figure().is_some_and(|room| room > self.reserve)
+    }
+
+    /// The folder with the most room for each attempt in it; equals take turns. By the last figures: no disk is asked.
     pub(crate) fn choose(&self) -> Result<usize, DiskError> {
         self.choose_but(&[])
     }
@@ -238,16 +212,15 @@ impl Disks {
         let count = self.all.len();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
         let share = |disk: usize| {
-            let Disk { root, load, .. } = &self.all[disk];
+            let Disk { gauge, load, .. } = &self.all[disk];
             // Equal disks must count as equal although their room changes a little all the time.
-            ((self.room)(root).unwrap_or(0) / (load.load(Ordering::Relaxed) + 1)) >> 26
+            (gauge.figure().unwrap_or(0) / (load.load(Ordering::Relaxed) + 1)) >> 26
         };
         let order = (0..count).map(|step| (turn + step) % count).filter(|disk| !not.contains(disk));
         let order = order.filter(|disk| self.usable(*disk));
         let best = order.rev().max_by_key(|disk| share(*disk));
         // Rather a folder that failed lately than none.
-        let roomy = |disk: &usize| (self.room)(&self.all[*disk].root).is_ok_and(|room| room > self.reserve);
-        let left = |disk: &usize| !not.contains(disk) && roomy(disk);
+        let left = |disk: &usize| !not.contains(disk) && self.is_roomy(*disk);
         best.or_else(|| (0..count).find(left)).ok_or_else(|| {
             let names: Vec<String> = self.roots().map(|root| root.display().to_string()).collect();
             DiskError::NoSpace(names.join(", "))
@@ -259,7 +232,7 @@ impl Disks {
         *self.all[disk].shunned.lock() = Some(Instant::now() + SHUN);
     }
 
-    /// If one of an attempt's disks has no room at all: which.
+    /// If one of an attempt's disks has no room at all now: which.
     pub(crate) fn full(&self, work: &Work) -> Option<usize> {
         let bound = NO_ROOM.min(self.reserve.max(1));
         let used = |disk: &usize| work.scratch.iter().any(|path| path.starts_with(&self.all[*disk].root));
@@ -456,22 +429,6 @@ pub(crate) struct Work {
 fn make_own(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
         .or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
-}
-
-/// Whether an error says that a disk is full.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-fn free(path: &Path) -> io::Result<u64> {
-    let about = rustix::fs::statvfs(path)?;
-    Ok(about.f_bavail * about.f_frsize)
-}
-
-/// Not there any more is as good as removed.
-pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    fs::remove_dir_all(path)
-        .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 pub(crate) fn warn(path: &Path, what: &str, result: io::Result<()>) {

@@ -1,5 +1,5 @@
 //! The body around the agent: brings it what happens, and does what it says. Waits for nothing else: whatever
-//! takes time runs in tasks of its own.
+//! takes time runs in tasks of its own, and whatever touches a disk on threads that may wait for it.
 
 use crate::{
     agent::{Action, Agent, Event},
@@ -12,7 +12,10 @@ use crate::{
 };
 use proto::mr::{FromTracker, MapEvent, map_event};
 use std::{collections::HashMap, sync::Arc, time::Instant};
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
 
 /// The loop's belongings.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub(crate) struct Driver {
     pub(crate) alarm: mpsc::UnboundedSender<TrackerError>,
     /// The way to each attempt.
     pub(crate) children: HashMap<Attempt, mpsc::UnboundedSender<Command>>,
+    /// What is being taken from under its name.
+    pub(crate) dropping: HashMap<Attempt, Vec<JoinHandle<()>>>,
     /// The way to the JobTracker, while there is one.
     pub(crate) out: Option<mpsc::Sender<FromTracker>>,
 }
@@ -124,7 +129,9 @@ impl Driver {
             }
             Action::Drop(attempt) => self.drop_checkpoint(attempt),
             Action::Take(attempt, source) => {
-                let copying = self.nursery.take(attempt, source);
+                // What is copied may be of the same name as what is being dropped.
+                let dropping = self.dropping.remove(&attempt).unwrap_or_default();
+                let copying = self.nursery.take(attempt, source, dropping);
                 self.children.insert(attempt, copying);
             }
             Action::Clean(job) => self.clean(job),
@@ -167,16 +174,24 @@ impl Driver {
         event
     }
 
-    fn drop_checkpoint(&self, attempt: Attempt) {
+    fn drop_checkpoint(&mut self, attempt: Attempt) {
         tracing::debug!(%attempt, "what it put aside is deleted");
         self.nursery.held.drop_checkpoint(attempt);
-        // What is copied here next may be of the same name.
-        let dropped = self.nursery.disks.unname_aside(attempt);
-        tokio::task::spawn_blocking(move || {
-            for path in &dropped {
-                warn(path, "remove", remove_tree(path));
-            }
+        let disks = self.nursery.disks.clone();
+        let dropping = tokio::task::spawn_blocking(move || {
+            let dropped = disks.unname_aside(attempt);
+            // Whoever waits for the name does not wait for this.
+            tokio::task::spawn_blocking(move || {
+                for path in &dropped {
+                    warn(path, "remove", remove_tree(path));
+                }
+            });
         });
+        self.dropping.retain(|_, all| {
+            all.retain(|one| !one.is_finished());
+            !all.is_empty()
+        });
+        self.dropping.entry(attempt).or_default().push(dropping);
     }
 
     fn clean(&self, job: Job) {

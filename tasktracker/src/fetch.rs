@@ -5,7 +5,7 @@
 //! so nobody may write to them.
 
 use crate::{
-    disks::{DiskError, Disks, is_full},
+    disks::{DiskError, Disks, is_full, remove_tree},
     ids::Job,
 };
 use daemon::{Period, config::ClientConfig};
@@ -143,9 +143,12 @@ impl Fetcher {
     }
 }
 
+/// Of a job's folder, what is fetched.
+const PARTS: [&str; 2] = ["program", "files"];
+
 /// Does it on the best disk, and on the others if that is full.
 async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
-    disks: &Disks,
+    disks: &Arc<Disks>,
     job: Job,
     act: impl Fn(PathBuf) -> F,
 ) -> Result<T, FetchError> {
@@ -153,9 +156,9 @@ async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
     loop {
         let disk = disks.choose_but(&full).map_err(|source| FetchError::Disk { job, source })?;
         let folder = disks.job_folder(disk, job);
-        let made =
-            ["program", "files"].iter().try_for_each(|part| disks.make_part(disk, job, part).map(drop));
-        let done = match made {
+        let on = disks.clone();
+        let made = aside(move || PARTS.iter().try_for_each(|part| on.make_part(disk, job, part).map(drop)));
+        let done = match made.await {
             Ok(()) => act(folder.clone()).await,
             Err(error) => Err(local(&folder)(error)),
         };
@@ -164,10 +167,9 @@ async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
                 tracing::warn!(disk = %disks.root(disk).display(), %error, "full: another disk is tried");
                 disks.shun(disk);
                 full.push(disk);
-                for part in ["program", "files"] {
-                    // What is left there is found by the clean-up of the job.
-                    fs::remove_dir_all(folder.join(part)).ok();
-                }
+                // What is left there is found by the clean-up of the job.
+                let left = PARTS.map(|part| folder.join(part));
+                aside(move || left.iter().try_for_each(|part| remove_tree(part))).await.ok();
             }
             other => return other,
         }
@@ -215,8 +217,15 @@ async fn get(client: &Client, path: &str, folder: &Path) -> Result<(String, Path
     let options = GetOptions { overwrite: true };
     client.get(&from, &to, options, &()).await.map_err(dfs_error(path))?;
     // Scripts are side files too.
-    fs::set_permissions(&to, Permissions::from_mode(0o555)).map_err(local(&to))?;
+    let file = to.clone();
+    let set = aside(move || fs::set_permissions(file, Permissions::from_mode(0o555)));
+    set.await.map_err(local(&to))?;
     Ok((from.name().into(), to))
+}
+
+/// Does what may wait for a disk.
+async fn aside(act: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    tokio::task::spawn_blocking(act).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 fn dfs_error(path: &str) -> impl FnOnce(ClientError) -> FetchError + '_ {
@@ -239,7 +248,7 @@ mod tests {
     async fn a_full_disk_is_left_for_another_and_named_when_all_are() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = [dir.path().join("one"), dir.path().join("two")];
-        let (disks, _) = Disks::open(&dirs, 0).unwrap();
+        let disks = Arc::new(Disks::open(&dirs, 0).unwrap().0);
         let bad = std::sync::Mutex::new(None);
         // Whichever comes first is full.
         let fetched = on_some_disk(&disks, Job(1), |folder| {

@@ -15,6 +15,7 @@ use mrlib::{
 use parking_lot::{Mutex, RwLock};
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -28,6 +29,8 @@ pub(crate) struct Held {
     inner: RwLock<Inner>,
     indexes: Mutex<Read<Extent>>,
     parts: Mutex<Read<Part>>,
+    /// Held while a state is read: apart from what was, which others need who wait for no disk.
+    reading: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +38,21 @@ struct Inner {
     outputs: HashMap<Attempt, PathBuf>,
     /// States put aside, and the folders of each.
     checkpoints: HashMap<Attempt, Vec<PathBuf>>,
-    tokens: HashMap<Job, Vec<u8>>,
+    tokens: HashMap<Job, Token>,
+}
+
+/// A job's token.
+#[derive(Debug, Clone)]
+struct Token {
+    bytes: Vec<u8>,
+    /// Whether it is on disk. Locked while it is being written: two writers would be in each other's way.
+    kept: Arc<Mutex<bool>>,
+}
+
+impl Token {
+    fn new(bytes: Vec<u8>, kept: bool) -> Self {
+        Self { bytes, kept: Arc::new(Mutex::new(kept)) }
+    }
 }
 
 /// What was read last.
@@ -82,9 +99,9 @@ impl Held {
         let inner = Inner {
             outputs: found.outputs.into_iter().collect(),
             checkpoints: found.checkpoints.into_iter().collect(),
-            tokens: found.tokens.into_iter().collect(),
+            tokens: found.tokens.into_iter().map(|(job, token)| (job, Token::new(token, true))).collect(),
         };
-        Self { inner: RwLock::new(inner), indexes: Mutex::default(), parts: Mutex::default() }
+        Self { inner: RwLock::new(inner), ..Self::default() }
     }
 
     /// The folders of an attempt's state.
@@ -106,12 +123,17 @@ impl Held {
     /// The parts of an attempt's state, which lies in `dirs`. One state is read at a time: programs may have made them as
     /// large as they could.
     pub(crate) fn parts(&self, attempt: Attempt, dirs: &[PathBuf]) -> Result<Arc<[Part]>, TaskError> {
-        let mut read = self.parts.lock();
-        if let Some(known) = read.known.get(&attempt) {
-            return Ok(known.clone());
+        let known = || self.parts.lock().known.get(&attempt).cloned();
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let _turn = self.reading.lock();
+        if let Some(known) = known() {
+            return Ok(known);
         }
         let parts: Arc<[Part]> = checkpoint::parts(dirs)?.into();
         // It may have been dropped meanwhile.
+        let mut read = self.parts.lock();
         if self.checkpoint(attempt).is_some() {
             read.add(attempt, parts.clone());
         }
@@ -149,21 +171,37 @@ impl Held {
 
     /// Learns a job's token, and keeps it on disk for the next start.
     pub(crate) fn learn_token(&self, job: Job, token: &[u8], disks: &Disks) {
-        if self.inner.read().tokens.get(&job).is_some_and(|known| known == token) {
-            return;
+        let mut inner = self.inner.write();
+        if inner.tokens.get(&job).is_none_or(|known| known.bytes != token) {
+            inner.tokens.insert(job, Token::new(token.to_vec(), false));
         }
-        self.inner.write().tokens.insert(job, token.to_vec());
-        if let Err(error) = disks.keep_token(job, token) {
+        drop(inner);
+        if let Err(error) = self.keep_token(job, disks) {
             tracing::warn!(%job, %error, "cannot keep its token: a restart of this tracker loses its output");
         }
+    }
+
+    /// Sees to it that a job's token is on disk, also if it could not be kept before; where it is.
+    pub(crate) fn keep_token(&self, job: Job, disks: &Disks) -> io::Result<PathBuf> {
+        let known = self.inner.read().tokens.get(&job).cloned();
+        let Some(Token { bytes, kept }) = known else { return Err(io::Error::other("it is over")) };
+        let mut kept = kept.lock();
+        if let Some(path) = disks.token(job).filter(|_| *kept) {
+            return Ok(path);
+        }
+        let path = disks.keep_token(job, &bytes)?;
+        *kept = true;
+        Ok(path)
     }
 
     /// Whether this token opens a partition of the job's outputs, or what a reduce of it has put aside. Takes as long for
     /// a wrong one as for the right one.
     pub(crate) fn opens(&self, job: Job, partition: u32, token: &[u8]) -> bool {
         let inner = self.inner.read();
-        let Some(known) = inner.tokens.get(&job).filter(|known| !known.is_empty()) else { return false };
-        security::opens_partition(token, known, &job.to_string(), partition)
+        let Some(known) = inner.tokens.get(&job).filter(|known| !known.bytes.is_empty()) else {
+            return false;
+        };
+        security::opens_partition(token, &known.bytes, &job.to_string(), partition)
     }
 
     /// The job is over.
@@ -196,6 +234,34 @@ mod tests {
         assert!(!held.opens(Job(2), 7, b""));
         assert!(!held.opens(Job(2), 7, &security::partition_token(b"", "job_2", 7)));
         assert!(!held.opens(Job(3), 7, &token));
+    }
+
+    #[test]
+    fn a_token_is_written_once_and_again_if_that_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = Disks::open(&[dir.path().to_owned()], 0).unwrap().0;
+        let path = dir.path().join("jobs/job_1/token");
+        let held = Held::default();
+        assert!(held.keep_token(Job(1), &disks).is_err(), "nobody knows it");
+        // No folder can be made there now, as on a full disk.
+        std::fs::write(path.parent().unwrap(), "").unwrap();
+        held.learn_token(Job(1), b"secret", &disks);
+        let state = vec![dir.path().join("jobs")];
+        let id = "job_1.r0.0".parse().unwrap();
+        let error = crate::aside::settle(id, &state, &disks, &held).unwrap_err().to_string();
+        assert!(error.contains("the token of job_1"), "{error}");
+        std::fs::remove_file(path.parent().unwrap()).unwrap();
+        crate::aside::settle(id, &state, &disks, &held).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"secret");
+        // Many at once are not in each other's way.
+        for job in 2..50 {
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| held.learn_token(Job(job), b"secret", &disks));
+                }
+            });
+            assert_eq!(std::fs::read(held.keep_token(Job(job), &disks).unwrap()).unwrap(), b"secret");
+        }
     }
 
     #[test]

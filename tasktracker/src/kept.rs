@@ -1,7 +1,7 @@
 //! Task processes between two attempts of one job: starting and ending a process is most of what a small task costs.
 //!
 //! Never of two jobs: what one left in memory is not another's affair. One that its job does not come back for soon
-//! is ended.
+//! is ended. Its folder goes on a thread of its own: nobody here waits for a disk, least of all with the line locked.
 
 use crate::{disks::Printed, ids::Job, process::Process};
 use parking_lot::Mutex;
@@ -47,31 +47,42 @@ impl Kept {
         let mut line = self.line.lock();
         line.push_back((Instant::now(), job, waiting, printed));
         let over = line.len().saturating_sub(self.most);
-        line.drain(..over);
+        let gone = line.drain(..over).collect();
         drop(line);
         self.came.notify_one();
+        end(gone);
     }
 
     /// Ends those of a job: it is over.
     pub(crate) fn forget(&self, job: Job) {
-        self.line.lock().retain(|(_, of, ..)| *of != job);
+        let mut line = self.line.lock();
+        let (gone, left) = line.drain(..).partition(|(_, of, ..)| *of == job);
+        *line = left;
+        drop(line);
+        end(gone);
     }
 
     /// One that waits for this job: the last to come, whose memory is warmest.
     pub(crate) fn take(&self, job: Job) -> Option<(Waiting, Printed)> {
-        let mut line = self.line.lock();
-        while let Some(at) = line.iter().rposition(|(_, of, ..)| *of == job) {
-            let (.., mut waiting, printed) = line.remove(at)?;
+        let mut gone = VecDeque::new();
+        let found = loop {
+            let mut line = self.line.lock();
+            let Some(at) = line.iter().rposition(|(_, of, ..)| *of == job) else { break None };
+            let Some((since, job, mut waiting, printed)) = line.remove(at) else { break None };
+            drop(line);
             if waiting.process.alive() {
-                return Some((waiting, printed));
+                break Some((waiting, printed));
             }
-        }
-        None
+            gone.push_back((since, job, waiting, printed));
+        };
+        end(gone);
+        found
     }
 
-    /// Ends all.
+    /// Ends all, and waits until their folders are gone.
     pub(crate) fn clear(&self) {
-        self.line.lock().clear();
+        let all = std::mem::take(&mut *self.line.lock());
+        drop(all);
     }
 
     /// Ends those that have waited too long, until dropped.
@@ -82,10 +93,23 @@ impl Kept {
                 None => self.came.notified().await,
                 Some(since) => {
                     tokio::time::sleep_until(since + KEPT_FOR).await;
-                    // Whoever is dropped is killed.
-                    self.line.lock().retain(|(since, ..)| since.elapsed() < KEPT_FOR);
+                    let mut line = self.line.lock();
+                    let old = line.iter().take_while(|(since, ..)| since.elapsed() >= KEPT_FOR).count();
+                    let gone = line.drain(..old).collect();
+                    drop(line);
+                    end(gone);
                 }
             }
         }
+    }
+}
+
+/// Kills them at once; their folders go when the disks will.
+fn end(gone: VecDeque<Entry>) {
+    for (.., waiting, _) in &gone {
+        waiting.process.handle.kill();
+    }
+    if !gone.is_empty() {
+        tokio::task::spawn_blocking(move || drop(gone));
     }
 }

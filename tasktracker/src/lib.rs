@@ -125,19 +125,17 @@ impl TaskTracker {
         let (disks, found) = opening.await.expect("opening does not panic")?;
         let disks = Arc::new(disks.for_tasks_of(account)?);
         let first = disks.root(0).to_owned();
-        let (umbilical, socket) =
-            umbilical::Socket::bind(&first, account).map_err(folder("make a socket in", &first))?;
+        let (umbilical, socket) = bind_umbilical(&disks, account)?;
         let umbilical =
             tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
         let who = identity(settings, shuffle_at, logs_at, &disks)?;
-        let (keeper, others) = if alone { take_over(&first, who.incarnation)? } else { (None, None) };
-        let mut surroundings = surroundings(settings, &first, &socket.path, who.incarnation, others);
+        let mut surroundings = surroundings(settings, &first, &socket.path, who.incarnation);
         surroundings.account = account;
-        let confine = settings.confine.holds(config.security.is_closed());
-        if confine {
+        if settings.confine.holds(config.security.is_closed()) {
             surroundings.limits.processes = settings.task_processes_max;
             surroundings.groups = groups(settings, who.incarnation);
         }
+        let keeper = if alone { Some(take_over(&mut surroundings)?) } else { None };
         let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
         let sizes = pool::Sizes {
             idle: settings.warm_tasks as usize,
@@ -311,6 +309,7 @@ fn assemble(
         ready,
         alarm,
         children: HashMap::new(),
+        dropping: HashMap::new(),
         out: None,
     };
     ((driver, held, incoming), alarms, is_ready)
@@ -349,6 +348,16 @@ fn account(settings: &TaskTrackerConfig, program: &Path) -> Result<Option<Accoun
     Ok(Some(account))
 }
 
+/// In the first folder, or in another if that is full.
+fn bind_umbilical(
+    disks: &Disks,
+    account: Option<Account>,
+) -> Result<(std::os::unix::net::UnixListener, umbilical::Socket), TrackerError> {
+    let bind = |root: &Path| umbilical::Socket::bind(root, account);
+    let elsewhere = |error| disks.roots().skip(1).find_map(|root| bind(root).ok()).ok_or(error);
+    bind(disks.root(0)).or_else(elsewhere).map_err(folder("make a socket in", disks.root(0)))
+}
+
 /// What the types of the settings do not rule out.
 fn check(config: &TaskTrackerConfig) -> Result<(), ConfigError> {
     let refuse =
@@ -373,16 +382,18 @@ fn check(config: &TaskTrackerConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// From now on, whatever loses its parent below this process becomes its child, and whatever outlives it is ended.
-/// Returns the keeper and all children that are no tasks.
-fn take_over(root: &Path, incarnation: u64) -> Result<(Option<Child>, Option<Vec<Pid>>), TrackerError> {
+/// From now on, whatever loses its parent below this process becomes its child, and whatever outlives it is ended. Returns
+/// the keeper. Comes when the control groups are open: this process has then left the group that is divided, and the keeper
+/// is born outside it.
+fn take_over(surroundings: &mut Surroundings) -> Result<Child, TrackerError> {
     // Those of whoever became this program: not ours to end.
     let mut others = system::children(rustix::process::getpid());
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| TrackerError::Thread(error.into()))?;
-    let keeper = keeper::start(root, incarnation).map_err(TrackerError::Thread)?;
+    let keeper = keeper::start(&surroundings.root, surroundings.incarnation).map_err(TrackerError::Thread)?;
     others.push(Pid::from_child(&keeper));
-    Ok((Some(keeper), Some(others)))
+    surroundings.others = Some(others);
+    Ok(keeper)
 }
 
 /// Address space is bounded far above memory: many programs reserve much and use little of it.
@@ -391,7 +402,6 @@ fn surroundings(
     root: &Path,
     umbilical: &Path,
     incarnation: u64,
-    others: Option<Vec<Pid>>,
 ) -> Surroundings {
     let memory = settings.memory_limit().0;
     Surroundings {
@@ -403,7 +413,7 @@ fn surroundings(
         files_max: settings.task_files_max,
         account: None,
         groups: None,
-        others,
+        others: None,
     }
 }
 

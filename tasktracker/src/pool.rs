@@ -2,7 +2,8 @@
 //! have done an attempt for another of the same job (`kept`).
 //!
 //! Refilled one at a time, behind the backs of running attempts. A pool that cannot be filled harms nobody:
-//! attempts then start processes of their own, and meet the error themselves.
+//! attempts then start processes of their own, and meet the error themselves. Folders are made and removed on threads that
+//! may wait for a disk.
 
 use crate::{
     disks::{DiskError, Disks, Place, Printed, Work, log_files},
@@ -20,7 +21,10 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinError,
+};
 
 /// A process that has not said hello by then is broken.
 pub(crate) const HELLO: Duration = Duration::from_secs(30);
@@ -41,6 +45,9 @@ pub(crate) enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// A thread that made folders ended before it was done.
+    #[error("a bug of the tracker: {0}")]
+    Bug(#[from] JoinError),
 }
 
 /// A process without an attempt, in folders that will be its attempt's.
@@ -87,7 +94,8 @@ impl Pool {
     /// A process of the built-in programs: one that has worked for the job, an idle one, or a new one.
     pub(crate) async fn take(&self, job: Job) -> Result<Fresh, StartError> {
         while let Some((Waiting { process, to_task }, printed)) = self.kept.take(job) {
-            match self.disks.make_place_for(printed) {
+            let disks = self.disks.clone();
+            match aside(move || Ok(disks.make_place_for(printed)?)).await {
                 Ok(place) => return Ok(Fresh { process, to_task: Some(to_task), place }),
                 Err(error) => tracing::warn!(%error, "a process that worked for the job is of no use"),
             }
@@ -98,7 +106,7 @@ impl Pool {
             if fresh.process.alive() && self.disks.usable(fresh.place.disk) {
                 return Ok(fresh);
             }
-            fresh.discard();
+            put_away(fresh);
         }
         self.start().await
     }
@@ -117,16 +125,22 @@ impl Pool {
 
     /// A new process of the built-in programs.
     async fn start(&self) -> Result<Fresh, StartError> {
-        let place = self.disks.make_place()?;
-        let files = place.printed.files(self.spawner.account());
-        let started = match files {
-            Ok(logs) => self.spawn(Start { folder: place.folder.clone(), logs, launch: None }).await,
-            Err(source) => Err(StartError::Spawn { program: self.program.clone(), source }),
-        };
-        match started {
+        let (disks, account, program) = (self.disks.clone(), self.spawner.account(), self.program.clone());
+        let making = aside(move || {
+            let place = disks.make_place()?;
+            match place.printed.files(account) {
+                Ok(logs) => Ok((place, logs)),
+                Err(source) => {
+                    place.discard();
+                    Err(StartError::Spawn { program, source })
+                }
+            }
+        });
+        let (place, logs) = making.await?;
+        match self.spawn(Start { folder: place.folder.clone(), logs, launch: None }).await {
             Ok(process) => Ok(Fresh { process, to_task: None, place }),
             Err(error) => {
-                place.discard();
+                tokio::task::spawn_blocking(move || place.discard());
                 Err(error)
             }
         }
@@ -139,11 +153,12 @@ impl Pool {
         work: &Work,
         confinement: Option<Confinement>,
     ) -> Result<Process, StartError> {
-        let program = program.to_string_lossy().into_owned();
-        let logs = log_files(&work.logs, self.spawner.account());
-        let logs = logs.map_err(|source| StartError::Spawn { program: self.program.clone(), source })?;
-        let launch = Some(LaunchProgram { program, confinement });
-        self.spawn(Start { folder: work.own.clone(), logs, launch }).await
+        let launch = Some(LaunchProgram { program: program.to_string_lossy().into_owned(), confinement });
+        let (logs, account, own) = (work.logs.clone(), self.spawner.account(), self.program.clone());
+        let logs = aside(move || {
+            log_files(&logs, account).map_err(|source| StartError::Spawn { program: own, source })
+        });
+        self.spawn(Start { folder: work.own.clone(), logs: logs.await?, launch }).await
     }
 
     async fn spawn(&self, start: Start) -> Result<Process, StartError> {
@@ -152,12 +167,11 @@ impl Pool {
         started.map_err(|source| StartError::Spawn { program, source })
     }
 
-    /// Ends the idle ones.
+    /// Ends the idle ones, and waits until their folders are gone: the tracker stops.
     pub(crate) fn empty(&self) {
         self.kept.clear();
-        for fresh in self.idle.lock().drain(..) {
-            fresh.discard();
-        }
+        let idle = std::mem::take(&mut *self.idle.lock());
+        idle.into_iter().for_each(Fresh::discard);
     }
 
     /// How many are idle.
@@ -195,19 +209,33 @@ impl Pool {
                 Ok(fresh)
             }
             Ok(other) => {
-                let why = crate::process::with_stderr(
-                    format!("{other:?} instead of hello"),
-                    fresh.place.printed.path(),
-                );
-                fresh.discard();
-                Err(why)
+                let why = format!("{other:?} instead of hello");
+                let told = aside(move || {
+                    let why = crate::process::with_stderr(why, fresh.place.printed.path());
+                    fresh.discard();
+                    Ok(why)
+                });
+                Err(told.await.unwrap_or_else(|error| error.to_string()))
             }
             Err(_) => {
-                fresh.discard();
+                put_away(fresh);
                 Err(format!("it did not say hello within {HELLO:?}"))
             }
         }
     }
+}
+
+/// Does what may wait for a disk.
+async fn aside<T: Send + 'static>(
+    act: impl FnOnce() -> Result<T, StartError> + Send + 'static,
+) -> Result<T, StartError> {
+    tokio::task::spawn_blocking(act).await?
+}
+
+/// Ends one, and removes its folders when the disk will.
+fn put_away(fresh: Fresh) {
+    fresh.process.handle.kill();
+    tokio::task::spawn_blocking(move || fresh.discard());
 }
 
 impl Fresh {

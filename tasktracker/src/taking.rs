@@ -21,16 +21,21 @@ use mrlib::{
 };
 use security::Connector;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinHandle};
 
 impl Nursery {
-    /// Begins a copy; the sender stops it.
-    pub(crate) fn take(self: &Arc<Self>, attempt: Attempt, source: Source) -> mpsc::UnboundedSender<Command> {
+    /// Begins a copy, when the name that it gets is free; the sender stops it.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        attempt: Attempt,
+        source: Source,
+        after: Vec<JoinHandle<()>>,
+    ) -> mpsc::UnboundedSender<Command> {
         let (commands, mut receiver) = mpsc::unbounded_channel();
         let nursery = self.clone();
         tokio::spawn(async move {
             let stop = StopFlag::default();
-            let copying = nursery.copy(attempt, source, stop.clone());
+            let copying = nursery.copy(attempt, source, stop.clone(), after);
             tokio::pin!(copying);
             let result = loop {
                 tokio::select! {
@@ -47,8 +52,17 @@ impl Nursery {
         commands
     }
 
-    async fn copy(&self, attempt: Attempt, source: Source, stop: StopFlag) -> Result<Copied, String> {
+    async fn copy(
+        &self,
+        attempt: Attempt,
+        source: Source,
+        stop: StopFlag,
+        after: Vec<JoinHandle<()>>,
+    ) -> Result<Copied, String> {
         let bug = |error: &dyn std::error::Error| format!("a bug of the tracker: {error}");
+        for dropping in after {
+            dropping.await.map_err(|error| bug(&error))?;
+        }
         let _turn = self.copying.acquire().await.map_err(|error| bug(&error))?;
         let (disks, held, connector) = (self.disks.clone(), self.held.clone(), self.connector.clone());
         let copying =
@@ -88,8 +102,7 @@ fn bring(
             copy_output(&mut ship, source.partitions, &token, &places.outputs()).and_then(|copied| {
                 in_place()?;
                 let dir = copied.0.parent().unwrap_or(&copied.0).to_path_buf();
-                checkpoint::sync(&[copied.0.clone(), dir.clone()])?;
-                aside::settle(attempt, &[dir], disks)?;
+                aside::settle(attempt, &[dir], disks, held)?;
                 let bytes = copied.1.stored();
                 held.add(attempt, copied.0, copied.1);
                 Ok(Copied::Output(bytes))
@@ -101,7 +114,7 @@ fn bring(
             let state = checkpoint::take_up(&origin, attempt.index, &scratch, &mut ship);
             let kept =
                 state.and_then(|state| checkpoint::keep(&places.results, &name, attempt.index, &state));
-            let safe = || aside::settle(attempt, &places.results, disks);
+            let safe = || aside::settle(attempt, &places.results, disks, held);
             let kept = kept.and_then(|_| in_place()).and_then(|()| safe());
             kept.and_then(|()| checkpoint::read(&places.results)).map(|state| {
                 held.add_checkpoint(attempt, places.results.clone());

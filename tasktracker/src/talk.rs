@@ -6,7 +6,7 @@
 use crate::{
     agent::{ENDED_BYTES, Event, MapNews},
     child::{Command, Commands},
-    ids::{Attempt, Phase},
+    ids::{Attempt, Job, Phase},
     kept::Waiting,
     pool::HELLO,
     process::{Process, Said},
@@ -194,14 +194,9 @@ impl Talk {
             Some(from_task::Kind::Progress(progress)) => {
                 self.tell(Event::Progressed(self.attempt, short(progress))).await;
             }
-            Some(from_task::Kind::Unfetched(map)) => match map.parse::<Attempt>() {
-                Ok(map) if map.job == self.attempt.job && map.phase == Phase::Map => {
-                    self.tell(Event::Unfetched { reduce: self.attempt, map }).await;
-                }
-                _ => {
-                    let map = map.chars().take(NAME_CHARS).collect::<String>();
-                    tracing::warn!(attempt = %self.attempt, map, "unfetched output of no map of its job");
-                }
+            Some(from_task::Kind::Unfetched(map)) => match map_of(self.attempt.job, &map) {
+                Ok(map) => self.tell(Event::Unfetched { reduce: self.attempt, map }).await,
+                Err(why) => self.break_off(why),
             },
             // What comes after the last word is none.
             Some(
@@ -336,6 +331,15 @@ impl Talk {
     }
 }
 
+/// The map that could not be fetched from. Names come from us, so another is no mistake that a task of ours could make.
+fn map_of(job: Job, name: &str) -> Result<Attempt, String> {
+    let map = name.parse::<Attempt>().ok().filter(|map| map.job == job && map.phase == Phase::Map);
+    map.ok_or_else(|| {
+        let name: String = name.chars().take(NAME_CHARS).collect();
+        format!("it says that it cannot fetch {name:?}, which is no map of its job")
+    })
+}
+
 /// With words short enough to be told every second.
 fn short(mut progress: Progress) -> Progress {
     progress.status = short_status(progress.status);
@@ -354,4 +358,18 @@ fn check(result: &TaskResult) -> Result<(), String> {
         return Err(format!("its result has {bytes} bytes: {RESULT_BYTES_MAX} at most"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_maps_of_the_job_can_be_unfetched() {
+        assert_eq!(map_of(Job(1), "job_1.m3.0").unwrap().to_string(), "job_1.m3.0");
+        for other in ["x", "job_2.m3.0", "job_1.r3.0", &"\n".repeat(1 << 20)] {
+            let why = map_of(Job(1), other).unwrap_err();
+            assert!(why.ends_with("which is no map of its job") && why.len() < 300, "{why}");
+        }
+    }
 }

@@ -157,7 +157,14 @@ impl Header {
 /// Reads one frame from a blocking stream. `spare` lends its memory to the frame's data; see [`recycle`].
 pub fn read_frame(stream: &mut impl Read, spare: BytesMut) -> Result<Frame, FrameError> {
     let mut raw = [0; FRAME_HEADER_BYTES];
-    if stream.read(&mut raw[..1])? == 0 {
+    let first = loop {
+        match stream.read(&mut raw[..1]) {
+            // Whoever was stopped and goes on, and waits here with a time-out, is told so; nothing has happened.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => break other?,
+        }
+    };
+    if first == 0 {
         return Err(FrameError::Closed);
     }
     stream.read_exact(&mut raw[1..])?;
@@ -196,6 +203,24 @@ mod tests {
         let packet: Packet = frame.expect(FrameKind::Packet).unwrap();
         assert!(packet.last);
         assert_eq!(&frame.data[..], b"hello");
+    }
+
+    /// Every read is interrupted once.
+    struct Interrupted<'a>(&'a [u8], bool);
+
+    impl Read for Interrupted<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 { Err(io::ErrorKind::Interrupted.into()) } else { self.0.read(buffer) }
+        }
+    }
+
+    #[test]
+    fn being_interrupted_is_no_end() {
+        let raw = packet_frame(b"hello");
+        let mut from = Interrupted(&raw, false);
+        assert_eq!(&read_frame(&mut from, BytesMut::new()).unwrap().data[..], b"hello");
+        assert!(matches!(read_frame(&mut from, BytesMut::new()), Err(FrameError::Closed)));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use std::{
 /// A socket address holds 108 bytes; a little is left for the system.
 const PATH_BYTES_MAX: usize = 100;
 
-/// Binds the node's socket, open to other accounts of the machine if it is `closed` to those without a token, in its first data folder, or, if that path is too long, below the system's folder
+/// Binds the node's socket, open to other accounts of the machine if it is `closed` to those without a token, in its first data folder that is in service, or, if that path is too long, below the system's folder
 /// for temporary files.
 pub(super) fn bind(folder: &Path, uuid: NodeUuid, closed: bool) -> io::Result<(UnixListener, PathBuf)> {
     let mut path = folder.join("local.sock");
@@ -54,10 +54,10 @@ pub(super) fn bind(folder: &Path, uuid: NodeUuid, closed: bool) -> io::Result<(U
     Ok((listener, path))
 }
 
-/// Removes the socket, and the folder made for it, if any. The lock on `folder` must still be held.
-pub(super) fn remove(socket: &Path, folder: &Path) {
+/// Removes the socket, and the folder made for it, if it is none of the data folders. Their locks must still be held.
+pub(super) fn remove(socket: &Path, folders: &[&Path]) {
     fs::remove_file(socket).ok();
-    if let Some(parent) = socket.parent().filter(|parent| *parent != folder) {
+    if let Some(parent) = socket.parent().filter(|parent| !folders.contains(parent)) {
         fs::remove_dir(parent).ok();
     }
 }

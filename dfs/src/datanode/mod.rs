@@ -96,7 +96,7 @@ impl DataNode {
         let store = opening.await.expect("opening does not panic")?;
         let bound = listener.local_addr().map_err(cannot_serve(&settings.listen))?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_serve(&settings.listen))?;
-        let local = local::bind(&store.volumes[0].paths.root, store.uuid, guard.is_closed())
+        let local = local::bind(store.first_folder(), store.uuid, guard.is_closed())
             .and_then(|(listener, path)| Ok((tokio::net::UnixListener::from_std(listener)?, path)))
             .inspect_err(|error| tracing::warn!(%error, "no local socket: readers here go over the network"))
             .ok();
@@ -203,7 +203,8 @@ impl Drop for DataNode {
         self.node.stop.ring();
         self.node.chores.wake();
         self.node.connections.close();
-        local::remove(Path::new(&self.address.local_socket), &self.node.store.volumes[0].paths.root);
+        let folders: Vec<&Path> = self.node.store.volumes.iter().map(|volume| volume.paths.root()).collect();
+        local::remove(Path::new(&self.address.local_socket), &folders);
     }
 }
 

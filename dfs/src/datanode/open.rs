@@ -2,7 +2,8 @@
 //!
 //! Invariant: before anything else lies in a folder, its `VERSION` says whose it is; a folder with blocks and
 //! without `VERSION` is refused. An error of the process (no memory, no descriptors) refuses the start; one of a
-//! folder retires that folder, unless it is the last. Neither is ever held against a replica.
+//! folder, also of one that cannot be locked or written to any more, retires that folder, unless no other says whose the
+//! node is. Neither is ever held against a replica.
 
 use super::{
     disk::{Disk, Verdict, judge},
@@ -13,6 +14,7 @@ use super::{
     volume::Volume,
 };
 use crate::ids::NodeUuid;
+use daemon::lock::LockError;
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,17 +33,27 @@ impl Store {
     ) -> Result<Self, DataNodeError> {
         let mut volumes: Vec<Volume> = Vec::new();
         let mut known: Option<(PathBuf, Version)> = None;
-        let mut new = Vec::new();
+        let (mut new, mut broken) = (Vec::new(), Vec::new());
         for dir in dirs {
             if volumes.iter().any(|volume| dir.canonicalize().is_ok_and(|dir| dir == volume.paths.root)) {
                 return Err(DataNodeError::Twice(dir.clone()));
             }
-            let (volume, version) = Volume::open(dir, reserve, disk.clone())?;
+            let (volume, version) = match Volume::open(dir, reserve, disk.clone()) {
+                Err(error) if is_of_the_folder(&error) => {
+                    broken.push((volumes.len(), error));
+                    (Volume::unopened(dir, reserve, disk.clone()), None)
+                }
+                other => other?,
+            };
             new.push(version.is_none());
             if let Some(version) = version {
                 agree(&mut known, volume.paths.root.clone(), version)?;
             }
             volumes.push(volume);
+        }
+        // Whose the node is may be written there alone: without that it would come back as another.
+        if known.is_none() && !broken.is_empty() {
+            return Err(broken.swap_remove(0).1);
         }
         let mut version = known.map_or_else(first_version, |(_, version)| version);
         version.incarnation = next_incarnation(version.incarnation);
@@ -62,7 +74,10 @@ impl Store {
             locks: BlockLocks::default(),
             alarm,
         };
-        for (index, new) in new.into_iter().enumerate() {
+        for (index, error) in &broken {
+            store.retire(*index, &error.to_string());
+        }
+        for (index, new) in new.into_iter().enumerate().filter(|(index, _)| !store.is_failed(*index)) {
             let taken = store.sign(index, &version, new).and_then(|()| store.take_in(index));
             taken.or_else(|error| store.retire_if_broken(index, error))?;
             store.measure(index);
@@ -87,9 +102,8 @@ impl Store {
 
     /// An error of the folder itself costs the folder, if there are others; any other is passed on.
     fn retire_if_broken(&self, index: usize, error: DataNodeError) -> Result<(), DataNodeError> {
-        let DataNodeError::Folder { source, .. } = &error else { return Err(error) };
         let others = (0..self.volumes.len()).any(|other| other != index && !self.is_failed(other));
-        if judge(source) != Verdict::Broken || !others {
+        if !is_of_the_folder(&error) || !others {
             return Err(error);
         }
         self.retire(index, &error.to_string());
@@ -137,6 +151,17 @@ impl Store {
                 self.or_retire(index, volume.write_version(&version)).ok();
             }
         }
+    }
+}
+
+/// Whether an error is that of a folder which fails or has no room for what a folder must have: neither of the process, nor
+/// one by which somebody has to say what is meant.
+fn is_of_the_folder(error: &DataNodeError) -> bool {
+    match error {
+        DataNodeError::Folder { source, .. } | DataNodeError::Lock(LockError::Io { source, .. }) => {
+            judge(source) != Verdict::Passing
+        }
+        _ => false,
     }
 }
 

@@ -133,6 +133,14 @@ impl Store {
             );
             return Err(Refusal::new(RefusalKind::NotFound, message));
         }
+        // The folder was chosen for the claim that came first; no writer of ours asks for more later, but anybody can.
+        let more = claim.expected.saturating_sub(inner.expected);
+        if more > 0 && !self.state.lock().has_room(partial.volume, more) {
+            if inner.data.is_none() {
+                self.drop_partial(partial, &mut inner, claim.block);
+            }
+            return Err(self.no_space());
+        }
         if let Some(old) = inner.connection.take() {
             old.shutdown(Shutdown::Both).ok();
         }
@@ -158,7 +166,7 @@ impl Store {
 
     fn set_reserved(&self, partial: &Partial, inner: &mut Inner, reserved: u64) {
         let pending = &mut self.state.lock().volumes[partial.volume].pending;
-        *pending = *pending - inner.reserved + reserved;
+        *pending = pending.saturating_sub(inner.reserved).saturating_add(reserved);
         inner.reserved = reserved;
     }
 
@@ -269,14 +277,37 @@ impl Drop for Writer<'_> {
 mod tests {
     use super::{super::disk::RealDisk, *};
 
+    fn opened(dirs: &[std::path::PathBuf]) -> (Store, Stream) {
+        let (alarm, _) = tokio::sync::mpsc::unbounded_channel();
+        let store = Store::open(dirs, 0, Arc::new(RealDisk), alarm).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (store, connection.into())
+    }
+
+    #[test]
+    fn a_second_claim_gets_no_more_room_than_there_is() {
+        let home = tempfile::tempdir().unwrap();
+        let (store, connection) = opened(&[home.path().to_owned()]);
+        let claim = |expected| Claim { block: BlockId(5), resume_at: 0, expected, connection: &connection };
+        let pending = || store.state.lock().volumes[0].pending;
+        let Begin::Write(first) = store.begin(&claim(1)).unwrap() else { panic!("nothing is there yet") };
+        for expected in [1 << 63, u64::MAX] {
+            assert_eq!(store.begin(&claim(expected)).unwrap_err().kind, RefusalKind::NoSpace);
+            assert_eq!(pending(), 1);
+        }
+        // Whoever was there goes on, and one who asks for what there is gets it.
+        first.check_owner(&first.partial.inner.lock()).unwrap();
+        let Begin::Write(_second) = store.begin(&claim(4096)).unwrap() else { panic!("not finalised") };
+        assert_eq!(pending(), 4096);
+        assert!(store.state.lock().choose(1).is_some());
+    }
+
     #[test]
     fn the_end_of_an_old_partial_leaves_a_newer_one_of_the_block_alone() {
         let home = tempfile::tempdir().unwrap();
         let dirs = [home.path().join("a"), home.path().join("b")];
-        let (alarm, _alarms) = tokio::sync::mpsc::unbounded_channel();
-        let store = Store::open(&dirs, 0, Arc::new(RealDisk), alarm).unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let connection: Stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
+        let (store, connection) = opened(&dirs);
         let claim =
             Claim { block: BlockId(1), resume_at: 0, expected: CHUNK_BYTES as u64, connection: &connection };
         let Begin::Write(old) = store.begin(&claim).unwrap() else { panic!("nothing is there yet") };

@@ -23,6 +23,7 @@ use std::{
     fs::File,
     io,
     ops::Bound,
+    path::Path,
     sync::Arc,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -125,7 +126,9 @@ pub(super) struct Usage {
     pub(super) capacity: u64,
     pub(super) used: u64,
     pub(super) free: u64,
+    /// Folders in service,
     pub(super) volumes: u32,
+    /// and those that are not.
     pub(super) failed: u32,
 }
 
@@ -133,6 +136,13 @@ impl Store {
     /// The cluster the folders belong to; empty before the first registration.
     pub(super) fn cluster_id(&self) -> String {
         self.state.lock().cluster_id.clone()
+    }
+
+    /// The first folder in service.
+    pub(super) fn first_folder(&self) -> &Path {
+        let state = self.state.lock();
+        let first = state.volumes.iter().position(|volume| !volume.failed).unwrap_or(0);
+        self.volumes[first].paths.root()
     }
 
     /// All finalised replicas, by id.
@@ -265,7 +275,7 @@ impl Store {
             capacity: used + free,
             used,
             free,
-            volumes: state.volumes.len() as u32,
+            volumes: (state.volumes.len() - failed) as u32,
             failed: failed as u32,
         }
     }
@@ -353,7 +363,14 @@ impl State {
     /// What is left of a disk's room, less what was promised or written since it was measured.
     fn free_on(&self, room: Room) -> u64 {
         let here = self.volumes.iter().filter(|volume| volume.room.is_some_and(|r| r.device == room.device));
-        room.free.saturating_sub(here.map(|volume| volume.pending + volume.written).sum())
+        let taken = |volume: &VolumeState| volume.pending.saturating_add(volume.written);
+        here.fold(room.free, |free, volume| free.saturating_sub(taken(volume)))
+    }
+
+    /// Whether a folder has room for this much more.
+    pub(super) fn has_room(&self, volume: usize, more: u64) -> bool {
+        let room = self.volumes[volume].room.filter(|_| !self.volumes[volume].failed);
+        room.is_some_and(|room| self.free_on(room) >= more)
     }
 
     /// The folder with the most room, if it has enough for `length`; of equals, the next in turn.

@@ -4,7 +4,7 @@
 //! ours are left alone everywhere.
 
 use super::{
-    disk::{Disk, Room},
+    disk::{Disk, Room, Verdict, judge},
     error::DataNodeError,
     layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_name, shard},
 };
@@ -20,13 +20,13 @@ use std::{
     sync::Arc,
 };
 
-/// A locked data folder.
+/// A data folder, locked unless it failed before it could be.
 #[derive(Debug)]
 pub(super) struct Volume {
     pub(super) paths: Paths,
     disk: Arc<dyn Disk>,
     reserve: u64,
-    _lock: FolderLock,
+    _lock: Option<FolderLock>,
 }
 
 /// What a scan found.
@@ -48,16 +48,31 @@ impl Volume {
         let lock = FolderLock::acquire(dir, "datanode")?;
         // Others are told paths below it, and their working folder is not ours.
         let root = fs::canonicalize(dir).map_err(at("use folder", dir))?;
-        let volume = Self { paths: Paths { root }, disk, reserve, _lock: lock };
+        let volume = Self { paths: Paths { root }, disk, reserve, _lock: Some(lock) };
         let version = volume.read_version()?;
         if version.is_none()
             && let Some(block) = volume.any_block()?
         {
             return Err(DataNodeError::NoVersion { path: volume.paths.root, block });
         }
-        volume.make_folders()?;
         volume.clear_tmp()?;
+        match volume.make_folders() {
+            // It has them, and serves what it has.
+            Err(DataNodeError::Folder { source, .. })
+                if version.is_some() && judge(&source) == Verdict::Full =>
+            {
+                let folder = volume.paths.root.display();
+                tracing::warn!(%folder, error = %source, "a full disk: its folders are not made durable again");
+            }
+            other => other?,
+        }
         Ok((volume, version))
+    }
+
+    /// One that cannot be opened: to be retired at once.
+    pub(super) fn unopened(dir: &Path, reserve: u64, disk: Arc<dyn Disk>) -> Self {
+        let root = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+        Self { paths: Paths { root }, disk, reserve, _lock: None }
     }
 
     fn read_version(&self) -> Result<Option<Version>, DataNodeError> {
@@ -120,7 +135,11 @@ impl Volume {
     /// Partial replicas of an earlier start are of no use: their writers are gone.
     fn clear_tmp(&self) -> Result<(), DataNodeError> {
         let tmp = self.paths.tmp_dir();
-        for (path, known) in entries(&tmp).map_err(at("list", &tmp))? {
+        let found = match entries(&tmp) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(at("list", &tmp))?,
+        };
+        for (path, known) in found {
             if known.is_some() {
                 fs::remove_file(&path).map_err(at("delete", &path))?;
             } else {

@@ -73,7 +73,8 @@ fn purge(folder: &Path) -> Result<()> {
     for part in ["data", "tasks", "logs", "run"] {
         let path = folder.join(part);
         if path.is_dir() {
-            fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            // Tasks have left there what they liked.
+            daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
     for part in ["fermata.toml", "layout.json"] {

@@ -22,8 +22,10 @@ const READY_WITHIN: u32 = 60;
 const END_WITHIN: u32 = 15;
 const GONE_WITHIN: u32 = 20;
 
-/// Before every script: whether the folder is of this cluster. `$c` is the mark that is there.
+/// Before every script: whether the folder is of this cluster. `$c` is the mark that is there. And whether something, or what
+/// is below it, is of another account than ours.
 const OURS: &str = "\
+theirs() { [ -n \"$(find $1 ! -user $(id -u) 2>/dev/null | head -n 1)\" ]; }
 ours() {
   c=$(cat \"$dir/CLUSTER\" 2>/dev/null)
   if [ -n \"$c\" ] && [ \"$c\" != \"$id\" ]; then
@@ -79,6 +81,24 @@ pub(crate) struct Standing {
     pub(crate) heard: Option<String>,
 }
 
+/// Makes the folder, and says what is there.
+const MAKE: &str = "umask 066
+mkdir -p $dir || exit 1
+if [ -L $dir ] || [ ! -O $dir ] || [ -n \"$(find $dir -prune \\( -perm -020 -o -perm -002 \\))\" ]; then
+  echo \"$dir is another's, or others can write to it: delete it, or choose another with --remote-dir\" >&2
+  exit 1
+fi
+( set -C; echo $id > $dir/CLUSTER ) 2>/dev/null
+ours
+[ -e $dir/bin ] || [ ! -e $dir/bin.old ] || mv $dir/bin.old $dir/bin || exit 1
+mkdir -p $dir/bin $dir/run $dir/logs $dir/data $dir/security || exit 1
+chmod 711 $dir $dir/bin $dir/data && chmod 700 $dir/run $dir/logs $dir/security || exit 1
+for x in bin bin.new; do if theirs $dir/$x; then rm -f $dir/$x/STAMP || exit 1; fi; done
+echo \"settings $(cat $dir/SETTINGS 2>/dev/null)\"
+echo \"programs $(cat $dir/bin/STAMP 2>/dev/null)\"
+echo \"brought $(cat $dir/bin.new/STAMP 2>/dev/null)\"
+";
+
 /// What to do where there is no folder of ours.
 const NO_FOLDER: &str = "echo \"there is no $dir: 'mrctl cluster up' makes it\" >&2; exit 1";
 
@@ -111,24 +131,8 @@ impl Machine {
     pub(crate) fn install(&self, programs: Option<&Programs>, package: &Package) -> Result<&'static str> {
         // Tasks may have another account: they come through to their folders and programs, and read nothing else. A
         // folder that somebody else has made before us is not ours to put keys into. Of two clusters that come at once,
-        // one has it.
-        let make = self.guarded(
-            "umask 066
-mkdir -p $dir || exit 1
-if [ -L $dir ] || [ ! -O $dir ] || [ -n \"$(find $dir -prune \\( -perm -020 -o -perm -002 \\))\" ]; then
-  echo \"$dir is another's, or others can write to it: delete it, or choose another with --remote-dir\" >&2
-  exit 1
-fi
-( set -C; echo $id > $dir/CLUSTER ) 2>/dev/null
-ours
-[ -e $dir/bin ] || [ ! -e $dir/bin.old ] || mv $dir/bin.old $dir/bin || exit 1
-mkdir -p $dir/bin $dir/run $dir/logs $dir/data $dir/security || exit 1
-chmod 711 $dir $dir/bin $dir/data && chmod 700 $dir/run $dir/logs $dir/security || exit 1
-echo \"settings $(cat $dir/SETTINGS 2>/dev/null)\"
-echo \"programs $(cat $dir/bin/STAMP 2>/dev/null)\"
-echo \"brought $(cat $dir/bin.new/STAMP 2>/dev/null)\"
-",
-        );
+        // one has it. Programs that were another's, who could have written to them, are brought again.
+        let make = self.guarded(MAKE);
         let there = self.shell.script(self.name(), &make)?;
         let is_there = |what: &str, stamp: &str| there.lines().any(|line| line == format!("{what} {stamp}"));
         let part = self.host.part;
@@ -153,7 +157,10 @@ echo \"brought $(cat $dir/bin.new/STAMP 2>/dev/null)\"
         let folder = format!("{}/bin.new", self.dir);
         programs.send(&self.shell, self.name(), part, &folder).context("cannot copy the programs")?;
         // Last: what has no stamp is not whole.
-        self.script(&format!("chmod 755 bin.new/* && echo '{stamp}' > bin.new/STAMP"))?;
+        self.script(&format!(
+            "{}chmod 755 bin.new/* && echo '{stamp}' > bin.new/STAMP",
+            must_be_ours("bin.new")
+        ))?;
         Ok("programs and settings copied")
     }
 
@@ -163,7 +170,8 @@ echo \"brought $(cat $dir/bin.new/STAMP 2>/dev/null)\"
         let folder = format!("{}/incoming", self.dir);
         package.send(&self.shell, self.name(), files, &folder).context("cannot copy the settings")?;
         let moves = files.iter().map(|file| format!("mv -f incoming/{0} {0} || exit 1\n", file.display()));
-        self.script(&format!("{}rm -rf incoming", moves.collect::<String>())).map(drop)
+        let moves: String = moves.collect();
+        self.script(&format!("{}{moves}rm -rf incoming", must_be_ours("incoming"))).map(drop)
     }
 
     /// Flags that only this machine's daemons have.
@@ -276,11 +284,23 @@ echo stopped
         let script = self.guarded(
             "cd $dir 2>/dev/null || exit 0
 [ -n \"$c\" ] || [ ! -e fermata.toml ] || { echo \"$dir does not say of which cluster it is: delete it by hand\" >&2; exit 1; }
-rm -rf bin bin.old bin.new incoming run logs data security fermata.toml secret revoked SETTINGS && rm -f CLUSTER || exit 1
+all=\"bin bin.old bin.new incoming run logs data security fermata.toml secret revoked SETTINGS\"
+# Tasks may have left folders that they have closed.
+rm -rf $all 2>/dev/null || { chmod -R u+rwx data; rm -rf $all; } && rm -f CLUSTER || exit 1
 cd / && rmdir $dir 2>/dev/null || echo kept",
         );
         self.shell.script(self.name(), &script).map(drop)
     }
+}
+
+/// Before what has come takes its place: not every tar knows what ours is told.
+fn must_be_ours(what: &str) -> String {
+    format!(
+        "if theirs {what}; then
+  echo \"what came to $dir/{what} belongs to another account: tar there must know --no-same-owner\" >&2; exit 1
+fi
+"
+    )
 }
 
 /// A line for each daemon.

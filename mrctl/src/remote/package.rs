@@ -11,6 +11,9 @@ use std::{
     time::UNIX_EPOCH,
 };
 
+/// Root's tar would give what it unpacks to the account that has our number there, with the rights that it has here.
+const UNPACK: [&str; 6] = ["tar", "--no-same-owner", "--no-same-permissions", "-xzf", "-", "-C"];
+
 /// The programs that daemons and tasks are.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {
@@ -143,7 +146,7 @@ fn send(shell: &Shell, host: &str, from: &Path, files: &[PathBuf], dir: &str) ->
         .spawn()
         .context("cannot run tar")?;
     let archive = tar.stdout.take().expect("asked for");
-    let sent = shell.copy(host, &["tar", "-xzf", "-", "-C", dir], archive);
+    let sent = shell.copy(host, &UNPACK.into_iter().chain([dir]).collect::<Vec<_>>(), archive);
     let packed = tar.wait().context("cannot wait for tar")?;
     sent?;
     ensure!(packed.success(), "tar could not read all of {}", from.display());

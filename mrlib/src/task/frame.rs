@@ -25,10 +25,17 @@ pub fn write_frame(to: &mut impl Write, message: &impl Message) -> io::Result<()
 /// Reads one message; None if the other side has closed between two.
 pub fn read_frame<M: Message + Default>(from: &mut impl Read) -> io::Result<Option<M>> {
     let mut length = [0; 4];
-    match from.read(&mut length)? {
-        0 => return Ok(None),
-        got => from.read_exact(&mut length[got..])?,
+    let got = loop {
+        match from.read(&mut length) {
+            // A signal that somebody's program handles; nothing has happened.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => break other?,
+        }
+    };
+    if got == 0 {
+        return Ok(None);
     }
+    from.read_exact(&mut length[got..])?;
     let length = u32::from_le_bytes(length) as usize;
     if length > FRAME_BYTES_MAX {
         return Err(too_long(io::ErrorKind::InvalidData, length));
@@ -53,6 +60,26 @@ mod tests {
         assert_eq!(read_frame(&mut from).expect("whole"), Some(hello));
         assert_eq!(read_frame(&mut from).expect("whole"), Some(TaskStop::default()));
         assert_eq!(read_frame::<TaskStop>(&mut from).expect("the end"), None);
+    }
+
+    /// Every read is interrupted once.
+    struct Interrupted<'a>(&'a [u8], bool);
+
+    impl Read for Interrupted<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 { Err(io::ErrorKind::Interrupted.into()) } else { self.0.read(buffer) }
+        }
+    }
+
+    #[test]
+    fn being_interrupted_is_no_end() {
+        let mut bytes = Vec::new();
+        let hello = TaskHello { protocol: 1, version: "x".into() };
+        write_frame(&mut bytes, &hello).expect("memory");
+        let mut from = Interrupted(&bytes, false);
+        assert_eq!(read_frame(&mut from).expect("whole"), Some(hello));
+        assert_eq!(read_frame::<TaskHello>(&mut from).expect("the end"), None);
     }
 
     #[test]

@@ -2,7 +2,11 @@
 
 use super::{DiskError, Disks, OUTPUT, hand_over, remove_tree, warn};
 use crate::ids::{Attempt, Phase};
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs::{self, File},
+    io,
+    path::PathBuf,
+};
 
 /// Where a copy of what an attempt left elsewhere may go, best first.
 #[derive(Debug, Default)]
@@ -40,13 +44,13 @@ impl Disks {
         Ok(places)
     }
 
-    /// The copy lies there as if a task had made it. Nobody but us can have put anything there before.
+    /// The copy lies there as if a task had made it, and stays there, and that account's, whatever becomes of the power. Nobody
+    /// but us can have put anything there before; afterwards somebody can, so it is opened first.
     pub(crate) fn hand_over_copy(&self, places: &Places) -> io::Result<()> {
-        for folder in &places.results {
-            for entry in fs::read_dir(folder)? {
-                hand_over(&entry?.path(), self.account)?;
-            }
-            hand_over(folder, self.account)?;
+        for path in places.copied()? {
+            let file = File::open(&path)?;
+            hand_over(&path, self.account)?;
+            file.sync_all()?;
         }
         Ok(())
     }
@@ -58,6 +62,18 @@ impl Places {
         self.results.iter().map(|folder| folder.join(OUTPUT)).collect()
     }
 
+    /// All that came, each folder after what is in it.
+    fn copied(&self) -> io::Result<Vec<PathBuf>> {
+        let mut all = Vec::new();
+        for folder in &self.results {
+            for entry in fs::read_dir(folder)? {
+                all.push(entry?.path());
+            }
+            all.push(folder.clone());
+        }
+        Ok(all)
+    }
+
     /// The copy is in place, or given up.
     pub(crate) fn end(&self, well: bool) {
         for path in &self.scratch {
@@ -66,5 +82,26 @@ impl Places {
         for path in self.results.iter().filter(|_| !well) {
             warn(path, "remove", remove_tree(path));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{attempt, write},
+        *,
+    };
+
+    #[test]
+    fn an_output_is_handed_over_and_synced_with_its_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disks, _) = Disks::open(&[dir.path().to_owned()], 0).unwrap();
+        let places = disks.make_places(attempt("job_1.m0.0")).unwrap();
+        write(&places.outputs()[0], &[b"one"]);
+        let mut copied = places.copied().unwrap();
+        copied[..2].sort();
+        let names: Vec<_> = copied.iter().map(|path| path.file_name().unwrap().to_string_lossy()).collect();
+        assert_eq!(names, ["out", "out.index", "job_1.m0.0"]);
+        disks.hand_over_copy(&places).unwrap();
     }
 }

@@ -1,6 +1,7 @@
-//! What an earlier start left on the disks: map output and whole checkpoints are kept, the rest goes.
+//! What an earlier start left on the disks: map output and whole checkpoints are kept, the rest goes. What will not go
+//! stays, with a word, and is tried again with its job: tasks made it, and no task decides whether a tracker starts.
 
-use super::{DROPPED, Disks, OUTPUT, TOKEN, remove_tree, warn};
+use super::{DROPPED, Disks, OUTPUT, TOKEN, TOKEN_ASIDE, remove_tree, warn};
 use crate::{
     error::{TrackerError, folder},
     ids::{Attempt, Job},
@@ -11,6 +12,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
 };
 
 /// What is there.
@@ -30,41 +32,44 @@ pub(crate) struct Found {
 
 impl Disks {
     /// Removes leftovers of attempts, and finds the map outputs.
-    pub(super) fn sweep(&self) -> Result<Found, TrackerError> {
+    pub(super) fn sweep(&self) -> Found {
         let mut found = Found::default();
-        for disk in &self.all {
-            for name in ["warm", "printed", "jobs", "logs"] {
-                let path = disk.root.join(name);
-                fs::create_dir_all(&path).map_err(folder("make", &path))?;
-            }
-            for part in ["warm", "printed"] {
-                for (name, path) in entries(&disk.root.join(part))? {
-                    if name.parse::<u64>().is_ok() {
-                        remove_tree(&path).map_err(folder("clean", &path))?;
-                    }
-                }
+        let parts = self.all.iter().flat_map(|disk| ["warm", "printed"].map(|part| disk.root.join(part)));
+        for (name, path) in parts.flat_map(|part| listed(&part)) {
+            if let Ok(number) = name.parse::<u64>() {
+                warn(&path, "remove", remove_tree(&path));
+                // One that stays has its number.
+                self.numbers.fetch_max(number.saturating_add(1), Ordering::Relaxed);
             }
         }
-        for job in self.jobs()? {
-            if let Some(token) = self.read_token(job)? {
-                found.tokens.insert(job, token);
-            }
-            for path in self.job_folders(job) {
-                sweep_job(&path, job, &mut found)?;
-            }
-            self.sweep_asides(job, &mut found)?;
-            let kept = found.outputs.keys().chain(found.checkpoints.keys());
-            if !kept.into_iter().any(|attempt| attempt.job == job) {
-                found.tokens.remove(&job);
-                for path in self.job_folders(job) {
-                    remove_empty(&path)?;
+        for job in self.jobs() {
+            match self.read_token(job) {
+                Ok(token) => {
+                    found.tokens.extend(token.map(|token| (job, token)));
+                    self.sweep_job(job, &mut found);
                 }
+                Err(error) => tracing::error!(
+                    %job, %error,
+                    "what it left is not served, and stays: its token cannot be read; mend that and start again"
+                ),
             }
             if self.job_folders(job).any(|path| path.exists()) {
                 found.jobs.insert(job);
             }
         }
-        Ok(found)
+        found
+    }
+
+    fn sweep_job(&self, job: Job, found: &mut Found) {
+        for path in self.job_folders(job) {
+            sweep_folder(&path, job, found);
+        }
+        self.sweep_asides(job, found);
+        let kept = found.outputs.keys().chain(found.checkpoints.keys());
+        if !kept.into_iter().any(|attempt| attempt.job == job) {
+            found.tokens.remove(&job);
+            self.job_folders(job).for_each(|path| remove_empty(&path));
+        }
     }
 
     /// One that cannot be read is not one that is not there: all that the job has here would go with it.
@@ -82,10 +87,10 @@ impl Disks {
     }
 
     /// A checkpoint is whole if its state can be read; without the job's token nobody could ship it.
-    fn sweep_asides(&self, job: Job, found: &mut Found) -> Result<(), TrackerError> {
+    fn sweep_asides(&self, job: Job, found: &mut Found) {
         let mut asides = BTreeMap::<Attempt, Vec<PathBuf>>::new();
         for folder in self.job_folders(job) {
-            for (name, path) in entries(&folder.join("aside"))? {
+            for (name, path) in listed(&folder.join("aside")) {
                 // One that was dropped, and not yet deleted.
                 if name.split_once(DROPPED).is_some_and(|(name, _)| name.parse::<Attempt>().is_ok()) {
                     warn(&path, "remove", remove_tree(&path));
@@ -106,35 +111,28 @@ impl Disks {
                     found.states.insert(attempt, checkpoint::told(&state));
                 }
                 Err(error) if !is_waste(&error) => leave(attempt, &error),
-                _ => dirs.iter().try_for_each(|dir| remove_tree(dir).map_err(folder("remove", dir)))?,
+                _ => dirs.iter().for_each(|dir| warn(dir, "remove", remove_tree(dir))),
             }
         }
         for folder in self.job_folders(job) {
             // Fails while there is something in it.
             fs::remove_dir(folder.join("aside")).ok();
         }
-        Ok(())
     }
 
-    fn jobs(&self) -> Result<Vec<Job>, TrackerError> {
-        let mut jobs = Vec::new();
-        for disk in &self.all {
-            let names = entries(&disk.root.join("jobs"))?;
-            jobs.extend(names.iter().filter_map(|(name, _)| name.parse::<Job>().ok()));
-        }
-        jobs.sort_unstable();
-        jobs.dedup();
-        Ok(jobs)
+    fn jobs(&self) -> BTreeSet<Job> {
+        let names = self.all.iter().flat_map(|disk| listed(&disk.root.join("jobs")));
+        names.filter_map(|(name, _)| name.parse().ok()).collect()
     }
 }
 
-fn sweep_job(path: &Path, job: Job, found: &mut Found) -> Result<(), TrackerError> {
-    for leftover in ["work", "program", "files"] {
-        let leftover = path.join(leftover);
-        remove_tree(&leftover).map_err(folder("clean", &leftover))?;
+/// A job's folder on one disk, but for what was put aside there.
+fn sweep_folder(path: &Path, job: Job, found: &mut Found) {
+    for leftover in ["work", "program", "files"].map(|part| path.join(part)) {
+        warn(&leftover, "remove", remove_tree(&leftover));
     }
     let output = path.join("output");
-    for (name, its) in entries(&output)? {
+    for (name, its) in listed(&output) {
         let Ok(attempt) = name.parse::<Attempt>() else { continue };
         let whole = its.join(OUTPUT);
         match Index::read(&whole) {
@@ -143,13 +141,11 @@ fn sweep_job(path: &Path, job: Job, found: &mut Found) -> Result<(), TrackerErro
             }
             Err(error) if !is_waste(&error) => leave(attempt, &error),
             // Half written, or of a job that nobody could show a token for.
-            _ => remove_tree(&its).map_err(folder("remove", &its))?,
+            _ => warn(&its, "remove", remove_tree(&its)),
         }
     }
-    if entries(&output)?.is_empty() {
-        fs::remove_dir(&output).ok();
-    }
-    Ok(())
+    // Fails while there is something in it.
+    fs::remove_dir(&output).ok();
 }
 
 /// Whether what could not be read is not what was written, or was never written to the end. A disk that fails for a moment,
@@ -169,11 +165,22 @@ fn leave(attempt: Attempt, error: &TaskError) {
 }
 
 /// Removes the folder of a job that nothing is left of. A file that is not ours keeps it.
-fn remove_empty(path: &Path) -> Result<(), TrackerError> {
-    if entries(path)?.iter().all(|(name, _)| name == TOKEN || name == "token.tmp") {
-        remove_tree(path).map_err(folder("remove", path))?;
+fn remove_empty(path: &Path) {
+    match entries(path) {
+        Ok(left) if left.iter().all(|(name, _)| name == TOKEN || name == TOKEN_ASIDE) => {
+            warn(path, "remove", remove_tree(path));
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "left as it is"),
     }
-    Ok(())
+}
+
+/// The entries of a folder by name; none if it cannot be read, which is said.
+fn listed(path: &Path) -> Vec<(String, PathBuf)> {
+    entries(path).unwrap_or_else(|error| {
+        tracing::warn!(%error, "left as it is");
+        Vec::new()
+    })
 }
 
 /// The entries of a folder by name; none if there is no folder.

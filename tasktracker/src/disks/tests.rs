@@ -1,6 +1,6 @@
 //! What lies where, and what is left alone.
 
-use super::*;
+use super::{room::free, *};
 use mrlib::{
     checkpoint,
     segment::{Extent, Index},
@@ -30,7 +30,7 @@ fn work(disks: &Disks, disk: usize, id: &str) -> Work {
     disks.make_work(attempt(id), &place(disks, disk)).unwrap()
 }
 
-fn attempt(text: &str) -> Attempt {
+pub(crate) fn attempt(text: &str) -> Attempt {
     text.parse().unwrap()
 }
 
@@ -193,6 +193,130 @@ fn a_state_may_come_back_while_the_one_before_is_still_being_deleted() {
     assert!(!files(&dirs[0]).iter().any(|file| file.contains(DROPPED)));
 }
 
+/// As an account that may not do everything, in a folder of its own that was prepared for it.
+fn as_nobody(prepare: impl FnOnce(&Path), act: impl FnOnce(&Path) + Send) {
+    const NOBODY: u32 = 65534;
+    let dir = tempfile::tempdir().unwrap();
+    let root = rustix::process::geteuid().is_root();
+    prepare(dir.path());
+    std::thread::scope(|scope| {
+        let dir = dir.path();
+        scope.spawn(move || {
+            if root {
+                std::os::unix::fs::chown(dir, Some(NOBODY), None).unwrap();
+                // Of this thread alone.
+                let nobody = rustix::process::Uid::from_raw(NOBODY);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            act(dir);
+        });
+    });
+}
+
+/// As programs that unpack something with folders of mode 0555 leave it, without any malice.
+#[test]
+fn a_folder_that_a_task_has_closed_keeps_no_tracker_from_starting() {
+    as_nobody(
+        |_| (),
+        |dir| {
+            let dirs = [dir.to_owned()];
+            let close = |folder: &Path| {
+                for (name, mode) in [("closed", 0), ("fixed", 0o555)] {
+                    let path = folder.join(name);
+                    fs::create_dir_all(path.join("deeper")).unwrap();
+                    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+                }
+            };
+            {
+                let (disks, _) = Disks::open(&dirs, 0).unwrap();
+                disks.keep_token(Job(1), b"secret").unwrap();
+                let (map, reduce) = (work(&disks, 0, "job_1.m0.0"), work(&disks, 0, "job_1.r0.0"));
+                for folder in [&map.own, &reduce.asides[0], map.outputs[0].parent().unwrap()] {
+                    close(folder);
+                }
+                // One that ends is gone at once.
+                let ended = work(&disks, 0, "job_1.m1.0");
+                close(&ended.own);
+                disks.end_work(&ended, None, 0);
+                assert!(!ended.own.exists());
+            }
+            let (disks, found) = Disks::open(&dirs, 0).unwrap();
+            assert!(found.jobs.is_empty(), "{found:?}");
+            close(&work(&disks, 0, "job_2.m0.0").own);
+            assert!(disks.clean(Job(2)));
+        },
+    );
+}
+
+#[test]
+fn what_cannot_be_removed_is_left_and_its_job_known() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can leave there what another cannot remove");
+    }
+    let prepare = |dir: &Path| {
+        for left in ["jobs/job_1/work/job_1.m0.0/root's/file", "warm/7/root's/file"] {
+            fs::create_dir_all(dir.join(left)).unwrap();
+        }
+        for own in ["jobs", "warm", "jobs/job_1", "jobs/job_1/work", "jobs/job_1/work/job_1.m0.0", "warm/7"] {
+            std::os::unix::fs::chown(dir.join(own), Some(65534), None).unwrap();
+        }
+    };
+    as_nobody(prepare, |dir| {
+        let (disks, found) = Disks::open(&[dir.to_owned()], 0).unwrap();
+        assert_eq!(found.jobs.iter().copied().collect::<Vec<_>>(), [Job(1)]);
+        assert!(!disks.clean(Job(1)));
+        assert!(place(&disks, 0).folder.ends_with("warm/8"));
+    });
+}
+
+#[test]
+fn a_start_goes_without_a_folder_that_cannot_be_used_if_another_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = [dir.path().join("a"), dir.path().join("b")];
+    let (disks, _) = Disks::open(&dirs, 0).unwrap();
+    assert_eq!(disks.next_incarnation(1000).unwrap(), 1000);
+    drop(disks);
+    // What fails for root too, as on a disk that has become read-only.
+    for (at, broken) in dirs.iter().enumerate() {
+        fs::remove_file(broken.join("LOCK")).unwrap();
+        fs::create_dir(broken.join("LOCK")).unwrap();
+        match Disks::open(&dirs, 0) {
+            Ok((disks, _)) if at == 0 => {
+                assert_eq!((disks.count(), disks.choose().unwrap()), (1, 0));
+                // The number does not begin anew with the first folder gone, nor if it cannot be read.
+                assert_eq!(disks.next_incarnation(500).unwrap(), 1001);
+                work(&disks, 0, "job_1.m0.0");
+            }
+            other => {
+                let error = other.unwrap_err().to_string();
+                assert!(error.starts_with("cannot use folder ") && error.contains("/a: "), "{error}");
+                assert!(!error.contains('\n') && at == 1, "{error}");
+            }
+        }
+    }
+    // One that another holds is no broken one.
+    fs::remove_dir(dirs[1].join("LOCK")).unwrap();
+    let (_held, _) = Disks::open(&dirs[1..], 0).unwrap();
+    let error = Disks::open(&dirs, 0).unwrap_err().to_string();
+    assert!(error.contains("in use by tasktracker"), "{error}");
+}
+
+/// A token that cannot be read is not one that is not there.
+#[test]
+fn a_job_whose_token_cannot_be_read_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = [dir.path().to_owned()];
+    let output = {
+        let (disks, _) = Disks::open(&dirs, 0).unwrap();
+        fs::create_dir_all(dir.path().join("jobs/job_1/token")).unwrap();
+        let output = work(&disks, 0, "job_1.m0.0").outputs[0].clone();
+        write(&output, &[b"one"]);
+        output
+    };
+    let (_, found) = Disks::open(&dirs, 0).unwrap();
+    assert!(found.outputs.is_empty() && found.jobs.contains(&Job(1)) && output.exists(), "{found:?}");
+}
+
 #[test]
 fn two_trackers_do_not_share_a_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -232,6 +356,21 @@ fn attempts_are_spread_and_full_disks_left_alone() {
     let (disks, _) = Disks::open_with(&[at("a")], 64 << 20, room).unwrap();
     let error = disks.choose().unwrap_err().to_string();
     assert!(error.starts_with("no space on ") && error.ends_with("/a"), "{error}");
+}
+
+#[test]
+fn who_chooses_a_folder_waits_for_no_disk() {
+    static HANGS: AtomicU64 = AtomicU64::new(0);
+    fn room(_: &Path) -> io::Result<u64> {
+        std::thread::sleep(Duration::from_secs(10 * HANGS.load(Ordering::Relaxed)));
+        free(Path::new("/"))
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (disks, _) = Disks::open_with(&[dir.path().to_owned()], 0, room).unwrap();
+    HANGS.store(1, Ordering::Relaxed);
+    let began = Instant::now();
+    assert!(disks.usable(0) && disks.choose().is_ok());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[test]

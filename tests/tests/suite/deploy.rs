@@ -174,6 +174,11 @@ fn a_container_gets_the_keys_of_its_role_alone() {
     // What has escaped from a task comes to the tracker, which ends it, only if somebody else is process 1.
     let (daemon, _) = all.split_once("\nx-settings:").unwrap();
     assert!(daemon.contains("\n  init: true\n"), "{daemon}");
+    // Volumes begin as the image has the folder, and whoever starts the cluster says whose its processes are.
+    let image = text("container/Containerfile");
+    assert!(daemon.contains("\n  user: \"${FERMATA_UID:-10001}:") && all.contains(":/data\"]"), "{daemon}");
+    assert!(image.contains("install -d -m 1777 -o fermata -g fermata /data\n"), "/data is not everybody's");
+    assert!(image.contains("\nVOLUME /data\n") && image.contains("\nUSER 10001:10001\n"), "{image}");
     // The folder as a whole, with the authority's key, goes nowhere.
     assert!(!all.contains("lab}:/") && !all.contains("/ca:"), "all of lab is mounted");
 }

@@ -178,6 +178,27 @@ fn a_tracker_that_is_the_first_process_ends_what_has_escaped() {
     eventually("all of it ends", PATIENCE, || cluster.processes_in("own").is_empty().then_some(()));
 }
 
+/// One disk without a byte of room, and then one that nobody can write to any more, keep no tracker from its work.
+fn starts_beside_a_bad_disk(cluster: &Cluster, bad: &Path, good: &Path) {
+    let log = || fs::read_to_string(cluster.path(".fermata/logs/by-hand.log")).unwrap();
+    let fill = bad.join("fill");
+    fs::write(&fill, vec![0; 4 << 20]).unwrap_err();
+    {
+        let _tracker = Tracker::start(cluster, &[bad, good]);
+        assert!(log().contains("cannot keep the number of this start"), "{}", log());
+        cluster.succeed(&["wordcount", "--input", "/in", "--output", "/beside-full"]);
+    }
+    fs::remove_file(&fill).unwrap();
+    let remount = |how: &str| Command::new("mount").args(["-o", how]).arg(bad).status().unwrap();
+    assert!(remount("remount,ro").success());
+    {
+        let _tracker = Tracker::start(cluster, &[bad, good]);
+        assert!(log().contains("this start goes without it") && log().contains("Read-only"), "{}", log());
+        cluster.succeed(&["wordcount", "--input", "/in", "--output", "/beside-read-only"]);
+    }
+    assert!(remount("remount,rw").success());
+}
+
 #[test]
 fn a_full_disk_is_passed_over_and_two_are_named() {
     let settings = "[jobtracker]\nheartbeat = \"200ms\"\n\
@@ -200,6 +221,7 @@ fn a_full_disk_is_passed_over_and_two_are_named() {
         let program = binaries().join("test-job").display().to_string();
         cluster.succeed(&[&program, "--input", "/in", "--output", "/own"]);
     }
+    starts_beside_a_bad_disk(&cluster, &one, &two);
     let Some(_two) = SmallDisk::mount(&two, "3m") else { return };
     let _tracker = Tracker::start(&cluster, &[&one, &two]);
     let job = sort("/never");

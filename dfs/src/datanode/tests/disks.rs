@@ -139,6 +139,49 @@ async fn folders_that_cannot_be_used_are_refused_by_name() {
     assert!(error.contains("c/VERSION is damaged"), "{error}");
 }
 
+/// In service such a folder is retired; a start is no different.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_goes_without_a_folder_that_cannot_be_used_if_another_can() {
+    let bench = Bench::new().await;
+    let start = async |dirs: &[&str]| {
+        let mut config = bench.config("n1");
+        config.datanode.dirs = dirs.iter().map(|dir| bench.dir(dir)).collect();
+        bench.node_on(&config, Arc::new(RealDisk)).await
+    };
+    let node = start(&["a", "b"]).await.unwrap();
+    let uuid = node.uuid();
+    for block in 1..=4 {
+        put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
+    }
+    node.stop().await;
+    // What fails for root too, as on a disk that has become read-only.
+    let break_it = |dir: &str| {
+        fs::remove_file(bench.dir(dir).join("LOCK")).unwrap();
+        fs::create_dir(bench.dir(dir).join("LOCK")).unwrap();
+    };
+    break_it("a");
+    // The only one that says whose the node is.
+    let error = start(&["a", "new"]).await.unwrap_err().to_string();
+    assert!(error.starts_with("cannot use folder /") && error.contains("/a: "), "{error}");
+    let node = start(&["a", "b"]).await.unwrap();
+    assert_eq!(node.uuid(), uuid);
+    assert!(Path::new(&node.address.local_socket).exists());
+    let beaten = |beat: &proto::dfs::HeartbeatRequest| (beat.volumes, beat.failed_volumes) == (1, 1);
+    bench.namenode.until(&node, "heartbeat", |known| known.heartbeats.last().is_some_and(beaten)).await;
+    let on_b: Vec<u64> = (1..=4).filter(|block| block_file(&bench.dir("b"), *block, "").exists()).collect();
+    assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), on_b);
+    put(&chain(&[&node]), 9, b"hello").unwrap();
+    node.stop().await;
+    break_it("b");
+    let error = start(&["a", "b"]).await.unwrap_err().to_string();
+    assert!(error.starts_with("cannot use folder /") && !error.contains('\n'), "{error}");
+    for dir in ["a", "b"] {
+        fs::remove_dir(bench.dir(dir).join("LOCK")).unwrap();
+    }
+    let node = start(&["a", "b"]).await.unwrap();
+    assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 9]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_sync_is_never_acknowledged_and_retires_the_folder() {
     let bench = Bench::new().await;

@@ -1,7 +1,11 @@
 //! A machine that is this one, with programs that are scripts: what runs is left alone by what comes later.
 
 use super::*;
-use std::{fs, path::Path};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    path::Path,
+};
 
 /// Writes its ready file, and stays for a while.
 const DAEMON: &str = "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" != --ready-file ] || echo here > $2; shift; done\n\
@@ -27,6 +31,78 @@ impl Drop for Node {
     }
 }
 
+fn machine(dir: &Path, shell: Shell) -> Machine {
+    let host = Host { name: "n1".into(), part: Part::Node, rack: "r1".into(), addr: "n1".into() };
+    let dir = dir.display().to_string();
+    let bin = format!("{dir}/bin");
+    Machine { host, shell, cluster: "lab-1".into(), dir, bin, ports: [1, 2] }
+}
+
+/// The numbers of accounts at a desk are not those of the machines.
+#[test]
+fn what_comes_to_a_machine_of_roots_is_roots() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root's tar gives files away");
+    }
+    const ANN: u32 = 54321;
+    let space = tempfile::tempdir().unwrap();
+    let at = |name: &str| space.path().join(name);
+    let programs = build(&at("build"), "one");
+    fs::create_dir(at("lab")).unwrap();
+    for name in ["fermata.toml", "secret"] {
+        fs::write(at("lab").join(name), "").unwrap();
+        fs::set_permissions(at("lab").join(name), Permissions::from_mode(0o666)).unwrap();
+    }
+    for folder in ["build", "lab"] {
+        for file in fs::read_dir(at(folder)).unwrap() {
+            chown(file.unwrap().path(), Some(ANN), Some(ANN)).unwrap();
+        }
+    }
+    let package = Package::of(&at("lab")).unwrap();
+    let node = machine(&at("n1"), "env HOST={host}".parse().unwrap());
+    let install = || node.install(Some(&programs), &package);
+    assert_eq!(install().unwrap(), "programs and settings copied");
+    for name in ["bin.new/tasktracker", "bin.new/mrtask", "fermata.toml", "secret"] {
+        let about = fs::metadata(at("n1").join(name)).unwrap();
+        assert_eq!((about.uid(), about.gid(), about.mode() & 0o022), (0, 0, 0), "{name}");
+    }
+    // What an earlier release gave away may have been changed since, whatever its stamp says.
+    chown(at("n1/bin.new/mrtask"), Some(ANN), None).unwrap();
+    assert_eq!(install().unwrap(), "programs and settings copied");
+    assert_eq!(install().unwrap(), "programs and settings are there");
+    // A tar that gives files away all the same.
+    let way = "shift; if [ \"$1\" = tar ]; then shift 3; exec tar --same-owner \"$@\"; fi; exec \"$@\"\n";
+    fs::write(at("way"), way).unwrap();
+    let shell = format!("sh {} {{host}}", at("way").display()).parse().unwrap();
+    let error = machine(&at("n2"), shell).install(None, &package).unwrap_err().to_string();
+    assert!(error.contains("n2/incoming belongs to another account"), "{error}");
+    assert!(!at("n2/fermata.toml").exists());
+}
+
+#[test]
+fn what_tasks_have_closed_is_purged_too() {
+    let space = tempfile::tempdir().unwrap();
+    let dir = space.path().join("n1");
+    // Root comes in everywhere: somebody else then.
+    let root = rustix::process::geteuid().is_root();
+    let way = if root { "setpriv --reuid=65534 env HOST={host}" } else { "env HOST={host}" };
+    let shell: Shell = way.parse().unwrap();
+    if shell.script("n1", "true").is_err() {
+        return eprintln!("skipped: there is no setpriv here");
+    }
+    if root {
+        chown(space.path(), Some(65534), None).unwrap();
+    }
+    let node = machine(&dir, shell);
+    let left = format!(
+        "mkdir -p {0} && echo lab-1 > {0}/CLUSTER && cd {0} && mkdir -p data/tasks/x/y",
+        dir.display()
+    );
+    node.shell.script("n1", &format!("{left} && chmod 0 data/tasks/x && chmod 555 data/tasks")).unwrap();
+    node.purge().unwrap();
+    assert!(!dir.exists());
+}
+
 #[test]
 fn programs_that_come_take_the_place_of_none_that_run() {
     let space = tempfile::tempdir().unwrap();
@@ -41,10 +117,7 @@ fn programs_that_come_take_the_place_of_none_that_run() {
     let way = "shift; if [ \"$1\" = tar ] && [ -e $BROKEN ]; then exit 1; fi; exec \"$@\"\n";
     fs::write(at("way"), way.replace("$BROKEN", &broken.display().to_string())).unwrap();
     let shell: Shell = format!("sh {} {{host}}", at("way").display()).parse().unwrap();
-    let host = Host { name: "n1".into(), part: Part::Node, rack: "r1".into(), addr: "n1".into() };
-    let dir = at("n1").display().to_string();
-    let bin = format!("{dir}/bin");
-    let node = Node(Machine { host, shell, cluster: "lab-1".into(), dir, bin, ports: [1, 2] });
+    let node = Node(machine(&at("n1"), shell));
     let machine = &node.0;
     let daemons = machine.host.part.daemons();
     let mrtask = || fs::read_to_string(at("n1/bin/mrtask")).unwrap_or_else(|error| error.to_string());

@@ -1,0 +1,113 @@
+//! Takes the folders into service. One that cannot be used is left out, and that is said, if there is another; a full one
+//! still serves what it has.
+
+use super::{
+    Disk, Disks, Found, PRIVATE, is_full, replace,
+    room::{Gauge, Room, free},
+    sweep,
+};
+use crate::{
+    error::{TrackerError, folder},
+    keeper, system,
+};
+use daemon::lock::{FolderLock, LockError};
+use parking_lot::Mutex;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::AtomicU64,
+};
+
+/// What every folder has.
+const PARTS: [&str; 4] = ["warm", "printed", "jobs", "logs"];
+
+impl Disks {
+    /// Locks the folders, removes leftovers of attempts, and finds the map outputs.
+    pub(crate) fn open(dirs: &[PathBuf], reserve: u64) -> Result<(Self, Found), TrackerError> {
+        Self::open_with(dirs, reserve, free)
+    }
+
+    pub(super) fn open_with(
+        dirs: &[PathBuf],
+        reserve: u64,
+        room: Room,
+    ) -> Result<(Self, Found), TrackerError> {
+        let mut all = Vec::new();
+        let mut trouble = None;
+        for dir in dirs {
+            match Disk::open(dir, room) {
+                Ok(disk) => all.push(disk),
+                Err(error @ (TrackerError::Folder { .. } | TrackerError::Lock(LockError::Io { .. }))) => {
+                    tracing::error!(folder = %dir.display(), %error, "cannot be used: this start goes without it");
+                    trouble.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(error) = trouble.filter(|_| all.is_empty()) {
+            return Err(error);
+        }
+        let (turn, numbers) = (AtomicU64::new(0), AtomicU64::new(0));
+        let disks = Self { all, reserve, room, turn, numbers, account: None };
+        // Before anything is looked at: they may be writing. The first folder of an earlier start, which they are marked
+        // with, may have been another than now.
+        for dir in dirs {
+            let root = fs::canonicalize(dir).unwrap_or_else(|_| dir.clone());
+            system::end_marked(&root, None, keeper::PATIENCE);
+        }
+        let found = disks.sweep();
+        Ok((disks, found))
+    }
+
+    /// The number of this start: the time, but always more than the last, whatever the clock does meanwhile. Any of the
+    /// folders may be gone next time.
+    pub(crate) fn next_incarnation(&self, now: u64) -> io::Result<u64> {
+        let mut last: u64 = 0;
+        let mut readable = Vec::new();
+        let mut trouble = None;
+        for path in self.roots().map(|root| root.join("incarnation")) {
+            match fs::read_to_string(&path) {
+                Ok(text) => last = last.max(text.trim().parse().unwrap_or(0)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    trouble = Some(error);
+                    continue;
+                }
+            }
+            readable.push(path);
+        }
+        let next = now.max(last.saturating_add(1));
+        let mut kept = false;
+        for path in readable {
+            match replace(&path, next.to_string().as_bytes(), PRIVATE, true) {
+                Ok(()) => kept = true,
+                Err(error) => {
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "cannot keep the number of this start: the clock must not be set back");
+                    // It is the clock that makes the next one higher.
+                    kept |= is_full(&error);
+                    trouble = Some(error);
+                }
+            }
+        }
+        match trouble {
+            Some(error) if !kept => Err(error),
+            _ => Ok(next),
+        }
+    }
+}
+
+impl Disk {
+    /// Locks a folder, and makes what is to be in it.
+    fn open(dir: &Path, room: Room) -> Result<Self, TrackerError> {
+        let lock = FolderLock::acquire(dir, "tasktracker")?;
+        // Children have other current folders.
+        let root = fs::canonicalize(dir).map_err(folder("use", dir))?;
+        for path in PARTS.map(|part| root.join(part)) {
+            fs::create_dir_all(&path).map_err(folder("make", &path))?;
+            sweep::entries(&path)?;
+        }
+        let gauge = Gauge::start(&root, room).map_err(TrackerError::Thread)?;
+        Ok(Self { root, gauge, load: AtomicU64::new(0), shunned: Mutex::new(None), _lock: lock })
+    }
+}
