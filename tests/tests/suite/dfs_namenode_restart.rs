@@ -8,16 +8,19 @@ use dfs::{
 use fermata_tests::{Cluster, QUICK, Up};
 use std::{
     fs,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::{Duration, Instant},
 };
+
+/// For the work that is done before a kill, on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 async fn connect(cluster: &Cluster) -> Client {
     let text = fs::read_to_string(cluster.path(".fermata/fermata.toml")).unwrap();
     let table: toml::Table = text.parse().unwrap();
     let address = table["cluster"]["namenode"].as_str().unwrap().to_owned();
     let config = daemon::config::ClientConfig {
-        deadline: daemon::Period(Duration::from_millis(300)),
+        deadline: daemon::Period(Duration::from_millis(1500)),
         ..daemon::config::ClientConfig::default()
     };
     Client::connect(ClientOptions::new(address, config)).await.unwrap()
@@ -32,7 +35,12 @@ enum Did {
 }
 
 /// Creates, renames and deletes files of its own until told to stop or an operation is not acknowledged.
-async fn work(client: Client, worker: usize, stop: &AtomicBool) -> Vec<(usize, Did, bool)> {
+async fn work(
+    client: Client,
+    worker: usize,
+    stop: &AtomicBool,
+    steps_done: &AtomicUsize,
+) -> Vec<(usize, Did, bool)> {
     let mut log = Vec::new();
     for file in 0.. {
         let at = DfsPath::parse(&format!("/w{worker}/{file}")).unwrap();
@@ -48,6 +56,7 @@ async fn work(client: Client, worker: usize, stop: &AtomicBool) -> Vec<(usize, D
                 Did::Deleted => client.delete(&to, false).await.map(|_| ()),
             };
             log.push((file, *did, result.is_ok()));
+            steps_done.store(log.len(), Ordering::Relaxed);
             if result.is_err() || stop.load(Ordering::Relaxed) {
                 return log;
             }
@@ -84,7 +93,7 @@ fn acknowledged_changes_outlive_kill_9() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     for round in 0..5 {
-        let stop = AtomicBool::new(false);
+        let (stop, done) = (AtomicBool::new(false), [const { AtomicUsize::new(0) }; 4]);
         let logs = runtime.block_on(async {
             let client = connect(&cluster).await;
             let base: Vec<usize> = (0..4).map(|worker| round * 10 + worker).collect();
@@ -93,16 +102,20 @@ fn acknowledged_changes_outlive_kill_9() {
             }
             let kill = async {
                 // The point is an arbitrary moment: some work first, then the blow.
-                tokio::time::sleep(Duration::from_millis(150 + 130 * round as u64)).await;
+                let (begun, enough) = (Instant::now(), 4 + 30 * round);
+                let busy = |steps: &AtomicUsize| steps.load(Ordering::Relaxed) > enough;
+                while !done.iter().all(busy) && begun.elapsed() < PATIENCE {
+                    tokio::time::sleep(Duration::from_millis(7)).await;
+                }
                 tokio::task::block_in_place(|| cluster.mrctl(&["chaos", "kill", "namenode"]));
                 stop.store(true, Ordering::Relaxed);
             };
             let workers = async {
                 let (a, b, c, d) = tokio::join!(
-                    work(client.clone(), base[0], &stop),
-                    work(client.clone(), base[1], &stop),
-                    work(client.clone(), base[2], &stop),
-                    work(client.clone(), base[3], &stop)
+                    work(client.clone(), base[0], &stop, &done[0]),
+                    work(client.clone(), base[1], &stop, &done[1]),
+                    work(client.clone(), base[2], &stop, &done[2]),
+                    work(client.clone(), base[3], &stop, &done[3])
                 );
                 base.iter().copied().zip([a, b, c, d]).collect::<Vec<_>>()
             };
