@@ -235,7 +235,9 @@ impl Hsrtf {
     /// work has been thrown away for others once: two jobs whose remaining times cross again and again would kill
     /// each other's tasks for ever, or send the states of their reduces to and fro and never have one arrive.
     fn is_spared(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
-        let is_new = |attempt: &Attempt| plan.now().since(attempt.launched) < self.newly_launched;
+        let is_new = |attempt: &Attempt| {
+            plan.now().since(attempt.launched) < self.newly_launched || plan.has_just_gone_on(attempt)
+        };
         if plan.cluster().attempt(victim).is_some_and(is_new) {
             return true;
         }

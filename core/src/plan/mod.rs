@@ -276,6 +276,13 @@ impl<'a> Plan<'a> {
         self.is_live(attempt.tracker) && !attempt.recalled.is_some_and(|(_, told)| late(told))
     }
 
+    /// Whether an attempt has taken up a state and has come no further yet. To put it aside again would be to no purpose: two
+    /// jobs that take each other's slots would do nothing else.
+    pub fn has_just_gone_on(&self, attempt: &Attempt) -> bool {
+        let from = attempt.from.and_then(|from| self.cluster.attempt(from));
+        from.is_some_and(|from| attempt.progress.done <= from.progress.done)
+    }
+
     /// Whether a job has a task that waits and may start now. Reduces wait for enough maps to be done.
     pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
         self.waiting(job, phase) > 0
