@@ -7,6 +7,7 @@ use mrcore::{
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::MapEvent,
     task::Recall,
+    tracker::TrackerState,
 };
 
 /// A tracker that has taken so many orders since its last heartbeat says so: until it does, it is sent them again
@@ -18,6 +19,11 @@ impl World {
     pub(super) fn told(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered>) {
         let Some(at) = self.by_tracker.get(&tracker).map(|at| *at as usize) else { return };
         let now = self.now;
+        let known = self.mind.as_ref().and_then(|mind| mind.cluster().tracker(tracker));
+        // A JobTracker that has begun again has no line to a tracker before that has registered with it.
+        if known.is_some_and(|known| known.state == TrackerState::Awaited) {
+            return;
+        }
         let node = &mut self.nodes[at];
         if !node.is_heard() || node.ills.deaf > 0 || node.number != Some(tracker) {
             return;
