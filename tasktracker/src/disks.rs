@@ -16,8 +16,9 @@
 //! What holds: names come from typed ids; what we did not make is not touched; `warm/N` and the folders of attempts in
 //! `work`, `output` and `aside` are the task's to write in, and only by careful opening do we read there; all folders
 //! above them, and what else lies here, are the tracker's, so no task can put a link in our way; a full or failing folder is left
-//! alone for a while, and one that cannot be used when the tracker starts is left out, if there is another; nothing that a task left keeps the tracker from starting. Deliberately absent: fsync, but for the incarnation and what tasks put aside. What else a power cut
-//! takes is made again by running the map again.
+//! alone for a while, and one that cannot be used when the tracker starts is left out, if there is another; nothing that a
+//! task left keeps the tracker from starting. Deliberately absent: fsync, but for the incarnation and what tasks put
+//! aside. What else a power cut takes is made again by running the map again.
 
 mod open;
 mod places;

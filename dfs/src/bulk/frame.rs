@@ -157,15 +157,10 @@ impl Header {
 /// Reads one frame from a blocking stream. `spare` lends its memory to the frame's data; see [`recycle`].
 pub fn read_frame(stream: &mut impl Read, spare: BytesMut) -> Result<Frame, FrameError> {
     let mut raw = [0; FRAME_HEADER_BYTES];
-    let first = loop {
-        match stream.read(&mut raw[..1]) {
-            // Whoever was stopped and goes on, and waits here with a time-out, is told so; nothing has happened.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => break other?,
-        }
-    };
-    if first == 0 {
-        return Err(FrameError::Closed);
+    // Between two frames an end is no error. What a stopped process is told when it goes on is none either.
+    match stream.read_exact(&mut raw[..1]) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(FrameError::Closed),
+        first => first?,
     }
     stream.read_exact(&mut raw[1..])?;
     let header = Header::parse(&raw)?;

@@ -1,7 +1,7 @@
 //! Writes a file past the system's cache.
 //!
 //! What is put aside is not read for a while, and somebody waits until it is on the disk. To copy it into fresh pages of
-//! the cache first, and to write it from there, takes several times the processor time of all else that a pause does.
+//! the cache first, and to have it written from there, takes longer: figures in docs/preemption.md.
 //! What holds: the file has the bytes that were written, in order, wherever it lies; a file system that cannot do
 //! without its cache is written to as ever. Deliberately absent: syncing, which is its owner's.
 

@@ -25,17 +25,12 @@ pub fn write_frame(to: &mut impl Write, message: &impl Message) -> io::Result<()
 /// Reads one message; None if the other side has closed between two.
 pub fn read_frame<M: Message + Default>(from: &mut impl Read) -> io::Result<Option<M>> {
     let mut length = [0; 4];
-    let got = loop {
-        match from.read(&mut length) {
-            // A signal that somebody's program handles; nothing has happened.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => break other?,
-        }
-    };
-    if got == 0 {
-        return Ok(None);
+    // A signal that somebody's program handles is no end.
+    match from.read_exact(&mut length[..1]) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        first => first?,
     }
-    from.read_exact(&mut length[got..])?;
+    from.read_exact(&mut length[1..])?;
     let length = u32::from_le_bytes(length) as usize;
     if length > FRAME_BYTES_MAX {
         return Err(too_long(io::ErrorKind::InvalidData, length));
