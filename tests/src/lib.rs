@@ -17,9 +17,14 @@ use std::{
 /// The folder with the binaries under test, built once a run with the profile of the test itself.
 ///
 /// `cargo test` builds the binaries of other packages only by accident, so this asks for them by name.
+/// `FERMATA_TEST_BINARIES=DIR` runs the tests on binaries built elsewhere, for instance those of an earlier
+/// commit, to show that a regression test fails there.
 pub fn binaries() -> &'static PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("FERMATA_TEST_BINARIES") {
+            return folder.into();
+        }
         let this = std::env::current_exe().expect("a test has a path");
         let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/test").to_path_buf();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
