@@ -249,8 +249,12 @@ impl Target {
         }
         // A cluster that runs here has taken up the file beside it, with addresses of its own.
         let here = cwd.join(FOLDER);
-        trust::folder(&here)?;
-        let started = self.config_file().is_none() && is_up(&here);
+        let started = if self.config_file().is_some() {
+            false
+        } else {
+            trust::folder(&here)?;
+            is_up(&here)
+        };
         if let Some(file) = file.filter(|_| !started) {
             let config = load(Some(&file))?;
             let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });

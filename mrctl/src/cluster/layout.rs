@@ -434,6 +434,7 @@ mod tests {
         assert_eq!(second.config.namenode.block_size, Bytes::mib(8));
         assert!(second.folder.join("logs").is_dir());
         assert_eq!(second.ports, Some([9, 10]));
+        crate::cluster::remove_elsewhere(folder.path()).unwrap();
     }
 
     #[test]
@@ -456,6 +457,7 @@ mod tests {
         let closed = prepare(Some(false));
         assert!(closed.has_own_secret());
         assert_eq!(fs::read(folder.path().join(SECRET)).unwrap(), secret);
+        crate::cluster::remove_elsewhere(folder.path()).unwrap();
         // Settings that close it in another way are left alone.
         let mut config = Config::default();
         config.security.dir = "/keys".into();

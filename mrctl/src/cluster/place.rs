@@ -51,7 +51,14 @@ impl Layout {
             return Ok(own);
         };
         make_folder(&own, PASSABLE)?;
-        let Some(closed) = blocked(&own, account)? else { return Ok(own) };
+        let Some(closed) = blocked(&own, account)? else {
+            if is_elsewhere(&self.tasks) {
+                // From a start when the folder was closed to tasks.
+                daemon::tree::remove(&self.tasks)
+                    .with_context(|| format!("cannot remove {}", self.tasks.display()))?;
+            }
+            return Ok(own);
+        };
         if is_elsewhere(&self.tasks) && blocked(&self.tasks, account)?.is_none() {
             return Ok(self.tasks.clone());
         }

@@ -33,7 +33,7 @@ const WATCH: Duration = Duration::from_millis(500);
     mrctl up --detach                          come back when it is ready\n  \
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
     mrctl up --config my.toml --detach         with settings of your own\n  \
-    mrctl up --open --detach                   for clients that cannot authenticate\n\n\
+    mrctl up --open --detach                   for clients without credentials\n\n\
     `jobtracker --print-config` prints every setting with its default.")]
 pub(crate) struct Args {
     /// Nodes, each a datanode and a tasktracker [default: 3, or as the folder was made with]
