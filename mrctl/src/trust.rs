@@ -91,7 +91,9 @@ pub(crate) fn listener(addr: &str) -> Result<()> {
     };
     let caller = Caller::this();
     let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    match listening(&table, port).find(|owner| *owner != caller.user && *owner != 0 && Some(*owner) != caller.trusted) {
+    match listening(&table, port)
+        .find(|owner| *owner != caller.user && *owner != 0 && Some(*owner) != caller.trusted)
+    {
         Some(owner) => bail!(
             "the program that listens on {addr} belongs to {}: nothing is shown to it; `mrctl up` takes other ports",
             daemon::account::name_of(owner)

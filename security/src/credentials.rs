@@ -138,7 +138,9 @@ impl Credentials {
                 let token = Token::new(*role, &shown.name, None, lifetime);
                 token.sign(&shown.keys).map(|text| (text, token))
             }
-            Proof::Token(text) => text.to_str().ok().and_then(|text| Some((text.to_owned(), Token::read(text).ok()?))),
+            Proof::Token(text) => {
+                text.to_str().ok().and_then(|text| Some((text.to_owned(), Token::read(text).ok()?)))
+            }
             Proof::Certificate => None,
         };
         made.ok_or_else(|| {

@@ -80,7 +80,8 @@ impl Account {
     }
 
     fn blocked_at(self, path: &Path) -> Result<Option<PathBuf>, TrackerError> {
-        daemon::account::blocked_at(path, (self.user, self.group)).map_err(crate::error::folder("look at", path))
+        daemon::account::blocked_at(path, (self.user, self.group))
+            .map_err(crate::error::folder("look at", path))
     }
 
     fn refused(self, path: &Path, step: &Path) -> TrackerError {

@@ -316,7 +316,8 @@ impl Layout {
 
     /// Where a daemon keeps its data.
     pub(crate) fn data_dir(&self, role: &Role) -> PathBuf {
-        let within = if role.kind == Kind::Tasktracker { self.tasks.clone() } else { self.folder.join("data") };
+        let within =
+            if role.kind == Kind::Tasktracker { self.tasks.clone() } else { self.folder.join("data") };
         within.join(&role.name)
     }
 

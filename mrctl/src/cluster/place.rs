@@ -87,7 +87,8 @@ fn blocked(path: &Path, account: &TaskAccount) -> Result<Option<PathBuf>> {
 }
 
 fn make_folder(path: &Path, mode: u32) -> Result<()> {
-    let made = fs::create_dir_all(path).and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)));
+    let made =
+        fs::create_dir_all(path).and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)));
     made.with_context(|| format!("cannot make folder {}", path.display()))
 }
 
@@ -101,7 +102,9 @@ fn is_elsewhere(path: &Path) -> bool {
 /// Removes what the cluster in `folder` has outside it: its trackers' folders, if they are elsewhere.
 pub(crate) fn remove_elsewhere(folder: &Path) -> Result<()> {
     match Shape::load(folder).and_then(|shape| shape.tasks).filter(|path| is_elsewhere(path)) {
-        Some(path) => daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display())),
+        Some(path) => {
+            daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))
+        }
         None => Ok(()),
     }
 }

@@ -53,7 +53,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let say = |text: String| if args.json { Ok(()) } else { output::line(text) };
     if !folder.is_dir() {
         say(format!("nothing is running: there is no folder {}", folder.display()))?;
-        return if args.json { output::json(&told).map(|()| ExitCode::SUCCESS) } else { Ok(ExitCode::SUCCESS) };
+        return if args.json {
+            output::json(&told).map(|()| ExitCode::SUCCESS)
+        } else {
+            Ok(ExitCode::SUCCESS)
+        };
     }
     let held = lock(&folder)?;
     match ClusterState::load(&folder)? {

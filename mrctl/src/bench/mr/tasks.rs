@@ -86,13 +86,8 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure
     let shown = Credentials::of_daemon(&launch.layout.config, Role::TaskTracker)?;
     let mut ghosts = JoinSet::new();
     for number in 1..=trackers {
-        let ghost = ghost::Tracker::attach(
-            &launch.state.jobtracker,
-            &shown,
-            &format!("node{number}"),
-            slots,
-        )
-        .await?;
+        let ghost =
+            ghost::Tracker::attach(&launch.state.jobtracker, &shown, &format!("node{number}"), slots).await?;
         ghosts.spawn(ghost.serve());
     }
     let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;

@@ -152,7 +152,8 @@ fn an_open_cluster_says_so_and_takes_everybody() {
     fs::write(cluster.path("in"), "x\n").unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
     let folder = cluster.path(".");
-    let job = ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/who", "--reduces", "0"];
+    let job =
+        ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/who", "--reduces", "0"];
     for args in [&["fs", "ls", "/"][..], &["fs", "cat", "/in"], &job, &["jobs"]] {
         let Some(ran) = mrctl_as(STRANGER, &folder, args) else { return };
         assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
@@ -223,7 +224,8 @@ fn tasks_of_root_s_cluster_run_as_another_account_and_reach_no_secret() {
     fs::write(cluster.path("in"), "x\n").unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
     fs::write(cluster.path("try.sh"), intrusions(&cluster.path(".fermata"))).unwrap();
-    let job = ["streaming", "--mapper", "sh try.sh", "--file", "try.sh", "--input", "/in", "--output", "/out"];
+    let job =
+        ["streaming", "--mapper", "sh try.sh", "--file", "try.sh", "--input", "/in", "--output", "/out"];
     cluster.succeed(&[&job[..], &["--reduces", "0"]].concat());
     let out = String::from_utf8(cluster.output("/out")).unwrap();
     assert!(!is_root() || !out.lines().any(|line| line.trim() == "uid 0"), "a task ran as root: {out}");
@@ -331,7 +333,8 @@ fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let mrctl = |args: &[&str]| {
         let mut command = Command::new(programs.path().join("mrctl"));
-        let ran = Ran::from(command.args(args).current_dir(home.path()).stdin(Stdio::null()).output().unwrap());
+        let ran =
+            Ran::from(command.args(args).current_dir(home.path()).stdin(Stdio::null()).output().unwrap());
         assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
         ran.stdout
     };
@@ -409,7 +412,10 @@ fn a_folder_of_another_account_is_refused_and_nothing_in_it_is_run() {
         let ran = run(args, config);
         let line = format!("{args:?}: {}{}", ran.stdout, ran.stderr);
         assert!(ran.code == 1 && ran.stderr.lines().count() == 1, "{line}");
-        assert!(ran.stderr.contains("belongs to nobody") && ran.stderr.contains("FERMATA_TRUST_OWNER"), "{line}");
+        assert!(
+            ran.stderr.contains("belongs to nobody") && ran.stderr.contains("FERMATA_TRUST_OWNER"),
+            "{line}"
+        );
     };
     for args in [
         &["fs", "ls", "/"][..],
