@@ -209,13 +209,14 @@ pub struct TaskTrackerConfig {
     pub task_files_max: u64,
     /// A task that prints more than this to stdout or stderr is ended; 0 for no limit.
     pub task_log_max: Bytes,
-    /// The account that tasks run as, if the tracker runs as root.
+    /// The account that tasks run as, if the tracker runs as root. `mrctl up` takes `nobody` if it is empty.
     pub task_user: String,
-    /// Let tasks run as root, if the tracker does and there is no `task_user`.
+    /// Let tasks run as root, if the tracker does and there is no `task_user`. Nothing else makes them root's.
     pub tasks_as_root: bool,
-    /// Whether tasks are kept to their own folders and to limits of the system: `auto` if callers must prove who they are.
+    /// Whether tasks are kept to their own folders (by Landlock) and to limits of the system: `auto` if callers must prove
+    /// who they are, as far as the kernel can; `on` in any case, and the tracker refuses a kernel without Landlock.
     pub confine: Choice,
-    /// Folders that confined tasks may read beside those of the system.
+    /// Folders that confined tasks may read and run programs from, beside those of the system.
     pub task_reads: Vec<PathBuf>,
     /// Processes and threads that a confined task may have.
     pub task_processes_max: u64,

@@ -69,7 +69,7 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The user from `FERMATA_USER` or `USER`, else the account; the host name from the system. Nothing to show.
+    /// The user from `FERMATA_USER`, else the account; the host name from the system. Nothing to show.
     pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
         let host = daemon::host_name();
         let (user, credentials) = (daemon::account::user(), Credentials::default());

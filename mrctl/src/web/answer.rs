@@ -47,8 +47,9 @@ impl Site {
                 return self.refusal(StatusCode::FORBIDDEN, "Not from here", words);
             }
             Verdict::NoToken => {
-                let words = "Open the address that mrctl web has printed: it holds a token, because other accounts of \
-                             this machine can come here too.";
+                let words = "Open an address that mrctl web has printed: it holds a token, because other accounts of \
+                             this machine can come here too. A token is good once: press Enter where mrctl web runs \
+                             for a fresh address.";
                 return self.refusal(StatusCode::FORBIDDEN, "Who are you?", words);
             }
             Verdict::NotARead => {

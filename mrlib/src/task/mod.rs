@@ -14,6 +14,7 @@ pub mod process;
 pub mod shim;
 mod umbilical;
 
+pub use confine::is_supported as can_confine;
 pub use facts::*;
 
 use crate::{

@@ -9,6 +9,11 @@ fn tiny() -> Cluster {
     Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() })
 }
 
+/// For callers without credentials.
+fn tiny_open() -> Cluster {
+    Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() })
+}
+
 #[test]
 fn paths_and_operations_that_make_no_sense() {
     let cluster = tiny();
@@ -150,7 +155,7 @@ async fn a_datanode_of_another_version_is_refused(cluster: &Cluster) {
 
 #[tokio::test]
 async fn malformed_requests_are_refused_by_kind() {
-    let cluster = tokio::task::spawn_blocking(tiny).await.unwrap();
+    let cluster = tokio::task::spawn_blocking(tiny_open).await.unwrap();
     let mut client = namenode(&cluster).await;
     a_datanode_of_another_version_is_refused(&cluster).await;
     let id = vec![1; 16];
@@ -198,7 +203,7 @@ async fn malformed_requests_are_refused_by_kind() {
 
 #[tokio::test]
 async fn a_repeated_request_is_applied_once() {
-    let cluster = tokio::task::spawn_blocking(tiny).await.unwrap();
+    let cluster = tokio::task::spawn_blocking(tiny_open).await.unwrap();
     let mut client = namenode(&cluster).await;
     let mkdir = pb::MkdirRequest { request_id: vec![7; 16], path: "/once".into(), ..Default::default() };
     client.mkdir(mkdir.clone()).await.unwrap();

@@ -112,7 +112,8 @@ fn jobs_are_limited(lab: &Lab, text: &str) {
 #[test]
 fn in_an_open_cluster_with_permissions_logs_are_their_owners() {
     let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
-    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    let cluster =
+        Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, open: true, ..Up::default() });
     let run = |user: &str, args: &[&str]| -> Ran {
         cluster.command(args).env("FERMATA_USER", user).output().unwrap().into()
     };
