@@ -190,8 +190,10 @@ fn check_settings(submission: &mut Submission) -> Result<(), Refusal> {
         |name: &String| Setting { name: name.clone().into(), kind: Values::Text, help: Cow::default() };
     let mut own: Vec<Setting> = submission.declared.iter().map(declared).collect();
     let builtin = match &submission.program {
-        Program::Builtin(name) => registry::find(name),
         Program::Executable(_) => None,
+        Program::Builtin(name) => Some(registry::find(name).ok_or_else(|| {
+            Refusal::not_found(format!("there is no built-in program {name}: `mrctl programs` lists them"))
+        })?),
     };
     own.extend(builtin.into_iter().flat_map(|builtin| builtin.settings.iter().cloned()));
     let pairs = submission.conf.iter().map(|(key, value)| (key.as_str(), value.as_str()));

@@ -97,7 +97,7 @@ impl Job {
     /// a line that says what to make.
     pub(crate) fn locality(&self) -> Option<String> {
         let reads = self.maps.total > 0 && self.program.rsplit(':').next() != Some("teragen");
-        reads.then(|| format!("{} node-local, {} rack-local", count(self.local_maps, "map"), self.rack_maps))
+        reads.then(|| format!("{} node-local, {} rack-local", self.local_maps, self.rack_maps))
     }
 
     /// Its state as people see it: a job of which nothing runs waits.
