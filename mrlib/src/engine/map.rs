@@ -17,10 +17,12 @@ use crate::{
     sort::{MapBuffer, SortSpec},
     streaming,
 };
-use std::path::PathBuf;
+use std::{ops::Range, path::PathBuf};
 
 /// From the word that it is to end until its output was there, over all splits.
 const SPLIT_COUNTER: &str = "SPLIT_MILLISECONDS";
+/// Records skipped where they are that are named by their line.
+const LINES_NAMED_MAX: u64 = 10;
 
 /// A map to run.
 #[derive(Debug, Clone)]
@@ -115,6 +117,8 @@ fn run_once(
         meter: Meter::new(settings.pace_map, true, io.pulse()),
         stop: io.stop(),
         pulse: io.pulse(),
+        task,
+        settings,
         skipping,
         start: range.start,
         span: range.end.saturating_sub(range.start),
@@ -126,7 +130,7 @@ fn run_once(
     };
     reading.context.set_source(&task.source, range.start);
     let ran = panics::catch(|| {
-        reading.run(&task.source, &mut *records, &mut *mapper, &mut output, io)?;
+        reading.run(&mut *records, &mut *mapper, &mut output, io)?;
         mapper.finish(&mut output, &mut reading.context)
     });
     let given = reading.given;
@@ -143,15 +147,25 @@ fn run_once(
             return Err(Failed { error, given, panicked: true });
         }
     }
+    Ok(conclude(reading, &*records, output, &range, io)?)
+}
+
+/// What a map that has read its range, or as much of it as it was to, has to show.
+fn conclude(
+    reading: Reading<'_>,
+    records: &dyn RecordSource,
+    output: MapOutput,
+    range: &Range<u64>,
+    io: &mut dyn TaskIo,
+) -> Result<TaskOutcome, TaskError> {
     let mut context = reading.context;
     // A compressed file has been read as a whole, or not to its end for a good reason.
-    let position = if gzip { range.end } else { records.position().max(range.start) };
-    let mut outcome = output.finish(task, &mut context, io)?;
-    let skipped = reading.skipped + records.skipped();
+    let position = if reading.gzip { range.end } else { records.position().max(range.start) };
+    let mut outcome = output.finish(reading.task, &mut context, io)?;
     for (name, value) in [
         ("MAP_INPUT_RECORDS", reading.records),
         ("MAP_INPUT_BYTES", position.saturating_sub(range.start)),
-        ("SKIPPED_RECORDS", skipped),
+        ("SKIPPED_RECORDS", reading.skipped + records.skipped()),
     ] {
         context.count(name, value);
     }
@@ -170,6 +184,8 @@ struct Reading<'a> {
     meter: Meter,
     stop: StopFlag,
     pulse: Pulse,
+    task: &'a MapTask,
+    settings: &'a Settings,
     skipping: &'a Skipping,
     start: u64,
     span: u64,
@@ -185,7 +201,6 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn run(
         &mut self,
-        path: &str,
         records: &mut dyn RecordSource,
         mapper: &mut dyn Mapper,
         output: &mut MapOutput,
@@ -201,7 +216,7 @@ impl Reading<'_> {
                     self.given += 1;
                     self.pulse.at_record(record.offset);
                     if let Err(error) = mapper.map(record.key, record.value, output, &mut self.context) {
-                        self.bad_record(path, record, error)?;
+                        self.bad_record(record, error, io)?;
                     }
                 }
                 self.records += 1;
@@ -236,10 +251,16 @@ impl Reading<'_> {
 
     /// A record that the mapper returned an error for.
     #[cold]
-    fn bad_record(&mut self, path: &str, record: Record<'_>, error: TaskError) -> Result<(), TaskError> {
+    fn bad_record(
+        &mut self,
+        record: Record<'_>,
+        error: TaskError,
+        io: &mut dyn TaskIo,
+    ) -> Result<(), TaskError> {
+        let source_path = self.task.source.clone();
         let error = match error {
             TaskError::Program(why) => {
-                TaskError::Record { source_path: path.to_owned(), offset: record.offset, line: None, why }
+                TaskError::Record { source_path, offset: record.offset, line: None, why }
             }
             error @ TaskError::Record { .. } => error,
             other => return Err(other),
@@ -247,6 +268,9 @@ impl Reading<'_> {
         if self.skipping.max == 0 {
             return Err(error);
         }
+        // Counting lines takes a while, so only the first are named by theirs.
+        let few = self.skipped < LINES_NAMED_MAX || self.skipped >= self.skipping.max;
+        let error = if few { skip::with_line(error, self.task, self.settings, io) } else { error };
         if self.skipped >= self.skipping.max {
             return Err(too_many(self.skipping.max, &error));
         }
