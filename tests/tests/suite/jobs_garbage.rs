@@ -236,3 +236,28 @@ fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
         assert!(log.contains("record at /in/a:71: ") && log.contains("record at /in/a:1501: "), "{log}");
     }
 }
+
+/// User bug 9 and smaller ones. Old: lists cut the exception off, the failed task is `unfinished`, teragen has input.
+#[test]
+fn failures_are_shown_by_their_last_line() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "/in/a", b"a\n");
+    let mapper = "sh -c 'echo Traceback >&2; echo \"  line 7\" >&2; echo \"ValueError: seven\" >&2; exit 1'";
+    let args = ["--input", "/in", "--output", "/out", "--mapper", mapper, "--conf", "attempts.max=1"];
+    let job = cluster.submit(&[&["streaming"], &args[..]].concat());
+    assert_eq!(job["state"], "failed", "{job}");
+    for command in ["jobs", "tasks job_1", "why job_1", "job job_1"] {
+        let shown = cluster.mrctl(&command.split(' ').collect::<Vec<_>>());
+        assert!(shown.contains("ValueError: seven"), "{command}: {shown}");
+    }
+    let tasks = cluster.json(&["tasks", "job_1"]);
+    assert_eq!(tasks[0]["state"], "failed", "{tasks}");
+    let generate = ["submit", "teragen", "--output", "/gen", "--conf", "rows=10", "--conf", "maps=1"];
+    let shown = cluster.mrctl(&generate);
+    assert!(shown.contains("1 map, no reduce") && !shown.contains("node-local"), "{shown}");
+    let log = cluster.try_mrctl(&["logs", "--stdout", "job_2.m0"]);
+    assert!(log.code == 0 && log.stderr.contains("printed nothing to standard output"), "{}", log.stderr);
+    let help = cluster.mrctl(&["help"]);
+    let (everyday, experiments) = help.split_once("For experiments").expect("a section of their own");
+    assert!(!everyday.contains("  chaos  ") && experiments.contains("  chaos  "), "{help}");
+}
