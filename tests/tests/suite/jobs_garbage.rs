@@ -254,7 +254,7 @@ fn failures_are_shown_by_their_last_line() {
     assert_eq!(tasks[0]["state"], "failed", "{tasks}");
     let generate = ["submit", "teragen", "--output", "/gen", "--conf", "rows=10", "--conf", "maps=1"];
     let shown = cluster.mrctl(&generate);
-    assert!(shown.contains("1 map, no reduce") && !shown.contains("node-local"), "{shown}");
+    assert!(shown.contains("1 map, 0 reduces") && !shown.contains("node-local"), "{shown}");
     let log = cluster.try_mrctl(&["logs", "--stdout", "job_2.m0"]);
     assert!(log.code == 0 && log.stderr.contains("printed nothing to standard output"), "{}", log.stderr);
     let help = cluster.mrctl(&["help"]);
