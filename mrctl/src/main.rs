@@ -34,6 +34,13 @@ Begin here:
 ";
 
 const FOOTER: &str = "\
+For experiments, faults and measurements:
+  bench       Measure, each figure beside its limit
+  chaos       Break things: one by one, by a scenario, or at random
+  sim         Compare policies in a simulated cluster
+  replay      Replay a cluster's job history under other policies
+  repro       Repeat a paper's experiments, and print its figures beside ours
+
 Each command has examples: mrctl COMMAND --help. What shows something takes
 --json.
 
@@ -93,14 +100,18 @@ enum Command {
     /// Make and run a cluster of many machines, and credentials for those who use it
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(command::cluster::ClusterCommand),
+    // Those that follow are listed apart, in the footer.
     /// Break things: one by one, by a scenario, or at random
-    #[command(subcommand, arg_required_else_help = true)]
+    #[command(subcommand, arg_required_else_help = true, hide = true)]
     Chaos(chaos::ChaosCommand),
     /// Measure, each figure beside its limit
-    #[command(subcommand, arg_required_else_help = true)]
+    #[command(subcommand, arg_required_else_help = true, hide = true)]
     Bench(bench::BenchCommand),
+    #[command(hide = true)]
     Sim(command::sim::Args),
+    #[command(hide = true)]
     Replay(command::sim_replay::Args),
+    #[command(hide = true)]
     Repro(command::sim_repro::Args),
 }
 

@@ -30,7 +30,7 @@ mod writer;
 mod tests;
 
 pub use error::ClientError;
-pub use inputs::{InputError, Inputs, is_gzip};
+pub use inputs::{InputError, Inputs};
 pub use local::LocalBlock;
 pub use model::*;
 pub use reader::{FileReader, Lost};

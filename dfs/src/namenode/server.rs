@@ -133,10 +133,13 @@ impl NameNode for ClientService {
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
         let caller = wire::caller(&request)?;
-        let pb::StatRequest { path, to_make } = request.into_inner();
+        let pb::StatRequest { path, to_make, entries } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
             state.permit(&caller, &path, if to_make { Need::Make } else { Need::Reach })?;
+            if to_make {
+                state.check_room(&path, entries)?;
+            }
             Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })
         })
         .await

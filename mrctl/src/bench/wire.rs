@@ -49,7 +49,7 @@ impl Caller {
     /// Asks about a path.
     pub(crate) async fn stat(&mut self, path: &str) -> Result<()> {
         self.rpc
-            .stat(StatRequest { path: path.into(), to_make: false })
+            .stat(StatRequest { path: path.into(), to_make: false, entries: 0 })
             .await
             .with_context(|| format!("stat {path}"))?;
         Ok(())

@@ -6,7 +6,7 @@ use anyhow::Result;
 use comfy_table::Table;
 use dfs::client::{Client, FileStatus, LocatedBlock};
 use serde::Serialize;
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 /// Show all about a file or folder
 #[derive(Debug, clap::Args)]
@@ -141,6 +141,37 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Space on disks. Nodes of one machine whose disk is the same size share it, and it counts once.
+fn disks(report: &dfs::client::Report) -> String {
+    let (mut disks, mut shared) = (BTreeMap::<(&str, u64), u64>::new(), 0_u64);
+    for node in &report.nodes {
+        let free = disks.entry((&node.address.host, node.capacity)).or_insert_with(|| {
+            shared += 1;
+            0
+        });
+        *free = node.free.max(*free);
+    }
+    let human = output::human;
+    let again = report.nodes.len() as u64 - shared;
+    if again == 0 {
+        return format!(
+            "{} used, {} free of {}",
+            human(report.used),
+            human(report.free),
+            human(report.capacity)
+        );
+    }
+    let (free, capacity) = (disks.values().sum(), disks.keys().map(|(_, capacity)| capacity).sum());
+    let nodes = output::count(report.nodes.len() as u64, "node");
+    format!(
+        "{} used, {} free of {} ({nodes} on {}: shared ones count once)",
+        human(report.used),
+        human(free),
+        human(capacity),
+        output::count(shared, "disk")
+    )
+}
+
 /// The state of the file system, in rows.
 pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
     let (safemode, human) = (&report.safemode, output::human);
@@ -151,10 +182,7 @@ pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)>
         ("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() }),
         ("files", format!("{} in {folders}, {} open", report.files, report.open_files)),
         ("bytes", format!("{} in {}", human(report.bytes), output::count(report.blocks, "block"))),
-        (
-            "disks",
-            format!("{} used, {} free of {}", human(report.used), human(report.free), human(report.capacity)),
-        ),
+        ("disks", disks(report)),
         (
             "replicas",
             format!(

@@ -93,7 +93,7 @@ fn looking_at_jobs() {
         "--conf",
         "split.size=4B",
     ]);
-    assert!(told.contains("3 maps (3 beside the input), 1 reduce"), "{told}");
+    assert!(told.contains("3 maps (3 node-local, 0 rack-local), 1 reduce"), "{told}");
     assert!(told.contains("mrctl fs cat '/out/part-*'"), "{told}");
 
     let table = cluster.mrctl(&["tasks", "job_1"]);

@@ -192,10 +192,13 @@ async fn malformed_requests_are_refused_by_kind() {
     let status = client.close(close).await.unwrap_err();
     assert!(matches!(status.code(), Code::NotFound | Code::FailedPrecondition), "{status}");
 
-    let status = client.stat(pb::StatRequest { path: "/../etc".into(), to_make: false }).await.unwrap_err();
+    let status = client
+        .stat(pb::StatRequest { path: "/../etc".into(), to_make: false, entries: 0 })
+        .await
+        .unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
 
-    let huge = pb::StatRequest { path: "x".repeat(17 << 20), to_make: false };
+    let huge = pb::StatRequest { path: "x".repeat(17 << 20), to_make: false, entries: 0 };
     let status = client.stat(huge).await.unwrap_err();
     assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status}");
     tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();

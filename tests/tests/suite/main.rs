@@ -15,6 +15,7 @@ mod faults_here;
 mod jobs;
 mod jobs_drain;
 mod jobs_faults;
+mod jobs_garbage;
 mod jobs_harm;
 mod jobs_inputs;
 mod jobs_long;

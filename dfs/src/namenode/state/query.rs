@@ -26,6 +26,49 @@ impl State {
         Ok(self.status(path.clone(), id, inode))
     }
 
+    /// Whether the quotas above a path where nothing is leave room for so many files and folders, and for a byte. Quotas
+    /// may change before anything is made: this is for an early answer, not a promise.
+    pub(in crate::namenode) fn check_room(&self, path: &DfsPath, entries: u64) -> Result<(), Error> {
+        let mut missing = 0_u64;
+        let mut at = path.clone();
+        let nearest = loop {
+            match self.namespace.find(&at) {
+                Ok(Some(id)) => break id,
+                _ => match at.split_last() {
+                    Some((above, _)) => (at, missing) = (above, missing + 1),
+                    None => return Ok(()),
+                },
+            }
+        };
+        if missing == 0 {
+            return Ok(());
+        }
+        // The last of the missing is the path itself, which `entries` counts.
+        let more = entries.max(1) + missing - 1;
+        for id in std::iter::once(nearest).chain(self.namespace.ancestors(nearest)) {
+            let Some(folder) = self.namespace.inode(id).and_then(Inode::folder) else { continue };
+            let name = || self.namespace.path_of(id).map_or_else(|| id.to_string(), |path| path.to_string());
+            let had = i128::from(folder.totals.files) + i128::from(folder.totals.dirs) + 1;
+            if let Some(most) = folder.quota.files
+                && had + i128::from(more) > i128::from(most)
+            {
+                let words = format!(
+                    "{}: quota of {most} files and folders: {had} there, {more} more are needed",
+                    name()
+                );
+                return Err(Error::new(Kind::Quota, words));
+            }
+            if let Some(most) = folder.quota.space
+                && folder.totals.space >= i128::from(most)
+            {
+                let used = folder.totals.space;
+                let words = format!("{}: quota of {most} bytes over all replicas: {used} used", name());
+                return Err(Error::new(Kind::Quota, words));
+            }
+        }
+        Ok(())
+    }
+
     /// A file or folder by id.
     pub fn stat_id(&self, id: FileId) -> Result<FileStatus, Error> {
         let gone = || Error::new(Kind::NotFound, format!("{id} is there no more"));

@@ -79,6 +79,7 @@ impl From<Spec> for JobSpec {
             end: piece.end.max(piece.start),
             divisible: piece.divisible,
             hosts: piece.hosts,
+            pin: mrcore::job::InputPin::default(),
         };
         Self {
             name: spec.name,

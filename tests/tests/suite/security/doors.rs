@@ -63,7 +63,12 @@ async fn knock_at_files(caller: &Caller, name: &str) -> Codes {
     call!(codes, caller, "dfs.v1.NameNode/Create", put);
     call!(codes, caller, "dfs.v1.NameNode/Append", append);
     call!(codes, caller, "dfs.v1.NameNode/Mkdir", mkdir);
-    call!(codes, caller, "dfs.v1.NameNode/Stat", fs::StatRequest { path: path(), to_make: false });
+    call!(
+        codes,
+        caller,
+        "dfs.v1.NameNode/Stat",
+        fs::StatRequest { path: path(), to_make: false, entries: 0 }
+    );
     call!(codes, caller, "dfs.v1.NameNode/List", fs::ListRequest { path: path(), ..Default::default() });
     call!(codes, caller, "dfs.v1.NameNode/Locate", locate);
     call!(codes, caller, "dfs.v1.NameNode/Usage", fs::UsageRequest { path: path() });
@@ -78,7 +83,7 @@ async fn knock_at_files(caller: &Caller, name: &str) -> Codes {
 /// Jobs with this for a path.
 async fn submit_with(caller: &Caller, name: &str) -> Codes {
     let path = || name.to_owned();
-    let program = |kind, files| Some(mr::Program { kind: Some(kind), files });
+    let program = |kind, files| Some(mr::Program { kind: Some(kind), files, settings: Vec::new() });
     let wordcount = || mr::program::Kind::Builtin("wordcount".into());
     let submit = || mr::SubmitRequest {
         request_id: uuid_bytes(),

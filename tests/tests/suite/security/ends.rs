@@ -53,7 +53,8 @@ fn a_tasks_token_ends_with_its_job() {
     let stat = |job: u64| {
         runtime().block_on(async {
             let task = Caller::new(&lab, "127.0.0.1:1", lab.task("ann", &job_word(&scope, job)));
-            task.call(STAT, fs::StatRequest { path: "/home/ann/text".into(), to_make: false }).await
+            task.call(STAT, fs::StatRequest { path: "/home/ann/text".into(), to_make: false, entries: 0 })
+                .await
         })
     };
     let refused = |job: u64| {
