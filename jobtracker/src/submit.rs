@@ -29,9 +29,11 @@ const TOKEN_BYTES: usize = 16;
 const REPLICATION_MAX: u32 = 64;
 /// What follows the output's own name in that of a piece, about.
 const NAME_BYTES: usize = 48;
-const MAPPER: &str = "stream.mapper";
-/// Whether a streaming mapper may be given less than the whole of its split.
-const MAPPER_DIVISIBLE: &str = "stream.mapper.divisible";
+/// Whether the mapper promises that its input may be divided at any record. `mrctl submit` sets it to what the program
+/// says of itself.
+const MAPPER_DIVISIBLE: &str = "mapper.divisible";
+/// The same promise for a streaming mapper, made by whoever submits it.
+const STREAM_DIVISIBLE: &str = "stream.mapper.divisible";
 
 /// What a client asks for, with its fields read.
 #[derive(Debug, Clone, PartialEq)]
@@ -166,22 +168,21 @@ impl Settings {
             return Err(bad("split.size", "0", "a size such as 16MiB"));
         }
         check_replication(conf)?;
-        // Of another's program nobody knows whether it counts its lines: slowness alone must not change what comes out.
-        let divisible: Option<bool> = match conf.get(MAPPER_DIVISIBLE) {
-            Some(_) => Some(setting(conf, MAPPER_DIVISIBLE, "true or false", true)?),
-            None => (!conf.contains_key(MAPPER)).then_some(true),
-        };
+        // Without the promise nobody knows whether a mapper counts its lines: taking a slot back must not change what
+        // comes out.
+        let streaming = setting(conf, STREAM_DIVISIBLE, "true or false", false)?;
+        let divisible = setting(conf, MAPPER_DIVISIBLE, "true or false", streaming)?;
         let format = conf.get("input.format").map(String::as_str);
         check_format(format)?;
         Ok(Self {
             slow_start,
             speculation: setting(conf, "speculation", "true or false", defaults.speculation)?,
-            split_slow: setting(conf, SPLIT_SLOW, "true or false", divisible == Some(true))?,
+            split_slow: setting(conf, SPLIT_SLOW, "true or false", true)? && divisible,
             attempts_max,
             cutting: Cutting {
                 size: size.0,
                 whole: format == Some("whole"),
-                divisible: divisible != Some(false),
+                divisible,
                 recursive: setting(conf, "input.recursive", "true or false", false)?,
                 splits_max: defaults.maps_max as usize,
             },
@@ -321,19 +322,22 @@ mod tests {
     }
 
     #[test]
-    fn slow_maps_of_programs_that_nobody_knows_are_not_divided_unless_told() {
+    fn maps_are_divided_only_if_their_mapper_promises_that_it_does_not_matter() {
         let of = |pairs: &[(&str, &str)]| {
             let conf = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
             let settings = Settings::of(&conf, &JobTrackerConfig::default()).unwrap();
             (settings.split_slow, settings.cutting.divisible)
         };
-        assert_eq!(of(&[]), (true, true));
-        assert_eq!(of(&[(SPLIT_SLOW, "false")]), (false, true));
-        let mapper = (MAPPER, "./number-lines");
-        assert_eq!(of(&[mapper]), (false, true), "whoever asks by name may still divide it");
-        assert_eq!(of(&[mapper, (MAPPER_DIVISIBLE, "true")]), (true, true));
-        assert_eq!(of(&[mapper, (MAPPER_DIVISIBLE, "false")]), (false, false));
+        assert_eq!(of(&[]), (false, false));
+        assert_eq!(of(&[(SPLIT_SLOW, "true")]), (false, false));
+        assert_eq!(of(&[(MAPPER_DIVISIBLE, "true")]), (true, true));
+        assert_eq!(of(&[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]), (false, true));
+        let mapper = ("stream.mapper", "./number-lines");
+        assert_eq!(of(&[mapper]), (false, false), "nobody divides it, whoever asks");
+        assert_eq!(of(&[mapper, (STREAM_DIVISIBLE, "true")]), (true, true));
+        assert_eq!(of(&[mapper, (STREAM_DIVISIBLE, "false")]), (false, false));
         assert!(settings(MAPPER_DIVISIBLE, "perhaps").is_err());
+        assert!(settings(STREAM_DIVISIBLE, "perhaps").is_err());
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub struct Job {
     pub total_order: bool,
     /// Whether the values of a key come to the reducer in a fixed order (sorted by their bytes).
     pub sort_values: bool,
+    /// Whether the mapper promises that its input may be divided at any record: see [`Mapper::divisible`].
+    pub divisible: bool,
 }
 
 impl Job {
@@ -81,6 +83,7 @@ impl Job {
             output: OutputFormat::Text,
             total_order: false,
             sort_values: false,
+            divisible: M::divisible(),
         }
     }
 

@@ -30,15 +30,8 @@ struct Spec {
     inputs: Vec<String>,
     output: String,
     reduces: u32,
-    splits: Vec<Piece>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Piece {
-    source: String,
-    start: u64,
-    end: u64,
+    hosts: Vec<String>,
+    splits: Vec<SplitRun>,
 }
 
 #[derive(Deserialize)]
@@ -68,7 +61,7 @@ struct Past {
 impl Past {
     fn new(head: Head) -> Self {
         let Head { job: id, at_us, spec } = head;
-        let map = |(at, piece): (usize, Piece)| Task {
+        let map = |(at, piece): (usize, Split)| Task {
             task: format!("{id}.m{at}"),
             source: piece.source,
             start: piece.start,
@@ -76,7 +69,7 @@ impl Past {
             root: at as u32,
             ..Task::default()
         };
-        let maps = spec.splits.into_iter().enumerate().map(map).collect();
+        let maps = expand(spec.splits, &spec.hosts).into_iter().enumerate().map(map).collect();
         let reduce = |at| Task { task: format!("{id}.r{at}"), ..Task::default() };
         let reduces = (0..spec.reduces).map(reduce).collect();
         let job = Job {

@@ -4,7 +4,7 @@ use super::{
     follow,
     program::{self, is_builtin, short_name},
     stage::Stage,
-    wire::{Submission, Unanswered},
+    wire::{DIVISIBLE, Submission, Unanswered},
 };
 use crate::{
     locate::Target,
@@ -39,7 +39,7 @@ use std::{
     slow.start=0.5            maps done before reduces begin, from 0 to 1\n  \
     speculation=false         no second try beside a slow one\n  \
     speculation.split=false   a slow map is tried again beside, never divided\n  \
-    stream.mapper.divisible=false    it numbers its lines, say: never split it\n  \
+    stream.mapper.divisible=true     what it prints for a line depends on that line\n                                     alone: its maps may be split\n  \
     stream.reducer.restartable=true  it carries nothing from key to key\n  \
     attempts.max=4            tries of a task before the job fails\n  \
     skip.bad.records=true     count them and go on\n  \
@@ -171,12 +171,29 @@ struct Plan {
     total_order: bool,
 }
 
+/// What declaring its mapper divisible would gain, and how to.
+fn how_to_divide(program: &str) -> String {
+    let how = if program == "streaming" {
+        "--conf stream.mapper.divisible=true"
+    } else {
+        "`fn divisible() -> bool { true }` in its Mapper"
+    };
+    format!(
+        "maps of this job are never split, so a map whose slot is taken back starts over; if what the mapper puts out \
+         for a record depends on that record alone, declare it with {how}"
+    )
+}
+
 /// Checks what is asked for, as far as it can be checked here.
 fn plan(args: &Args) -> Result<Plan> {
     let mut conf = settings(args)?;
     let description = program::describe(&args.program, &conf)?;
     if args.program == "teragen" && args.input.is_empty() {
         super::tera::check(&conf)?;
+    }
+    conf.insert(DIVISIBLE.into(), description.divisible.to_string());
+    if !description.divisible && description.input != "whole" && !args.json {
+        eprintln!("mrctl: note: {}", how_to_divide(&args.program));
     }
     if description.input == "whole" {
         conf.entry("input.format".into()).or_insert("whole".into());

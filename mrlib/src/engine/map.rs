@@ -70,7 +70,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
         start: range.start,
         span: range.end.saturating_sub(range.start),
         gzip,
-        heeds: !gzip && mapper.divisible(),
+        heeds: !gzip && job.divisible,
         records: 0,
         skipped: 0,
     };

@@ -80,7 +80,7 @@ fn no_message_is_longer_than_the_jobtracker_reads() {
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
     let words: Vec<&str> = attempts.iter().map(|report| word(&report.status)).collect();
     assert_eq!(words, ["running", "running", "succeeded"]);
-    let first = world.on(Event::Registered { heartbeat: INTERVAL });
+    let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
     let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
     assert_eq!(told(first), ["job_1.m3.0 running", "job_1.m2.0 succeeded"]);
 }
@@ -221,7 +221,7 @@ fn what_is_copied_from_elsewhere_is_kept_and_told_until_it_is_answered() {
     // Not answered: told again with the next registration, which has what is here.
     world.on(Event::Disconnected);
     let again = world.on(Event::Connected);
-    let [Action::Register { attempts, outputs, checkpoints, jobs }] = &again[..] else { panic!("{again:?}") };
+    let [Action::Register { attempts, outputs, checkpoints, jobs, .. }] = &again[..] else { panic!("{again:?}") };
     assert_eq!(attempts.len(), 2);
     assert_eq!((&outputs[..], &checkpoints[..], &jobs[..]), (&[output][..], &[][..], &[Job(1)][..]));
     world.register();
