@@ -10,6 +10,7 @@ use super::{
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
+use sim::workload::history::{Split, SplitRun, expand};
 use std::collections::BTreeMap;
 
 #[derive(Deserialize)]

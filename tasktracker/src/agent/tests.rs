@@ -341,6 +341,7 @@ fn outputs_of_an_earlier_start_are_registered() {
     let mut out = Vec::new();
     agent.handle(Instant::now(), Event::Connected, &mut out);
     let registered = Action::Register {
+        incarnation: 0,
         attempts: vec![],
         outputs: vec![held],
         checkpoints: vec![aside],
