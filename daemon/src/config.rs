@@ -141,6 +141,8 @@ pub struct JobTrackerConfig {
     pub suspect_after: Period,
     /// A tracker not heard of for this long is lost: what it ran runs elsewhere.
     pub lost_after: Period,
+    /// A tracker that has been lost for this long is forgotten; `mrctl nodes forget NAME` does it at once.
+    pub forget_after: Period,
     /// An attempt that its tracker has not started for this long has failed.
     pub launch_timeout: Period,
     /// An attempt that has not come further for this long has failed.
@@ -178,6 +180,12 @@ pub struct JobTrackerConfig {
     pub tasks_kept: usize,
     /// Job histories kept on disk.
     pub histories_kept: usize,
+    /// Bytes of all job histories. The oldest are removed first.
+    pub history_bytes_max: Bytes,
+    /// Bytes of the job histories of one user.
+    pub user_history_bytes_max: Bytes,
+    /// Room left free on the disk of `dir` for the journal: below it no job is taken in and no history is written.
+    pub disk_reserve: Bytes,
     /// A snapshot of the journal is made when it has grown by this much.
     pub snapshot_bytes: Bytes,
 }
@@ -222,8 +230,9 @@ pub struct TaskTrackerConfig {
     pub task_processes_max: u64,
     /// Logs of attempts kept.
     pub logs_kept: usize,
-    /// Tasks are stopped when the JobTracker has not been heard of for this long.
-    pub cut_off_after: Period,
+    /// Tasks are stopped when the JobTracker has not answered for this long, and never later than it gives this tracker up
+    /// (`jobtracker.lost_after`); 0 for just before that.
+    pub isolation_timeout: Period,
     /// Room left free on each disk.
     pub reserve: Bytes,
 }
@@ -236,6 +245,7 @@ impl Default for JobTrackerConfig {
             heartbeat: Period::secs(1),
             suspect_after: Period::secs(3),
             lost_after: Period::secs(10),
+            forget_after: Period::secs(24 * 3600),
             launch_timeout: Period::secs(30),
             task_timeout: Period::secs(600),
             recall_patience: Period::secs(60),
@@ -254,6 +264,9 @@ impl Default for JobTrackerConfig {
             jobs_kept: 1000,
             tasks_kept: 100_000,
             histories_kept: 10_000,
+            history_bytes_max: Bytes::mib(4096),
+            user_history_bytes_max: Bytes::mib(1024),
+            disk_reserve: Bytes::mib(256),
             snapshot_bytes: Bytes::mib(64),
         }
     }
@@ -279,7 +292,7 @@ impl Default for TaskTrackerConfig {
             task_reads: Vec::new(),
             task_processes_max: 1024,
             logs_kept: 1000,
-            cut_off_after: Period::secs(600),
+            isolation_timeout: Period::secs(0),
             reserve: Bytes::mib(64),
         }
     }

@@ -33,9 +33,11 @@ const RECORD_SLACK: usize = 64 << 10;
 const TOKEN_BYTES: usize = 16;
 /// What follows the output's own name in that of a piece, about.
 const NAME_BYTES: usize = 48;
-const MAPPER: &str = "stream.mapper";
-/// Whether a streaming mapper may be given less than the whole of its split.
-const MAPPER_DIVISIBLE: &str = "stream.mapper.divisible";
+/// Whether the mapper promises that its input may be divided at any record. `mrctl submit` sets it to what the program
+/// says of itself.
+const MAPPER_DIVISIBLE: &str = "mapper.divisible";
+/// The same promise for a streaming mapper, made by whoever submits it.
+const STREAM_DIVISIBLE: &str = "stream.mapper.divisible";
 
 /// What a client asks for, with its fields read.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,22 +158,20 @@ fn describe(
 impl Settings {
     fn of(conf: &BTreeMap<String, String>, defaults: &JobTrackerConfig) -> Result<Self, Refusal> {
         let conf: Conf = conf.clone().into_iter().collect();
-        // Of another's program nobody knows whether it counts its lines: slowness alone must not change what comes out.
-        let divisible: Option<bool> = match conf.get(MAPPER_DIVISIBLE) {
-            Some(_) => Some(setting(&conf, MAPPER_DIVISIBLE, true)?),
-            None => conf.get(MAPPER).is_none().then_some(true),
-        };
+        // Without the promise nobody knows whether a mapper counts its lines: preemption must not change the output.
+        let streaming = setting(&conf, STREAM_DIVISIBLE, false)?;
+        let divisible = setting(&conf, MAPPER_DIVISIBLE, streaming)?;
         let format = setting(&conf, "input.format", InputFormat::Lines)?;
         Ok(Self {
             slow_start: setting(&conf, "slow.start", defaults.slow_start)?,
             speculation: setting(&conf, "speculation", defaults.speculation)?,
-            split_slow: setting(&conf, SPLIT_SLOW, divisible == Some(true))?,
+            split_slow: setting(&conf, SPLIT_SLOW, true)? && divisible,
             attempts_max: setting(&conf, "attempts.max", defaults.attempts_max.max(1))?,
             cutting: Cutting {
                 size: setting(&conf, "split.size", defaults.split_size)?.0,
                 format,
                 codec: setting(&conf, "input.codec", Codec::Auto)?,
-                divisible: divisible != Some(false),
+                divisible,
                 recursive: setting(&conf, "input.recursive", true)?,
                 splits_max: defaults.maps_max as usize,
             },
@@ -310,18 +310,21 @@ mod tests {
     }
 
     #[test]
-    fn slow_maps_of_programs_that_nobody_knows_are_not_divided_unless_told() {
+    fn maps_are_divided_only_if_their_mapper_promises_that_it_does_not_matter() {
         let of = |pairs: &[(&str, &str)]| {
             let conf = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
             let settings = Settings::of(&conf, &JobTrackerConfig::default()).unwrap();
             (settings.split_slow, settings.cutting.divisible)
         };
-        assert_eq!(of(&[]), (true, true));
-        assert_eq!(of(&[(SPLIT_SLOW, "false")]), (false, true));
-        let mapper = (MAPPER, "./number-lines");
-        assert_eq!(of(&[mapper]), (false, true), "whoever asks by name may still divide it");
-        assert_eq!(of(&[mapper, (MAPPER_DIVISIBLE, "true")]), (true, true));
-        assert_eq!(of(&[mapper, (MAPPER_DIVISIBLE, "false")]), (false, false));
+        assert_eq!(of(&[]), (false, false));
+        assert_eq!(of(&[(SPLIT_SLOW, "true")]), (false, false));
+        assert_eq!(of(&[(MAPPER_DIVISIBLE, "true")]), (true, true));
+        assert_eq!(of(&[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]), (false, true));
+        let mapper = ("stream.mapper", "./number-lines");
+        assert_eq!(of(&[mapper]), (false, false), "nobody divides it, whoever asks");
+        assert_eq!(of(&[mapper, (STREAM_DIVISIBLE, "true")]), (true, true));
+        assert_eq!(of(&[mapper, (STREAM_DIVISIBLE, "false")]), (false, false));
         assert!(settings(MAPPER_DIVISIBLE, "perhaps").is_err());
+        assert!(settings(STREAM_DIVISIBLE, "perhaps").is_err());
     }
 }

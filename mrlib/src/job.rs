@@ -95,6 +95,8 @@ pub struct Job {
     pub sort_values: bool,
     /// Settings that the program takes besides those of the engine.
     pub settings: Vec<Setting>,
+    /// Whether the mapper promises that its input may be divided at any record: see [`Mapper::divisible`].
+    pub divisible: bool,
 }
 
 impl Job {
@@ -114,6 +116,7 @@ impl Job {
             total_order: false,
             sort_values: false,
             settings: Vec::new(),
+            divisible: M::divisible(),
         }
     }
 

@@ -54,6 +54,9 @@ pub struct Description {
     pub combiner: bool,
     /// Whether reduces get ranges of keys.
     pub total_order: bool,
+    /// Whether the mapper promises that its input may be divided at any record.
+    #[serde(default)]
+    pub divisible: bool,
     /// The version of mrlib that it was built with.
     pub mrlib: String,
     /// Settings that it takes besides those of the engine.
@@ -81,6 +84,7 @@ impl Description {
             reducer: job.reducer.is_some(),
             combiner: job.combiner.is_some(),
             total_order: job.total_order,
+            divisible: job.divisible,
             mrlib: env!("CARGO_PKG_VERSION").into(),
             settings: job.settings.clone(),
         }

@@ -92,8 +92,8 @@ pub const ENGINE: &[Setting] = &[
     Setting::new("group", Kind::Text, "group of jobs in `mrctl history --figures`"),
 ];
 
-/// Set by `mrctl submit` itself.
-const INTERNAL: &[&str] = &["staging"];
+/// Set by `mrctl submit` itself: the folder with the job's files, and what the program says of its mapper.
+const INTERNAL: &[&str] = &["staging", "mapper.divisible"];
 
 /// Hadoop's names and what to use here.
 const HADOOP: &[(&[&str], &str)] = &[

@@ -131,11 +131,11 @@ impl TaskTracker {
         let umbilical =
             tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
         let who = identity(settings, shuffle_at, logs_at, &disks)?;
-        let mut surroundings = surroundings(settings, &first, &socket.path, who.incarnation);
+        let mut surroundings = surroundings(settings, &first, &socket.path, who.start);
         surroundings.account = account;
         if settings.confine.holds(config.security.is_closed()) {
             surroundings.limits.processes = settings.task_processes_max;
-            surroundings.groups = groups(settings, who.incarnation);
+            surroundings.groups = groups(settings, who.start);
         }
         let keeper = if alone { Some(take_over(&mut surroundings)?) } else { None };
         let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
@@ -301,10 +301,11 @@ fn assemble(
         reads: config.tasktracker.task_reads.clone(),
         events,
     };
+    let isolation_timeout = Some(config.tasktracker.isolation_timeout.0).filter(|set| !set.is_zero());
     let (alarm, alarms) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
-        agent: Agent::new(who.slots, held.attempts(), states, jobs, config.tasktracker.cut_off_after.0),
+        agent: Agent::new(who.slots, held.attempts(), states, jobs, isolation_timeout),
         who: who.clone(),
         jobtracker: config.cluster.jobtracker.clone(),
         nursery: Arc::new(nursery),
@@ -401,9 +402,6 @@ fn check(config: &TaskTrackerConfig) -> Result<(), ConfigError> {
         let value = config.task_memory_max.to_string();
         return refuse("tasktracker.task_memory_max", value, "must be at least task_memory, or 0");
     }
-    if config.cut_off_after.0.is_zero() {
-        return refuse("tasktracker.cut_off_after", "0s".into(), "must be more than 0");
-    }
     Ok(())
 }
 
@@ -470,13 +468,13 @@ fn identity(
         if bound.ip().is_unspecified() { format!("{host}:{}", bound.port()) } else { bound.to_string() }
     };
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let incarnation = disks.next_incarnation(started.as_micros() as u64);
+    let start = disks.next_incarnation(started.as_micros() as u64);
     let name = if config.node.is_empty() { host.clone() } else { config.node.clone() };
     Ok(Identity {
         // A DataNode gives its own name and its machine's, and the first tells nodes apart that share a machine.
         host: name.clone(),
         name,
-        incarnation: incarnation.map_err(folder("keep the number of this start in", disks.root(0)))?,
+        start: start.map_err(folder("keep the number of this start in", disks.root(0)))?,
         rack: config.rack.clone(),
         shuffle_addr: told(shuffle),
         logs_addr: told(logs),

@@ -206,6 +206,23 @@ impl Cluster {
         .collect()
     }
 
+    /// Daemons of this cluster that run this program, by process number.
+    pub fn processes_named(&self, program: &str) -> Vec<String> {
+        let folder = fs::canonicalize(self.folder.path()).expect("our folder");
+        let pids = fs::read_dir("/proc").expect("proc").flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let ours = pids.filter(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words = String::from_utf8_lossy(&words).into_owned();
+            let first = words.split('\0').next().unwrap_or_default();
+            Path::new(first).file_name().is_some_and(|name| name == program)
+                && words.contains(&*folder.to_string_lossy())
+                && !stat.contains(") Z ")
+        });
+        ours.map(|pid| pid.to_string()).collect()
+    }
+
     /// What jobs have left that are all over: slots in use, files of trackers, files in the DFS. Empty when all is well.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();

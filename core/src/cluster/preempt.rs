@@ -29,7 +29,8 @@ pub enum Unfit {
     #[error("{0} is a reduce: only maps can be split")]
     NotAMap(AttemptId),
     #[error(
-        "{0} reads input that cannot be divided (a whole file, or a mapper that says so): it can only be killed"
+        "{0} cannot be split: it reads a whole file, or its mapper does not promise that its input may be divided \
+         (streaming: --conf stream.mapper.divisible=true, Rust: Mapper::divisible); it can only be killed"
     )]
     Indivisible(AttemptId),
 }

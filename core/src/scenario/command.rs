@@ -187,6 +187,11 @@ impl Player<'_> {
             "submit" => self.submit(&words),
             "heartbeat" => self.heartbeat(&words),
             "register" => self.register(&words),
+            "forget" => {
+                let (tracker, _) = self.named(words.whom()?)?;
+                let request = self.request();
+                Ok(self.send(Event::Forget { request, tracker, by: "ann".into() }))
+            }
             "disconnect" => {
                 let (tracker, incarnation) = self.named(words.whom()?)?;
                 Ok(self.send(Event::Disconnection { tracker, incarnation }))
@@ -259,6 +264,7 @@ impl Player<'_> {
             match *key {
                 "suspect_after" => config.suspect_after = span(value)?,
                 "lost_after" => config.lost_after = span(value)?,
+                "forget_after" => config.forget_after = span(value)?,
                 "launch_timeout" => config.launch_timeout = span(value)?,
                 "absence" => config.absence = span(value)?,
                 "task_timeout" => config.task_timeout = span(value)?,

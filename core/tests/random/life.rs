@@ -239,7 +239,7 @@ impl World {
             }
         }
         let body = &mut self.bodies[at];
-        body.incarnation += 1;
+        body.incarnation = 0;
         (body.number, body.seq, body.acked) = (None, 0, 0);
         body.running.clear();
         body.dying.clear();

@@ -91,7 +91,8 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     }
     // What was answered is durable; what is still in flight will be asked again.
     tracing::info!("namenode stops");
-    Ok(())
+    // Sealed: at the next start nothing can be torn, and whatever is missing is a loss.
+    Ok(driver.log().close()?)
 }
 
 /// Ticks for ever, and has a snapshot made whenever the edits since the last have grown.

@@ -55,7 +55,8 @@ impl Storage {
         let home = Home::open(OWNER, folder, recovery)?;
         let namespace = load(home.replay, &home.cluster_id, answers)?;
         let mut storage = Self { log: home.log, namespace };
-        if home.lost {
+        if let Some(lost) = &home.lost {
+            tracing::error!("{lost}: what was written last may be lost");
             storage.skip_ids()?;
         }
         home.recovering.done()?;
@@ -98,8 +99,9 @@ impl Storage {
         answers: usize,
     ) -> Result<(Self, bool), StorageError> {
         let opened = journal::home::open_log(OWNER, disk, recovery)?;
+        let lost = opened.torn.is_some() || !opened.dropped.is_empty();
         let namespace = load(opened.replay, cluster_id, answers)?;
-        Ok((Self { log: opened.log, namespace }, !opened.dropped.is_empty()))
+        Ok((Self { log: opened.log, namespace }, lost))
     }
 }
 

@@ -12,6 +12,10 @@ struct Words {
 }
 
 impl Mapper for Words {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _offset: &[u8],

@@ -4,15 +4,15 @@ use crate::{
     output::{Files, work_folder},
     spec::{self, Program},
 };
+use daemon::config::JobTrackerConfig;
 use mrcore::{
     Cluster, Phase,
     event::{Numbered, Order},
-    ids::{AttemptId, TrackerId},
+    ids::{AttemptId, Incarnation, TrackerId},
     job::{JobSpec, MapEvent},
     task::Recall,
 };
 use proto::mr as pb;
-use std::time::Duration;
 
 /// Orders go in messages of about this size, so that none exceeds what a receiver takes.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -22,9 +22,19 @@ fn message(kind: pb::to_tracker::Kind) -> pb::ToTracker {
 }
 
 /// Welcome.
-pub(crate) fn registered(tracker: TrackerId, epoch: u64, heartbeat: Duration) -> pb::ToTracker {
-    let heartbeat_ms = heartbeat.as_millis() as u64;
-    message(pb::to_tracker::Kind::Registered(pb::Registered { tracker: tracker.0, epoch, heartbeat_ms }))
+pub(crate) fn registered(
+    tracker: TrackerId,
+    incarnation: Incarnation,
+    epoch: u64,
+    settings: &JobTrackerConfig,
+) -> pb::ToTracker {
+    message(pb::to_tracker::Kind::Registered(pb::Registered {
+        tracker: tracker.0,
+        epoch,
+        heartbeat_ms: settings.heartbeat.0.as_millis() as u64,
+        incarnation: incarnation.0,
+        lost_after_ms: settings.lost_after.0.as_millis() as u64,
+    }))
 }
 
 /// Go away, and why.

@@ -4,7 +4,7 @@ use super::{
     follow,
     program::{self, is_builtin, short_name},
     stage::Stage,
-    wire::{Submission, Unanswered},
+    wire::{DIVISIBLE, Submission, Unanswered},
 };
 use crate::{
     locate::Target,
@@ -191,12 +191,29 @@ struct Plan {
     total_order: bool,
 }
 
+/// What declaring its mapper divisible would gain, and how to.
+fn how_to_divide(program: &str) -> String {
+    let how = if program == "streaming" {
+        "--conf stream.mapper.divisible=true"
+    } else {
+        "`fn divisible() -> bool { true }` in its Mapper"
+    };
+    format!(
+        "maps of this job are never split, so a map whose slot is taken back starts over; if what the mapper puts out \
+         for a record depends on that record alone, declare it with {how}"
+    )
+}
+
 /// Checks what is asked for, as far as it can be checked here.
 fn plan(args: &Args) -> Result<Plan> {
     let mut conf = conf_of(args)?;
     let description = program::describe(&args.program, &conf)?;
     if args.program == "teragen" && args.input.is_empty() {
         super::tera::check(&conf)?;
+    }
+    conf.insert(DIVISIBLE.into(), description.divisible.to_string());
+    if !description.divisible && description.input != "whole" && !args.json {
+        eprintln!("mrctl: note: {}", how_to_divide(&args.program));
     }
     if description.input != "lines" {
         conf.entry("input.format".into()).or_insert(description.input);

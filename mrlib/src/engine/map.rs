@@ -123,7 +123,7 @@ fn run_once(
         start: range.start,
         span: range.end.saturating_sub(range.start),
         gzip,
-        heeds: !gzip && mapper.divisible(),
+        heeds: !gzip && job.divisible,
         records: 0,
         given: 0,
         skipped: 0,

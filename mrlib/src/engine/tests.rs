@@ -114,6 +114,10 @@ struct Words {
 }
 
 impl Mapper for Words {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _: &[u8],

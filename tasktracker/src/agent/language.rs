@@ -13,6 +13,10 @@ pub enum Event {
     Registered {
         /// How often it wants to hear of us.
         heartbeat: Duration,
+        /// It gives us up when it has not heard of us for so long.
+        lost_after: Duration,
+        /// The number of this process among those that have had its name.
+        incarnation: u64,
     },
     /// It does not know us any more.
     RegisterAgain,
@@ -160,6 +164,8 @@ pub enum Action {
     Clean(Job),
     /// Say who we are and what we have.
     Register {
+        /// What the JobTracker gave this process before; 0 if nothing.
+        incarnation: u64,
         /// Running, or ended and not yet told.
         attempts: Vec<Report>,
         /// Maps whose output is here.

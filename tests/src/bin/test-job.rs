@@ -18,6 +18,10 @@ impl Lines {
 }
 
 impl Mapper for Lines {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _offset: &[u8],
