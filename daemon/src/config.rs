@@ -4,6 +4,7 @@
 //! default. Flags of a daemon go over the file; `--print-config` prints what came out.
 
 mod check;
+mod merge;
 
 use crate::{
     Bytes, Period,
@@ -209,7 +210,7 @@ pub struct TaskTrackerConfig {
     pub task_files_max: u64,
     /// A task that prints more than this to stdout or stderr is ended; 0 for no limit.
     pub task_log_max: Bytes,
-    /// The account that tasks run as, if the tracker runs as root.
+    /// The account that tasks run as, if the tracker runs as root; `nobody` if empty.
     pub task_user: String,
     /// Let tasks run as root, if the tracker does and there is no `task_user`.
     pub tasks_as_root: bool,
