@@ -1,7 +1,7 @@
 //! What lies in `deploy/`, run for real: scripts, the command line of the systemd unit, containers, OAR. Each test is skipped,
 //! with the reason, where root, network namespaces or packages are missing.
 
-use fermata_tests::{Ran, binaries, eventually};
+use fermata_tests::{Ran, binaries, eventually, stripped_binaries};
 use std::{
     fs,
     net::TcpListener,
@@ -38,7 +38,7 @@ fn namespaces() -> bool {
 /// Runs a script on the programs under test; None, and said, where it cannot be run.
 #[track_caller]
 fn run(command: &mut Command) -> Option<Ran> {
-    let ran: Ran = command.env("PROGRAMS", binaries()).env("SPACE", space()).output().unwrap().into();
+    let ran: Ran = command.env("PROGRAMS", stripped_binaries()).env("SPACE", space()).output().unwrap().into();
     if ran.code == SKIPPED {
         eprintln!("{}", ran.stderr.trim());
         return None;
@@ -94,7 +94,7 @@ fn under_a_stand_in(dir: &Path, job: &str, experiment: &str) -> Command {
     let mut command = Command::new(script("grid5000/fermata.oar"));
     command.arg(program).args(["--scheduler", "fair", "--map-slots", "3"]).current_dir(dir);
     command.env("OAR_NODE_FILE", dir.join("nodes")).env("TOPOLOGY", dir.join("topology")).env("OAR_JOB_ID", job);
-    command.env("FERMATA_SHELL", "ip netns exec {host}").env("FERMATA_DISK", disk).env("PROGRAMS", binaries());
+    command.env("FERMATA_SHELL", "ip netns exec {host}").env("FERMATA_DISK", disk).env("PROGRAMS", stripped_binaries());
     command.env("FERMATA_GRACE", "2").stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

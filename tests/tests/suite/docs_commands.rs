@@ -15,7 +15,7 @@
 //! A page with blocks that are run has a test here. Deliberately absent: a check of settings and outputs, which are fenced with
 //! a language (`toml`, `text`, ...).
 
-use fermata_tests::binaries;
+use fermata_tests::{binaries, stripped_binaries};
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
@@ -253,7 +253,7 @@ cd ~/fermata
 "#;
 
 fn write_program(path: &Path, text: &str) {
-    fs::write(path, text.replace("PROGRAMS", &binaries().display().to_string())).unwrap();
+    fs::write(path, text.replace("PROGRAMS", &stripped_binaries().display().to_string())).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
@@ -272,7 +272,7 @@ fn home() -> tempfile::TempDir {
             symlink(entry.path(), checkout.join(name)).unwrap();
         }
     }
-    symlink(binaries(), checkout.join("target/release")).unwrap();
+    symlink(stripped_binaries(), checkout.join("target/release")).unwrap();
     let bin = home.path().join(".bin");
     fs::create_dir(&bin).unwrap();
     write_program(&bin.join("cargo"), CARGO);
@@ -296,8 +296,8 @@ fn run_page(page: &str, before: &str) {
     bash.arg(&file)
         .current_dir(home.path())
         .env("HOME", home.path())
-        .env("PATH", format!("{}/.bin:{}:{path}", home.path().display(), binaries().display()))
-        .env("PROGRAMS", binaries())
+        .env("PATH", format!("{}/.bin:{}:{path}", home.path().display(), stripped_binaries().display()))
+        .env("PROGRAMS", stripped_binaries())
         .env_remove("FERMATA_CONFIG")
         .stdin(Stdio::null())
         .stdout(out.try_clone().unwrap())
