@@ -100,6 +100,11 @@ pub struct NameNodeConfig {
     pub snapshot_bytes: Bytes,
     /// Entries in one folder, at the most.
     pub dir_entries_max: u64,
+    /// Quota of each new home folder `/user/NAME`, and of `/tmp` of a new namespace: files and folders, 0 for no limit.
+    /// `mrctl fs quota` shows and changes the quota of a folder that exists.
+    pub default_quota_files: u64,
+    /// The same for bytes over all replicas, 0 for no limit.
+    pub default_quota_space: Bytes,
 }
 
 /// `[datanode]`
@@ -324,6 +329,8 @@ impl Default for NameNodeConfig {
             retry_cache: 1_000_000,
             snapshot_bytes: Bytes::mib(64),
             dir_entries_max: 10_000_000,
+            default_quota_files: 1_000_000,
+            default_quota_space: Bytes::mib(1 << 20),
         }
     }
 }
