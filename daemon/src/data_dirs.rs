@@ -23,7 +23,8 @@ fn path_of(dir: &Path) -> String {
 /// The folders among `dirs` that were in use at the last start and are empty now. Touches nothing.
 pub fn vanished(dirs: &[PathBuf]) -> Vec<PathBuf> {
     let lists = dirs.iter().filter_map(|dir| fs::read_to_string(dir.join(LIST)).ok());
-    let known: BTreeSet<String> = lists.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let known: BTreeSet<String> =
+        lists.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
     let is_gone =
         |dir: &&PathBuf| known.contains(&path_of(dir)) && !dir.join(LIST).exists() && !dir.join(NEW).exists();
     dirs.iter().filter(is_gone).cloned().collect()

@@ -54,9 +54,11 @@ pub fn stripped_binaries() -> PathBuf {
     }
     fs::create_dir_all(&space).expect("a folder for temporary files");
     let new = tempfile::tempdir_in(&space).expect("a temporary folder");
-    fs::set_permissions(new.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("our own folder");
+    fs::set_permissions(new.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("our own folder");
     for name in PROGRAMS.into_iter().filter(|name| built(name).is_some()) {
-        let stripped = Command::new("strip").arg("-o").arg(new.path().join(name)).arg(binaries().join(name)).status();
+        let stripped =
+            Command::new("strip").arg("-o").arg(new.path().join(name)).arg(binaries().join(name)).status();
         if !stripped.is_ok_and(|status| status.success()) {
             return binaries().clone();
         }

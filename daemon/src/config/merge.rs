@@ -43,7 +43,8 @@ mod tests {
 
     fn merge(over: &str) -> Result<Config, String> {
         let path = Path::new("more.toml");
-        let text = Config::merge(BASE, over, path, &["cluster.namenode"]).map_err(|error| error.to_string())?;
+        let text =
+            Config::merge(BASE, over, path, &["cluster.namenode"]).map_err(|error| error.to_string())?;
         Ok(Config::parse(&text, path).unwrap())
     }
 

@@ -226,11 +226,12 @@ fn settings(args: &Init) -> Result<String> {
     let usage = |error: daemon::config::ConfigError| Usage(error.to_string());
     let mut text = own_settings(args);
     if let Some(file) = &args.settings {
-        let more =
-            fs::read_to_string(file).map_err(|error| Usage(format!("cannot read {}: {error}", file.display())))?;
+        let more = fs::read_to_string(file)
+            .map_err(|error| Usage(format!("cannot read {}: {error}", file.display())))?;
         text = Config::merge(&text, &more, file, &FIXED).map_err(usage)?;
     }
-    let number = |key: &str, value: Option<u32>| value.map_or(String::new(), |value| format!("{key} = {value}\n"));
+    let number =
+        |key: &str, value: Option<u32>| value.map_or(String::new(), |value| format!("{key} = {value}\n"));
     let slots = number("map_slots", args.map_slots) + &number("reduce_slots", args.reduce_slots);
     let name = args.scheduler.as_ref().map_or(String::new(), |name| format!("name = {name:?}\n"));
     if !(slots.is_empty() && name.is_empty()) {
@@ -240,8 +241,7 @@ fn settings(args: &Init) -> Result<String> {
     Ok(text + GROUPS)
 }
 
-const GROUPS: &str =
-    "\n# The users in each group; the NameNode goes by them.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n";
+const GROUPS: &str = "\n# The users in each group; the NameNode goes by them.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n";
 
 /// Only what differs from the defaults. On one machine loopback will do.
 fn own_settings(args: &Init) -> String {

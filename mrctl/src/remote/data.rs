@@ -39,8 +39,7 @@ impl DataDirs {
             ("tasktracker", "tasktracker.dirs", tasktracker),
         ];
         let all = all.into_iter().map(|(daemon, key, (set, usual))| {
-            let dirs =
-                if set == usual { Ok(vec![format!("data/{daemon}")]) } else { folders(key, &set) };
+            let dirs = if set == usual { Ok(vec![format!("data/{daemon}")]) } else { folders(key, &set) };
             dirs.map(|dirs| (daemon, dirs))
         });
         all.collect::<Result<_>>().map(Self)
@@ -78,7 +77,9 @@ impl DataDirs {
         let mut script = String::new();
         for daemon in daemons {
             let names = about(daemon).1;
-            for folder in self.of_daemon(daemon).iter().filter(|folder| !folder.starts_with(&format!("{dir}/data/"))) {
+            for folder in
+                self.of_daemon(daemon).iter().filter(|folder| !folder.starts_with(&format!("{dir}/data/")))
+            {
                 script += &format!(
                     "if cd {folder} 2>/dev/null; then\n  \
                      rm -rf {names} 2>/dev/null || {{ chmod -R u+rwx .; rm -rf {names}; }} || exit 1\n  \

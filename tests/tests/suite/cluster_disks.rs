@@ -110,7 +110,8 @@ fn a_lost_master_disk_is_not_formatted_unasked() {
         fs::rename(&folder, &kept).unwrap();
         let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
         assert_eq!(refused.code, 1, "{}", refused.stdout);
-        for words in [daemon, "had data and now has none", "restore the folder from a backup", "--format fv1"] {
+        for words in [daemon, "had data and now has none", "restore the folder from a backup", "--format fv1"]
+        {
             assert!(refused.stderr.contains(words), "{}", refused.stderr);
         }
         assert!(!folder.exists(), "it was created anew");
@@ -125,7 +126,11 @@ fn a_lost_master_disk_is_not_formatted_unasked() {
     fs::rename(data.join("namenode"), &kept).unwrap();
     let ran = machines.try_mrctl(&["cluster", "up", "--format", "fv1", "--cluster", "lab"]);
     assert!(data.join("namenode/VERSION").exists(), "{}{}", ran.stdout, ran.stderr);
-    assert!(ran.code == 1 && ran.stderr.contains("cluster"), "the DataNode joins another cluster: {}", ran.stderr);
+    assert!(
+        ran.code == 1 && ran.stderr.contains("cluster"),
+        "the DataNode joins another cluster: {}",
+        ran.stderr
+    );
     machines.cluster(&["down"]);
     fs::remove_dir_all(data.join("namenode")).unwrap();
     fs::rename(&kept, data.join("namenode")).unwrap();

@@ -38,7 +38,8 @@ fn namespaces() -> bool {
 /// Runs a script on the programs under test; None, and said, where it cannot be run.
 #[track_caller]
 fn run(command: &mut Command) -> Option<Ran> {
-    let ran: Ran = command.env("PROGRAMS", stripped_binaries()).env("SPACE", space()).output().unwrap().into();
+    let ran: Ran =
+        command.env("PROGRAMS", stripped_binaries()).env("SPACE", space()).output().unwrap().into();
     if ran.code == SKIPPED {
         eprintln!("{}", ran.stderr.trim());
         return None;
@@ -93,8 +94,14 @@ fn under_a_stand_in(dir: &Path, job: &str, experiment: &str) -> Command {
     fs::set_permissions(&disk, fs::Permissions::from_mode(0o711)).unwrap();
     let mut command = Command::new(script("grid5000/fermata.oar"));
     command.arg(program).args(["--scheduler", "fair", "--map-slots", "3"]).current_dir(dir);
-    command.env("OAR_NODE_FILE", dir.join("nodes")).env("TOPOLOGY", dir.join("topology")).env("OAR_JOB_ID", job);
-    command.env("FERMATA_SHELL", "ip netns exec {host}").env("FERMATA_DISK", disk).env("PROGRAMS", stripped_binaries());
+    command
+        .env("OAR_NODE_FILE", dir.join("nodes"))
+        .env("TOPOLOGY", dir.join("topology"))
+        .env("OAR_JOB_ID", job);
+    command
+        .env("FERMATA_SHELL", "ip netns exec {host}")
+        .env("FERMATA_DISK", disk)
+        .env("PROGRAMS", stripped_binaries());
     command.env("FERMATA_GRACE", "2").stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -105,7 +112,8 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
     if !namespaces() {
         return;
     }
-    let net = |args: &[&str]| Command::new(script("netns/net")).args(args).env("SUBNET", "29").status().unwrap();
+    let net =
+        |args: &[&str]| Command::new(script("netns/net")).args(args).env("SUBNET", "29").status().unwrap();
     net(&["down", "fo"]);
     assert!(net(&["up", "fo", "3"]).success());
     let dir = tempfile::Builder::new().prefix("oar-").tempdir_in(space()).unwrap();
@@ -134,7 +142,9 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
     let mut endless = under_a_stand_in(dir.path(), "2", &endless);
     let mut child = endless.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let results = dir.path().join("results-2");
-    eventually("the experiment waits", PATIENCE, || results.join("child").metadata().ok().filter(|file| file.len() > 0));
+    eventually("the experiment waits", PATIENCE, || {
+        results.join("child").metadata().ok().filter(|file| file.len() > 0)
+    });
     Command::new("kill").args(["-USR2", &child.id().to_string()]).status().unwrap();
     // 128 and the number of SIGUSR2.
     assert_eq!(child.wait().unwrap().code(), Some(140));
@@ -146,9 +156,9 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
     net(&["down", "fo"]);
 }
 
-/// Every way in which a job of a real OAR ends; about four minutes.
+/// Every way in which a job of a real OAR ends; about ten minutes.
 #[test]
-#[ignore = "takes four minutes; needs OAR and PostgreSQL: see deploy/grid5000/test/oar"]
+#[ignore = "takes ten minutes; needs OAR and PostgreSQL: see deploy/grid5000/test/oar"]
 fn results_come_home_however_an_oar_job_ends() {
     let mut oar = Command::new(script("grid5000/test/oar"));
     if let Some(ran) = run(oar.arg(script("grid5000/test/launch"))) {
@@ -184,7 +194,13 @@ fn the_daemons_of_the_unit_run_a_job() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
     let mrctl = |args: &[&str]| -> Ran {
         let mut command = Command::new(binaries().join("mrctl"));
-        command.args(args).current_dir(dir.path()).env("FERMATA_CONFIG", "lab/fermata.toml").output().unwrap().into()
+        command
+            .args(args)
+            .current_dir(dir.path())
+            .env("FERMATA_CONFIG", "lab/fermata.toml")
+            .output()
+            .unwrap()
+            .into()
     };
     assert_eq!(mrctl(&["cluster", "init", "lab"]).code, 0);
     // Free ports instead of the usual ones, which other tests may have.
@@ -218,9 +234,7 @@ fn the_daemons_of_the_unit_run_a_job() {
         command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
         daemons.0.push(command.spawn().unwrap());
     }
-    eventually("the node is live", PATIENCE, || {
-        mrctl(&["nodes"]).stdout.contains("live").then_some(())
-    });
+    eventually("the node is live", PATIENCE, || mrctl(&["nodes"]).stdout.contains("live").then_some(()));
     let ran = eventually("both daemons of the node serve", PATIENCE, || {
         let ran = mrctl(&["submit", "teragen", "--output", "/user/admin/gen", "--conf", "rows=1000"]);
         (ran.code == 0 || !ran.stderr.contains("not live")).then_some(ran)

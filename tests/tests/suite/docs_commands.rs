@@ -71,7 +71,8 @@ impl Order {
             "setup" => Some(Self::Setup(text)),
             "prints" => Some(Self::Prints(text)),
             "with" => {
-                let (this, instead_of) = text.split_once(" for ").unwrap_or_else(|| panic!("{comment}: A for B"));
+                let (this, instead_of) =
+                    text.split_once(" for ").unwrap_or_else(|| panic!("{comment}: A for B"));
                 Some(Self::With { this: this.trim().into(), instead_of: instead_of.trim().into() })
             }
             _ => None,
@@ -101,7 +102,11 @@ impl Block {
             match order {
                 Order::Setup(commands) => _ = writeln!(script, "{commands}"),
                 Order::With { this, instead_of } => {
-                    assert!(text.contains(instead_of.as_str()), "{page}:{}: there is no {instead_of:?}", self.line);
+                    assert!(
+                        text.contains(instead_of.as_str()),
+                        "{page}:{}: there is no {instead_of:?}",
+                        self.line
+                    );
                     text = text.replace(instead_of.as_str(), this);
                 }
                 _ => {}
@@ -145,7 +150,8 @@ fn blocks(page: &str) -> Vec<Block> {
             at += 1;
             orders.extend(Order::parse(text.split("-->").next().unwrap_or("")));
         } else if let Some(language) = line.strip_prefix("```") {
-            let body: Vec<&str> = lines[at + 1..].iter().take_while(|line| **line != "```").copied().collect();
+            let body: Vec<&str> =
+                lines[at + 1..].iter().take_while(|line| **line != "```").copied().collect();
             at += body.len() + 2;
             let orders = std::mem::take(&mut orders);
             if ["", "sh", "bash"].contains(&language) {
