@@ -126,7 +126,11 @@ impl Fleet {
     }
 
     /// Remembers whether the data folders of these machines have been created.
-    pub(crate) fn set_formatted<'a>(&self, names: impl IntoIterator<Item = &'a str>, are: bool) -> Result<()> {
+    pub(crate) fn set_formatted<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        are: bool,
+    ) -> Result<()> {
         let before = read_formatted(&self.cluster)?;
         let mut now = before.clone();
         for name in names {

@@ -1,7 +1,7 @@
 //! All cluster tests in one binary, and the tidy test. Each module is one promise of the product.
 
-mod command_line;
 mod cluster_disks;
+mod command_line;
 mod deploy;
 mod deploy_run;
 mod dfs_bad_input;
