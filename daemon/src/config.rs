@@ -412,7 +412,8 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+    /// Reads the text of a file; `path` is for messages, and where relative paths of `[security]` begin.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
             let line = text[..at].matches('\n').count() + 1;

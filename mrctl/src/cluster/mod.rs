@@ -9,7 +9,7 @@ mod process;
 mod state;
 
 pub(crate) use launch::{Launch, restart};
-pub(crate) use layout::{Layout, Overrides};
+pub(crate) use layout::{Layout, Overrides, check_scheduler};
 #[cfg(test)]
 pub(crate) use process::Identity;
 pub(crate) use process::{Fate, Times, cpu_seconds, end, memory_bytes, times};

@@ -14,6 +14,7 @@
 
 use super::{machines, renew, retinue, revoke, standing};
 use crate::{
+    cluster::check_scheduler,
     output::{self, Usage},
     remote::{Host, Hosts, Part, check_addr, check_host, revoked_list, write_mark},
 };
@@ -238,6 +239,8 @@ fn settings(args: &Init) -> Result<String> {
         let flags = format!("[tasktracker]\n{slots}[scheduler]\n{name}");
         text = Config::merge(&text, &flags, Path::new("--scheduler"), &[]).map_err(usage)?;
     }
+    let config = Config::parse(&text, &args.dir.join("fermata.toml")).map_err(usage)?;
+    check_scheduler(&config.scheduler).map_err(usage)?;
     Ok(text + GROUPS)
 }
 
