@@ -4,6 +4,7 @@
 //! default. Flags of a daemon go over the file; `--print-config` prints what came out.
 
 mod check;
+mod merge;
 
 use crate::{
     Bytes, Period,
@@ -99,6 +100,11 @@ pub struct NameNodeConfig {
     pub snapshot_bytes: Bytes,
     /// Entries in one folder, at the most.
     pub dir_entries_max: u64,
+    /// Quota of each new home folder `/user/NAME`, and of `/tmp` of a new namespace: files and folders, 0 for no limit.
+    /// `mrctl fs quota` shows and changes the quota of a folder that exists.
+    pub default_quota_files: u64,
+    /// The same for bytes over all replicas, 0 for no limit.
+    pub default_quota_space: Bytes,
 }
 
 /// `[datanode]`
@@ -217,7 +223,7 @@ pub struct TaskTrackerConfig {
     pub task_files_max: u64,
     /// A task that prints more than this to stdout or stderr is ended; 0 for no limit.
     pub task_log_max: Bytes,
-    /// The account that tasks run as, if the tracker runs as root. `mrctl up` takes `nobody` if it is empty.
+    /// The account that tasks run as, if the tracker runs as root; `nobody` if empty.
     pub task_user: String,
     /// Let tasks run as root, if the tracker does and there is no `task_user`. Nothing else makes them root's.
     pub tasks_as_root: bool,
@@ -337,6 +343,8 @@ impl Default for NameNodeConfig {
             retry_cache: 1_000_000,
             snapshot_bytes: Bytes::mib(64),
             dir_entries_max: 10_000_000,
+            default_quota_files: 1_000_000,
+            default_quota_space: Bytes::mib(1 << 20),
         }
     }
 }
@@ -418,7 +426,8 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+    /// Reads the text of a file; `path` is for messages, and where relative paths of `[security]` begin.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
             let line = text[..at].matches('\n').count() + 1;

@@ -19,6 +19,17 @@ pub struct NodeUuid(pub uuid::Uuid);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
+/// Identifies one start of a NameNode. Random, so that two histories which share an epoch number can be told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StartId(pub u64);
+
+impl StartId {
+    /// A new random id.
+    pub fn random() -> Self {
+        Self(RequestId::random().0 as u64)
+    }
+}
+
 /// Names one mutating request, so that a repeat is recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId(pub u128);

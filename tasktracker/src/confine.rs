@@ -1,6 +1,7 @@
 //! What tasks may be and touch: the account they run as, and the folders of a confined one.
 //!
-//! A tracker that runs as root gives its tasks another account, or has been told in as many words not to. Folders that
+//! A tracker that runs as root gives its tasks another account (`nobody` unless the configuration names one), unless the
+//! configuration says that they run as root. Folders that
 //! a task writes in are handed over to that account; all others stay the tracker's. Nothing is handed over by its path
 //! below what has been: somebody could have put a link there. What a process is told to keep to
 //! is the same for all attempts of a job that it may serve, because it cannot be widened later.
@@ -17,6 +18,9 @@ use std::{
     os::{fd::IntoRawFd, unix::fs::lchown},
     path::{Path, PathBuf},
 };
+
+/// The account of tasks if the tracker runs as root and the configuration names none.
+const NOBODY: &str = "nobody";
 
 /// An account of the system, as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,20 +45,23 @@ impl Account {
                 "tasktracker.task_user = {name:?}: only a tracker that runs as root can give tasks another account"
             ))),
             (true, "") if settings.tasks_as_root => Ok(None),
-            (true, "") => Err(TrackerError::Account(
-                "refusing to run tasks as root: set tasktracker.task_user to an account for them, or \
-                 tasktracker.tasks_as_root = true to run them as root"
-                    .into(),
-            )),
-            (true, _) => {
-                let found = daemon::account::find(name);
-                let (user, group) = found.filter(|(user, _)| *user != 0).ok_or_else(|| {
-                    let why = "there is no such account, or it is root's";
-                    TrackerError::Account(format!("tasktracker.task_user = {name:?}: {why}"))
-                })?;
-                Ok(Some(Self { user, group }))
-            }
+            (true, "") => Self::find(NOBODY).map(Some).ok_or_else(|| {
+                TrackerError::Account(format!(
+                    "refusing to run tasks as root, and there is no account {NOBODY}: set tasktracker.task_user to an \
+                     account for them, or tasktracker.tasks_as_root = true if that is what you want"
+                ))
+            }),
+            (true, _) => Self::find(name).map(Some).ok_or_else(|| {
+                let why = "there is no such account, or it is root's";
+                TrackerError::Account(format!("tasktracker.task_user = {name:?}: {why}"))
+            }),
         }
+    }
+
+    /// An account that is not root's.
+    fn find(name: &str) -> Option<Self> {
+        let (user, group) = daemon::account::find(name).filter(|(user, _)| *user != 0)?;
+        Some(Self { user, group })
     }
 }
 
@@ -135,8 +142,8 @@ mod tests {
     fn tasks_run_as_root_only_if_told() {
         let mut settings = TaskTrackerConfig::default();
         assert_eq!(Account::choose(&settings, false).unwrap(), None);
-        let error = Account::choose(&settings, true).unwrap_err().to_string();
-        assert!(error.starts_with("refusing to run tasks as root: set tasktracker.task_user"), "{error}");
+        let usual = Account::choose(&settings, true).unwrap().unwrap();
+        assert_eq!(Some(usual), Account::find("nobody"));
         settings.tasks_as_root = true;
         assert_eq!(Account::choose(&settings, true).unwrap(), None);
         settings.task_user = "nobody".into();

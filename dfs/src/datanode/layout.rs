@@ -3,6 +3,7 @@
 //! ```text
 //! LOCK                    held by the daemon
 //! VERSION                 layout number, cluster, node, its last start (toml)
+//! VOLUMES                 all data folders of the node (daemon::data_dirs)
 //! local.sock              for readers on this machine
 //! current/2a/blk_298      a finalised block: xx is the low byte of its id
 //! current/2a/blk_298.crc  its checksums

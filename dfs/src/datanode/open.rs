@@ -3,7 +3,7 @@
 //! Invariant: before anything else lies in a folder, its `VERSION` says whose it is; a folder with blocks and
 //! without `VERSION` is refused. An error of the process (no memory, no descriptors) refuses the start; one of a
 //! folder, also of one that cannot be locked or written to any more, retires that folder, unless no other says whose the
-//! node is. Neither is ever held against a replica.
+//! node is. Neither is ever held against a replica. So does a folder that was in use and is empty now: its disk is not mounted.
 
 use super::{
     disk::{Disk, Verdict, judge},
@@ -14,7 +14,7 @@ use super::{
     volume::Volume,
 };
 use crate::ids::NodeUuid;
-use daemon::lock::LockError;
+use daemon::{data_dirs, lock::LockError};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,11 +34,18 @@ impl Store {
         let mut volumes: Vec<Volume> = Vec::new();
         let mut known: Option<(PathBuf, Version)> = None;
         let (mut new, mut broken) = (Vec::new(), Vec::new());
+        let vanished = data_dirs::vanished(dirs);
         for dir in dirs {
             if volumes.iter().any(|volume| dir.canonicalize().is_ok_and(|dir| dir == volume.paths.root)) {
                 return Err(DataNodeError::Twice(dir.clone()));
             }
-            let (volume, version) = match Volume::open(dir, reserve, disk.clone()) {
+            let opened = if vanished.contains(dir) {
+                let source = data_dirs::vanished_error(dir);
+                Err(DataNodeError::Folder { what: "use folder", path: dir.clone(), source })
+            } else {
+                Volume::open(dir, reserve, disk.clone())
+            };
+            let (volume, version) = match opened {
                 Err(error) if is_of_the_folder(&error) => {
                     broken.push((volumes.len(), error));
                     (Volume::unopened(dir, reserve, disk.clone()), None)
@@ -82,6 +89,8 @@ impl Store {
             taken.or_else(|error| store.retire_if_broken(index, error))?;
             store.measure(index);
         }
+        let usable = (0..dirs.len()).filter(|index| !store.is_failed(*index));
+        data_dirs::remember(dirs, usable.map(|index| store.volumes[index].paths.root()));
         Ok(store)
     }
 

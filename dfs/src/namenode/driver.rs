@@ -14,12 +14,17 @@ use crate::{
 };
 use daemon::config::NameNodeConfig;
 use journal::{AppendError, Log, LogFailed, codec, log::RECORD_BYTES_MAX};
-use parking_lot::RwLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use parking_lot::{Mutex, RwLock};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 use tokio::sync::Notify;
 
 /// How often time is told to the state.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
+/// Users whose home folders one process looks after. More are served, but get no home.
+const HOMES_MAX: usize = 100_000;
 /// How long a close waits for its blocks to be reported before the caller is told to ask again.
 const REPLICA_WAIT: Duration = Duration::from_secs(3);
 
@@ -31,6 +36,8 @@ pub(crate) struct Driver {
     disk_reserve: u64,
     /// Rung when a DataNode has reported replicas.
     replicas_reported: Notify,
+    /// Users whose home folder is known to exist, or cannot be made.
+    homes: Mutex<HashSet<Box<str>>>,
 }
 
 impl Driver {
@@ -41,6 +48,7 @@ impl Driver {
             started,
             disk_reserve: config.disk_reserve.0,
             replicas_reported: Notify::new(),
+            homes: Mutex::default(),
         }
     }
 
@@ -90,6 +98,33 @@ impl Driver {
             self.append(&entry.bytes)?;
         }
         answer(&state, handled.outcome)
+    }
+
+    /// Creates `/user/NAME` at the first call of a user. A refusal does not hold up the call: the user may have no
+    /// need of a home. Tried again later only if the NameNode is in safemode or its log is not writable.
+    pub(crate) fn ensure_home(&self, user: &str) {
+        let mut homes = self.homes.lock();
+        if homes.contains(user) || homes.len() >= HOMES_MAX {
+            return;
+        }
+        match self.make_home(user) {
+            Ok(()) => {}
+            Err(error) if error.is_passing() => return,
+            Err(error) => tracing::warn!(user, %error, "no home folder was made"),
+        }
+        homes.insert(user.into());
+    }
+
+    fn make_home(&self, user: &str) -> Result<(), Error> {
+        if self.state.read().has_home(user)? {
+            return Ok(());
+        }
+        let mut state = self.state.write();
+        self.check_room(RECORD_BYTES_MAX)?;
+        match state.make_home(self.now(), user)? {
+            Some(entry) => self.append(&entry.bytes),
+            None => Ok(()),
+        }
     }
 
     /// Answers a question.

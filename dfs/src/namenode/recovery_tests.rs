@@ -30,7 +30,8 @@ fn node(number: u128) -> NodeUuid {
 
 impl Bench {
     fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
-        let storage = Storage::open(folder, recovery, ANSWERS)?;
+        let config = NameNodeConfig { retry_cache: ANSWERS, ..NameNodeConfig::default() };
+        let storage = Storage::open(folder, recovery, &config)?;
         let now = now_since(Instant::now());
         let settings = Settings { safemode_threshold: 0.0, ..Settings::from(&NameNodeConfig::default()) };
         let state = State::new(settings, storage.namespace.clone(), now);
@@ -153,6 +154,31 @@ fn after_recovery_no_id_is_given_twice_and_a_late_node_is_not_believed() {
 }
 
 #[test]
+fn new_namespace_has_tmp_and_user_and_each_start_raises_epoch_and_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    let mode = |bench: &Bench, at: &str| bench.state.stat(&DfsPath::parse(at).unwrap()).map(|stat| stat.mode);
+    assert_eq!((mode(&bench, "/tmp").unwrap(), mode(&bench, "/user").unwrap()), (0o1777, 0o755));
+    assert_eq!(bench.state.namespace().epoch(), 1);
+    bench.register(1);
+    let (file, block) = bench.file("/f");
+    bench.ask(Op::Delete { path: DfsPath::parse("/tmp").unwrap(), recursive: true });
+    drop(bench);
+
+    let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    assert_eq!(bench.state.namespace().epoch(), 2);
+    assert!(mode(&bench, "/tmp").is_err(), "only a new namespace gets its folders");
+    bench.register(1);
+    let (later_file, later_block) = bench.file("/g");
+    assert!(later_file.0 > file.0 + (1 << 31) && later_block.0 > block.0 + (1 << 31), "ids jump");
+    drop(bench);
+
+    // An operator's acceptance is newer than anything a DataNode can have seen.
+    let bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
+    assert!(bench.state.namespace().epoch() > 1_000_000_000_000);
+}
+
+#[test]
 fn a_recovery_that_was_interrupted_is_finished_by_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
@@ -178,7 +204,7 @@ fn an_edit_log_that_vanished_is_refused_and_recover_gives_no_id_twice() {
     let refused = Bench::open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
     assert!(refused.contains("edits has no edit log in it") && refused.contains("--recover"), "{refused}");
     let mut bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
-    assert!(bench.state.namespace().is_empty());
+    assert!(bench.state.stat(&DfsPath::parse("/f").unwrap()).is_err());
     bench.register(1);
     bench.report(1, &[block]);
     let (_, new) = bench.file("/g");

@@ -51,11 +51,12 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let listener = daemon::listen::bind(&settings.listen, config)?;
     let guard = Guard::new(config, Role::NameNode)?;
     let _lock = FolderLock::acquire(&settings.dir, "namenode")?;
-    let Storage { log, namespace } = Storage::open(&settings.dir, recovery, settings.retry_cache)?;
+    let Storage { log, namespace } = Storage::open(&settings.dir, recovery, settings)?;
     tracing::info!(
         records = log.last_seq(),
         seconds = started.elapsed().as_secs_f64(),
         cluster = namespace.cluster_id(),
+        epoch = namespace.epoch(),
         "namespace loaded"
     );
     let state = State::new(Settings::from(settings), namespace, now_since(started));
@@ -68,7 +69,8 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let blocks = guard.blocks();
     let lease_ms = settings.lease.0.as_millis() as u64;
     let (jobs, of) = (guard.jobs(), driver.clone());
-    let service = ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs };
+    let enforces = guard.enforces();
+    let service = ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs, enforces };
     // What the log can hold may be asked for: the commit of a job of many parts is one request.
     let server = guard
         .server()?

@@ -1,10 +1,16 @@
 //! The NameNode's gRPC services: each method is one line of translation around the driver.
 
-use super::{driver::Driver, op::Outcome, permit::Need, state::State, wire};
+use super::{
+    driver::Driver,
+    op::{Caller, Outcome},
+    permit::Need,
+    state::State,
+    wire,
+};
 use crate::error::{Error, Kind};
 use crate::metadata::DATANODE_PROTOCOL;
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
-use security::{BlockKey, Jobs, Told};
+use security::{BlockKey, Identity, Jobs, Role, Told};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
@@ -20,6 +26,8 @@ pub(crate) struct ClientService {
     pub(crate) blocks: BlockKey,
     /// Whose tasks are still let in.
     pub(crate) jobs: Arc<Jobs>,
+    /// Whether owners and modes bind callers: then each user needs a home folder.
+    pub(crate) enforces: bool,
 }
 
 /// Serves DataNodes.
@@ -49,8 +57,26 @@ impl ClientService {
         request: Request<M>,
         answer: impl Fn(&State, Outcome) -> Result<T, Error>,
     ) -> Answer<T> {
+        self.ensure_home(&request);
         let request = wire::request(request)?;
         Ok(Response::new(self.driver.submit(request, answer).await?))
+    }
+
+    /// Who asks; a person's first call makes the home folder.
+    fn caller<M>(&self, request: &Request<M>) -> Result<Caller, Error> {
+        self.ensure_home(request);
+        wire::caller(request)
+    }
+
+    fn ensure_home<M>(&self, request: &Request<M>) {
+        let Ok(who) = Identity::of(request.extensions()) else { return };
+        let is_person = match who.role {
+            Some(role) => matches!(role, Role::User | Role::Admin),
+            None => self.enforces,
+        };
+        if is_person {
+            self.driver.ensure_home(&who.name);
+        }
     }
 
     async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Answer<T> {
@@ -103,7 +129,7 @@ impl NameNode for ClientService {
     }
 
     async fn locate(&self, request: Request<pb::LocateRequest>) -> Answer<pb::LocateReply> {
-        let caller = wire::caller(&request)?;
+        let caller = self.caller(&request)?;
         let pb::LocateRequest { path, offset, length, reader_host } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
@@ -132,7 +158,7 @@ impl NameNode for ClientService {
     }
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
-        let caller = wire::caller(&request)?;
+        let caller = self.caller(&request)?;
         let pb::StatRequest { path, to_make, entries } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
@@ -146,7 +172,7 @@ impl NameNode for ClientService {
     }
 
     async fn list(&self, request: Request<pb::ListRequest>) -> Answer<pb::ListReply> {
-        let caller = wire::caller(&request)?;
+        let caller = self.caller(&request)?;
         let pb::ListRequest { path, start_after, limit } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
@@ -181,7 +207,7 @@ impl NameNode for ClientService {
     }
 
     async fn usage(&self, request: Request<pb::UsageRequest>) -> Answer<pb::UsageReply> {
-        let caller = wire::caller(&request)?;
+        let caller = self.caller(&request)?;
         let path = wire::path(&request.into_inner().path)?;
         self.query(|state| {
             state.permit(&caller, &path, Need::List)?;

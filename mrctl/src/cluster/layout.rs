@@ -126,7 +126,7 @@ fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
 }
 
 /// A policy that is not there, or cannot be tuned like this, must not reach the folder.
-fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
+pub(crate) fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
     let params = config.parameters()?;
     let shadow = Some(("shadow", &config.shadow)).filter(|(_, name)| !name.trim().is_empty());
     for (key, name) in std::iter::once(("name", &config.name)).chain(shadow) {

@@ -11,7 +11,7 @@ mod process;
 mod state;
 
 pub(crate) use launch::{Launch, restart};
-pub(crate) use layout::{Layout, Overrides};
+pub(crate) use layout::{Layout, Overrides, check_scheduler};
 pub(crate) use place::{remove_elsewhere, temporary};
 #[cfg(test)]
 pub(crate) use process::Identity;

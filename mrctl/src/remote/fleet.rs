@@ -1,7 +1,8 @@
 //! Which machines a cluster has and how they are reached: said once, and remembered in the cluster's folder
-//! (`launch.json`).
+//! (`launch.json`). The file `formatted` there lists the machines whose data folders have been created: such a folder is not
+//! created a second time unless that is asked for, because an empty one means a lost or unmounted disk.
 
-use super::{Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
+use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
 use crate::{locate::Target, output::Usage};
 use anyhow::{Context, Result, bail};
 use daemon::{
@@ -10,6 +11,7 @@ use daemon::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -113,13 +115,15 @@ impl Fleet {
         let hosts_file = launch.hosts.clone().unwrap_or_else(|| own_file.clone());
         let hosts = Hosts::load(&hosts_file)?;
         let part = is_part(&hosts, &own_file);
-        let ports = ports(&Config::load(Some(&cluster.join("fermata.toml")))?)?;
-        let mark = mark(&cluster)?;
+        let config = Config::load(Some(&cluster.join("fermata.toml")))?;
+        let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
+        let (mark, formatted) = (mark(&cluster)?, read_formatted(&cluster)?);
         // Machines that are one (namespaces of a test) must not share a folder.
         let machine = |host: Host| {
             let dir = dir.replace("{host}", &host.name);
             let bin = bin.replace("{host}", &host.name);
-            Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports }
+            let (data, formatted) = (data.on(&dir, &host.name), formatted.contains(&host.name));
+            Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports, data, formatted }
         };
         let machines = hosts.all.into_iter().map(machine).collect();
         Ok(Self { machines, hosts_file, cluster, launch, part })
@@ -131,6 +135,30 @@ impl Fleet {
         let path = Launch::path(&self.cluster);
         let hosts = self.launch.hosts.clone().filter(|_| !self.part);
         let text = serde_json::to_string_pretty(&Launch { hosts, ..self.launch.clone() })? + "\n";
+        replace(&path, text.as_bytes(), USUAL, true)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Remembers whether the data folders of these machines have been created.
+    pub(crate) fn set_formatted<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        are: bool,
+    ) -> Result<()> {
+        let before = read_formatted(&self.cluster)?;
+        let mut now = before.clone();
+        for name in names {
+            if are {
+                now.insert(name.to_owned());
+            } else {
+                now.remove(name);
+            }
+        }
+        if now == before {
+            return Ok(());
+        }
+        let text: String = now.iter().map(|name| format!("{name}\n")).collect();
+        let path = formatted_file(&self.cluster);
         replace(&path, text.as_bytes(), USUAL, true)
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -184,8 +212,21 @@ pub(crate) fn write_mark(cluster: &Path, name: &str) -> Result<String> {
     Ok(mark)
 }
 
+fn formatted_file(cluster: &Path) -> PathBuf {
+    cluster.join("formatted")
+}
+
+fn read_formatted(cluster: &Path) -> Result<BTreeSet<String>> {
+    let path = formatted_file(cluster);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
 /// A path that goes through a shell as it is.
-fn remote_path(path: &str) -> Result<String> {
+pub(super) fn remote_path(path: &str) -> Result<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
     let plain = path.replace("{host}", "x");
     if !path.starts_with('/')

@@ -1,7 +1,9 @@
 //! All cluster tests in one binary, and the tidy test. Each module is one promise of the product.
 
+mod cluster_disks;
 mod command_line;
 mod deploy;
+mod deploy_run;
 mod dfs_bad_input;
 mod dfs_commands;
 mod dfs_damage;
@@ -9,6 +11,7 @@ mod dfs_namenode_restart;
 mod dfs_operating;
 mod dfs_recovery;
 mod dfs_survival;
+mod docs_commands;
 mod faults;
 mod faults_disk;
 mod faults_here;

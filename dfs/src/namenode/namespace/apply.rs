@@ -26,7 +26,7 @@ pub(in crate::namenode) struct Changes {
     pub(in crate::namenode) drains: Vec<String>,
 }
 
-fn unfit(what: impl std::fmt::Display) -> ApplyError {
+pub(super) fn unfit(what: impl std::fmt::Display) -> ApplyError {
     ApplyError(format!("record does not fit the namespace: {what}"))
 }
 
@@ -85,19 +85,8 @@ impl Namespace {
                 changes.drains.push(node.clone());
                 Ok(())
             }
-            Edit::IdsSkipped { next_file, next_block } => self.ids_skipped(*next_file, *next_block),
+            Edit::Started { .. } => self.started(edit),
         }
-    }
-
-    fn ids_skipped(&mut self, next_file: u64, next_block: u64) -> Result<(), ApplyError> {
-        if next_file < self.next_file || next_block < self.next_block {
-            return Err(unfit("ids go backwards"));
-        }
-        if next_block > self.next_block {
-            self.skipped.push((self.next_block, next_block));
-        }
-        (self.next_file, self.next_block) = (next_file, next_block);
-        Ok(())
     }
 
     fn made(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
@@ -198,9 +187,7 @@ impl Namespace {
             file.blocks.push(block);
             Ok(())
         })?;
-        if block.0 > self.next_block {
-            self.skipped.push((self.next_block, block.0));
-        }
+        self.skip_blocks(block.0);
         self.next_block = block.0 + 1;
         self.blocks.insert(block, Block::new(id, None));
         Ok(())

@@ -1,7 +1,7 @@
 //! The facts that make up the namespace's history. One [`Record`] is one atomic step of it.
 
 use crate::{
-    ids::{BlockId, FileId, RequestId},
+    ids::{BlockId, FileId, RequestId, StartId},
     namenode::op::{OnAbandon, Outcome, Quota},
 };
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,8 @@ pub enum Edit {
     Fenced { scope: String, epoch: u64 },
     /// A DataNode is to be emptied, or no longer.
     DrainSet { node: String, on: bool },
-    /// Records were lost: ids below these may have been given out by them, and are never given out again.
-    IdsSkipped { next_file: u64, next_block: u64 },
+    /// A NameNode started. Ids below `next_file` and `next_block` may have been used by records that this log has
+    /// lost (an older copy was restored), so they are never used again. With `accepted`, an operator declared this
+    /// namespace the right one, whatever DataNodes have seen (ADR 0022).
+    Started { epoch: u64, start: StartId, accepted: bool, next_file: u64, next_block: u64 },
 }

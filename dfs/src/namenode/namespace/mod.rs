@@ -12,6 +12,7 @@ mod check;
 mod edit;
 mod inode;
 mod snapshot;
+mod start;
 mod tree;
 
 pub(super) use apply::Changes;
@@ -20,10 +21,10 @@ pub(super) use inode::{Block, Body, File, Folder, Inode, Open, Totals};
 pub use snapshot::{Entry, SnapshotItem, SnapshotLoader};
 
 use super::op::Outcome;
-use crate::ids::{BlockId, FileId, RequestId};
+use crate::ids::{BlockId, FileId, RequestId, StartId};
 use answers::Answers;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -50,6 +51,11 @@ pub struct Namespace {
     next_block: u64,
     /// Block ids that were never given out, `from..to`: see [`Namespace::never_given`].
     skipped: Vec<(u64, u64)>,
+    /// The number of the current start, and the ids of the latest starts since the last accepted restore.
+    epoch: u64,
+    starts: VecDeque<(u64, StartId)>,
+    /// Whether an operator accepted this namespace after a restore or a loss of records.
+    accepted: bool,
     /// Blocks with a length.
     finished: u64,
     records: u64,
@@ -117,6 +123,9 @@ impl Namespace {
             next_file: ROOT.0 + 1,
             next_block: 1,
             skipped: Vec::new(),
+            epoch: 0,
+            starts: VecDeque::new(),
+            accepted: false,
             finished: 0,
             records: 0,
             words,
@@ -131,11 +140,6 @@ impl Namespace {
     /// Records applied in its life.
     pub fn records(&self) -> u64 {
         self.records
-    }
-
-    /// Whether there is nothing but the root folder.
-    pub(super) fn is_empty(&self) -> bool {
-        self.inodes.len() == 1
     }
 
     /// How many scopes have a fence.

@@ -5,7 +5,7 @@
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Namespace, Open, ROOT, Words};
 use crate::{
-    ids::{BlockId, FileId, RequestId},
+    ids::{BlockId, FileId, RequestId, StartId},
     namenode::op::{OnAbandon, Outcome, Quota},
 };
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,16 @@ use serde::{Deserialize, Serialize};
 #[allow(missing_docs, reason = "the fields are what the names say")]
 pub enum SnapshotItem {
     /// First.
-    Header { cluster_id: String, next_file: u64, next_block: u64, skipped: Vec<(u64, u64)>, records: u64 },
+    Header {
+        cluster_id: String,
+        next_file: u64,
+        next_block: u64,
+        skipped: Vec<(u64, u64)>,
+        epoch: u64,
+        starts: Vec<(u64, StartId)>,
+        accepted: bool,
+        records: u64,
+    },
     /// A folder; the root is its own parent.
     Folder { entry: Entry, quota: Quota },
     /// A file; a block without a length is being written.
@@ -58,6 +67,9 @@ impl Namespace {
             next_file: self.next_file,
             next_block: self.next_block,
             skipped: self.skipped.clone(),
+            epoch: self.epoch,
+            starts: self.starts.iter().copied().collect(),
+            accepted: self.accepted,
             records: self.records,
         };
         let inodes = self.inodes.iter().map(|(id, inode)| self.inode_item(*id, inode));
@@ -141,6 +153,18 @@ fn bad(what: impl std::fmt::Display) -> ApplyError {
     ApplyError(format!("snapshot does not hold together: {what}"))
 }
 
+/// An empty namespace with the header's values.
+fn begun(item: SnapshotItem) -> Result<Namespace, ApplyError> {
+    let SnapshotItem::Header { cluster_id, next_file, next_block, skipped, epoch, starts, accepted, records } =
+        item
+    else {
+        return Err(bad("it does not begin with its header"));
+    };
+    let bare = Namespace::bare(cluster_id, Words::default());
+    let starts = starts.into();
+    Ok(Namespace { next_file, next_block, skipped, epoch, starts, accepted, records, ..bare })
+}
+
 impl SnapshotLoader {
     /// A loader whose namespace keeps at most this many answers for repeats.
     pub fn keeping_answers(limit: usize) -> Self {
@@ -162,12 +186,7 @@ impl SnapshotLoader {
         }
         self.counts.add(&item);
         let Some(namespace) = &mut self.namespace else {
-            let SnapshotItem::Header { cluster_id, next_file, next_block, skipped, records } = item else {
-                return Err(bad("it does not begin with its header"));
-            };
-            let bare = Namespace::bare(cluster_id, Words::default());
-            let namespace = Namespace { next_file, next_block, skipped, records, ..bare };
-            let namespace = self.namespace.insert(namespace);
+            let namespace = self.namespace.insert(begun(item)?);
             if let Some(limit) = self.answers {
                 namespace.keep_answers(limit);
             }

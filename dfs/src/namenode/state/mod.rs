@@ -10,6 +10,7 @@
 mod check;
 mod drain;
 mod heartbeat;
+mod homes;
 mod leases;
 mod nodes;
 mod query;

@@ -8,7 +8,7 @@ use crate::{
         Namespace, Record, Settings, State,
         namespace::Block,
         op::{
-            BlockLength, Caller, Command, Heartbeat, HeartbeatAnswer, Now, OnAbandon, Op, Outcome,
+            BlockLength, Caller, Command, Heartbeat, HeartbeatAnswer, Now, OnAbandon, Op, Outcome, Quota,
             Registration, Request,
         },
         view::FileStatus,
@@ -40,6 +40,7 @@ pub(super) fn settings() -> Settings {
         orphan_grace_ms: 2_000,
         retry_cache: 100_000,
         dir_entries_max: 1_000,
+        default_quota: Quota { files: Some(50), space: Some(100_000) },
     }
 }
 
