@@ -15,7 +15,7 @@ use std::{
 /// For the work that is done before a kill, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-async fn connect(cluster: &Cluster) -> Client {
+pub(crate) async fn connect(cluster: &Cluster) -> Client {
     let text = fs::read_to_string(cluster.path(".fermata/fermata.toml")).unwrap();
     let table: toml::Table = text.parse().unwrap();
     let address = table["cluster"]["namenode"].as_str().unwrap().to_owned();
