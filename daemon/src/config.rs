@@ -131,6 +131,9 @@ pub struct DataNodeConfig {
     pub scrub_rate: Bytes,
     /// Each block is scrubbed once in this time, or as fast as `scrub_rate` allows.
     pub scrub_period: Period,
+    /// Distinct bad blocks found in one folder that retire it (its disk is failing); 0 for no limit. The last folder in
+    /// service is not retired, but takes no new blocks.
+    pub bad_blocks_max: u32,
 }
 
 /// `[jobtracker]`
@@ -362,6 +365,7 @@ impl Default for DataNodeConfig {
             transfer_timeout: Period::secs(30),
             scrub_rate: Bytes::mib(8),
             scrub_period: Period::secs(7 * 24 * 3600),
+            bad_blocks_max: 50,
         }
     }
 }

@@ -216,6 +216,7 @@ mod tests {
         };
         let block = |id, offset, length, names: &[&str]| LocatedBlock {
             block: BlockId(id),
+            nonce: dfs::ids::Nonce(0),
             offset,
             length,
             nodes: names.iter().map(|name| node(name)).collect(),

@@ -176,7 +176,7 @@ fn disks(report: &dfs::client::Report) -> String {
 pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
     let (safemode, human) = (&report.safemode, output::human);
     let folders = output::count(report.dirs, "folder");
-    vec![
+    let mut facts = vec![
         ("cluster", format!("{} (version {})", report.cluster_id, report.version)),
         ("started", format!("{} UTC", output::time(report.started_ms))),
         ("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() }),
@@ -203,5 +203,33 @@ pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)>
                 report.corrupt_replaced_total
             ),
         ),
-    ]
+    ];
+    facts.extend(warnings(report));
+    facts
+}
+
+/// What does not belong to this namespace. Nothing in a healthy cluster.
+pub(crate) fn warnings(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if report.future_blocks > 0 {
+        let count = output::count(report.future_blocks, "replica");
+        rows.push((
+            "future_blocks",
+            format!(
+                "{count} of blocks that this NameNode never gave out: it runs from an older copy of its folder; they \
+                 are kept; start it from the newest copy to have them back"
+            ),
+        ));
+    }
+    if report.stale_replicas > 0 {
+        let count = output::count(report.stale_replicas, "replica");
+        rows.push((
+            "stale_replicas",
+            format!(
+                "{count} of another history of the namespace under ids in use here: never served, and kept"
+            ),
+        ));
+    }
+    rows.extend(report.refused_nodes.iter().map(|why| ("refused", why.clone())));
+    rows
 }

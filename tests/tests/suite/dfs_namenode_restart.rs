@@ -14,7 +14,7 @@ use std::{
 /// For the work that is done before a kill, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-async fn connect(cluster: &Cluster) -> Client {
+pub(crate) async fn connect(cluster: &Cluster) -> Client {
     let address = cluster.config().cluster.namenode;
     let config = daemon::config::ClientConfig {
         deadline: daemon::Period(Duration::from_millis(1500)),

@@ -34,6 +34,7 @@ mod machines;
 mod remote;
 mod schedulers;
 mod security;
+mod storage_integrity;
 mod tidy;
 mod trackers;
 mod trials;

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     error::{Error, Kind},
-    ids::{BlockId, FileId, NodeUuid},
+    ids::{BlockId, FileId, NodeUuid, Nonce},
     namenode::{
         namespace::{Block, Body, File, Folder, Inode, Totals},
         op::Quota,
@@ -122,15 +122,16 @@ impl State {
     }
 
     /// Committed blocks up to the first that is not: what a reader may count on.
-    fn readable<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, u64)> + 'a {
-        file.blocks
-            .iter()
-            .map_while(|block| Some((*block, self.namespace.block(*block).and_then(Block::length)?)))
+    fn readable<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, Nonce, u64)> + 'a {
+        file.blocks.iter().map_while(|block| {
+            let known = self.namespace.block(*block)?;
+            Some((*block, known.nonce, known.length()?))
+        })
     }
 
     fn readable_length(&self, file: &File) -> u64 {
         match file.open {
-            Some(_) => self.readable(file).map(|(_, length)| length).sum(),
+            Some(_) => self.readable(file).map(|(.., length)| length).sum(),
             None => file.length,
         }
     }
@@ -153,14 +154,14 @@ impl State {
         let end = offset.saturating_add(length);
         let mut at = 0;
         let mut blocks = Vec::new();
-        for (block, length) in self.readable(file) {
+        for (block, nonce, length) in self.readable(file) {
             if at >= end || blocks.len() == LOCATE_BLOCKS_MAX {
                 break;
             }
             if at + length > offset {
                 let nodes = self.near(block, reader_host, rack);
                 let damaged_on = self.damaged_on(block);
-                blocks.push(LocatedBlock { block, offset: at, length, nodes, damaged_on });
+                blocks.push(LocatedBlock { block, nonce, offset: at, length, nodes, damaged_on });
             }
             at += length;
         }
@@ -203,6 +204,7 @@ impl State {
         let own = known.length().unwrap_or(0);
         Ok(LocatedBlock {
             block,
+            nonce: known.nonce,
             offset: file.length - own - from_here.sum::<u64>(),
             length: own,
             nodes: nodes.iter().filter_map(|uuid| self.node_address(*uuid)).collect(),
@@ -217,8 +219,8 @@ impl State {
     }
 
     /// Whether a writer may still put replicas of it anywhere: it is a block, and how long it is has not been settled.
-    pub fn is_being_written(&self, block: BlockId) -> bool {
-        self.namespace.block(block).is_some_and(|block| block.length().is_none())
+    pub fn is_being_written(&self, block: BlockId, nonce: Nonce) -> bool {
+        self.namespace.block(block).is_some_and(|block| block.length().is_none() && block.nonce == nonce)
     }
 
     /// Where a node is, e.g. the target of a Copy command.
