@@ -237,7 +237,10 @@ impl Opened {
             let more = self.dropped.len() - 1;
             let others = if more > 0 { format!(" (and {more} more, see the log)") } else { String::new() };
             let kept = kept(part.kept_as.as_deref());
-            return Some(format!("--recover dropped a damaged part of the {log}: {}{kept}{others}", part.why));
+            return Some(format!(
+                "--recover dropped a damaged part of the {log}: {}{kept}{others}",
+                part.why
+            ));
         }
         let torn = self.torn.as_ref()?;
         let (bytes, file, kept) = (torn.bytes, &torn.file, kept(Some(&torn.kept_as)));
@@ -381,7 +384,10 @@ mod tests {
         fs::write(&segment, &bytes).unwrap();
         // The seal is on the sealed commit point; unseal it as the next start would.
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
-        assert!(refused.contains("edits-00000000000000000001.log") && refused.contains("--recover"), "{refused}");
+        assert!(
+            refused.contains("edits-00000000000000000001.log") && refused.contains("--recover"),
+            "{refused}"
+        );
         let mut unsealed = commit;
         for at in [0, 4096] {
             unsealed[at + 11] &= 0x7f;

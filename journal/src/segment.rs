@@ -7,8 +7,8 @@ use crate::{
     LogError, Seq,
     disk::{Disk, WriteFile},
     format::{
-        BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, FileKind, GRAIN_BYTES, TEMPORARY, mask,
-        u32_at,
+        BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, FileKind, GRAIN_BYTES, TEMPORARY,
+        mask, u32_at,
     },
     source::Source,
 };
@@ -109,7 +109,8 @@ impl SegmentReader {
         if crc32c::crc32c(masked) != header.payload_crc {
             return Ok(Step::Bad("batch checksum mismatch"));
         }
-        let payload = self.source.window_mut(self.offset + BATCH_HEADER_BYTES as u64, whole - BATCH_HEADER_BYTES);
+        let payload =
+            self.source.window_mut(self.offset + BATCH_HEADER_BYTES as u64, whole - BATCH_HEADER_BYTES);
         mask(self.salt, payload);
         if !lengths_add_up(&payload[..header.payload_bytes as usize], header.count) {
             return Ok(Step::Bad("record lengths do not add up"));

@@ -49,7 +49,9 @@ impl Master {
             let pids = cluster.processes_named(self.program);
             let ran = Command::new("kill").arg("-TERM").args(&pids).status().unwrap();
             assert!(ran.success());
-            eventually("it has ended", PATIENCE, || cluster.processes_named(self.program).is_empty().then_some(()));
+            eventually("it has ended", PATIENCE, || {
+                cluster.processes_named(self.program).is_empty().then_some(())
+            });
         } else {
             cluster.mrctl(&["chaos", "kill", self.program]);
         }
