@@ -114,6 +114,8 @@ pub enum AttemptStatus {
     Unreached(String),
     /// It failed, and why.
     Failed(String),
+    /// It failed in a way in which every attempt would: the job fails.
+    Fatal(String),
     /// It was stopped.
     Killed(String),
     /// This tracker has a copy, of so many bytes, of the output or the state that the attempt left on another.

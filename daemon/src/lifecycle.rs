@@ -101,6 +101,9 @@ pub async fn stop_signal() {
 pub fn begin() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     close_inherited();
+    // No other process of the account, such as a task, can trace this one or read its memory, environment and files
+    // through /proc. There are no core files either, which would hold the cluster's keys. Fails on no Linux.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let files = getrlimit(Resource::Nofile);
     // As it was, if not: the limits on connections follow from it.

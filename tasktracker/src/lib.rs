@@ -51,7 +51,7 @@ use agent::{Agent, Slots};
 use cgroup::{Bounds, Groups};
 use confine::Account;
 use daemon::{
-    config::{Config, ConfigError, TaskTrackerConfig},
+    config::{Choice, Config, ConfigError, TaskTrackerConfig},
     lifecycle::DaemonArgs,
 };
 use disks::{Disks, Found};
@@ -119,7 +119,9 @@ impl TaskTracker {
         let (listener, shuffle_at) = listen(&settings.listen, config)?;
         let host_part = settings.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let (logs_listener, logs_at) = listen(&format!("{host_part}:0"), config)?;
-        let account = account(settings, &program)?;
+        let account = account(settings)?;
+        let program = account.map_or(Ok(program.clone()), |account| account.startable(program))?;
+        check_landlock(config, account)?;
         let (dirs, reserve) = (settings.dirs.clone(), settings.reserve.0);
         let opening = tokio::task::spawn_blocking(move || Disks::open(&dirs, reserve));
         let (disks, found) = opening.await.expect("opening does not panic")?;
@@ -340,13 +342,36 @@ fn listen(addr: &str, config: &Config) -> Result<(TcpListener, SocketAddr), Trac
 }
 
 /// The account of tasks, if it is not the tracker's, which is then made ready for it.
-fn account(settings: &TaskTrackerConfig, program: &Path) -> Result<Option<Account>, TrackerError> {
+fn account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError> {
     let Some(account) = Account::of_tasks(settings)? else { return Ok(None) };
     daemon::careful::belongs_to(account.user);
     // Its tasks walk through its folders and read none of its files.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
-    account.must_reach(program)?;
     Ok(Some(account))
+}
+
+/// Where the kernel cannot confine tasks, `confine = "on"` is refused. With `auto` they run unconfined, which is logged:
+/// with the tracker's own account they can then read its secret.
+fn check_landlock(config: &Config, account: Option<Account>) -> Result<(), TrackerError> {
+    let confine = config.tasktracker.confine;
+    if !confine.holds(config.security.is_closed()) || mrlib::task::can_confine() {
+        return Ok(());
+    }
+    if confine == Choice::On {
+        return Err(TrackerError::Account(
+            "tasktracker.confine = \"on\": this kernel has no Landlock (Linux 5.13 or later, with landlock among its \
+             security modules): use such a kernel, or \"auto\" to run tasks unconfined"
+                .into(),
+        ));
+    }
+    if account.is_none() {
+        tracing::warn!(
+            "this kernel has no Landlock, and tasks have the tracker's account: they can read its secret and its folders"
+        );
+    } else {
+        tracing::warn!("this kernel has no Landlock: tasks can read whatever their account can");
+    }
+    Ok(())
 }
 
 /// In the first folder, or in another if that is full.

@@ -87,6 +87,7 @@ fn report(report: Report) -> AttemptReport {
         Status::Ended(Ending::Spoilt(why)) => attempt_report::Status::Spoilt(why),
         Status::Ended(Ending::Unreached(why)) => attempt_report::Status::Unreached(why),
         Status::Ended(Ending::Failed(error)) => attempt_report::Status::Failed(error),
+        Status::Ended(Ending::Fatal(error)) => attempt_report::Status::Fatal(error),
         Status::Ended(Ending::Killed(why)) => attempt_report::Status::Killed(why),
         Status::Taken(Ok(bytes)) => attempt_report::Status::Taken(bytes),
         Status::Taken(Err(why)) => attempt_report::Status::NotTaken(why),

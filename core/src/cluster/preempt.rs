@@ -174,6 +174,10 @@ impl Cluster {
         let (tracker, launched, recalled) = (attempt.tracker, attempt.launched, attempt.recalled);
         let base = attempt.base;
         self.release(at, id, AttemptState::Paused)?;
+        if let Some(attempt) = self.attempt_mut(id) {
+            // What it said last may be older.
+            attempt.progress.stage = stage;
+        }
         let own = Work { bytes: bytes_in.saturating_sub(base.bytes), time: at.since(launched) };
         let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes, work: base + own, records: 0 };
         let before = self.task_mut(id.task)?.checkpoint.replace(checkpoint);

@@ -29,6 +29,7 @@ fn submitted() -> Fact {
         end: 100,
         divisible: true,
         hosts: vec![host.to_owned()],
+        pin: crate::job::InputPin::default(),
     };
     let spec = JobSpec {
         name: "sort".into(),

@@ -120,6 +120,9 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
     for text in words.list("failed") {
         reports.push(ended(text, AttemptStatus::Failed("it failed".into()))?);
     }
+    for text in words.list("fatal") {
+        reports.push(ended(text, AttemptStatus::Fatal("every attempt would fail".into()))?);
+    }
     for text in words.list("split") {
         let (id, position) = text.split_once(':').ok_or_else(|| format!("{text}: write j1.m0.0:50"))?;
         let position = position.parse().map_err(|_| format!("{text}: {position:?} is not a position"))?;
@@ -325,6 +328,7 @@ impl Player<'_> {
                 end: 100,
                 divisible: words.get("divisible") != Some("no"),
                 hosts: hosts(index),
+                pin: crate::job::InputPin::default(),
             })
             .collect();
         let priority = match words.get("priority") {

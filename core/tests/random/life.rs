@@ -177,6 +177,7 @@ impl World {
             end: 10 + dice.below(90),
             divisible: !dice.one_in(8),
             hosts: vec![format!("h{}", dice.below(hosts))],
+            pin: mrcore::job::InputPin::default(),
         };
         let spec = JobSpec {
             name: "j".into(),

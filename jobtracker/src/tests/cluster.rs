@@ -224,6 +224,7 @@ pub(super) fn submission(input: &str, output: &str, reduces: u32) -> pb::SubmitR
         program: Some(pb::Program {
             kind: Some(pb::program::Kind::Builtin("wordcount".into())),
             files: Vec::new(),
+            settings: Vec::new(),
         }),
         inputs: vec![input.into()],
         output: output.into(),

@@ -160,7 +160,7 @@ pub(crate) fn forget(
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
     let user = user(&request)?;
     let message = request.into_inner();
-    let pb::Program { kind, files } = message.program.unwrap_or_default();
+    let pb::Program { kind, files, settings } = message.program.unwrap_or_default();
     let program = match kind {
         Some(pb::program::Kind::Builtin(name)) => Program::Builtin(short("program name", name)?),
         Some(pb::program::Kind::Executable(path)) => Program::Executable(path),
@@ -170,8 +170,10 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         Program::Builtin(name) => name.clone(),
         Program::Executable(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
     };
-    if message.inputs.len() > LIST_MAX || files.len() > LIST_MAX {
-        return Err(Refusal::invalid(format!("job names more than {LIST_MAX} inputs or side files")));
+    if [message.inputs.len(), files.len(), settings.len()].into_iter().any(|names| names > LIST_MAX) {
+        return Err(Refusal::invalid(format!(
+            "job names more than {LIST_MAX} inputs, side files or settings"
+        )));
     }
     let conf_bytes: usize = message.conf.iter().map(|(key, value)| key.len() + value.len()).sum();
     if conf_bytes > CONF_BYTES_MAX {
@@ -188,6 +190,7 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         priority: spec::priority(&or_else(message.priority, "normal")).map_err(Refusal::invalid)?,
         program,
         files,
+        declared: settings,
         inputs: message.inputs,
         output: message.output,
         reduces: message.reduces,
@@ -303,6 +306,7 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
         Some(Status::Paused(message)) => AttemptStatus::Paused(aside(id.phase(), &message)),
         Some(Status::Spoilt(why)) => AttemptStatus::Spoilt(tail(why)),
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
+        Some(Status::Fatal(error)) => AttemptStatus::Fatal(tail(error)),
         Some(Status::Unreached(why)) => AttemptStatus::Unreached(tail(why)),
         Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
         Some(Status::Taken(bytes)) => AttemptStatus::Taken(bytes),

@@ -142,6 +142,8 @@ fn task_spec(cluster: &Cluster, files: &Files, attempt: AttemptId) -> Option<pb:
                 start: task.start,
                 end: task.end,
                 whole,
+                file_id: split.pin.file,
+                file_length: split.pin.length,
             })
         }
         Phase::Reduce => {
@@ -168,7 +170,7 @@ fn program(spec: &JobSpec) -> pb::Program {
         Program::Builtin(name) => pb::program::Kind::Builtin(name),
         Program::Executable(path) => pb::program::Kind::Executable(path),
     };
-    pb::Program { kind: Some(kind), files: spec::files(spec) }
+    pb::Program { kind: Some(kind), files: spec::files(spec), settings: Vec::new() }
 }
 
 fn map_event(cluster: &Cluster, event: MapEvent) -> pb::MapEvent {

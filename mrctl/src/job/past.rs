@@ -194,7 +194,13 @@ fn finish(tasks: &mut [Task]) -> Phase {
         phase.done += u32::from(done);
         phase.failed_attempts += ended_as("failed");
         phase.killed_attempts += ended_as("killed");
-        task.state = if done { "done" } else { "unfinished" }.into();
+        let failed = task.attempts.last().is_some_and(|last| last.state == "failed");
+        task.state = match (done, failed) {
+            (true, _) => "done",
+            (false, true) => "failed",
+            (false, false) => "unfinished",
+        }
+        .into();
     }
     phase.progress = if phase.total == 0 { 1.0 } else { f64::from(phase.done) / f64::from(phase.total) };
     phase

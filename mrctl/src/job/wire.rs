@@ -51,6 +51,8 @@ pub(crate) struct Submission {
     pub(crate) builtin: Option<String>,
     pub(crate) executable: Option<String>,
     pub(crate) files: Vec<String>,
+    /// Settings that an executable declares.
+    pub(crate) declared: Vec<String>,
     pub(crate) inputs: Vec<String>,
     pub(crate) output: String,
     pub(crate) reduces: u32,
@@ -160,7 +162,11 @@ impl JobTracker {
             name: submission.name,
             queue: submission.queue,
             priority: submission.priority,
-            program: Some(pb::Program { kind: Some(kind), files: submission.files }),
+            program: Some(pb::Program {
+                kind: Some(kind),
+                files: submission.files,
+                settings: submission.declared,
+            }),
             inputs: submission.inputs,
             output: submission.output,
             reduces: submission.reduces,

@@ -29,6 +29,7 @@ use crate::{
     engine::record_bytes_max,
     error::TaskError,
     job::Job,
+    settings::{Kind, Setting},
     task,
 };
 use combine::Combining;
@@ -48,6 +49,15 @@ pub const RESTARTABLE: &str = "stream.reducer.restartable";
 /// The setting that promises that the mapper's input may be divided at any line, between two runs of its program. Without
 /// it a streaming map is never split.
 pub const DIVISIBLE: &str = "stream.mapper.divisible";
+
+/// The settings of streaming jobs.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(MAPPER, Kind::Text, "the mapper's command (--mapper)"),
+    Setting::new(COMBINER, Kind::Text, "the combiner's command (--combiner)"),
+    Setting::new(REDUCER, Kind::Text, "the reducer's command (--reducer)"),
+    Setting::new(DIVISIBLE, Kind::Flag, "whether the mapper's input may be divided at any line"),
+    Setting::new(RESTARTABLE, Kind::Flag, "true: the reducer keeps nothing from key to key"),
+];
 
 /// The job, by its settings.
 pub fn job(conf: &Conf) -> Result<Job, TaskError> {

@@ -117,6 +117,8 @@ pub enum Ending {
     Spoilt(String),
     /// Who has the state that it was to take up does not answer.
     Unreached(String),
+    /// It failed in a way in which every attempt would.
+    Fatal(String),
     /// It did not work out, and why.
     Failed(String),
     /// It was stopped.

@@ -434,7 +434,7 @@ impl Agent {
         let Some(running) = self.running.remove(&attempt) else { return };
         let ending = match (ending, running.stopped) {
             // Whatever a process says while it is being killed, it was killed.
-            (Ending::Failed(_) | Ending::Killed(_), Some(why)) => Ending::Killed(why),
+            (Ending::Failed(_) | Ending::Fatal(_) | Ending::Killed(_), Some(why)) => Ending::Killed(why),
             (ending, _) => ending,
         };
         if !self.cleaning.contains_key(&attempt.job) {

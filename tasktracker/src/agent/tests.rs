@@ -100,6 +100,7 @@ fn word(status: &Status) -> &'static str {
         Status::Ended(Ending::Spoilt(_)) => "spoilt",
         Status::Ended(Ending::Unreached(_)) => "unreached",
         Status::Ended(Ending::Failed(_)) => "failed",
+        Status::Ended(Ending::Fatal(_)) => "fatal",
         Status::Ended(Ending::Killed(_)) => "killed",
         Status::Taken(Ok(_)) => "taken",
         Status::Taken(Err(_)) => "not taken",

@@ -1,7 +1,9 @@
 //! All cluster tests in one binary, and the tidy test. Each module is one promise of the product.
 
+mod cluster_disks;
 mod command_line;
 mod deploy;
+mod deploy_run;
 mod dfs_bad_input;
 mod dfs_commands;
 mod dfs_damage;
@@ -9,12 +11,14 @@ mod dfs_namenode_restart;
 mod dfs_operating;
 mod dfs_recovery;
 mod dfs_survival;
+mod docs_commands;
 mod faults;
 mod faults_disk;
 mod faults_here;
 mod jobs;
 mod jobs_drain;
 mod jobs_faults;
+mod jobs_garbage;
 mod jobs_harm;
 mod jobs_inputs;
 mod jobs_long;
@@ -30,6 +34,7 @@ mod machines;
 mod remote;
 mod schedulers;
 mod security;
+mod storage_integrity;
 mod tidy;
 mod trackers;
 mod trials;

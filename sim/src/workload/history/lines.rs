@@ -8,7 +8,7 @@ use mrcore::{
     Fact, PerPhase, Span, Time, Why,
     fact::{Entry, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
-    job::{JobOutcome, JobSpec, Priority, Split},
+    job::{InputPin, JobOutcome, JobSpec, Priority, Split},
     task::{AttemptResult, Recall, Stage},
 };
 use serde::Deserialize;
@@ -101,7 +101,7 @@ pub fn expand(runs: Vec<SplitRun>, names: &[String]) -> Vec<Split> {
             let start = start.saturating_add(length.saturating_mul(index));
             let end = start.saturating_add(length);
             let (source, hosts) = (source.clone(), hosts.clone());
-            splits.push(Split { source, start, end, divisible, hosts });
+            splits.push(Split { source, start, end, divisible, hosts, pin: InputPin::default() });
         }
     }
     splits
