@@ -3,9 +3,28 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A block. Never used twice, and its bytes never change once its replicas are finalised.
+/// A block. Its bytes never change once its replicas are finalised. Ids are not reused within one history of the
+/// namespace; a [`Nonce`] tells apart blocks of two histories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId(pub u64);
+
+/// The random number of a block: the same in the edit log, in the header of each replica's checksum file and in every
+/// message about the block. A replica with another nonce holds other bytes, whatever its id says (ADR 0022).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Nonce(pub u64);
+
+impl Nonce {
+    /// A new random nonce.
+    pub fn random() -> Self {
+        Self(RequestId::random().0 as u64)
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
 
 /// A file or folder, whatever it is called at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

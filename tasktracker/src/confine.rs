@@ -15,7 +15,7 @@ use daemon::config::TaskTrackerConfig;
 use proto::mr::Confinement;
 use std::{
     fs, io,
-    os::unix::fs::{MetadataExt, lchown},
+    os::{fd::IntoRawFd, unix::fs::lchown},
     path::{Path, PathBuf},
 };
 
@@ -66,26 +66,39 @@ impl Account {
 }
 
 impl Account {
-    /// Whether it can come to this folder or program; if not, says where it is stopped.
+    /// Fails if it cannot reach this folder, and says where it is stopped.
     pub(crate) fn must_reach(self, path: &Path) -> Result<(), TrackerError> {
-        for step in path.ancestors() {
-            let about = fs::metadata(step).map_err(crate::error::folder("look at", step))?;
-            let bit = match (about.uid() == self.user, about.gid() == self.group) {
-                (true, _) => 0o100,
-                (_, true) => 0o010,
-                _ => 0o001,
-            };
-            if about.mode() & bit == 0 {
-                return Err(TrackerError::Account(format!(
-                    "tasks run as account {}, which cannot come to {}: {} is closed to it (chmod o+x, or keep the \
-                     tracker's folders and programs elsewhere)",
-                    self.user,
-                    path.display(),
-                    step.display()
-                )));
+        self.blocked_at(path)?.map_or(Ok(()), |step| Err(self.refused(path, &step)))
+    }
+
+    /// The path by which processes of this account can start the tracker's program. Where they cannot enter a folder on
+    /// the way, it is a descriptor of the file, which stays open for as long as the tracker runs.
+    pub(crate) fn startable(self, program: PathBuf) -> Result<PathBuf, TrackerError> {
+        match self.blocked_at(&program)? {
+            None => Ok(program),
+            Some(step) if step == program => Err(self.refused(&program, &step)),
+            Some(step) => {
+                let file = fs::File::open(&program).map_err(crate::error::folder("open", &program))?;
+                let (program, step) = (program.display(), step.display());
+                tracing::info!(%program, %step, "tasks cannot enter this folder: the program is started by a descriptor");
+                Ok(format!("/proc/self/fd/{}", file.into_raw_fd()).into())
             }
         }
-        Ok(())
+    }
+
+    fn blocked_at(self, path: &Path) -> Result<Option<PathBuf>, TrackerError> {
+        daemon::account::blocked_at(path, (self.user, self.group))
+            .map_err(crate::error::folder("look at", path))
+    }
+
+    fn refused(self, path: &Path, step: &Path) -> TrackerError {
+        TrackerError::Account(format!(
+            "tasks run as account {}, which cannot come to {}: {} is closed to it (chmod o+x, or keep the tracker's \
+             folders and programs elsewhere)",
+            daemon::account::name_of(self.user),
+            path.display(),
+            step.display()
+        ))
     }
 }
 

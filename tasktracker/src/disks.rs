@@ -128,6 +128,11 @@ impl Disks {
         Ok(Self { account, ..self })
     }
 
+    /// The account of tasks, if it is not the tracker's.
+    pub(crate) fn account(&self) -> Option<Account> {
+        self.account
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.all.len()

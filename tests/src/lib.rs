@@ -4,7 +4,7 @@
 mod cluster;
 mod machines;
 
-pub use cluster::{Cluster, QUICK, Ran, Up, task_account};
+pub use cluster::{Cluster, QUICK, Ran, Up, is_root, may_inspect_daemons, task_account};
 pub use machines::Machines;
 
 use std::{

@@ -5,12 +5,12 @@
 //! 0004). With nothing pending that is one atomic load.
 
 use super::{
-    op::{BlockLength, Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Request},
+    op::{Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Replica, Request},
     state::State,
 };
 use crate::{
     error::{Error, Kind},
-    ids::{Incarnation, NodeUuid},
+    ids::{Incarnation, NodeUuid, StartId},
 };
 use daemon::config::NameNodeConfig;
 use journal::{AppendError, Log, LogFailed, codec, log::RECORD_BYTES_MAX};
@@ -27,6 +27,13 @@ pub(crate) const TICK: Duration = Duration::from_millis(200);
 const HOMES_MAX: usize = 100_000;
 /// How long a close waits for its blocks to be reported before the caller is told to ask again.
 const REPLICA_WAIT: Duration = Duration::from_secs(3);
+
+/// What a DataNode is told when it has registered.
+pub(crate) struct Registered {
+    pub(crate) cluster_id: String,
+    pub(crate) epoch: u64,
+    pub(crate) start: StartId,
+}
 
 /// The NameNode without its sockets.
 pub(crate) struct Driver {
@@ -140,10 +147,15 @@ impl Driver {
         self.durably(|driver| change(&mut driver.state.write(), driver.now())).await?
     }
 
-    pub(crate) async fn register(&self, registration: Registration) -> Result<String, Error> {
+    pub(crate) async fn register(&self, registration: Registration) -> Result<Registered, Error> {
         self.adjust(|state, now| {
             state.register(now, registration)?;
-            Ok(state.cluster_id().to_owned())
+            let namespace = state.namespace();
+            Ok(Registered {
+                cluster_id: namespace.cluster_id().to_owned(),
+                epoch: namespace.epoch(),
+                start: namespace.start_id().unwrap_or(StartId(0)),
+            })
         })
         .await
     }
@@ -154,7 +166,7 @@ impl Driver {
         incarnation: Incarnation,
         chunk: u32,
         last: bool,
-        replicas: Vec<BlockLength>,
+        replicas: Vec<Replica>,
     ) -> Result<(), Error> {
         self.adjust(|state, now| {
             state.full_report(now, node, incarnation, chunk, last, replicas)?;
@@ -184,6 +196,11 @@ impl Driver {
         .await
     }
 
+    /// Whether changes are refused.
+    pub(crate) fn in_safemode(&self) -> bool {
+        self.state.read().safemode().on
+    }
+
     /// Tells the state what time it is.
     pub(crate) fn tick(&self) -> Result<(), Error> {
         let free = self.log.free_bytes().ok();
@@ -193,6 +210,11 @@ impl Driver {
         self.check_room(2 * RECORD_BYTES_MAX)?;
         for record in state.tick(self.now()) {
             self.append(&codec::encode(&record))?;
+        }
+        let events = state.take_events();
+        drop(state);
+        for event in events {
+            if event.is_warning() { tracing::warn!("{event}") } else { tracing::info!("{event}") }
         }
         Ok(())
     }

@@ -2,13 +2,13 @@
 
 use super::{
     driver::now_since,
-    op::{BlockLength, Caller, Heartbeat, Now, OnAbandon, Op, Outcome, Registration, Request},
+    op::{BlockLength, Caller, Heartbeat, Now, OnAbandon, Op, Outcome, Registration, Replica, Request},
     settings::Settings,
     state::State,
     storage::{Storage, StorageError},
 };
 use crate::{
-    ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
+    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
     path::DfsPath,
 };
 use daemon::config::NameNodeConfig;
@@ -16,6 +16,7 @@ use journal::Recovery;
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
 
 const ANSWERS: usize = 1000;
+const NONCE: Nonce = Nonce(7);
 
 /// A NameNode without its threads, and one DataNode's identity.
 struct Bench {
@@ -58,6 +59,8 @@ impl Bench {
             local_socket: String::new(),
             version: "test".into(),
             cluster_id: String::new(),
+            seen_epoch: 0,
+            seen_start: StartId(0),
         };
         self.state.register(self.now, registration).unwrap();
         self.report(number, &[]);
@@ -66,7 +69,8 @@ impl Bench {
     }
 
     fn report(&mut self, number: u128, blocks: &[BlockId]) {
-        let replicas = blocks.iter().map(|block| BlockLength { block: *block, length: 10 }).collect();
+        let replicas =
+            blocks.iter().map(|block| Replica { block: *block, nonce: NONCE, length: 10 }).collect();
         self.state.full_report(self.now, node(number), Incarnation(1), 0, true, replicas).unwrap();
     }
 
@@ -92,10 +96,12 @@ impl Bench {
             writer_host: String::new(),
             suggested_hosts: vec![],
             expected: 0,
+            nonce: NONCE,
         });
         let Outcome::Block { block, nodes } = added else { panic!("{added:?}") };
         let commits = vec![BlockLength { block, length: 10 }];
-        let received = Heartbeat { seq: 1 + block.0, received: commits.clone(), ..Heartbeat::default() };
+        let replica = Replica { block, nonce: NONCE, length: 10 };
+        let received = Heartbeat { seq: 1 + block.0, received: vec![replica], ..Heartbeat::default() };
         let free = Heartbeat { capacity: 1 << 40, free: 1 << 40, ..received };
         self.state.heartbeat(self.now, nodes[0], Incarnation(1), free);
         self.ask(Op::Close { file, holder: holder(), commits, rename_to: None, overwrite: false });
@@ -170,7 +176,7 @@ fn new_namespace_has_tmp_and_user_and_each_start_raises_epoch_and_ids() {
     assert!(mode(&bench, "/tmp").is_err(), "only a new namespace gets its folders");
     bench.register(1);
     let (later_file, later_block) = bench.file("/g");
-    assert!(later_file.0 > file.0 + (1 << 31) && later_block.0 > block.0 + (1 << 31), "ids jump");
+    assert!(later_file.0 > file.0 + (1 << 19) && later_block.0 > block.0 + (1 << 19), "ids jump");
     drop(bench);
 
     // An operator's acceptance is newer than anything a DataNode can have seen.

@@ -4,7 +4,7 @@ use super::{
     driver::Driver,
     op::{Caller, Outcome},
     permit::Need,
-    state::State,
+    state::{State, checks::printable},
     wire,
 };
 use crate::error::{Error, Kind};
@@ -146,10 +146,13 @@ impl NameNode for ClientService {
         &self,
         request: Request<pb::ReportBadReplicaRequest>,
     ) -> Answer<pb::ReportBadReplicaReply> {
+        let caller = self.caller(&request)?;
         let pb::ReportBadReplicaRequest { block_id, node_uuid, reason } = request.into_inner();
         let (block, node) = (crate::ids::BlockId(block_id), wire::node_uuid(&node_uuid)?);
-        tracing::info!(%block, %node, reason, "a client could not use a replica: its node is to check it");
-        self.driver.adjust(|state, _| state.report_bad_replica(block, node)).await?;
+        let new =
+            self.driver.adjust(|state, now| state.report_bad_replica(now, &caller, block, node)).await?;
+        let reason = printable(&reason);
+        tracing::debug!(%block, %node, user = caller.user, reason, new, "a client asks for a check of a replica");
         Ok(Response::new(pb::ReportBadReplicaReply {}))
     }
 
@@ -159,10 +162,13 @@ impl NameNode for ClientService {
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
         let caller = self.caller(&request)?;
-        let pb::StatRequest { path, to_make } = request.into_inner();
+        let pb::StatRequest { path, to_make, entries } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
             state.permit(&caller, &path, if to_make { Need::Make } else { Need::Reach })?;
+            if to_make {
+                state.check_room(&path, entries)?;
+            }
             Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })
         })
         .await
@@ -280,8 +286,13 @@ impl BlockReports for DataNodeService {
                 message.version, message.protocol
             )));
         }
-        let cluster_id = self.driver.register(wire::registration(message)?).await?;
-        Ok(Response::new(pb::RegisterReply { cluster_id, heartbeat_ms: self.heartbeat_ms }))
+        let registered = self.driver.register(wire::registration(message)?).await?;
+        Ok(Response::new(pb::RegisterReply {
+            cluster_id: registered.cluster_id,
+            heartbeat_ms: self.heartbeat_ms,
+            epoch: registered.epoch,
+            start: registered.start.0,
+        }))
     }
 
     async fn full_report(&self, request: Request<pb::FullReportRequest>) -> Answer<pb::FullReportReply> {
@@ -292,8 +303,9 @@ impl BlockReports for DataNodeService {
     }
 
     async fn may_finish(&self, request: Request<pb::MayFinishRequest>) -> Answer<pb::MayFinishReply> {
-        let block = crate::ids::BlockId(request.into_inner().block_id);
-        let open = self.driver.query(|state| Ok(state.is_being_written(block))).await?;
+        let pb::MayFinishRequest { block_id, nonce } = request.into_inner();
+        let (block, nonce) = (crate::ids::BlockId(block_id), crate::ids::Nonce(nonce));
+        let open = self.driver.query(|state| Ok(state.is_being_written(block, nonce))).await?;
         Ok(Response::new(pb::MayFinishReply { open }))
     }
 

@@ -58,9 +58,10 @@ impl Storage {
         let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
         let mut storage = Self { log: home.log, namespace };
         // Records that are lost may hold the latest starts: DataNodes must accept this namespace all the same.
-        let accept = home.lost || recovery != Recovery::Refuse;
+        let accept = home.lost.is_some() || recovery != Recovery::Refuse;
         storage.start(accept, default_quota(config))?;
-        if home.lost {
+        if let Some(lost) = &home.lost {
+            tracing::error!("{lost}: what was written last may be lost");
             storage.report_loss();
         }
         home.recovering.done()?;
@@ -103,8 +104,9 @@ impl Storage {
         answers: usize,
     ) -> Result<(Self, bool), StorageError> {
         let opened = journal::home::open_log(OWNER, disk, recovery)?;
+        let lost = opened.torn.is_some() || !opened.dropped.is_empty();
         let namespace = load(opened.replay, cluster_id, answers)?;
-        Ok((Self { log: opened.log, namespace }, !opened.dropped.is_empty()))
+        Ok((Self { log: opened.log, namespace }, lost))
     }
 }
 

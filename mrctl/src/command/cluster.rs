@@ -274,6 +274,7 @@ fn user(args: &User) -> Result<ExitCode> {
         bail!(Usage(format!("{} is not for people: files of the cluster's own belong to it", args.name)));
     }
     let file = args.cluster.join("fermata.toml");
+    crate::trust::folder(&args.cluster)?;
     let config = Config::load(Some(&file))?;
     if is_taken(&args.out)? {
         bail!("{} is not empty: choose another folder", args.out.display());

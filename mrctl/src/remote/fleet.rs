@@ -47,7 +47,7 @@ impl Reach {
 }
 
 /// What is remembered of it.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Launch {
     hosts: Option<PathBuf>,
@@ -79,11 +79,20 @@ pub(crate) struct Fleet {
     pub(crate) hosts_file: PathBuf,
     pub(crate) cluster: PathBuf,
     launch: Launch,
+    /// The hosts file names some of the machines in the cluster's own hosts file, and no others.
+    part: bool,
+}
+
+/// Whether all of `hosts` are in the file `own` too.
+fn is_part(hosts: &Hosts, own: &Path) -> bool {
+    let known = Hosts::load(own).map(|own| own.all).unwrap_or_default();
+    !known.is_empty() && hosts.all.iter().all(|host| known.iter().any(|other| other.name == host.name))
 }
 
 impl Fleet {
     pub(crate) fn of(reach: &Reach) -> Result<Self> {
         let cluster = reach.cluster.clone();
+        crate::trust::folder(&cluster)?;
         Package::of(&cluster)?;
         let before = Launch::load(&cluster)?;
         let said = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
@@ -102,8 +111,10 @@ impl Fleet {
             Some(folder) => remote_path(folder)?,
             None => format!("{dir}/bin"),
         };
-        let hosts_file = launch.hosts.clone().unwrap_or_else(|| cluster.join("hosts"));
+        let own_file = cluster.join("hosts");
+        let hosts_file = launch.hosts.clone().unwrap_or_else(|| own_file.clone());
         let hosts = Hosts::load(&hosts_file)?;
+        let part = is_part(&hosts, &own_file);
         let config = Config::load(Some(&cluster.join("fermata.toml")))?;
         let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
         let (mark, formatted) = (mark(&cluster)?, read_formatted(&cluster)?);
@@ -115,12 +126,15 @@ impl Fleet {
             Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports, data, formatted }
         };
         let machines = hosts.all.into_iter().map(machine).collect();
-        Ok(Self { machines, hosts_file, cluster, launch })
+        Ok(Self { machines, hosts_file, cluster, launch, part })
     }
 
+    /// Remembers how the machines are reached. A hosts file with a part of the cluster's own machines is for one command:
+    /// the next one is for all of them again.
     pub(crate) fn remember(&self) -> Result<()> {
         let path = Launch::path(&self.cluster);
-        let text = serde_json::to_string_pretty(&self.launch)? + "\n";
+        let hosts = self.launch.hosts.clone().filter(|_| !self.part);
+        let text = serde_json::to_string_pretty(&Launch { hosts, ..self.launch.clone() })? + "\n";
         replace(&path, text.as_bytes(), USUAL, true)
             .with_context(|| format!("cannot write {}", path.display()))
     }

@@ -1,7 +1,7 @@
 //! The facts that make up the namespace's history. One [`Record`] is one atomic step of it.
 
 use crate::{
-    ids::{BlockId, FileId, RequestId, StartId},
+    ids::{BlockId, FileId, Nonce, RequestId, StartId},
     namenode::op::{OnAbandon, Outcome, Quota},
 };
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub enum Edit {
     /// A closed file was opened again to append blocks.
     FileReopened { file: FileId, holder: String },
     /// An open file got a block at its end. Ids skipped on the way are never given out.
-    BlockAdded { file: FileId, block: BlockId },
+    BlockAdded { file: FileId, block: BlockId, nonce: Nonce },
     /// A block is wholly written.
     BlockCommitted { block: BlockId, length: u64 },
     /// A block was taken out of its open file.
@@ -65,6 +65,8 @@ pub enum Edit {
     Concatenated { target: FileId, source: FileId },
     /// A fenced commit put the file where it is.
     CommitStamped { file: FileId, commit_id: String },
+    /// A fenced commit was carried out.
+    Committed { scope: String, commit_id: String },
     /// No commit of the scope below this epoch any more.
     Fenced { scope: String, epoch: u64 },
     /// A DataNode is to be emptied, or no longer.

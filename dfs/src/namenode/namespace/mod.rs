@@ -9,6 +9,7 @@
 mod answers;
 mod apply;
 mod check;
+mod commits;
 mod edit;
 mod inode;
 mod snapshot;
@@ -19,10 +20,12 @@ pub(super) use apply::Changes;
 pub use edit::{Edit, Record};
 pub(super) use inode::{Block, Body, File, Folder, Inode, Open, Totals};
 pub use snapshot::{Entry, SnapshotItem, SnapshotLoader};
+pub(super) use start::StartMismatch;
 
 use super::op::Outcome;
 use crate::ids::{BlockId, FileId, RequestId, StartId};
 use answers::Answers;
+use commits::Commits;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -46,6 +49,7 @@ pub struct Namespace {
     open: BTreeSet<FileId>,
     answers: Answers,
     fences: BTreeMap<String, u64>,
+    commits: Commits,
     draining: BTreeSet<String>,
     next_file: u64,
     next_block: u64,
@@ -119,6 +123,7 @@ impl Namespace {
             open: BTreeSet::new(),
             answers: Answers::default(),
             fences: BTreeMap::new(),
+            commits: Commits::default(),
             draining: BTreeSet::new(),
             next_file: ROOT.0 + 1,
             next_block: 1,
@@ -200,6 +205,11 @@ impl Namespace {
     /// The highest epoch of a scope.
     pub(super) fn fence(&self, scope: &str) -> u64 {
         self.fences.get(scope).copied().unwrap_or(0)
+    }
+
+    /// Whether a commit was carried out, as far back as commits are remembered.
+    pub(super) fn is_committed(&self, scope: &str, commit_id: &str) -> bool {
+        self.commits.contains(scope, commit_id)
     }
 
     /// Whether a node of this name is to be emptied.

@@ -1,11 +1,11 @@
 //! The namespace as a stream of items, and back.
 //!
-//! Items come in a fixed order: Header, folders and files by id, fences, draining nodes, answers, End. Folders'
+//! Items come in a fixed order: Header, folders and files by id, fences, commits, draining nodes, answers, End. Folders'
 //! children and totals are not written; the loader works them out again from each item's parent.
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Namespace, Open, ROOT, Words};
 use crate::{
-    ids::{BlockId, FileId, RequestId, StartId},
+    ids::{BlockId, FileId, Nonce, RequestId, StartId},
     namenode::op::{OnAbandon, Outcome, Quota},
 };
 use serde::{Deserialize, Serialize};
@@ -32,12 +32,14 @@ pub enum SnapshotItem {
         entry: Entry,
         replication: u32,
         block_size: u64,
-        blocks: Vec<(BlockId, Option<u64>)>,
+        blocks: Vec<(BlockId, Nonce, Option<u64>)>,
         open: Option<(String, OnAbandon)>,
         commit_id: Option<String>,
     },
     /// A scope's fence.
     Fence { scope: String, epoch: u64 },
+    /// A commit that was carried out, oldest first.
+    Commit { scope: String, commit_id: String, at_ms: u64 },
     /// A node being emptied.
     Draining { node: String },
     /// An answer kept for repeats, oldest first.
@@ -77,12 +79,17 @@ impl Namespace {
             let scope = scope.clone();
             SnapshotItem::Fence { scope, epoch: *epoch }
         });
+        let commits = self.commits.iter().map(|(scope, commit_id, at_ms)| {
+            let (scope, commit_id) = (scope.to_owned(), commit_id.to_owned());
+            SnapshotItem::Commit { scope, commit_id, at_ms }
+        });
         let draining = self.draining.iter().map(|node| SnapshotItem::Draining { node: node.clone() });
         let answers = self.answers.iter().map(|(request, at_ms, outcome)| {
             let outcome = outcome.clone();
             SnapshotItem::Answer { request, at_ms, outcome }
         });
-        let items = std::iter::once(header).chain(inodes).chain(fences).chain(draining).chain(answers);
+        let others = fences.chain(commits).chain(draining).chain(answers);
+        let items = std::iter::once(header).chain(inodes).chain(others);
         let mut counts = Counts::default();
         items.map(Some).chain(std::iter::once(None)).map(move |item| match item {
             Some(item) => {
@@ -109,7 +116,11 @@ impl Namespace {
                 entry,
                 replication: file.replication,
                 block_size: file.block_size,
-                blocks: file.blocks.iter().map(|id| (*id, self.block(*id).and_then(Block::length))).collect(),
+                blocks: file
+                    .blocks
+                    .iter()
+                    .filter_map(|id| self.block(*id).map(|block| (*id, block.nonce, block.length())))
+                    .collect(),
                 open: file.open.as_ref().map(|open| (open.holder.to_string(), open.on_abandon)),
                 commit_id: file.commit_id.as_ref().map(ToString::to_string),
             },
@@ -216,11 +227,11 @@ impl Namespace {
             }
             SnapshotItem::File { entry, replication, block_size, blocks, open, commit_id } => {
                 let open = open.map(|(holder, on_abandon)| {
-                    let unfinished = blocks.iter().filter(|(_, length)| length.is_none()).count() as u32;
+                    let unfinished = blocks.iter().filter(|(.., length)| length.is_none()).count() as u32;
                     Box::new(Open { holder: holder.into(), on_abandon, unfinished })
                 });
                 let mut file = File {
-                    blocks: blocks.iter().map(|(block, _)| *block).collect(),
+                    blocks: blocks.iter().map(|(block, ..)| *block).collect(),
                     length: 0,
                     block_size,
                     replication,
@@ -231,6 +242,9 @@ impl Namespace {
                 return self.take_inode(entry, Body::File(Box::new(file)));
             }
             SnapshotItem::Fence { scope, epoch } => drop(self.fences.insert(scope, epoch)),
+            SnapshotItem::Commit { scope, commit_id, at_ms } => {
+                self.commits.insert(&scope, &commit_id, at_ms)
+            }
             SnapshotItem::Draining { node } => drop(self.draining.insert(node)),
             SnapshotItem::Answer { request, at_ms, outcome } => self.answers.insert(request, at_ms, outcome),
             SnapshotItem::Header { .. } | SnapshotItem::End { .. } => {
@@ -244,10 +258,11 @@ impl Namespace {
         &mut self,
         id: FileId,
         file: &mut File,
-        blocks: &[(BlockId, Option<u64>)],
+        blocks: &[(BlockId, Nonce, Option<u64>)],
     ) -> Result<(), ApplyError> {
-        for (block, length) in blocks {
-            if block.0 >= self.next_block || self.blocks.insert(*block, Block::new(id, *length)).is_some() {
+        for (block, nonce, length) in blocks {
+            let known = Block::new(id, *nonce, *length);
+            if block.0 >= self.next_block || self.blocks.insert(*block, known).is_some() {
                 return Err(bad(format_args!("{block} is given twice or not yet")));
             }
             if length.is_none() && file.open.is_none() {

@@ -11,8 +11,10 @@ use crate::{
     namenode::op::Quota,
 };
 
-/// Ids jump by this much at every start, at least.
-const IDS_SKIPPED: u64 = 1 << 32;
+/// Ids jump by this much at every start, at least: so that a clock that was set back does not stop them.
+const IDS_SKIPPED: u64 = 1 << 20;
+/// The same when records were lost: further than those can have got.
+const IDS_SKIPPED_LOST: u64 = 1 << 32;
 /// Ids jump to the wall clock's milliseconds times this: higher than any history that gives out fewer ids a second
 /// can have got, so that a lost history and this one do not meet.
 const IDS_PER_MS: u64 = 1 << 10;
@@ -39,8 +41,9 @@ impl Namespace {
         tmp_quota: Quota,
     ) -> Record {
         let from_clock = at_ms.saturating_mul(IDS_PER_MS);
-        let next_file = from_clock.max(self.next_file + IDS_SKIPPED);
-        let next_block = from_clock.max(self.next_block + IDS_SKIPPED);
+        let jump = if accept { IDS_SKIPPED_LOST } else { IDS_SKIPPED };
+        let next_file = from_clock.max(self.next_file + jump);
+        let next_block = from_clock.max(self.next_block + jump);
         // An accepted namespace must be newer than any start that a DataNode can have seen; those are counted from
         // 1, or begin at the wall clock of an earlier acceptance.
         let epoch = if accept { at_ms.max(self.epoch + 1) } else { self.epoch + 1 };
@@ -91,6 +94,11 @@ impl Namespace {
             _ => self.skipped.push((self.next_block, next)),
         }
         self.next_block = next;
+    }
+
+    /// Whether an operator has declared this namespace the right one.
+    pub(in crate::namenode) fn is_accepted(&self) -> bool {
+        self.accepted
     }
 
     /// The number of the current start.
