@@ -45,7 +45,9 @@ impl Framing {
         while !piece.is_empty() {
             if self.begun < PREFIX_BYTES {
                 if !streams && self.messages > 0 {
-                    return Err(Status::invalid_argument("a request of this method is one message: more came"));
+                    return Err(Status::invalid_argument(
+                        "a request of this method is one message: more came",
+                    ));
                 }
                 let count = piece.len().min(PREFIX_BYTES - self.begun);
                 self.prefix[self.begun..self.begun + count].copy_from_slice(&piece[..count]);
@@ -57,7 +59,8 @@ impl Framing {
                 self.length = u32::from_be_bytes(length) as usize;
                 if self.length > most {
                     let length = self.length;
-                    let why = format!("a request of {length} bytes is too long: {most} bytes are the most here");
+                    let why =
+                        format!("a request of {length} bytes is too long: {most} bytes are the most here");
                     return Err(Status::out_of_range(why));
                 }
                 self.left = self.length;
@@ -100,7 +103,17 @@ pub struct RequestBody<B> {
 impl<B> RequestBody<B> {
     fn new(inner: B, call: Option<Arc<Call>>, streams: bool, message_max: usize) -> Self {
         let framing = Framing::default();
-        Self { inner, call, streams, message_max, framing, held: None, charging: None, timer: None, over: false }
+        Self {
+            inner,
+            call,
+            streams,
+            message_max,
+            framing,
+            held: None,
+            charging: None,
+            timer: None,
+            over: false,
+        }
     }
 
     pub(crate) fn of_call(inner: B, call: Arc<Call>, streams: bool) -> Self {
@@ -153,7 +166,9 @@ impl<B> RequestBody<B> {
                     return Poll::Ready((Kind::Bytes, call.no_bytes()));
                 }
                 let within = (BODY_WITHIN + more).as_secs();
-                let why = format!("the request had not arrived whole after {within} s: look at the network, then try again");
+                let why = format!(
+                    "the request had not arrived whole after {within} s: look at the network, then try again"
+                );
                 return Poll::Ready((Kind::Body, Status::deadline_exceeded(why)));
             }
             if self.charging.is_none() && now >= timer.heard + STALL && call.keeps_others_waiting() {

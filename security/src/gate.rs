@@ -49,6 +49,11 @@ impl Gate {
         Self { door, limits: Arc::default(), health: Arc::default() }
     }
 
+    #[cfg(test)]
+    fn is_unused(&self) -> bool {
+        self.limits.is_unused() && self.health.is_unused()
+    }
+
     /// Who calls, and what the call uses until it is over.
     fn enter<B>(&self, request: &Request<B>, rule: Option<&'static Rule>) -> Result<Call, Status> {
         let connection = connection_of(request);
@@ -63,7 +68,11 @@ impl Gate {
         })?;
         // Who may call keeps its connection, if there is a place. A server in a test may have no such connections.
         if let Some(connection) = connection.filter(|connection| !connection.become_known()) {
-            return Err(refused(Kind::Connection, Some(&identity), Status::unavailable(connection.crowded())));
+            return Err(refused(
+                Kind::Connection,
+                Some(&identity),
+                Status::unavailable(connection.crowded()),
+            ));
         }
         let class = match identity.role {
             Some(role) if role.is_daemon() => Class::Daemon,
@@ -284,26 +293,4 @@ fn user_in(headers: &HeaderMap) -> Result<Option<&str>, Status> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Guard;
-    use daemon::config::Config;
-
-    #[test]
-    fn one_of_the_admins_is_an_admin_in_person_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = Config::default();
-        config.security.secret = dir.path().join("secret");
-        config.security.admins = vec!["ann".into()];
-        crate::write_private(&config.security.secret, &[b'x'; 64]).unwrap();
-        let guard = Guard::new(&config, Role::NameNode).unwrap();
-        let superuser = |role, name, acts_for| guard.door().identify(role, name, acts_for).unwrap().superuser;
-        assert!(superuser(Role::User, "ann", None));
-        assert!(superuser(Role::Admin, "eve", None));
-        assert!(!superuser(Role::User, "bob", None));
-        // Her tasks are anybody's code, and so is what the JobTracker does for them.
-        assert!(!superuser(Role::Task, "ann", None));
-        assert!(!superuser(Role::JobTracker, "jobtracker", Some("ann")));
-        assert!(!superuser(Role::Admin, "eve", Some("ann")));
-    }
-}
+mod tests;

@@ -59,8 +59,7 @@ impl Health {
             ))
         })?;
         let watches = method == WATCH;
-        let (places, most) =
-            if watches { (&self.watches, WATCHES_MAX) } else { (&self.checks, CHECKS_MAX) };
+        let (places, most) = if watches { (&self.watches, WATCHES_MAX) } else { (&self.checks, CHECKS_MAX) };
         let (sender, evicted) = oneshot::channel();
         let mut inside = places.lock();
         if inside.taken.len() >= most {
@@ -70,6 +69,13 @@ impl Health {
         let id = inside.next;
         inside.taken.push_back((id, sender));
         Ok(Ticket { places: places.clone(), id, watches, answered: false, evicted, until: None, count })
+    }
+}
+
+#[cfg(test)]
+impl Health {
+    pub(crate) fn is_unused(&self) -> bool {
+        [&self.checks, &self.watches].iter().all(|places| places.lock().taken.is_empty())
     }
 }
 
@@ -110,7 +116,9 @@ impl Ticket {
     /// Ready, with the reason, when the call must end.
     pub(crate) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Status> {
         let why = if Pin::new(&mut self.evicted).poll(context).is_ready() {
-            Status::unavailable("this server has places for few health calls, and others came after this one: try again")
+            Status::unavailable(
+                "this server has places for few health calls, and others came after this one: try again",
+            )
         } else {
             let until = self.until.get_or_insert_with(|| Box::pin(sleep(CHECK_WITHIN)));
             ready!(until.as_mut().poll(context));
@@ -171,7 +179,7 @@ mod tests {
         assert!(tokio::time::timeout(WATCH_FOR / 2, poll_fn(|cx| watch.poll_end(cx))).await.is_err());
         assert_eq!(poll_fn(|cx| watch.poll_end(cx)).await.code(), tonic::Code::DeadlineExceeded);
         drop((first, others, watch));
-        assert!(health.checks.lock().taken.is_empty() && health.watches.lock().taken.is_empty());
+        assert!(health.is_unused());
     }
 
     #[tokio::test]

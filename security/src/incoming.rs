@@ -178,7 +178,10 @@ impl Connection {
 
     fn check(&self) -> io::Result<()> {
         if self.is_ended() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many requests did not arrive in time"));
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "too many requests did not arrive in time",
+            ));
         }
         Ok(())
     }

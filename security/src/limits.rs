@@ -46,9 +46,11 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// A message of up to this many bytes is not charged.
 pub(crate) const FREE_BYTES: usize = 4 << 10;
 /// A request body must arrive within this, and a second more for each MiB.
-pub(crate) const BODY_WITHIN: Duration = if cfg!(test) { Duration::from_millis(400) } else { Duration::from_secs(10) };
+pub(crate) const BODY_WITHIN: Duration =
+    if cfg!(test) { Duration::from_millis(400) } else { Duration::from_secs(10) };
 /// While others wait for bytes of the pool, a charged body of which nothing has come for so long gives its bytes back.
-pub(crate) const STALL: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
+pub(crate) const STALL: Duration =
+    if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
 
 /// Identities for which the map is first swept.
 const SWEEP_AT: usize = 1024;
@@ -138,13 +140,21 @@ impl Limits {
         connection: Option<Arc<Connection>>,
     ) -> Result<Call, (Kind, Status)> {
         let share = (class == Class::Client).then(|| self.share(&identity, connection.as_deref()));
-        let on_connection = connection.as_ref().map_or(0, |connection| connection.calls.fetch_add(1, Relaxed));
+        let on_connection =
+            connection.as_ref().map_or(0, |connection| connection.calls.fetch_add(1, Relaxed));
         let of_identity = share.as_ref().map_or(0, |share| share.calls.fetch_add(1, Relaxed));
         let pool = self.pool(class);
         let in_all = pool.calls.fetch_add(1, Relaxed);
         // From here on whatever was counted is given back when the call is dropped.
-        let call =
-            Call { limits: self.clone(), class, method, identity, connection, share, bytes: Mutex::default() };
+        let call = Call {
+            limits: self.clone(),
+            class,
+            method,
+            identity,
+            connection,
+            share,
+            bytes: Mutex::default(),
+        };
         let guaranteed = on_connection < GUARANTEED;
         let proven = call.identity.role.is_some();
         if of_identity >= IDENTITY_CALLS_MAX && (proven || !guaranteed) {

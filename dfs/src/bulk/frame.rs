@@ -101,7 +101,10 @@ impl Frame {
 /// Header and body of a frame whose `data_len` bytes of data follow.
 pub fn encode_frame(kind: FrameKind, body: &impl Message, data_len: usize, out: &mut Vec<u8>) {
     let body_len = body.encoded_len();
-    debug_assert!(body_len <= body_bytes_max(kind) && data_len <= DATA_BYTES_MAX, "a frame within its limits");
+    debug_assert!(
+        body_len <= body_bytes_max(kind) && data_len <= DATA_BYTES_MAX,
+        "a frame within its limits"
+    );
     let start = out.len();
     out.extend_from_slice(&MAGIC);
     out.push(VERSION);

@@ -86,7 +86,8 @@ mod tests {
         assert!(Refusal::of("h:1", &Status::unavailable("not now")).is_passing());
         let stranger = Refusal::of("h:1", &Status::unimplemented("no such method"));
         assert!(!stranger.is_passing() && stranger.to_string().contains("is not a Fermata JobTracker"));
-        let silent = Refusal::unreachable(Role::NameNode, "h:1", &std::io::Error::other("connection refused"));
+        let silent =
+            Refusal::unreachable(Role::NameNode, "h:1", &std::io::Error::other("connection refused"));
         assert!(silent.is_passing() && !silent.is_usage());
         assert_eq!(silent.to_string(), "the NameNode at h:1 does not answer (connection refused)");
     }

@@ -174,7 +174,10 @@ async fn body_that_gets_no_memory_says_so() {
     let (pieces, mut body, _) = sender.request(false);
     pieces.send(message(FREE_BYTES + 1, 0)).unwrap();
     let status = next(&mut body).await.unwrap().unwrap_err();
-    assert!(status.message().starts_with("the 24 MiB that this server has for requests of clients"), "{status}");
+    assert!(
+        status.message().starts_with("the 24 MiB that this server has for requests of clients"),
+        "{status}"
+    );
 }
 
 #[tokio::test]

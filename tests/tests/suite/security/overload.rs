@@ -137,7 +137,7 @@ impl<'a> Admin<'a> {
         }
     }
 
-    /// Latencies until the time is over or `enough` says so, in order.
+    /// Latencies until the time is over, sorted. Looks at the cluster with `watch` now and then.
     fn latencies(&self, lasts: Duration, mut watch: impl FnMut()) -> Vec<Duration> {
         let masters = [Role::NameNode, Role::JobTracker];
         let channel = |master| {
@@ -149,6 +149,8 @@ impl<'a> Admin<'a> {
         while begin.elapsed() < lasts {
             if took.len() % 10 == 0 {
                 channels = self.runtime.block_on(async { masters.map(channel) });
+            }
+            if took.len() % 50 == 0 {
                 watch();
             }
             for (master, channel) in masters.into_iter().zip(&channels) {
@@ -267,7 +269,10 @@ fn refused_access_is_in_the_log_with_who_what_and_why() {
         let line = fermata_tests::eventually("a line about it", Duration::from_secs(20), || {
             lab.run("bob", args);
             let log = log();
-            log.lines().rev().find(|line| line.contains("refused a call") && line.contains(method)).map(str::to_owned)
+            log.lines()
+                .rev()
+                .find(|line| line.contains("refused a call") && line.contains(method))
+                .map(str::to_owned)
         });
         for word in ["WARN", "Permission", "\"bob\"", "user", "127.0.0.1:"] {
             assert!(line.contains(word), "{word}: {line}");

@@ -31,12 +31,15 @@ const PIECE: &[u8] = &[0; 16 << 10];
 /// A refused call is opened again after this.
 const AGAIN: Duration = Duration::from_secs(3);
 
-/// A request that never ends.
-struct Unfinished(VecDeque<Bytes>);
+/// A request, of which something may be missing.
+struct Pieces {
+    left: VecDeque<Bytes>,
+    ends: bool,
+}
 
-impl Unfinished {
-    /// A message of which so many bytes are missing.
-    fn new(length: usize, missing: usize) -> Self {
+impl Pieces {
+    /// A message of which so many bytes are missing, and which never ends.
+    fn unfinished(length: usize, missing: usize) -> Self {
         let mut prefix = vec![0];
         prefix.extend((length as u32).to_be_bytes());
         let mut pieces = VecDeque::from([Bytes::from(prefix)]);
@@ -46,11 +49,16 @@ impl Unfinished {
             pieces.push_back(Bytes::from_static(&PIECE[..piece]));
             left -= piece;
         }
-        Self(pieces)
+        Self { left: pieces, ends: false }
+    }
+
+    /// An empty message.
+    fn whole() -> Self {
+        Self { ends: true, ..Self::unfinished(0, 0) }
     }
 }
 
-impl Body for Unfinished {
+impl Body for Pieces {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -58,12 +66,16 @@ impl Body for Unfinished {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.0.pop_front().map_or(Poll::Pending, |piece| Poll::Ready(Some(Ok(Frame::data(piece)))))
+        match self.left.pop_front() {
+            Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
     }
 }
 
 /// What a call of this number on a connection asks for.
-fn call(master: Role, number: usize) -> (&'static str, Unfinished) {
+fn call(master: Role, number: usize) -> (&'static str, Pieces) {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
     let long = match (master, number % 3) {
         (Role::NameNode, 0) => "/fermata.dfs.v1.NameNode/Create",
@@ -74,13 +86,13 @@ fn call(master: Role, number: usize) -> (&'static str, Unfinished) {
         (_, _) => "/fermata.mr.v1.JobTracker/Why",
     };
     match number {
-        ..LONG => (long, Unfinished::new(LONG_BYTES, 1)),
-        _ if number < 2 * LONG => (CHECK, Unfinished::new(LONG_BYTES, 1)),
+        ..LONG => (long, Pieces::unfinished(LONG_BYTES, 1)),
+        _ if number < 2 * LONG => (CHECK, Pieces::unfinished(LONG_BYTES, 1)),
         // Announced, and nothing sent.
-        _ if number < 3 * LONG => (long, Unfinished::new(LONG_BYTES, LONG_BYTES)),
-        _ if number < WATCHES => ("/grpc.health.v1.Health/Watch", Unfinished::new(0, 0)),
-        _ if number.is_multiple_of(2) => (CHECK, Unfinished::new(10, 1)),
-        _ => (CHECK, Unfinished(VecDeque::new())),
+        _ if number < 3 * LONG => (long, Pieces::unfinished(LONG_BYTES, LONG_BYTES)),
+        _ if number < WATCHES => ("/grpc.health.v1.Health/Watch", Pieces::whole()),
+        _ if number.is_multiple_of(2) => (CHECK, Pieces::unfinished(10, 1)),
+        _ => (CHECK, Pieces { left: VecDeque::new(), ends: false }),
     }
 }
 
@@ -99,9 +111,10 @@ pub(super) struct Attack {
 
 impl Attack {
     pub(super) fn begin(credentials: &Credentials, targets: &[(Role, String)]) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let count = Arc::new(Count::default());
-        let _within = runtime.enter();
+        let within = runtime.enter();
         for (master, addr) in targets {
             for _ in 0..CONNECTIONS {
                 let channel = credentials.endpoint(addr, *master).unwrap().connect_lazy();
@@ -110,7 +123,7 @@ impl Attack {
                 }
             }
         }
-        drop(_within);
+        drop(within);
         Self { runtime, count }
     }
 
