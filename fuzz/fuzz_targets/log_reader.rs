@@ -43,10 +43,11 @@ fn arbitrary_files(kind: u8, input: &[u8]) -> CrashDisk {
         let mut bytes = Vec::new();
         if kind & 2 == 0 {
             bytes.extend_from_slice(magic);
-            bytes.extend_from_slice(&[1, 0, 0, 0]);
+            bytes.extend_from_slice(&[2, 0, 0, 0]);
             bytes.extend_from_slice(&1u64.to_le_bytes());
             bytes.extend_from_slice(&0u32.to_le_bytes());
             bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+            bytes.resize(64, 0);
         }
         bytes.extend_from_slice(content);
         bytes

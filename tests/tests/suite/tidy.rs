@@ -18,7 +18,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("core", &[]),
     ("daemon", &[]),
     ("dfs", &["proto", "journal", "daemon", "placement", "security"]),
-    ("jobtracker", &["core", "schedulers", "proto", "dfs", "journal", "daemon", "security"]),
+    ("jobtracker", &["core", "schedulers", "proto", "mrlib", "dfs", "journal", "daemon", "security"]),
     ("journal", &[]),
     ("mrctl", &["bench", "proto", "mrlib", "dfs", "sim", "daemon", "schedulers", "security"]),
     ("mrlib", &["proto", "dfs", "daemon", "security"]),

@@ -40,7 +40,7 @@ struct Subject {
 
 impl Subject {
     fn open() -> Self {
-        let cluster = Cluster::up(Up { nodes: 2, settings: SETTINGS, ..Up::default() });
+        let cluster = Cluster::up(Up { nodes: 2, settings: SETTINGS, open: true, ..Up::default() });
         let (admin, attacker) = (Credentials::default(), Credentials::default());
         Self { cluster, admin, attacker, user: Vec::new() }
     }
