@@ -29,6 +29,7 @@ mod machines;
 mod remote;
 mod schedulers;
 mod security;
+mod storage;
 mod tidy;
 mod trials;
 mod web;
