@@ -171,7 +171,9 @@ mod tests {
                     let again: String = hosts.all.iter().map(Host::line).collect();
                     assert_eq!(Hosts::parse(&again).as_ref(), Ok(&hosts), "{text:?}");
                 }
-                Err((line, _)) => assert!((1..=text.lines().count().max(1)).contains(&line), "{text:?}: {line}"),
+                Err((line, _)) => {
+                    assert!((1..=text.lines().count().max(1)).contains(&line), "{text:?}: {line}");
+                }
             }
         }
         println!("20000 damaged hosts files, {read} of them read");

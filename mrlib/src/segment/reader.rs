@@ -315,7 +315,13 @@ impl SegmentReader {
         let both = u64::from_le_bytes(header);
         let (stored, raw) = (both & u64::from(u32::MAX), both >> 32);
         let fits = stored <= left - BLOCK_HEADER_BYTES as u64 && raw <= self.extent.raw - self.raw;
-        if !fits || raw > self.extent.block_max || raw == 0 || stored == 0 || stored > raw || raw / EXPANSION_MAX > stored {
+        if !fits
+            || raw > self.extent.block_max
+            || raw == 0
+            || stored == 0
+            || stored > raw
+            || raw / EXPANSION_MAX > stored
+        {
             return Err(self.damaged("a block's lengths make no sense"));
         }
         self.block_crc = self.crc;

@@ -241,7 +241,8 @@ fn a_block_longer_than_the_longest_is_damage() {
 #[test]
 fn an_index_with_impossible_numbers_is_refused() {
     let extent = Extent { offset: 0, stored: 5, raw: 9, records: 2, block_max: 7, crc: 1 };
-    let decoded = |extent: Extent| Index::decode(&Index { extents: vec![extent] }.encode(), Path::new("index"));
+    let decoded =
+        |extent: Extent| Index::decode(&Index { extents: vec![extent] }.encode(), Path::new("index"));
     assert!(decoded(extent).is_ok());
     for hostile in [
         Extent { stored: 1 << 50, ..extent },

@@ -152,7 +152,7 @@ impl Logs {
                 groups.iter().any(|group| group.iter().all(|word| lower.contains(word)))
             };
             let line = text.lines().find(about)?;
-            let words = line.split_whitespace().skip_while(|word| word.contains("Z") && word.contains('T'));
+            let words = line.split_whitespace().skip_while(|word| word.contains('Z') && word.contains('T'));
             let line: String = words.collect::<Vec<_>>().join(" ").replace('|', "/");
             let folder = cluster.path("").display().to_string();
             Some(line.replace(&folder, "").chars().take(200).collect())
@@ -200,7 +200,8 @@ impl Held {
 /// The id in the name of a block's file.
 fn id_of(block: &Path) -> u64 {
     let name = block.file_name().unwrap().to_string_lossy().into_owned();
-    let digits: String = name.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let digits: String =
+        name.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap()
 }
 
@@ -208,7 +209,8 @@ fn id_of(block: &Path) -> u64 {
 fn chosen_block(cluster: &Cluster, number: u32) -> PathBuf {
     let mut blocks = cluster.replicas_on(&format!("node{number}"));
     blocks.sort_by_key(|block| id_of(block));
-    let lowest = (1..=4).flat_map(|node| cluster.replicas_on(&format!("node{node}"))).map(|block| id_of(&block));
+    let lowest =
+        (1..=4).flat_map(|node| cluster.replicas_on(&format!("node{node}"))).map(|block| id_of(&block));
     let lowest = lowest.min().unwrap();
     let known = |block: &&PathBuf| id_of(block) < lowest + Known::blocks() as u64;
     let own = |block: &&PathBuf| id_of(block) % 4 == u64::from(number % 4);
@@ -230,7 +232,8 @@ fn newest(cluster: &Cluster, master: Master, ending: &str, least: u64) -> PathBu
     let folder = master.journal(cluster);
     let paths = fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path());
     let fits = |path: &PathBuf| {
-        path.extension().is_some_and(|end| end == ending) && fs::metadata(path).is_ok_and(|at| at.len() > least)
+        path.extension().is_some_and(|end| end == ending)
+            && fs::metadata(path).is_ok_and(|at| at.len() > least)
     };
     paths.filter(fits).max().unwrap_or_else(|| panic!("no .{ending} in {}", folder.display()))
 }
@@ -306,7 +309,8 @@ pub(super) fn start_or_recover(cluster: &Cluster, master: Master) -> bool {
     assert!(ran.stderr.contains("--recover"), "no advice: {}", ran.stderr);
     let ready = cluster.path("recovered");
     let _none = fs::remove_file(&ready);
-    let log = fs::File::options().append(true).open(cluster.path(&format!(".fermata/logs/{}.log", master.name())));
+    let log =
+        fs::File::options().append(true).open(cluster.path(&format!(".fermata/logs/{}.log", master.name())));
     let log = log.unwrap();
     let mut recovering = Command::new(binaries().join(master.name()))
         .arg("--config")

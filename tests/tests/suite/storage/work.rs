@@ -70,12 +70,13 @@ impl Known {
     pub(super) fn check_or_missing(&self, cluster: &Cluster, acknowledged: &[Copied], given_up: bool) {
         let mut missing = Vec::new();
         for file in self.files.iter().chain(acknowledged) {
-            let found = eventually(&format!("{} is served or known to be gone", file.path), PATIENCE, || {
-                match read(cluster, &file.path, "checked") {
+            let found =
+                eventually(&format!("{} is served or known to be gone", file.path), PATIENCE, || match read(
+                    cluster, &file.path, "checked",
+                ) {
                     Ok(sum) => Some(Some(sum)),
                     Err(words) => is_missing(&words).then_some(None),
-                }
-            });
+                });
             match found {
                 Some(sum) => assert_eq!(sum, file.sum, "wrong bytes of {}", file.path),
                 None => missing.push(file),
