@@ -9,6 +9,8 @@ pub struct Config {
     pub suspect_after: Span,
     /// A tracker not heard of for this long is lost.
     pub lost_after: Span,
+    /// A tracker that has been lost for this long is forgotten.
+    pub forget_after: Span,
     /// If nothing at all happened for this long, not even a tick, the JobTracker itself stood still.
     pub absence: Span,
     /// An attempt that its tracker has not reported for this long after it was told never started.
@@ -47,6 +49,7 @@ impl Default for Config {
         Self {
             suspect_after: Span::secs(3),
             lost_after: Span::secs(10),
+            forget_after: Span::secs(24 * 3600),
             absence: Span::secs(5),
             launch_timeout: Span::secs(30),
             task_timeout: Span::secs(600),

@@ -29,6 +29,8 @@ pub enum Event {
     Resumption { request: RequestId, task: TaskId, on: Option<TrackerId>, by: String },
     /// Somebody wants a tracker emptied within this time; with None, used again.
     Drain { request: RequestId, tracker: TrackerId, within: Option<Span>, by: String },
+    /// Somebody wants a lost tracker removed from what is known.
+    Forget { request: RequestId, tracker: TrackerId, by: String },
     /// A tracker introduces itself.
     Registration { request: RequestId, tracker: Registration },
     /// A tracker's regular word.
@@ -46,7 +48,7 @@ pub enum Event {
 pub struct Registration {
     /// Its name.
     pub name: String,
-    /// This start of it.
+    /// The incarnation that the JobTracker gave this process when it registered before; 0 if it has not.
     pub incarnation: Incarnation,
     /// Its host.
     pub host: String,
@@ -112,6 +114,8 @@ pub enum AttemptStatus {
     Unreached(String),
     /// It failed, and why.
     Failed(String),
+    /// It failed in a way in which every attempt would: the job fails.
+    Fatal(String),
     /// It was stopped.
     Killed(String),
     /// This tracker has a copy, of so many bytes, of the output or the state that the attempt left on another.
@@ -201,12 +205,14 @@ pub enum Reply {
     Stopped,
     /// It will be done, or is being done already.
     Taken,
-    /// Welcome; this is your number, and the JobTracker's epoch.
+    /// Welcome; this is your number, your incarnation, and the JobTracker's epoch.
     Registered {
         /// The tracker's number.
         tracker: TrackerId,
         /// The JobTracker's epoch.
         epoch: u64,
+        /// The number of this process among all that have had the tracker's name. Goes up with each of them.
+        incarnation: Incarnation,
     },
     /// It cannot be done: one line, for people.
     Refused(String),

@@ -110,6 +110,8 @@ pub enum Fact {
     RecallRefused { attempt: AttemptId, refusals: u32, why: String },
     /// Somebody waits for the slot of an attempt that was asked for it: if it still holds it then, it is killed.
     SlotDue { attempt: AttemptId, until: Time },
+    /// A lost tracker is no longer known. Its number is never given to another.
+    TrackerForgotten { tracker: TrackerId, name: String, why: String },
 }
 
 impl Fact {
@@ -175,6 +177,7 @@ impl Fact {
             | Fact::TrackerLost { .. }
             | Fact::TrackerDraining { .. }
             | Fact::TrackerReturned { .. }
+            | Fact::TrackerForgotten { .. }
             | Fact::NumbersSkipped { .. } => None,
         }
     }

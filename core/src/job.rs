@@ -27,6 +27,15 @@ pub enum Priority {
     VeryHigh,
 }
 
+/// The input file of a split as it was when the job was submitted. Means nothing to the core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct InputPin {
+    /// The file's id; 0 if there is none.
+    pub file: u64,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
 /// The input of one map: a range of a file, and who has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Split {
@@ -40,6 +49,8 @@ pub struct Split {
     pub divisible: bool,
     /// Hosts that have the bytes, best first.
     pub hosts: Vec<String>,
+    /// Which file is meant, whatever may be at its path later.
+    pub pin: InputPin,
 }
 
 /// A job as submitted. Everything the core does not understand is in `conf`.

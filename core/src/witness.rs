@@ -52,10 +52,10 @@ impl Witness {
                     *seq = beat.seq.max(*seq);
                 }
             }
-            Event::Registration { tracker: registration, .. } => {
+            Event::Registration { .. } => {
                 for effect in effects {
-                    if let Effect::Reply { reply: Reply::Registered { tracker, .. }, .. } = effect {
-                        self.heard.insert(*tracker, (registration.incarnation, 0));
+                    if let Effect::Reply { reply: Reply::Registered { tracker, incarnation, .. }, .. } = effect {
+                        self.heard.insert(*tracker, (*incarnation, 0));
                     }
                 }
             }

@@ -1,15 +1,22 @@
-//! Who runs this process.
+//! Accounts of this machine: who runs this process, which account has a name, and which folders an account can reach.
 
-/// The user that the environment names (`FERMATA_USER`, `USER`), else the account.
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// The user name of this process: `FERMATA_USER` if it is set, else the name of the account it runs as.
 pub fn user() -> String {
     let set = |key| std::env::var(key).ok().filter(|user| !user.is_empty());
-    set("FERMATA_USER").or_else(|| set("USER")).unwrap_or_else(account)
+    set("FERMATA_USER").unwrap_or_else(|| name_of(rustix::process::geteuid().as_raw()))
 }
 
-/// The name of the account this process runs as, where the environment does not say.
-fn account() -> String {
-    let uid = rustix::process::getuid().as_raw().to_string();
-    let own = |row: &[&str]| (row[2] == uid).then(|| row[0].to_owned());
+/// The name of the account with this number, or `uidN` if it has none that a credential can hold.
+pub fn name_of(uid: u32) -> String {
+    let text = uid.to_string();
+    let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
+    let own = |row: &[&str]| (row[2] == text && plain(row[0])).then(|| row[0].to_owned());
     find_row(own).unwrap_or_else(|| format!("uid{uid}"))
 }
 
@@ -19,7 +26,55 @@ pub fn find(name: &str) -> Option<(u32, u32)> {
 }
 
 fn find_row<T>(look: impl Fn(&[&str]) -> Option<T>) -> Option<T> {
-    let table = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let table = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let rows = table.lines().map(|row| row.split(':').collect::<Vec<_>>());
     rows.filter(|row| row.len() > 3).find_map(|row| look(&row))
+}
+
+/// The first folder on the way to `path`, itself included, that the account (user, group) cannot enter. None if it can
+/// reach `path`. Only the mode bits count: an access control list may allow more.
+pub fn blocked_at(path: &Path, (user, group): (u32, u32)) -> io::Result<Option<PathBuf>> {
+    let path = fs::canonicalize(path)?;
+    let mut steps: Vec<&Path> = path.ancestors().collect();
+    steps.reverse();
+    for step in steps {
+        let about = fs::metadata(step)?;
+        let bit = match (about.uid() == user, about.gid() == group) {
+            (true, _) => 0o100,
+            (_, true) => 0o010,
+            _ => 0o001,
+        };
+        if about.mode() & bit == 0 {
+            return Ok(Some(step.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn accounts_are_found_by_name_and_number() {
+        assert_eq!(name_of(0), "root");
+        assert_eq!(find("root"), Some((0, 0)));
+        assert_eq!((name_of(4_000_000_000), find("no-such-account")), ("uid4000000000".into(), None));
+    }
+
+    #[test]
+    fn a_folder_that_an_account_cannot_enter_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("a/b");
+        fs::create_dir_all(&inner).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let stranger = (4_000_000_000, 4_000_000_000);
+        let found = blocked_at(&inner, stranger).unwrap().unwrap();
+        assert!(fs::canonicalize(dir.path()).unwrap().starts_with(&found), "{found:?}");
+        let about = fs::metadata(dir.path()).unwrap();
+        let own = (about.uid(), about.gid());
+        assert!(blocked_at(&inner, own).unwrap().is_none_or(|found| !found.ends_with("a/b")));
+        assert!(blocked_at(&dir.path().join("missing"), own).is_err());
+    }
 }

@@ -4,6 +4,7 @@
 //! default. Flags of a daemon go over the file; `--print-config` prints what came out.
 
 mod check;
+mod merge;
 
 use crate::{
     Bytes, Period,
@@ -99,6 +100,11 @@ pub struct NameNodeConfig {
     pub snapshot_bytes: Bytes,
     /// Entries in one folder, at the most.
     pub dir_entries_max: u64,
+    /// Quota of each new home folder `/user/NAME`, and of `/tmp` of a new namespace: files and folders, 0 for no limit.
+    /// `mrctl fs quota` shows and changes the quota of a folder that exists.
+    pub default_quota_files: u64,
+    /// The same for bytes over all replicas, 0 for no limit.
+    pub default_quota_space: Bytes,
 }
 
 /// `[datanode]`
@@ -125,6 +131,9 @@ pub struct DataNodeConfig {
     pub scrub_rate: Bytes,
     /// Each block is scrubbed once in this time, or as fast as `scrub_rate` allows.
     pub scrub_period: Period,
+    /// Distinct bad blocks found in one folder that retire it (its disk is failing); 0 for no limit. The last folder in
+    /// service is not retired, but takes no new blocks.
+    pub bad_blocks_max: u32,
 }
 
 /// `[jobtracker]`
@@ -141,6 +150,8 @@ pub struct JobTrackerConfig {
     pub suspect_after: Period,
     /// A tracker not heard of for this long is lost: what it ran runs elsewhere.
     pub lost_after: Period,
+    /// A tracker that has been lost for this long is forgotten; `mrctl nodes forget NAME` does it at once.
+    pub forget_after: Period,
     /// An attempt that its tracker has not started for this long has failed.
     pub launch_timeout: Period,
     /// An attempt that has not come further for this long has failed.
@@ -178,6 +189,12 @@ pub struct JobTrackerConfig {
     pub tasks_kept: usize,
     /// Job histories kept on disk.
     pub histories_kept: usize,
+    /// Bytes of all job histories. The oldest are removed first.
+    pub history_bytes_max: Bytes,
+    /// Bytes of the job histories of one user.
+    pub user_history_bytes_max: Bytes,
+    /// Room left free on the disk of `dir` for the journal: below it no job is taken in and no history is written.
+    pub disk_reserve: Bytes,
     /// A snapshot of the journal is made when it has grown by this much.
     pub snapshot_bytes: Bytes,
 }
@@ -209,20 +226,22 @@ pub struct TaskTrackerConfig {
     pub task_files_max: u64,
     /// A task that prints more than this to stdout or stderr is ended; 0 for no limit.
     pub task_log_max: Bytes,
-    /// The account that tasks run as, if the tracker runs as root.
+    /// The account that tasks run as, if the tracker runs as root; `nobody` if empty.
     pub task_user: String,
-    /// Let tasks run as root, if the tracker does and there is no `task_user`.
+    /// Let tasks run as root, if the tracker does and there is no `task_user`. Nothing else makes them root's.
     pub tasks_as_root: bool,
-    /// Whether tasks are kept to their own folders and to limits of the system: `auto` if callers must prove who they are.
+    /// Whether tasks are kept to their own folders (by Landlock) and to limits of the system: `auto` if callers must prove
+    /// who they are, as far as the kernel can; `on` in any case, and the tracker refuses a kernel without Landlock.
     pub confine: Choice,
-    /// Folders that confined tasks may read beside those of the system.
+    /// Folders that confined tasks may read and run programs from, beside those of the system.
     pub task_reads: Vec<PathBuf>,
     /// Processes and threads that a confined task may have.
     pub task_processes_max: u64,
     /// Logs of attempts kept.
     pub logs_kept: usize,
-    /// Tasks are stopped when the JobTracker has not been heard of for this long.
-    pub cut_off_after: Period,
+    /// Tasks are stopped when the JobTracker has not answered for this long, and never later than it gives this tracker up
+    /// (`jobtracker.lost_after`); 0 for just before that.
+    pub isolation_timeout: Period,
     /// Room left free on each disk.
     pub reserve: Bytes,
 }
@@ -235,6 +254,7 @@ impl Default for JobTrackerConfig {
             heartbeat: Period::secs(1),
             suspect_after: Period::secs(3),
             lost_after: Period::secs(10),
+            forget_after: Period::secs(24 * 3600),
             launch_timeout: Period::secs(30),
             task_timeout: Period::secs(600),
             recall_patience: Period::secs(60),
@@ -253,6 +273,9 @@ impl Default for JobTrackerConfig {
             jobs_kept: 1000,
             tasks_kept: 100_000,
             histories_kept: 10_000,
+            history_bytes_max: Bytes::mib(4096),
+            user_history_bytes_max: Bytes::mib(1024),
+            disk_reserve: Bytes::mib(256),
             snapshot_bytes: Bytes::mib(64),
         }
     }
@@ -278,7 +301,7 @@ impl Default for TaskTrackerConfig {
             task_reads: Vec::new(),
             task_processes_max: 1024,
             logs_kept: 1000,
-            cut_off_after: Period::secs(600),
+            isolation_timeout: Period::secs(0),
             reserve: Bytes::mib(64),
         }
     }
@@ -323,6 +346,8 @@ impl Default for NameNodeConfig {
             retry_cache: 1_000_000,
             snapshot_bytes: Bytes::mib(64),
             dir_entries_max: 10_000_000,
+            default_quota_files: 1_000_000,
+            default_quota_space: Bytes::mib(1 << 20),
         }
     }
 }
@@ -340,6 +365,7 @@ impl Default for DataNodeConfig {
             transfer_timeout: Period::secs(30),
             scrub_rate: Bytes::mib(8),
             scrub_period: Period::secs(7 * 24 * 3600),
+            bad_blocks_max: 50,
         }
     }
 }
@@ -404,7 +430,7 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    /// Reads the text of a file; `path` is named in errors, and relative paths of credentials start at its folder.
+    /// Reads the text of a file; `path` is for messages, and where relative paths of `[security]` begin.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));

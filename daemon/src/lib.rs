@@ -7,6 +7,7 @@ pub mod account;
 pub mod careful;
 mod client;
 pub mod config;
+pub mod data_dirs;
 pub mod files;
 pub mod first;
 mod host;

@@ -70,18 +70,29 @@ impl DaemonArgs {
     }
 }
 
-/// Completes when the process is asked to stop (SIGTERM or SIGINT), or its folders have been deleted under it.
+/// Completes when the process is asked to stop (SIGTERM or SIGINT), or its folders have been deleted under it. SIGHUP,
+/// which other daemons take for "read your settings again", is logged and ignored.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
+    let (Ok(mut term), Ok(mut int), Ok(mut hangup)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::hangup()),
+    ) else {
         return std::future::pending().await;
     };
-    tokio::select! {
-        _ = term.recv() => {},
-        _ = int.recv() => {},
-        folder = crate::lock::all_folders_gone() => {
-            tracing::error!(folder = %folder.display(), "the folder has been deleted: nothing can be kept any more");
+    let mut gone = std::pin::pin!(crate::lock::all_folders_gone());
+    loop {
+        tokio::select! {
+            _ = term.recv() => return,
+            _ = int.recv() => return,
+            _ = hangup.recv() => {
+                tracing::warn!("SIGHUP is ignored: settings are read at start, so restart the daemon to change them");
+            }
+            folder = &mut gone => {
+                tracing::error!(folder = %folder.display(), "the folder has been deleted: nothing can be kept any more");
+                return;
+            }
         }
     }
 }
@@ -92,6 +103,9 @@ pub async fn stop_signal() {
 pub fn begin() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     close_inherited();
+    // No other process of the account, such as a task, can trace this one or read its memory, environment and files
+    // through /proc. There are no core files either, which would hold the cluster's keys. Fails on no Linux.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let files = getrlimit(Resource::Nofile);
     // As it was, if not: the limits on connections follow from it.

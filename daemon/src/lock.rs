@@ -4,7 +4,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
@@ -89,8 +89,9 @@ impl FolderLock {
         let io = |source| LockError::Io { path: folder.into(), source };
         std::fs::create_dir_all(folder).map_err(io)?;
         let path = folder.join("LOCK");
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(io)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut holder = String::new();
             file.read_to_string(&mut holder).map_err(io)?;

@@ -1,5 +1,6 @@
 //! Logs by tracing, on standard error: for people on a terminal, JSON lines for programs.
-//! `FERMATA_LOG` filters, e.g. `FERMATA_LOG=debug` or `fermata_dfs=trace`; the default is `info`.
+//! `FERMATA_LOG` filters by level and crate, e.g. `FERMATA_LOG=debug` or `FERMATA_LOG=warn,fermata_dfs=trace`; the
+//! default level is `info`.
 //!
 //! If standard error is a file, it does not grow for ever: when it is large it is put aside under its name with `.1`, in
 //! place of the one before it, and a new one begun. What is printed by other means follows, because it is the descriptor
@@ -15,7 +16,8 @@ use std::{
     sync::Mutex,
     time::{Duration, Instant},
 };
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -33,12 +35,28 @@ pub fn init(format: LogFormat) {
 
 /// The same; a log file is put aside at `max` bytes, 0 for never.
 pub fn init_within(format: LogFormat, max: Bytes) {
-    let filter = EnvFilter::try_from_env("FERMATA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Mutex::new(Log::new(max.0)));
+    let text = std::env::var("FERMATA_LOG").unwrap_or_default();
+    let (filter, error) = match filter(&text) {
+        Ok(filter) => (filter, None),
+        Err(error) => (Targets::new().with_default(LevelFilter::INFO), Some(error)),
+    };
+    let registry = tracing_subscriber::registry().with(filter);
+    let layer = tracing_subscriber::fmt::layer().with_writer(Mutex::new(Log::new(max.0)));
     match format {
-        LogFormat::Human => builder.with_ansi(io::stderr().is_terminal()).init(),
-        LogFormat::Json => builder.json().init(),
+        LogFormat::Human => registry.with(layer.with_ansi(io::stderr().is_terminal())).init(),
+        LogFormat::Json => registry.with(layer.json()).init(),
     }
+    if let Some(error) = error {
+        tracing::warn!(%error, value = text, "FERMATA_LOG is not a filter and is ignored: use e.g. warn,fermata_dfs=trace");
+    }
+}
+
+/// Parses `FERMATA_LOG`. `info` applies to crates that it does not name. `Targets` and not `EnvFilter`: filters on
+/// spans and fields are not needed, and the latter brings in a regular expression engine.
+fn filter(text: &str) -> Result<Targets, tracing_subscriber::filter::ParseError> {
+    let targets: Targets = text.parse()?;
+    let default = targets.default_level().unwrap_or(LevelFilter::INFO);
+    Ok(targets.with_default(default))
 }
 
 /// Standard error, exchanged when it has become too large a file.
@@ -143,6 +161,18 @@ mod tests {
     use std::process::Command;
 
     const VICTIM: &str = "FERMATA_TEST_LOG_VICTIM";
+
+    #[test]
+    fn log_filter_names_crates_and_keeps_info_for_the_rest() {
+        use tracing::Level;
+        let shows = |text: &str, target: &str, level: Level| filter(text).unwrap().would_enable(target, &level);
+        assert!(shows("", "fermata_dfs", Level::INFO) && !shows("", "fermata_dfs", Level::DEBUG));
+        assert!(shows("debug", "fermata_dfs", Level::DEBUG));
+        assert!(shows("fermata_dfs=trace", "fermata_dfs::datanode", Level::TRACE));
+        assert!(shows("fermata_dfs=trace", "mrcore", Level::INFO));
+        assert!(!shows("warn,fermata_dfs=trace", "mrcore", Level::INFO));
+        assert!(filter("fermata_dfs=loudly").is_err());
+    }
 
     #[test]
     fn what_happens_often_is_told_seldom() {

@@ -1,18 +1,19 @@
 //! CRC32C per chunk, and the checksum file beside each block file.
 //!
-//! Layout of a checksum file, little endian: magic `FMTC`, version u16, log2(chunk) u16, block id u64,
-//! data length u64, CRC32C of all chunk sums u32, CRC32C of the 28 bytes before u32; then one u32 a chunk.
-//! The block id is inside so that two swapped files are noticed; the length so that a short block is.
+//! Layout of a checksum file, little endian: magic `FMTC`, version u16, log2(chunk) u16, block id u64, nonce u64,
+//! data length u64, CRC32C of all chunk sums u32, CRC32C of the 36 bytes before u32; then one u32 a chunk.
+//! The block id is inside so that two swapped files are noticed; the nonce so that a block of another history of the
+//! namespace is; the length so that a short block is.
 
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Nonce};
 
 /// Bytes that one checksum covers. The last chunk of a block may be shorter.
 pub const CHUNK_BYTES: usize = 1 << CHUNK_LOG2;
 const CHUNK_LOG2: u16 = 16;
 const MAGIC: [u8; 4] = *b"FMTC";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Length of the fixed part of a checksum file.
-pub const HEADER_BYTES: usize = 32;
+pub const HEADER_BYTES: usize = 40;
 
 /// What is wrong with a block or its checksum file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +35,14 @@ pub enum ChecksumError {
         /// The block it names.
         found: BlockId,
     },
+    /// It belongs to a block of the same id in another history of the namespace.
+    #[error("checksum file has nonce {found}, not {wanted}")]
+    WrongNonce {
+        /// The nonce of the block it was opened for.
+        wanted: Nonce,
+        /// The nonce it names.
+        found: Nonce,
+    },
     /// The data is not as long as recorded.
     #[error("block has {found} bytes, its checksum file says {wanted}")]
     Length {
@@ -52,6 +61,8 @@ pub enum ChecksumError {
 pub struct Checksums {
     /// Whose.
     pub block: BlockId,
+    /// The block's nonce.
+    pub nonce: Nonce,
     /// Bytes in the block.
     pub length: u64,
     /// One per chunk.
@@ -102,6 +113,7 @@ impl Checksums {
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&CHUNK_LOG2.to_le_bytes());
         out.extend_from_slice(&self.block.0.to_le_bytes());
+        out.extend_from_slice(&self.nonce.0.to_le_bytes());
         out.extend_from_slice(&self.length.to_le_bytes());
         out.extend_from_slice(&crc32c::crc32c(&table).to_le_bytes());
         out.extend_from_slice(&crc32c::crc32c(&out).to_le_bytes());
@@ -123,18 +135,24 @@ impl Checksums {
         if u16_at(4) != VERSION {
             return Err(ChecksumError::Version(u16_at(4)));
         }
-        if u32_at(28) != crc32c::crc32c(&header[..28]) || u16_at(6) != CHUNK_LOG2 {
-            return Err(ChecksumError::Damaged(28));
+        if u32_at(36) != crc32c::crc32c(&header[..36]) || u16_at(6) != CHUNK_LOG2 {
+            return Err(ChecksumError::Damaged(36));
         }
-        let (found, length) = (BlockId(u64_at(8)), u64_at(16));
+        let (found, nonce, length) = (BlockId(u64_at(8)), Nonce(u64_at(16)), u64_at(24));
         if found != block {
             return Err(ChecksumError::WrongBlock { wanted: block, found });
         }
         let chunks = length.div_ceil(CHUNK_BYTES as u64);
-        if table.len() as u64 != chunks.saturating_mul(4) || u32_at(24) != crc32c::crc32c(table) {
+        if table.len() as u64 != chunks.saturating_mul(4) || u32_at(32) != crc32c::crc32c(table) {
             return Err(ChecksumError::Damaged(HEADER_BYTES));
         }
-        Ok(Self { block, length, sums: from_bytes(table) })
+        Ok(Self { block, nonce, length, sums: from_bytes(table) })
+    }
+
+    /// The same, if it is of the block with this nonce.
+    pub fn of(self, wanted: Nonce) -> Result<Self, ChecksumError> {
+        let found = self.nonce;
+        if found == wanted { Ok(self) } else { Err(ChecksumError::WrongNonce { wanted, found }) }
     }
 }
 
@@ -144,7 +162,8 @@ mod tests {
 
     fn sample() -> (Vec<u8>, Checksums) {
         let data: Vec<u8> = (0..CHUNK_BYTES * 2 + 5).map(|i| (i % 251) as u8).collect();
-        let sums = Checksums { block: BlockId(7), length: data.len() as u64, sums: sums_of(&data) };
+        let (block, nonce) = (BlockId(7), Nonce(9));
+        let sums = Checksums { block, nonce, length: data.len() as u64, sums: sums_of(&data) };
         (data, sums)
     }
 
@@ -177,6 +196,9 @@ mod tests {
             Checksums::decode(&sums.encode(), BlockId(8)),
             Err(ChecksumError::WrongBlock { wanted: BlockId(8), found: BlockId(7) })
         );
+        let read = Checksums::decode(&sums.encode(), BlockId(7)).unwrap();
+        assert!(read.clone().of(Nonce(9)).is_ok());
+        assert_eq!(read.of(Nonce(8)), Err(ChecksumError::WrongNonce { wanted: Nonce(8), found: Nonce(9) }));
     }
 
     #[test]
@@ -205,7 +227,8 @@ mod tests {
         ) {
             Checksums::decode(&bytes, BlockId(7)).ok();
             // A sound header that says anything of the length.
-            let header = Checksums { block: BlockId(7), length, sums: from_bytes(&bytes) }.encode();
+            let (block, nonce) = (BlockId(7), Nonce(length));
+            let header = Checksums { block, nonce, length, sums: from_bytes(&bytes) }.encode();
             if let Ok(read) = Checksums::decode(&header, BlockId(7)) {
                 prop_assert_eq!(read.sums.len() as u64, length.div_ceil(CHUNK_BYTES as u64));
             }

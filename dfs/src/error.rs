@@ -45,6 +45,8 @@ pub enum Kind {
     Denied,
     /// The server's disk failed or it is stopping; ask again.
     Unavailable,
+    /// The NameNode runs from an older copy of its folder than the DataNode has seen.
+    OlderNameNode,
 }
 
 /// A refusal: nothing has changed.
@@ -57,7 +59,7 @@ pub struct Error {
     pub message: String,
 }
 
-const KINDS: [(Kind, &str, Code); 17] = [
+const KINDS: [(Kind, &str, Code); 18] = [
     (Kind::Invalid, "invalid", Code::InvalidArgument),
     (Kind::NotFound, "not-found", Code::NotFound),
     (Kind::Exists, "exists", Code::AlreadyExists),
@@ -75,6 +77,7 @@ const KINDS: [(Kind, &str, Code); 17] = [
     (Kind::Refused, "refused", Code::FailedPrecondition),
     (Kind::Denied, "denied", Code::PermissionDenied),
     (Kind::Unavailable, "unavailable", Code::Unavailable),
+    (Kind::OlderNameNode, "older-namenode", Code::FailedPrecondition),
 ];
 
 impl Error {

@@ -1,6 +1,7 @@
 //! What of the journal is still needed: a snapshot is a shorter list of facts that gives the same cluster.
 //!
-//! Kept are all facts of jobs that are remembered, drains of trackers that were not called off, the newest start, the newest skip of numbers, and of each tracker its newest registration
+//! Of a tracker that was forgotten, nothing is kept unless a job that is remembered names it, or its number is the
+//! highest, which no other tracker may get. Kept are all facts of jobs that are remembered, drains of trackers that were not called off, the newest start, the newest skip of numbers, and of each tracker its newest registration
 //! and what became of it since. Registrations are also put in front, because attempts name their trackers.
 //! Nothing is invented and nothing changes its order otherwise, so a policy that watches facts sees a true history.
 
@@ -20,11 +21,14 @@ struct Newest {
     joined: BTreeMap<TrackerId, usize>,
     state: BTreeMap<TrackerId, usize>,
     returned: BTreeMap<TrackerId, usize>,
+    /// Trackers that were forgotten and that nothing kept names.
+    gone: BTreeSet<TrackerId>,
 }
 
 impl Newest {
     fn of(entries: &[Entry]) -> Self {
         let mut newest = Self::default();
+        let mut forgotten = BTreeSet::new();
         for (index, entry) in entries.iter().enumerate() {
             match &entry.fact {
                 Fact::JobForgotten { job } => {
@@ -44,10 +48,26 @@ impl Newest {
                 Fact::TrackerReturned { tracker, .. } => {
                     newest.returned.insert(*tracker, index);
                 }
+                Fact::TrackerForgotten { tracker, .. } => {
+                    forgotten.insert(*tracker);
+                }
                 _ => {}
             }
         }
+        if !forgotten.is_empty() {
+            forgotten.remove(newest.joined.keys().next_back().unwrap_or(&TrackerId(0)));
+            for entry in entries.iter().filter(|entry| newest.remembers(&entry.fact)) {
+                forgotten.retain(|tracker| named(&entry.fact) != Some(*tracker));
+            }
+            newest.joined.retain(|tracker, _| !forgotten.contains(tracker));
+            newest.gone = forgotten;
+        }
         newest
+    }
+
+    /// Whether it is of a job, and that job is remembered.
+    fn remembers(&self, fact: &Fact) -> bool {
+        fact.job().is_some_and(|job| !self.forgotten.contains(&job))
     }
 
     fn keeps(&self, index: usize, fact: &Fact) -> bool {
@@ -55,6 +75,12 @@ impl Newest {
             Fact::JobTrackerStarted { .. } => self.started == Some(index),
             Fact::NumbersSkipped { .. } => self.skipped == Some(index),
             // The one in front says enough, unless a start after it would make the tracker an awaited one.
+            Fact::TrackerForgotten { tracker, .. } => !self.gone.contains(tracker),
+            Fact::TrackerDraining { tracker, .. } | Fact::TrackerLost { tracker, .. }
+                if self.gone.contains(tracker) =>
+            {
+                false
+            }
             Fact::TrackerJoined { tracker, .. } => {
                 self.joined.get(tracker) == Some(&index) && self.started.is_none_or(|start| start < index)
             }
@@ -68,6 +94,17 @@ impl Newest {
             }
             fact => fact.job().is_none_or(|job| !self.forgotten.contains(&job)),
         }
+    }
+}
+
+/// The tracker that a fact of a job names.
+fn named(fact: &Fact) -> Option<TrackerId> {
+    match fact {
+        Fact::AttemptLaunched { tracker, .. }
+        | Fact::TrackerBlacklisted { tracker, .. }
+        | Fact::MapOutputTaken { tracker, .. }
+        | Fact::CheckpointTaken { tracker, .. } => Some(*tracker),
+        _ => None,
     }
 }
 

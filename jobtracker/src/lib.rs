@@ -11,6 +11,7 @@ mod clock;
 mod compact;
 mod driver;
 mod error;
+mod events;
 mod history;
 mod leftovers;
 mod link;

@@ -4,7 +4,7 @@ use crate::{
     alive,
     clock::Clock,
     driver::{Driver, Parts},
-    history::{Histories, Policy, Scribe},
+    history::{Histories, Limits, Policy, Scribe},
     leftovers,
     link::LinkService,
     output::{self, Files},
@@ -36,8 +36,6 @@ use tokio::task::JoinHandle;
 const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// How often the journal's size is looked at.
 const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
-/// Bytes that a snapshot leaves free on the journal's disk.
-const SNAPSHOT_RESERVE: u64 = 64 << 20;
 
 /// Why a JobTracker ended.
 #[derive(Debug, thiserror::Error)]
@@ -106,9 +104,11 @@ impl Daemon {
         tasks.push(tokio::spawn(output::fence(driver.clone())));
         tasks.push(tokio::spawn(leftovers::sweep(driver.clone())));
         tasks.push(tokio::spawn(alive::tell(driver.clone())));
-        tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0)));
+        let reserve = settings.disk_reserve.0;
+        tasks.push(tokio::spawn(keep_short(driver.log().clone(), settings.snapshot_bytes.0, reserve)));
         let addr = listener.local_addr()?;
         let incoming = guard.incoming(listener)?;
+        let queues = schedulers::queues(&config.scheduler.name, &params);
         let params = Arc::new(params);
         let places = |most| Arc::new(tokio::sync::Semaphore::new(most));
         let service = ClientService {
@@ -119,6 +119,7 @@ impl Daemon {
             readers: places(READERS_MAX),
             submitting: places(SUBMISSIONS_MAX),
             watchers: places(WATCHERS_MAX),
+            queues: Arc::new(queues),
         };
         let server = tokio::spawn(serve(guard, service, incoming));
         Ok(Self { addr, driver, server, tasks, _lock: lock })
@@ -127,6 +128,20 @@ impl Daemon {
     /// Where it serves.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Ends it cleanly: nothing more is taken in, and the journal is sealed.
+    fn close(&self) {
+        self.stop();
+        if let Err(error) = self.driver.log().close() {
+            tracing::error!(%error, "the journal could not be sealed");
+        }
+    }
+
+    fn stop(&self) {
+        // What was answered is durable; what is still in flight will be asked again.
+        self.server.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 
     #[cfg(test)]
@@ -150,9 +165,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // What was answered is durable; what is still in flight will be asked again.
-        self.server.abort();
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.stop();
     }
 }
 
@@ -170,6 +183,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
         () = stop_signal() => {}
     }
     tracing::info!("jobtracker stops");
+    daemon.close();
     Ok(())
 }
 
@@ -200,7 +214,13 @@ pub(crate) fn open(
     options: ClientOptions,
 ) -> Result<Parts, JobTrackerError> {
     let Storage { log, replay, cluster_id, lost, recovering } = storage;
-    let mut histories = Histories::open(folder, &cluster_id, settings.histories_kept, policy)
+    let limits = Limits {
+        count: settings.histories_kept,
+        bytes: settings.history_bytes_max.0,
+        user_bytes: settings.user_history_bytes_max.0,
+        reserve: settings.disk_reserve.0,
+    };
+    let mut histories = Histories::open(folder, &cluster_id, limits, policy)
         .map_err(|source| StorageError::Io { path: folder.into(), source })?;
     let mut newest = Time(0);
     storage::read(replay, |entry| {
@@ -209,7 +229,8 @@ pub(crate) fn open(
         mind.replay(&entry).map_err(|error| error.to_string())
     })?;
     histories.caught_up();
-    if lost {
+    if let Some(lost) = &lost {
+        tracing::error!("{lost}: what was written last may be lost");
         let entry = storage::skip_numbers(&log, mind.cluster(), newest)?;
         newest = entry.at;
         let misfit = |error: mrcore::cluster::Misfit| StorageError::Record { seq: 0, why: error.to_string() };
@@ -226,6 +247,7 @@ pub(crate) fn open(
         config: settings.clone(),
         files: Files::new(options, &cluster_id),
         scribe: Scribe::start(histories)?,
+        notice: lost,
     })
 }
 
@@ -234,6 +256,7 @@ pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
     mrcore::Config {
         suspect_after: span(settings.suspect_after),
         lost_after: span(settings.lost_after),
+        forget_after: span(settings.forget_after),
         launch_timeout: span(settings.launch_timeout),
         task_timeout: span(settings.task_timeout),
         recall_patience: span(settings.recall_patience),
@@ -249,8 +272,8 @@ pub(crate) fn mind_config(settings: &JobTrackerConfig) -> mrcore::Config {
 }
 
 /// Has a snapshot made whenever the journal has grown by so much since the last.
-async fn keep_short(log: Arc<Log>, snapshot_bytes: u64) {
-    let mut snapshots = Snapshots::new(snapshot_bytes, SNAPSHOT_RESERVE);
+async fn keep_short(log: Arc<Log>, snapshot_bytes: u64, reserve: u64) {
+    let mut snapshots = Snapshots::new(snapshot_bytes, reserve);
     loop {
         tokio::time::sleep(SNAPSHOT_PERIOD).await;
         let making = log.clone();

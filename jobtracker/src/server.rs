@@ -7,6 +7,7 @@ use proto::mr::{self as pb, job_tracker_server::JobTracker};
 use schedulers::{Params, timed::Spent};
 use security::Identity;
 use std::{
+    collections::BTreeSet,
     io::{self, Read},
     path::PathBuf,
     pin::Pin,
@@ -51,6 +52,8 @@ pub(crate) struct ClientService {
     pub(crate) submitting: Arc<Semaphore>,
     /// Streams that may yet follow a job.
     pub(crate) watchers: Arc<Semaphore>,
+    /// The queues that a job may name, if not any.
+    pub(crate) queues: Arc<Option<BTreeSet<String>>>,
 }
 
 impl ClientService {
@@ -71,6 +74,15 @@ impl ClientService {
             return Ok(());
         }
         Err(Refusal::denied(format!("{id} is {owner}'s: {} may not do this with it", who.name)))
+    }
+
+    /// A queue that nobody configured would share the default one and escape the caps of those that somebody did.
+    fn check_queue(&self, name: &str) -> Result<(), Refusal> {
+        let Some(queues) = self.queues.as_ref().as_ref().filter(|queues| !queues.contains(name)) else {
+            return Ok(());
+        };
+        let known: Vec<&str> = queues.iter().map(String::as_str).collect();
+        Err(Refusal::invalid(format!("there is no queue {name:?}: the queues are {}", known.join(", "))))
     }
 
     /// A job may be too old to be remembered.
@@ -125,6 +137,7 @@ impl JobTracker for ClientService {
         let _turn = self.submitting.try_acquire().map_err(|_| {
             Refusal::overloaded(format!("{SUBMISSIONS_MAX} jobs are being taken in: try later"))
         })?;
+        self.check_queue(&submission.queue)?;
         let job = submit::submit(&self.driver, submission).await?;
         Ok(Response::new(pb::SubmitReply { job: job.to_string() }))
     }
@@ -167,6 +180,12 @@ impl JobTracker for ClientService {
         let status = |mind: &mrcore::JobTracker| Some(wire::drain_status(mind, mind.cluster().tracker(id)?));
         let status = self.driver.look_in(status).await?;
         Ok(Response::new(status.unwrap_or_default()))
+    }
+
+    async fn forget_node(&self, request: Request<pb::ForgetNodeRequest>) -> Answer<pb::ForgetNodeReply> {
+        let (request, node, by) = wire::forget(request)?;
+        self.driver.forget(request, &node, by).await?;
+        Ok(Response::new(pb::ForgetNodeReply {}))
     }
 
     async fn jobs(&self, request: Request<pb::JobsRequest>) -> Answer<pb::JobsReply> {
@@ -213,7 +232,7 @@ impl JobTracker for ClientService {
     async fn trackers(&self, _: Request<pb::TrackersRequest>) -> Answer<pb::TrackersReply> {
         let now = self.driver.now();
         let trackers = self.driver.look_in(|mind| wire::tracker_infos(mind, now)).await?;
-        Ok(Response::new(pb::TrackersReply { trackers }))
+        Ok(Response::new(pb::TrackersReply { trackers, notices: self.driver.notices() }))
     }
 
     async fn why(&self, request: Request<pb::WhyRequest>) -> Answer<pb::WhyReply> {

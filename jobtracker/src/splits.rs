@@ -1,23 +1,36 @@
 //! From the names of a job's input to the ranges that its maps read.
 //!
-//! What a name stands for is the client's to say ([`dfs::client::Client::find_inputs`]); folders in folders are read only if
-//! the job says `input.recursive = true`. An empty file gives no split.
+//! What a name stands for is the client's to say ([`dfs::client::Client::find_inputs`]); folders are read with their
+//! subfolders unless the job says `input.recursive = false`. An empty file gives no split. A split names its file by id
+//! and length, so that no map reads another file that has taken its path.
 
 use crate::error::Refusal;
-use dfs::client::{Client, InputError, Inputs, LocatedBlock, is_gzip};
-use mrcore::job::Split;
-use std::collections::BTreeMap;
+use dfs::client::{Client, FileStatus, InputError, Inputs, LocatedBlock};
+use mrcore::job::{InputPin, Split};
+use mrlib::{
+    InputFormat,
+    input::{Codec, Coding, MAGIC_BYTES},
+};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::{task::JoinSet, time::timeout};
 
 /// Hosts named with a split. More replicas than this do not help locality.
 const NODES_MAX: usize = 3;
+/// Files whose first bytes are read at submission. Of the others the maps check them.
+const STARTS_MAX: usize = 256;
+const STARTS_AT_ONCE: usize = 16;
+/// All of them together may take this long; what has not been read by then is left to the maps.
+const STARTS_TIME: Duration = Duration::from_secs(5);
 
 /// How to cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cutting {
     /// Bytes in a split; a file's block size if 0.
     pub(crate) size: u64,
-    /// One split a file.
-    pub(crate) whole: bool,
+    /// How files are cut into records. Whole files are one split each.
+    pub(crate) format: InputFormat,
+    /// How files are decoded. One that is gzip is one split.
+    pub(crate) codec: Codec,
     /// Whether a map may end before its split does.
     pub(crate) divisible: bool,
     /// Look into folders in folders.
@@ -42,12 +55,58 @@ pub(crate) async fn find(client: &Client, inputs: &[String], cutting: Cutting) -
     Ok(found)
 }
 
+fn by_name(cutting: Cutting, file: &FileStatus) -> Result<Coding, Refusal> {
+    cutting.codec.by_name(file.path.as_str()).map_err(|error| Refusal::invalid(error.to_string()))
+}
+
+/// Refuses compressed input that no map could decode: every file by its name, and up to [`STARTS_MAX`] of them, evenly
+/// spread, by their first bytes. What cannot be read just now is no reason to refuse: the maps check again.
+pub(crate) async fn check_codecs(client: &Client, input: &Inputs, cutting: Cutting) -> Result<(), Refusal> {
+    let files: Vec<&FileStatus> = input.files.iter().filter(|file| file.length > 0).collect();
+    for file in &files {
+        by_name(cutting, file)?;
+    }
+    if cutting.codec == Codec::None {
+        return Ok(());
+    }
+    let step = files.len().div_ceil(STARTS_MAX).max(1);
+    let mut left = files.into_iter().step_by(step).cloned();
+    let mut reading = JoinSet::new();
+    let check = async {
+        loop {
+            while reading.len() < STARTS_AT_ONCE
+                && let Some(file) = left.next()
+            {
+                let client = client.clone();
+                reading.spawn(async move {
+                    let mut start = [0; MAGIC_BYTES];
+                    let read = match client.open(&file.path).await {
+                        Ok(mut reader) => reader.read_at(0, &mut start).await,
+                        Err(error) => Err(error),
+                    };
+                    read.map(|bytes| (file.path.to_string(), start[..bytes].to_vec()))
+                });
+            }
+            match reading.join_next().await {
+                None => return Ok(()),
+                Some(Ok(Ok((path, start)))) => {
+                    let checked = cutting.codec.check_start(&path, cutting.format, &start);
+                    checked.map_err(|error| Refusal::invalid(error.to_string()))?;
+                }
+                Some(_) => {}
+            }
+        }
+    };
+    timeout(STARTS_TIME, check).await.unwrap_or(Ok(()))
+}
+
 /// Cuts every file into splits.
 pub(crate) async fn cut(client: &Client, input: &Inputs, cutting: Cutting) -> Result<Vec<Split>, Refusal> {
     let mut splits = Vec::new();
     for file in input.files.iter().filter(|file| file.length > 0) {
         let size = if cutting.size > 0 { cutting.size } else { file.block_size.max(1) };
-        let whole = cutting.whole || is_gzip(file.path.as_str());
+        let coding = by_name(cutting, file)?;
+        let whole = cutting.format == InputFormat::WholeFile || coding == Coding::Gzip;
         let size = if whole { file.length } else { size };
         if splits.len() as u64 + file.length / size > cutting.splits_max as u64 {
             return Err(Refusal::refused(format!(
@@ -56,11 +115,18 @@ pub(crate) async fn cut(client: &Client, input: &Inputs, cutting: Cutting) -> Re
             )));
         }
         let located = client.locate(&file.path, 0, file.length).await;
-        let (_, blocks) = located.map_err(|error| Refusal::dfs(&format!("input {}", file.path), &error))?;
+        let (now, blocks) = located.map_err(|error| Refusal::dfs(&format!("input {}", file.path), &error))?;
+        if now.file_id != file.file_id || now.length < file.length {
+            let path = &file.path;
+            return Err(Refusal::refused(format!(
+                "input {path} was replaced just now: submit the job again"
+            )));
+        }
+        let pin = InputPin { file: file.file_id.0, length: file.length };
         for (start, end) in ranges(file.length, size) {
             let hosts = hosts(&blocks, start, end);
             let divisible = cutting.divisible && !whole;
-            splits.push(Split { source: file.path.to_string(), start, end, divisible, hosts });
+            splits.push(Split { source: file.path.to_string(), start, end, divisible, hosts, pin });
         }
     }
     Ok(splits)
@@ -150,6 +216,7 @@ mod tests {
         };
         let block = |id, offset, length, names: &[&str]| LocatedBlock {
             block: BlockId(id),
+            nonce: dfs::ids::Nonce(0),
             offset,
             length,
             nodes: names.iter().map(|name| node(name)).collect(),

@@ -54,8 +54,8 @@ pub(crate) struct Storage {
     pub(crate) log: Log,
     pub(crate) replay: Replay,
     pub(crate) cluster_id: String,
-    /// Records may be lost: [`skip_numbers`] is due when the rest is replayed.
-    pub(crate) lost: bool,
+    /// Records may be lost, and how: [`skip_numbers`] is due when the rest is replayed.
+    pub(crate) lost: Option<String>,
     /// To be ended after that.
     pub(crate) recovering: Option<Recovering>,
 }
@@ -75,7 +75,7 @@ impl Storage {
         recovery: Recovery,
     ) -> Result<Self, StorageError> {
         let opened = journal::home::open_log(OWNER, disk, recovery)?;
-        let lost = !opened.dropped.is_empty();
+        let lost = opened.loss(OWNER.log);
         Ok(Self { log: opened.log, replay: opened.replay, cluster_id, lost, recovering: None })
     }
 }

@@ -20,18 +20,24 @@ use mrcore::{
     ids::{JobId, RequestId},
     job::{JobSpec, Priority, SPLIT_SLOW},
 };
-use std::{collections::BTreeMap, str::FromStr};
+use mrlib::{
+    Conf, InputFormat,
+    input::Codec,
+    registry,
+    settings::{self, Kind as Values, Setting},
+};
+use std::{borrow::Cow, collections::BTreeMap, fmt::Display, str::FromStr};
 
 /// Left free in a journal record beside the job's description.
 const RECORD_SLACK: usize = 64 << 10;
 const TOKEN_BYTES: usize = 16;
-/// Of output. A NameNode may have been told to take fewer.
-const REPLICATION_MAX: u32 = 64;
 /// What follows the output's own name in that of a piece, about.
 const NAME_BYTES: usize = 48;
-const MAPPER: &str = "stream.mapper";
-/// Whether a streaming mapper may be given less than the whole of its split.
-const MAPPER_DIVISIBLE: &str = "stream.mapper.divisible";
+/// Whether the mapper promises that its input may be divided at any record. `mrctl submit` sets it to what the program
+/// says of itself.
+const MAPPER_DIVISIBLE: &str = "mapper.divisible";
+/// The same promise for a streaming mapper, made by whoever submits it.
+const STREAM_DIVISIBLE: &str = "stream.mapper.divisible";
 
 /// What a client asks for, with its fields read.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +49,8 @@ pub(crate) struct Submission {
     pub(crate) priority: Priority,
     pub(crate) program: Program,
     pub(crate) files: Vec<String>,
+    /// Names of settings that an executable declares.
+    pub(crate) declared: Vec<String>,
     pub(crate) inputs: Vec<String>,
     /// Empty for none.
     pub(crate) output: String,
@@ -62,12 +70,13 @@ struct Settings {
 }
 
 /// Makes a job of a submission; the job that is there already if it is a repeat.
-pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<JobId, Refusal> {
+pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Result<JobId, Refusal> {
     if let Some(job) = driver.job_of_request(submission.request).await? {
         return Ok(job);
     }
     // Again when it is taken in: before that come lists of files and a million splits, perhaps.
     driver.check_room(submission.request, &submission.user)?;
+    check_settings(&mut submission)?;
     let settings = Settings::of(&submission.conf, driver.config())?;
     leftovers::staging(&submission.conf)?;
     let client = driver.files().client().await;
@@ -79,11 +88,13 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     let input = splits::find(&client, &submission.inputs, settings.cutting).await?;
     written.extend(driver.outputs_in_the_making());
     check_whole(&input, &written, settings.cutting.recursive)?;
-    let splits = splits::cut(&client, &input, settings.cutting).await?;
+    let checking = splits::check_codecs(&client, &input, settings.cutting);
+    let ((), splits) = tokio::try_join!(checking, splits::cut(&client, &input, settings.cutting))?;
     // A job that writes there is looked for before the folder, and once more when this one is taken in: one that ends
     // in between has been seen.
     driver.check_writers(submission.request, &submission.output)?;
-    let output = check_output(&client, &submission.output, &input).await?;
+    let parts = if submission.reduces > 0 { submission.reduces as usize } else { splits.len() };
+    let output = check_output(&client, &submission.output, &input, parts as u64).await?;
     let request = submission.request;
     let spec = describe(submission, settings, output, splits);
     let bytes = codec::encode(&spec).len();
@@ -146,82 +157,55 @@ fn describe(
 
 impl Settings {
     fn of(conf: &BTreeMap<String, String>, defaults: &JobTrackerConfig) -> Result<Self, Refusal> {
-        if let Some(key) = conf.keys().find(|key| key.starts_with(spec::RESERVED)) {
-            return Err(Refusal::invalid(format!(
-                "setting {key}: names that begin with {} are Fermata's own",
-                spec::RESERVED
-            )));
-        }
-        let slow_start = setting(conf, "slow.start", "a number from 0 to 1", defaults.slow_start)?;
-        if !(0.0..=1.0).contains(&slow_start) {
-            return Err(bad("slow.start", &slow_start.to_string(), "a number from 0 to 1"));
-        }
-        let attempts_max =
-            setting(conf, "attempts.max", "a whole number from 1", defaults.attempts_max.max(1))?;
-        if attempts_max == 0 {
-            return Err(bad("attempts.max", "0", "a whole number from 1"));
-        }
-        let size = setting(conf, "split.size", "a size such as 16MiB", defaults.split_size)?;
-        if size.0 == 0 && conf.contains_key("split.size") {
-            return Err(bad("split.size", "0", "a size such as 16MiB"));
-        }
-        check_replication(conf)?;
-        // Of another's program nobody knows whether it counts its lines: slowness alone must not change what comes out.
-        let divisible: Option<bool> = match conf.get(MAPPER_DIVISIBLE) {
-            Some(_) => Some(setting(conf, MAPPER_DIVISIBLE, "true or false", true)?),
-            None => (!conf.contains_key(MAPPER)).then_some(true),
-        };
-        let format = conf.get("input.format").map(String::as_str);
-        check_format(format)?;
+        let conf: Conf = conf.clone().into_iter().collect();
+        // Without the promise nobody knows whether a mapper counts its lines: preemption must not change the output.
+        let streaming = setting(&conf, STREAM_DIVISIBLE, false)?;
+        let divisible = setting(&conf, MAPPER_DIVISIBLE, streaming)?;
+        let format = setting(&conf, "input.format", InputFormat::Lines)?;
         Ok(Self {
-            slow_start,
-            speculation: setting(conf, "speculation", "true or false", defaults.speculation)?,
-            split_slow: setting(conf, SPLIT_SLOW, "true or false", divisible == Some(true))?,
-            attempts_max,
+            slow_start: setting(&conf, "slow.start", defaults.slow_start)?,
+            speculation: setting(&conf, "speculation", defaults.speculation)?,
+            split_slow: setting(&conf, SPLIT_SLOW, true)? && divisible,
+            attempts_max: setting(&conf, "attempts.max", defaults.attempts_max.max(1))?,
             cutting: Cutting {
-                size: size.0,
-                whole: format == Some("whole"),
-                divisible: divisible != Some(false),
-                recursive: setting(conf, "input.recursive", "true or false", false)?,
+                size: setting(&conf, "split.size", defaults.split_size)?.0,
+                format,
+                codec: setting(&conf, "input.codec", Codec::Auto)?,
+                divisible,
+                recursive: setting(&conf, "input.recursive", true)?,
                 splits_max: defaults.maps_max as usize,
             },
         })
     }
 }
 
-fn check_replication(conf: &BTreeMap<String, String>) -> Result<(), Refusal> {
-    const KEY: &str = "output.replication";
-    let Some(text) = conf.get(KEY) else { return Ok(()) };
-    match text.trim().parse() {
-        Ok(1..=REPLICATION_MAX) => Ok(()),
-        _ => Err(bad(KEY, text, &format!("a number from 1 to {REPLICATION_MAX}"))),
-    }
+fn setting<T: FromStr<Err: Display>>(conf: &Conf, key: &str, default: T) -> Result<T, Refusal> {
+    conf.parse(key, default).map_err(Refusal::invalid)
 }
 
-fn check_format(format: Option<&str>) -> Result<(), Refusal> {
-    let wanted = "lines, keyvalue, fixed:RECORD:KEY or whole";
-    let fits = match format {
-        None | Some("lines" | "keyvalue" | "whole") => true,
-        Some(other) => other.strip_prefix("fixed:").is_some_and(|sizes| {
-            let sizes: Vec<Option<u32>> = sizes.split(':').map(|size| size.parse().ok()).collect();
-            matches!(sizes[..], [Some(record), Some(key)] if record > 0 && key <= record)
-        }),
+/// Refuses settings that are unknown or have values that they do not take. A built-in program says itself what it reads;
+/// an executable's settings are those that it declares.
+fn check_settings(submission: &mut Submission) -> Result<(), Refusal> {
+    let declared =
+        |name: &String| Setting { name: name.clone().into(), kind: Values::Text, help: Cow::default() };
+    let mut own: Vec<Setting> = submission.declared.iter().map(declared).collect();
+    let builtin = match &submission.program {
+        Program::Executable(_) => None,
+        Program::Builtin(name) => Some(registry::find(name).ok_or_else(|| {
+            Refusal::not_found(format!("there is no built-in program {name}: `mrctl programs` lists them"))
+        })?),
     };
-    if fits { Ok(()) } else { Err(bad("input.format", format.unwrap_or_default(), wanted)) }
-}
-
-fn bad(key: &str, value: &str, wanted: &str) -> Refusal {
-    Refusal::invalid(format!("setting {key} = {value:?}: it must be {wanted}"))
-}
-
-fn setting<T: FromStr>(
-    conf: &BTreeMap<String, String>,
-    key: &str,
-    wanted: &str,
-    default: T,
-) -> Result<T, Refusal> {
-    let Some(text) = conf.get(key) else { return Ok(default) };
-    text.trim().parse().map_err(|_| bad(key, text, wanted))
+    own.extend(builtin.into_iter().flat_map(|builtin| builtin.settings.iter().cloned()));
+    let pairs = submission.conf.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    settings::check(pairs, &own).map_err(Refusal::invalid)?;
+    if let Some(builtin) = builtin {
+        let conf: Conf = submission.conf.clone().into_iter().collect();
+        let job = registry::job(builtin.name, &conf).map_err(|error| Refusal::invalid(error.to_string()))?;
+        if job.input != InputFormat::Lines {
+            submission.conf.entry("input.format".into()).or_insert_with(|| job.input.to_string());
+        }
+    }
+    Ok(())
 }
 
 async fn check_program(client: &Client, submission: &Submission) -> Result<(), Refusal> {
@@ -233,7 +217,7 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
     for (what, text) in executable.into_iter().chain(files) {
         let what = format!("{what} {text}");
         let path = DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("{what}: {error}")))?;
-        match client.stat_to_make(&path).await {
+        match client.stat(&path).await {
             Ok(status) if status.is_dir => {
                 return Err(Refusal::refused(format!("{what} is a folder: name a file")));
             }
@@ -262,9 +246,9 @@ fn check_whole(input: &Inputs, written: &[(JobId, DfsPath)], recursive: bool) ->
     Ok(())
 }
 
-/// The output must be a place where nothing is and its user may make something, outside the input, and below folders
-/// only.
-async fn check_output(client: &Client, text: &str, input: &Inputs) -> Result<String, Refusal> {
+/// The output must be a place where nothing is, where its user may make something and quotas leave room for its parts,
+/// outside the input, and below folders only.
+async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -> Result<String, Refusal> {
     if text.is_empty() {
         return Ok(String::new());
     }
@@ -280,7 +264,13 @@ async fn check_output(client: &Client, text: &str, input: &Inputs) -> Result<Str
     }
     let mut place = Some(output.clone());
     while let Some(path) = place {
-        match client.stat(&path).await {
+        // The folder itself and `_SUCCESS` come with the parts.
+        let status = if path == output {
+            client.stat_to_make(&path, parts + 2).await
+        } else {
+            client.stat(&path).await
+        };
+        match status {
             Ok(_) if path == output => {
                 return Err(Refusal::exists(format!(
                     "output {output} exists: choose another folder, or delete it first"
@@ -314,49 +304,27 @@ mod tests {
         assert!(!settings("speculation", "false").unwrap().speculation);
         assert_eq!(settings("attempts.max", "7").unwrap().attempts_max, 7);
         assert_eq!(settings("split.size", "1MiB").unwrap().cutting.size, 1 << 20);
-        assert!(settings("input.format", "whole").unwrap().cutting.whole);
-        assert!(settings("input.format", "fixed:100:10").is_ok());
-        assert!(settings("input.recursive", "true").unwrap().cutting.recursive);
-        assert!(settings("my.own", "anything").is_ok());
+        assert_eq!(settings("input.format", "whole").unwrap().cutting.format, InputFormat::WholeFile);
+        assert!(settings("split.size", "1MiB").unwrap().cutting.recursive);
+        assert!(!settings("input.recursive", "false").unwrap().cutting.recursive);
     }
 
     #[test]
-    fn slow_maps_of_programs_that_nobody_knows_are_not_divided_unless_told() {
+    fn maps_are_divided_only_if_their_mapper_promises_that_it_does_not_matter() {
         let of = |pairs: &[(&str, &str)]| {
             let conf = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
             let settings = Settings::of(&conf, &JobTrackerConfig::default()).unwrap();
             (settings.split_slow, settings.cutting.divisible)
         };
-        assert_eq!(of(&[]), (true, true));
-        assert_eq!(of(&[(SPLIT_SLOW, "false")]), (false, true));
-        let mapper = (MAPPER, "./number-lines");
-        assert_eq!(of(&[mapper]), (false, true), "whoever asks by name may still divide it");
-        assert_eq!(of(&[mapper, (MAPPER_DIVISIBLE, "true")]), (true, true));
-        assert_eq!(of(&[mapper, (MAPPER_DIVISIBLE, "false")]), (false, false));
+        assert_eq!(of(&[]), (false, false));
+        assert_eq!(of(&[(SPLIT_SLOW, "true")]), (false, false));
+        assert_eq!(of(&[(MAPPER_DIVISIBLE, "true")]), (true, true));
+        assert_eq!(of(&[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]), (false, true));
+        let mapper = ("stream.mapper", "./number-lines");
+        assert_eq!(of(&[mapper]), (false, false), "nobody divides it, whoever asks");
+        assert_eq!(of(&[mapper, (STREAM_DIVISIBLE, "true")]), (true, true));
+        assert_eq!(of(&[mapper, (STREAM_DIVISIBLE, "false")]), (false, false));
         assert!(settings(MAPPER_DIVISIBLE, "perhaps").is_err());
-    }
-
-    #[test]
-    fn nonsense_is_refused_by_name() {
-        for (key, value) in [
-            ("slow.start", "1.5"),
-            ("slow.start", "NaN"),
-            ("slow.start", "much"),
-            ("speculation", "perhaps"),
-            ("attempts.max", "0"),
-            ("attempts.max", "-1"),
-            ("split.size", "0"),
-            ("split.size", "big"),
-            ("input.format", "fixed:10"),
-            ("input.format", "fixed:10:11"),
-            ("input.format", "fixed:0:0"),
-            ("input.format", "xml"),
-            ("input.recursive", "yes"),
-            ("fermata.token", "00"),
-        ] {
-            let error = settings(key, value).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("setting {key}")), "{error}");
-            assert!(!error.contains('\n'), "{error}");
-        }
+        assert!(settings(STREAM_DIVISIBLE, "perhaps").is_err());
     }
 }

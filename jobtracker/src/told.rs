@@ -104,7 +104,7 @@ impl Teller<'_> {
             }
             Fact::TaskReleased { task } => ("task-released", task.to_string(), format!("{task} may go on")),
             Fact::AttemptFailed { attempt, error } => {
-                ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", first_line(error)))
+                ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", last_line(error)))
             }
             Fact::AttemptKilled { attempt, why, .. } => {
                 let words = format!("{attempt} was stopped: {}", self.say_text(job, first_line(why)));
@@ -161,7 +161,7 @@ pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
 fn ended(outcome: &JobOutcome) -> String {
     match outcome {
         JobOutcome::Succeeded => "the job succeeded".to_owned(),
-        JobOutcome::Failed(why) => format!("the job failed: {}", first_line(why)),
+        JobOutcome::Failed(why) => format!("the job failed: {}", last_line(why)),
         JobOutcome::Killed(why) => format!("the job was killed: {}", first_line(why)),
     }
 }
@@ -173,6 +173,11 @@ fn stage_name(stage: Stage) -> &'static str {
         Stage::Merge => "merge",
         Stage::Reduce => "reduce",
     }
+}
+
+/// Where an exception is, of an error with a traceback before it.
+fn last_line(text: &str) -> &str {
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
 fn first_line(text: &str) -> &str {

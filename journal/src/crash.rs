@@ -256,6 +256,16 @@ impl State {
 impl Inode {
     /// What was synced, and some of what was not.
     fn partly(&self, random: &mut SplitMix) -> Vec<u8> {
+        if self.now.len() == self.synced.len() {
+            // Written in place: each sector by itself.
+            let mut bytes = self.synced.clone();
+            for (old, new) in bytes.chunks_mut(SECTOR_BYTES).zip(self.now.chunks(SECTOR_BYTES)) {
+                if old != new && random.coin() {
+                    old.copy_from_slice(new);
+                }
+            }
+            return bytes;
+        }
         if self.now.len() < self.synced.len() || !self.now.starts_with(&self.synced) {
             // Cut, perhaps written again after: the cut has reached the disk or nothing has.
             return if random.coin() { self.now.clone() } else { self.synced.clone() };
@@ -295,6 +305,10 @@ impl Disk for CrashDisk {
     fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
         let inode = self.lock().find(name)?;
         Ok(Box::new(OpenFile { disk: self.clone(), inode }))
+    }
+
+    fn overwrite(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
+        self.append(name)
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
@@ -339,6 +353,15 @@ impl WriteFile for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.change(|counts| &mut counts.writes)?;
         state.inode(self.inode).now.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.disk.change(|counts| &mut counts.writes)?;
+        let now = &mut state.inode(self.inode).now;
+        let beyond = || io::Error::other("a write in place beyond the end of the file");
+        let start = usize::try_from(offset).map_err(|_| beyond())?;
+        now.get_mut(start..start + bytes.len()).ok_or_else(beyond)?.copy_from_slice(bytes);
         Ok(())
     }
 

@@ -19,6 +19,8 @@ pub trait Disk: Send + Sync + 'static {
     fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
     /// Opens an existing file for writing at its end.
     fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
+    /// Opens an existing file for [`WriteFile::write_at`].
+    fn overwrite(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
     /// Opens a file for reading. It stays readable when it is renamed or removed afterwards.
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>>;
     /// Renames a file, replacing the target if there is one.
@@ -31,10 +33,12 @@ pub trait Disk: Send + Sync + 'static {
     fn free_bytes(&self) -> io::Result<u64>;
 }
 
-/// A file open for writing at its end.
+/// A file open for writing, at its end or in place.
 pub trait WriteFile: Send {
     /// Appends all of `bytes`.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Writes all of `bytes` at `offset`, within the file. Only of a file opened by [`Disk::overwrite`].
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Cuts the file at `len`.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
     /// Makes content and length durable.
@@ -98,6 +102,12 @@ impl Disk for RealDisk {
         Ok(Box::new(RealFile(file)))
     }
 
+    fn overwrite(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
+        // Not for appending: there Linux ignores the offset.
+        let file = OpenOptions::new().write(true).open(self.folder.join(name))?;
+        Ok(Box::new(RealFile(file)))
+    }
+
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
         Ok(Box::new(RealFile(File::open(self.folder.join(name))?)))
     }
@@ -125,6 +135,10 @@ struct RealFile(File);
 impl WriteFile for RealFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {

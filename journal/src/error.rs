@@ -60,6 +60,24 @@ pub enum LogError {
         /// The next record there is, if any.
         found: Option<Seq>,
     },
+    /// Acknowledged records are not there, and nothing else shows it.
+    #[error("records {from} to {upto} were acknowledged and are not in {file}: damaged")]
+    Lost {
+        /// The newest segment there is.
+        file: String,
+        /// The first missing record.
+        from: Seq,
+        /// The last one that was acknowledged.
+        upto: Seq,
+    },
+    /// The file of the commit point is gone or has no sound slot.
+    #[error("{file} {what}: damaged")]
+    CommitPoint {
+        /// The file.
+        file: &'static str,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// The live log has failed.
     #[error(transparent)]
     Failed(#[from] LogFailed),
@@ -74,7 +92,12 @@ impl LogError {
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
-            Self::ShortHeader { .. } | Self::BadMagic { .. } | Self::Damaged { .. } | Self::Gap { .. }
+            Self::ShortHeader { .. }
+                | Self::BadMagic { .. }
+                | Self::Damaged { .. }
+                | Self::Gap { .. }
+                | Self::Lost { .. }
+                | Self::CommitPoint { .. }
         )
     }
 

@@ -2,20 +2,30 @@
 //!
 //! ```text
 //! every file   0 magic u32 | 4 version u16 | 6 zero u16 | 8 seq u64 | 16 salt u32 | 20 CRC of the 20 before
-//! batch        0 magic u32 | 4 count u32 | 8 first seq u64 | 16 payload bytes u32 | 20 CRC of the payload
-//!              24 CRC of the 24 before, seeded with the salt | 28 payload: (length u32, bytes) * count
+//!              24 zeros up to 64
+//! batch        0 magic u32 | 4 count u32 | 8 first seq u64 | 16 payload bytes u32 | 20 CRC of all after the header
+//!              24 CRC of the 24 before, seeded with the salt | 28 payload: (length u32, bytes) * count,
+//!              zeros up to a multiple of 64; payload and zeros are masked
 //! ```
 //! `seq` is the first record of a segment, or the last one that a snapshot contains. The file header keeps this
 //! layout in every version, so that a newer version is told from damage.
 //!
 //! Why the salt: after a bad batch the reader looks for later batches, to tell a torn tail from damage. Without a
 //! salt, a record whose bytes happen (or are made) to look like a batch could turn the one into the other.
+//!
+//! Why the mask and the alignment: no 64 bytes of a batch that was written are all zero, whatever the records hold. A
+//! sector that a crash kept from the disk reads as zeros or is beyond the end of the file, so a torn batch has such
+//! 64 bytes or is short, and a whole batch with a wrong bit in it does not and is not (ADR 0024).
 
 use crate::{LogError, Seq};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Bytes of the header of every file.
-pub(crate) const FILE_HEADER_BYTES: usize = 24;
+pub(crate) const FILE_HEADER_BYTES: usize = 64;
+/// The part of it that is the same in every version.
+const FIXED_HEADER_BYTES: usize = 24;
+/// Batches begin and end at multiples of this; no sector of a disk is smaller.
+pub(crate) const GRAIN_BYTES: usize = 64;
 /// Bytes of the header of every batch.
 pub(crate) const BATCH_HEADER_BYTES: usize = 28;
 /// A record is no longer than this.
@@ -23,7 +33,7 @@ pub const RECORD_BYTES_MAX: usize = 16 << 20;
 /// A batch, and with it the memory of a reader and what may wait for the disk, is no longer than this.
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
 /// The newest version this build reads, and the one it writes.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 const BATCH_MAGIC: [u8; 4] = *b"\xF7FMB";
 /// Numbers end long before they overflow; a file name beyond is not ours.
 const SEQ_MAX: Seq = 1 << 63;
@@ -100,16 +110,16 @@ impl FileHeader {
         out[8..16].copy_from_slice(&self.seq.to_le_bytes());
         out[16..20].copy_from_slice(&self.salt.to_le_bytes());
         let crc = crc32c::crc32c(&out[..20]);
-        out[20..].copy_from_slice(&crc.to_le_bytes());
+        out[20..FIXED_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
     /// Reads the header in `bytes`, the start of `file`, which by its name is of `kind` and `seq`.
     pub(crate) fn parse(file: &str, kind: FileKind, seq: Seq, bytes: &[u8]) -> Result<Self, LogError> {
         let file = file.to_owned();
-        let Some(bytes) = bytes.first_chunk::<FILE_HEADER_BYTES>() else {
+        if bytes.len() < FIXED_HEADER_BYTES {
             return Err(LogError::ShortHeader { file, offset: bytes.len() as u64 });
-        };
+        }
         if bytes[..4] != kind.magic() {
             return Err(LogError::BadMagic { file });
         }
@@ -122,6 +132,13 @@ impl FileHeader {
         }
         if u64_at(bytes, 8) != seq {
             return Err(LogError::Damaged { file, offset: 8, what: "header and file name disagree" });
+        }
+        let Some(rest) = bytes.get(FIXED_HEADER_BYTES..FILE_HEADER_BYTES) else {
+            return Err(LogError::ShortHeader { file, offset: bytes.len() as u64 });
+        };
+        if rest.iter().any(|byte| *byte != 0) {
+            let offset = FIXED_HEADER_BYTES as u64;
+            return Err(LogError::Damaged { file, offset, what: "bytes after the header are not zero" });
         }
         Ok(Self { kind, seq, salt: u32_at(bytes, 16) })
     }
@@ -166,14 +183,32 @@ impl BatchHeader {
         sound.then_some(header)
     }
 
-    /// Where in `bytes` the next batch could begin.
-    pub(crate) fn find_magic(bytes: &[u8]) -> Option<usize> {
-        bytes.windows(BATCH_MAGIC.len()).position(|window| window == BATCH_MAGIC)
+    /// Bytes of the whole batch in its file.
+    pub(crate) fn whole(&self) -> usize {
+        (BATCH_HEADER_BYTES + self.payload_bytes as usize).next_multiple_of(GRAIN_BYTES)
     }
 
     /// The record after the last of this batch.
     pub(crate) fn end(&self) -> Seq {
         self.first + u64::from(self.count)
+    }
+}
+
+/// Masks or unmasks `bytes`, all of a batch after its header.
+pub(crate) fn mask(salt: u32, bytes: &mut [u8]) {
+    let mut pattern = [0; GRAIN_BYTES];
+    for (index, word) in pattern.chunks_exact_mut(8).enumerate() {
+        // `SplitMix64`, from its `index`th state.
+        let z = (u64::from(salt) + 1).wrapping_mul(index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes());
+    }
+    let (head, rest) = bytes.split_at_mut((GRAIN_BYTES - BATCH_HEADER_BYTES).min(bytes.len()));
+    let xor = |(byte, mask): (&mut u8, &u8)| *byte ^= mask;
+    head.iter_mut().zip(&pattern[BATCH_HEADER_BYTES..]).for_each(xor);
+    for grain in rest.chunks_mut(GRAIN_BYTES) {
+        grain.iter_mut().zip(&pattern).for_each(xor);
     }
 }
 
@@ -214,12 +249,26 @@ mod tests {
     #[test]
     fn a_newer_version_is_told_from_damage() {
         let mut bytes = FileHeader::new(FileKind::Segment, 7).encode();
-        bytes[4] = 2;
+        bytes[4] = 3;
         let parse = |bytes: &[u8]| FileHeader::parse("f", FileKind::Segment, 7, bytes);
         assert!(matches!(parse(&bytes), Err(LogError::Damaged { offset: 4, .. })));
         let crc = crc32c::crc32c(&bytes[..20]);
-        bytes[20..].copy_from_slice(&crc.to_le_bytes());
-        assert!(matches!(parse(&bytes), Err(LogError::Version { found: 2, .. })));
+        bytes[20..24].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(parse(&bytes), Err(LogError::Version { found: 3, .. })));
         assert!(matches!(parse(&bytes[..9]), Err(LogError::ShortHeader { offset: 9, .. })));
+        // A version with a shorter header is told from damage too.
+        assert!(matches!(parse(&bytes[..24]), Err(LogError::Version { found: 3, .. })));
+    }
+
+    #[test]
+    fn masking_twice_gives_the_bytes_back_and_zeros_never_stay() {
+        for salt in [0, 1, u32::MAX] {
+            let mut bytes = vec![0; 5 * GRAIN_BYTES - BATCH_HEADER_BYTES];
+            mask(salt, &mut bytes);
+            let after_first = &bytes[GRAIN_BYTES - BATCH_HEADER_BYTES..];
+            assert!(after_first.chunks(GRAIN_BYTES).all(|grain| grain.iter().filter(|b| **b != 0).count() > 32));
+            mask(salt, &mut bytes);
+            assert!(bytes.iter().all(|byte| *byte == 0));
+        }
     }
 }

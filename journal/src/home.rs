@@ -18,11 +18,11 @@ use std::{
     sync::Arc,
 };
 
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const VERSION_FILE: &str = "VERSION";
 const NEW_FILE: &str = "NEW";
-/// Written before `--recover` drops anything and removed when that is dealt with, so that a crash between the
-/// two is noticed by the next start.
+/// Written before anything is cut or dropped and removed when that is dealt with, so that a crash between the two is
+/// noticed by the next start.
 const RECOVERING_FILE: &str = "RECOVERING";
 
 /// What differs between the daemons that keep such a folder.
@@ -74,7 +74,7 @@ pub enum HomeError {
         /// What is wrong.
         why: String,
     },
-    /// Written by a newer Fermata.
+    /// Written by another version of Fermata.
     #[error("{path} has layout {found}, this build knows {LAYOUT}: use the build that wrote it")]
     Layout {
         /// The file.
@@ -134,8 +134,8 @@ pub struct Home {
     pub replay: Replay,
     /// Whose it is.
     pub cluster_id: String,
-    /// Records may have been dropped, now or by a start that did not get to [`Recovering::done`].
-    pub lost: bool,
+    /// Records may be lost, now or by a start that did not get to [`Recovering::done`]: what happened, for the operator.
+    pub lost: Option<String>,
     /// To be ended when what came of lost records has been dealt with, durably.
     pub recovering: Recovering,
 }
@@ -171,31 +171,48 @@ impl Home {
             let (log, folder) = (owner.log, path.display());
             tracing::error!(%folder, "the {log} is gone: beginning with nothing, as --recover asked");
         }
-        let opened = open_log(owner, Arc::new(disk), recovery).map_err(|source| {
+        let note = || write_durably(folder, RECOVERING_FILE, "").map_err(io::Error::other);
+        let opened = open_noting(owner, Arc::new(disk), recovery, note).map_err(|source| {
             let log = owner.log;
             if source.is_damage() {
-                HomeError::Damaged { folder: path, log, source }
+                HomeError::Damaged { folder: path.clone(), log, source }
             } else {
                 HomeError::Log { log, source }
             }
         })?;
         remove(&new)?;
-        let lost = vanished || interrupted || !opened.dropped.is_empty();
+        let mut lost = opened.loss(owner.log);
+        if vanished {
+            lost = Some(format!("the {} was missing from {}", owner.log, path.display()));
+        } else if interrupted && lost.is_none() {
+            lost = Some(format!("an earlier start lost part of the {} and did not finish", owner.log));
+        }
         let Opened { log, replay, .. } = opened;
         Ok(Self { log, replay, cluster_id, lost, recovering: Recovering(marker) })
     }
 }
 
-/// Opens a journal on any disk, and tells its user what had to go.
+/// Opens a journal on any disk, and logs what was cut or dropped.
 pub fn open_log(owner: Owner, disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Opened, LogError> {
-    let opened = Log::open(disk, recovery)?;
+    open_noting(owner, disk, recovery, || Ok(()))
+}
+
+fn open_noting(
+    owner: Owner,
+    disk: Arc<dyn Disk>,
+    recovery: Recovery,
+    note: impl FnOnce() -> io::Result<()>,
+) -> Result<Opened, LogError> {
+    let opened = Log::open_noting(disk, recovery, note)?;
     let log = owner.log;
     if let Some(torn) = &opened.torn {
         tracing::warn!(
             file = torn.file,
             offset = torn.offset,
             bytes = torn.bytes,
-            "cut an unfinished write from the {log}; none of it had been acknowledged"
+            kept_as = torn.kept_as,
+            "cut an unfinished write from the end of the {log}: a crash interrupted it, so it should not have been \
+             acknowledged; if the disk is not to be trusted, treat it as a loss"
         );
     }
     for part in &opened.dropped {
@@ -210,6 +227,22 @@ pub fn open_log(owner: Owner, disk: Arc<dyn Disk>, recovery: Recovery) -> Result
         );
     }
     Ok(opened)
+}
+
+impl Opened {
+    /// One line for the operator about what was cut or dropped from the `log`, if anything was.
+    pub fn loss(&self, log: &str) -> Option<String> {
+        let kept = |name: Option<&str>| name.map_or(String::new(), |name| format!(", kept as {name}"));
+        if let Some(part) = self.dropped.first() {
+            let more = self.dropped.len() - 1;
+            let others = if more > 0 { format!(" (and {more} more, see the log)") } else { String::new() };
+            let kept = kept(part.kept_as.as_deref());
+            return Some(format!("--recover dropped a damaged part of the {log}: {}{kept}{others}", part.why));
+        }
+        let torn = self.torn.as_ref()?;
+        let (bytes, file, kept) = (torn.bytes, &torn.file, kept(Some(&torn.kept_as)));
+        Some(format!("{bytes} bytes of an unfinished write were cut from {file} of the {log}{kept}"))
+    }
 }
 
 fn has_journal(disk: &dyn Disk) -> io::Result<bool> {
@@ -229,7 +262,7 @@ fn identity(owner: Owner, folder: &Path) -> Result<String, HomeError> {
         Ok(text) => {
             let version: Version = toml::from_str(&text)
                 .map_err(|error| HomeError::Version { path: path.clone(), why: error.message().into() })?;
-            if version.layout > LAYOUT {
+            if version.layout != LAYOUT {
                 return Err(HomeError::Layout { path, found: version.layout });
             }
             Ok(version.cluster_id)
@@ -322,14 +355,48 @@ mod tests {
         assert!(matches!(again, HomeError::Missing { .. }), "{again}");
 
         let home = open(folder.path(), Recovery::DropDamaged).unwrap();
-        assert!(home.lost && home.log.last_seq() == 0);
+        assert!(home.lost.is_some() && home.log.last_seq() == 0);
         assert_eq!(home.cluster_id, cluster);
         drop(home);
         let home = open(folder.path(), Recovery::Refuse).unwrap();
-        assert!(home.lost, "nobody has dealt with the loss yet");
+        assert!(home.lost.is_some(), "nobody has dealt with the loss yet");
         home.recovering.done().unwrap();
         drop(home.log);
-        assert!(!open(folder.path(), Recovery::Refuse).unwrap().lost);
+        assert!(open(folder.path(), Recovery::Refuse).unwrap().lost.is_none());
+    }
+
+    #[test]
+    fn a_torn_tail_counts_as_a_possible_loss_until_it_is_dealt_with() {
+        let (folder, _) = used();
+        let pages = folder.path().join("pages");
+        // As after a power loss: the commit point of before the last batch, and half of that batch.
+        let commit = fs::read(pages.join("COMMIT")).unwrap();
+        let home = open(folder.path(), Recovery::Refuse).unwrap();
+        assert!(home.lost.is_none());
+        home.log.sync(home.log.append(&[7; 100]).unwrap()).unwrap();
+        drop(home);
+        let segment = pages.join("edits-00000000000000000001.log");
+        let mut bytes = fs::read(&segment).unwrap();
+        bytes.truncate(bytes.len() - 70);
+        fs::write(&segment, &bytes).unwrap();
+        // The seal is on the sealed commit point; unseal it as the next start would.
+        let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
+        assert!(refused.contains("edits-00000000000000000001.log") && refused.contains("--recover"), "{refused}");
+        let mut unsealed = commit;
+        for at in [0, 4096] {
+            unsealed[at + 11] &= 0x7f;
+            let crc = crc32c::crc32c(&unsealed[at..at + 28]);
+            unsealed[at + 28..at + 32].copy_from_slice(&crc.to_le_bytes());
+        }
+        fs::write(pages.join("COMMIT"), unsealed).unwrap();
+        for _ in 0..2 {
+            let home = open(folder.path(), Recovery::Refuse).unwrap();
+            let lost = home.lost.expect("a possible loss, until it is dealt with");
+            assert!(lost.contains("ledger"), "{lost}");
+        }
+        assert!(pages.join("edits-00000000000000000001.log.torn-1").exists());
+        open(folder.path(), Recovery::Refuse).unwrap().recovering.done().unwrap();
+        assert!(open(folder.path(), Recovery::Refuse).unwrap().lost.is_none());
     }
 
     #[test]
@@ -347,7 +414,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         identity(OWNER, folder.path()).unwrap();
         let home = open(folder.path(), Recovery::Refuse).unwrap();
-        assert!(!home.lost);
+        assert!(home.lost.is_none());
     }
 
     #[test]

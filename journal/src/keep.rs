@@ -26,12 +26,14 @@ impl Snapshots {
         Self { every_bytes, reserve, due: every_bytes, told: false, making: None }
     }
 
-    /// Looks whether a snapshot is due; if so `make` runs on a thread of its own. To be called now and then.
+    /// Looks whether a snapshot is due; if so `make` runs on a thread of its own. Also has the commit point synced. To be
+    /// called now and then.
     pub fn look<E: std::fmt::Display>(
         &mut self,
         log: &Log,
         make: impl FnOnce() -> Result<(), E> + Send + 'static,
     ) {
+        log.settle();
         let grown = log.bytes_since_snapshot();
         if let Some(made) = self.making.take_if(|making| making.is_finished())
             && made.join().unwrap_or(false)

@@ -33,6 +33,7 @@
 //! daemon that owns the folder holds it).
 
 pub mod codec;
+mod commit;
 pub mod crash;
 pub mod disk;
 pub mod error;

@@ -32,24 +32,27 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// What to do about damage when opening. A torn tail (the last batch, never acknowledged) is not damage.
+/// What to do about damage when opening. A torn tail (the last batch, whose write was cut short) is not damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// Refuse to open, with the file and the offset.
     Refuse,
-    /// Drop everything from the damage on, keep the dropped files aside, and say so in [`Opened::dropped`].
+    /// Drop everything from the damage on, keep copies of what is dropped, and report it in [`Opened::dropped`].
     DropDamaged,
 }
 
-/// An unfinished batch that was cut from the end of the newest segment. None of it was ever acknowledged.
+/// A batch that was cut from the end of the newest segment because its write had not been finished. It should not have
+/// been acknowledged, but a disk that lost a synced sector leaves the same: the owner treats it as a possible loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torn {
     /// Which file.
     pub file: String,
     /// Where it was cut.
     pub offset: u64,
-    /// How much went.
+    /// How much was cut.
     pub bytes: u64,
+    /// The file that keeps the bytes that were cut.
+    pub kept_as: String,
 }
 
 /// What [`Recovery::DropDamaged`] dropped, for the user.
@@ -96,14 +99,26 @@ pub struct Stats {
 pub struct Log {
     disk: Arc<dyn Disk>,
     shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Log {
     /// Opens the log of a folder, or starts one. Everything that will be replayed is verified first, so that
     /// damage is known before the first record is seen; and made durable, if a crash left it in the page cache.
     pub fn open(disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Opened, LogError> {
+        Self::open_noting(disk, recovery, || Ok(()))
+    }
+
+    /// The same; `note` runs before anything is cut or dropped, and if it fails nothing is.
+    pub fn open_noting(
+        disk: Arc<dyn Disk>,
+        recovery: Recovery,
+        note: impl FnOnce() -> io::Result<()>,
+    ) -> Result<Opened, LogError> {
         let mut survey = Survey::take(&*disk, recovery)?;
+        if survey.loses_something() {
+            note().map_err(LogError::io("note a loss beside", "the journal folder"))?;
+        }
         let replayed = survey.sound.iter().map(|segment| segment.first).collect();
         let (base, last) = (survey.base(), survey.last);
         let repaired = repair(&*disk, &mut survey)?;
@@ -116,6 +131,7 @@ impl Log {
                 next: last + 1,
                 rotations: Vec::new(),
                 closing: false,
+                settling: false,
                 idle: false,
                 failed: None,
             }),
@@ -136,13 +152,14 @@ impl Log {
             shared: Arc::clone(&shared),
             file: repaired.file,
             salt: repaired.salt,
+            commit: repaired.commit,
             name: name.expect("there is always a segment being written"),
         };
         let writer = thread::Builder::new()
             .name("journal".into())
             .spawn(move || writer.run())
             .map_err(LogError::io("start the thread of", "the journal"))?;
-        let log = Self { disk, shared, writer: Some(writer) };
+        let log = Self { disk, shared, writer: Mutex::new(Some(writer)) };
         Ok(Opened { log, replay, torn: repaired.torn, dropped: repaired.dropped })
     }
 
@@ -183,9 +200,7 @@ impl Log {
     fn room_for(&self, bytes: usize) -> Result<MutexGuard<'_, Pending>, LogFailed> {
         let mut pending = self.shared.pending();
         loop {
-            if let Some(failed) = &pending.failed {
-                return Err(failed.clone());
-            }
+            pending.takes_more()?;
             if pending.buffer.len() - BATCH_HEADER_BYTES + bytes <= BATCH_BYTES_MAX {
                 return Ok(pending);
             }
@@ -271,9 +286,7 @@ impl Log {
     pub fn rotate(&self) -> Result<Seq, LogFailed> {
         let (reply, done) = mpsc::sync_channel(1);
         let mut pending = self.shared.pending();
-        if let Some(failed) = &pending.failed {
-            return Err(failed.clone());
-        }
+        pending.takes_more()?;
         pending.rotations.push(reply);
         self.wake_writer(pending);
         done.recv().unwrap_or_else(|_| Err(LogFailed { reason: "the journal's writer is gone".into() }))
@@ -352,24 +365,31 @@ impl Log {
         self.disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))
     }
 
-    /// Flushes and ends: the same as dropping it, but tells of failure.
-    pub fn close(mut self) -> Result<(), LogFailed> {
-        self.end();
-        self.shared.pending().failed.clone().map_or(Ok(()), Err)
+    /// Has the commit point synced, if it is not, without waiting for it: to be called now and then, so that also after
+    /// a power loss little of the log is not covered by it.
+    pub fn settle(&self) {
+        let mut pending = self.shared.pending();
+        pending.settling = true;
+        self.wake_writer(pending);
     }
 
-    fn end(&mut self) {
-        let Some(writer) = self.writer.take() else { return };
-        self.shared.pending().closing = true;
-        self.shared.work.notify_one();
-        // A panic of the writer has been turned into a failure by itself.
-        let _panicked = writer.join();
+    /// Flushes, seals and ends the log; takes no more records. Dropping it does the same, but does not report failure.
+    pub fn close(&self) -> Result<(), LogFailed> {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            self.shared.pending().closing = true;
+            self.shared.work.notify_one();
+            // A panic of the writer has been turned into a failure by itself.
+            let _panicked = writer.join();
+        }
+        self.shared.pending().failed.clone().map_or(Ok(()), Err)
     }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.end();
+        // The writer has logged a failure.
+        let _failed = self.close();
     }
 }
 

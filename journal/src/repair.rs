@@ -1,11 +1,12 @@
-//! Carrying out what a survey found: cutting the torn tail, putting damaged files aside, and making sure that what
-//! will be replayed is durable.
+//! Carrying out what a survey found: cutting the torn tail, renaming damaged files, and making sure that what will be
+//! replayed is durable.
 //!
 //! Nothing is deleted but unfinished temporary files. A crash at any point leaves a folder that the next open treats
-//! the same way: the copy of a damaged file is durable before the original is cut.
+//! the same way: the copy of what is cut is durable before the original is cut, and the commit point is written last.
 
 use crate::{
     LogError, Seq,
+    commit::{COMMIT_FILE, CommitFile, Point},
     disk::{Disk, WriteFile},
     format::{FileKind, TEMPORARY},
     log::{Dropped, Torn},
@@ -18,6 +19,7 @@ use crate::{
 pub(crate) struct Repaired {
     pub(crate) file: Box<dyn WriteFile>,
     pub(crate) salt: u32,
+    pub(crate) commit: CommitFile,
     pub(crate) segments: Vec<Segment>,
     pub(crate) torn: Option<Torn>,
     pub(crate) dropped: Vec<Dropped>,
@@ -38,11 +40,7 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
     let cut = match end {
         End::Sound => false,
         End::Torn { bytes } => {
-            torn = survey.sound.last().map(|segment| {
-                let file = FileKind::Segment.name(segment.first);
-                tracing::warn!(file, offset = segment.bytes, bytes, "cut a torn tail, never acknowledged");
-                Torn { file, offset: segment.bytes, bytes }
-            });
+            torn = cut_torn(disk, survey, bytes)?;
             true
         }
         End::Damage(damage) => {
@@ -55,11 +53,51 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
     }
     // A name that this process sees may not be durable yet: the process before may have died in between.
     disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))?;
+    let (commit, lost) = open_commit(disk, survey)?;
+    dropped.extend(lost);
     let (file, salt) = active_segment(disk, survey, cut)?;
+    let commit = begin(commit, survey)?;
     let sizes = survey.older.iter().map(|first| segment_on_disk(disk, *first));
     let mut segments = sizes.collect::<Result<Vec<_>, _>>()?;
     segments.append(&mut survey.sound);
-    Ok(Repaired { file, salt, segments, torn, dropped })
+    Ok(Repaired { file, salt, commit, segments, torn, dropped })
+}
+
+/// Keeps a copy of the torn tail: it may hold something that was acknowledged after all.
+fn cut_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<Torn>, LogError> {
+    let Some(segment) = survey.sound.last() else { return Ok(None) };
+    let (file, offset) = (FileKind::Segment.name(segment.first), segment.bytes);
+    let kept_as = free_name(&mut survey.names, &file, "torn");
+    copy(disk, &file, offset, &kept_as)?;
+    Ok(Some(Torn { file, offset, bytes, kept_as }))
+}
+
+/// Opens the commit point, making it anew if there is none that can be used.
+fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Option<Dropped>), LogError> {
+    let mut dropped = None;
+    let counter = match &survey.commit {
+        Some((_, counter)) => *counter,
+        None => {
+            if let Some(error) = survey.commit_lost.take() {
+                dropped = Some(if survey.names.iter().any(|name| name == COMMIT_FILE) {
+                    put_aside(disk, &mut survey.names, COMMIT_FILE, 0, &error)?
+                } else {
+                    let (file, why) = (COMMIT_FILE.to_owned(), error.to_string());
+                    Dropped { file, offset: 0, bytes: 0, records_known: 0, kept_as: None, why }
+                });
+            }
+            CommitFile::create(disk)?;
+            1
+        }
+    };
+    Ok((CommitFile::open(disk, counter)?, dropped))
+}
+
+/// From here on the log is open: no seal, and what is about to be replayed is what there is.
+fn begin(mut commit: CommitFile, survey: &Survey) -> Result<CommitFile, LogError> {
+    let newest = survey.sound.last().map_or(0, |segment| segment.first);
+    commit.note_both(Point { newest, committed: survey.last, sealed: false })?;
+    Ok(commit)
 }
 
 /// Opens the segment that takes the next batch: the last sound one, or a new one.
@@ -95,8 +133,8 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
     let mut dropped = Vec::new();
     if let (Some((bytes, records_known)), Some(segment)) = (damage.cut, survey.sound.last()) {
         let file = FileKind::Segment.name(segment.first);
-        let kept_as = free_name(&mut survey.names, &file);
-        copy(disk, &file, &kept_as)?;
+        let kept_as = free_name(&mut survey.names, &file, "damaged");
+        copy(disk, &file, 0, &kept_as)?;
         dropped.push(Dropped {
             file,
             offset: segment.bytes,
@@ -128,7 +166,7 @@ fn put_aside(
     error: &LogError,
 ) -> Result<Dropped, LogError> {
     let bytes = Source::open(disk, file.to_owned())?.length();
-    let kept_as = free_name(names, file);
+    let kept_as = free_name(names, file, "damaged");
     disk.rename(file, &kept_as).map_err(LogError::io("put aside", file))?;
     // The error is about the first of the files that go; only there does its offset mean anything.
     let offset = if names_file(error, file) { error.offset() } else { 0 };
@@ -143,10 +181,10 @@ fn names_file(error: &LogError, name: &str) -> bool {
     }
 }
 
-fn free_name(names: &mut Vec<String>, file: &str) -> String {
+fn free_name(names: &mut Vec<String>, file: &str, what: &str) -> String {
     let mut n = 1;
     loop {
-        let name = format!("{file}.damaged-{n}");
+        let name = format!("{file}.{what}-{n}");
         if !names.contains(&name) {
             names.push(name.clone());
             return name;
@@ -155,13 +193,14 @@ fn free_name(names: &mut Vec<String>, file: &str) -> String {
     }
 }
 
-fn copy(disk: &dyn Disk, from: &str, to: &str) -> Result<(), LogError> {
+/// Copies `from` from `offset` on, durably but for the name.
+fn copy(disk: &dyn Disk, from: &str, offset: u64, to: &str) -> Result<(), LogError> {
     const COPY_BYTES: usize = 1 << 20;
     // Ours by its ending, so that a copy that a crash cuts short is removed by the next open.
     let temporary = format!("{from}{TEMPORARY}");
     let mut source = Source::open(disk, from.to_owned())?;
     let mut target = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
-    let mut at = 0;
+    let mut at = offset;
     while at < source.length() {
         let bytes = source.bytes(at, COPY_BYTES)?;
         if bytes.is_empty() {

@@ -6,7 +6,10 @@
 use crate::{
     LogError, Seq,
     disk::{Disk, WriteFile},
-    format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, FileKind, TEMPORARY, u32_at},
+    format::{
+        BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, FileKind, GRAIN_BYTES, TEMPORARY, mask,
+        u32_at,
+    },
     source::Source,
 };
 
@@ -95,18 +98,20 @@ impl SegmentReader {
         if header.first != self.next {
             return Ok(Step::Bad("batch is out of order"));
         }
-        let whole = BATCH_HEADER_BYTES + header.payload_bytes as usize;
+        let whole = header.whole();
         if rest < whole as u64 {
             return Ok(Step::Bad("batch is cut short"));
         }
         let bytes = self.source.bytes(self.offset, whole)?;
-        let Some(payload) = bytes.get(BATCH_HEADER_BYTES..whole) else {
+        let Some(masked) = bytes.get(BATCH_HEADER_BYTES..whole) else {
             return Ok(Step::Bad("batch is cut short"));
         };
-        if crc32c::crc32c(payload) != header.payload_crc {
+        if crc32c::crc32c(masked) != header.payload_crc {
             return Ok(Step::Bad("batch checksum mismatch"));
         }
-        if !lengths_add_up(payload, header.count) {
+        let payload = self.source.window_mut(self.offset + BATCH_HEADER_BYTES as u64, whole - BATCH_HEADER_BYTES);
+        mask(self.salt, payload);
+        if !lengths_add_up(&payload[..header.payload_bytes as usize], header.count) {
             return Ok(Step::Bad("record lengths do not add up"));
         }
         self.record_offset = self.offset + BATCH_HEADER_BYTES as u64;
@@ -144,30 +149,42 @@ impl SegmentReader {
     /// Looks beyond a bad batch for batches with higher numbers. One sound header is proof enough: a batch is
     /// written only after the one before it has been synced, so whatever came before it was once whole.
     pub(crate) fn later(&mut self) -> Result<Later, LogError> {
-        const STRIDE_BYTES: usize = 64 << 10;
         let mut later = Later::default();
         let mut expected = self.next;
-        let mut at = self.offset + 1;
+        let mut at = self.offset + GRAIN_BYTES as u64;
         while at < self.source.length() {
-            let bytes = self.source.bytes(at, STRIDE_BYTES)?;
-            let Some(found) = BatchHeader::find_magic(bytes) else {
-                // The magic may lie across the border.
-                at += bytes.len().saturating_sub(3).max(1) as u64;
-                continue;
-            };
-            at += found as u64;
-            let head = self.source.bytes(at, BATCH_HEADER_BYTES)?;
-            match BatchHeader::parse(head, self.salt) {
+            match BatchHeader::parse(self.source.bytes(at, BATCH_HEADER_BYTES)?, self.salt) {
                 Some(header) if header.first > expected => {
                     later.batches += 1;
                     later.records += u64::from(header.count);
                     expected = header.end() - 1;
-                    at += BATCH_HEADER_BYTES as u64;
                 }
-                _ => at += 1,
+                _ => {}
             }
+            at += GRAIN_BYTES as u64;
         }
         Ok(later)
+    }
+
+    /// Whether the file from the bad batch on can be what is left of a write that a crash cut short: it ends within
+    /// the batch, or 64 bytes of it were never written. Bytes that were written and read back wrong are damage.
+    pub(crate) fn may_be_torn(&mut self) -> Result<bool, LogError> {
+        let rest = self.source.length().saturating_sub(self.offset);
+        if rest % GRAIN_BYTES as u64 != 0 {
+            return Ok(true);
+        }
+        let header = BatchHeader::parse(self.source.bytes(self.offset, BATCH_HEADER_BYTES)?, self.salt);
+        if header.is_some_and(|header| header.first == self.next && rest < header.whole() as u64) {
+            return Ok(true);
+        }
+        let mut at = self.offset;
+        while at < self.source.length() {
+            if self.source.bytes(at, GRAIN_BYTES)?.iter().all(|byte| *byte == 0) {
+                return Ok(true);
+            }
+            at += GRAIN_BYTES as u64;
+        }
+        Ok(false)
     }
 }
 

@@ -51,6 +51,13 @@ impl Source {
         &self.window[start.min(end)..end]
     }
 
+    /// The same, to be changed in memory. The file stays as it is.
+    pub(crate) fn window_mut(&mut self, offset: u64, len: usize) -> &mut [u8] {
+        let start = (offset - self.window_at) as usize;
+        let end = start.saturating_add(len).min(self.window.len());
+        &mut self.window[start.min(end)..end]
+    }
+
     pub(crate) fn damaged(&self, offset: u64, what: &'static str) -> LogError {
         LogError::Damaged { file: self.name.clone(), offset, what }
     }

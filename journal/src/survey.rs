@@ -1,13 +1,14 @@
 //! What is on disk and what of it can be used. Reads everything that a replay will read, changes nothing.
 //!
-//! The rule for a bad batch: batches are written one at a time, the next only after the last was synced. So a bad
-//! batch in the newest segment with no later batch behind it is the one that was being written when the process or
-//! the machine stopped, and was never acknowledged: a torn tail, to be cut. Anything else is damage to something
-//! that was once durable. (Bit rot in the very last batch cannot be told from a torn tail. A segment that
-//! vanished from the very end cannot be noticed either.)
+//! The rule for a bad batch: batches are written one at a time, the next only after the last was synced. So only the
+//! last batch of the newest segment can be torn: the one that was being written when the process or the machine
+//! stopped, and was never acknowledged. Whether it is torn or damaged is told by three things (ADR 0024): the commit
+//! point (`commit`) covers it, the log was sealed, or all of its bytes were written. Each of them means damage.
+//! The commit point also names the newest segment, so that one that vanished is noticed.
 
 use crate::{
     LogError, Recovery, Seq,
+    commit::{self, COMMIT_FILE, Found, Point},
     disk::Disk,
     format::{FILE_HEADER_BYTES, FileKind, Name},
     replay::gap,
@@ -42,13 +43,17 @@ pub(crate) struct Survey {
     pub(crate) end: End,
     /// The batch seed of the last of `sound`, if records can be appended to it.
     pub(crate) append_salt: Option<u32>,
+    /// What the commit point claims, and its counter; `None` if it is missing or damaged.
+    pub(crate) commit: Option<(Point, u64)>,
+    /// The commit point is unusable although there is a log.
+    pub(crate) commit_lost: Option<LogError>,
 }
 
 /// How the sound part of the log ends.
 pub(crate) enum End {
     /// At the end of the newest segment.
     Sound,
-    /// In the newest segment, in a batch that was never acknowledged: the last of `sound` is to be cut to its length.
+    /// In the newest segment, in a batch whose write was cut short: the last of `sound` is to be cut to its length.
     Torn { bytes: u64 },
     /// At damage that is to be dropped.
     Damage(Damage),
@@ -85,7 +90,13 @@ impl Survey {
         snapshots.sort_unstable();
         let damaged_snapshots = choose_snapshot(disk, recovery, &mut snapshots)?;
         let base = snapshots.last().copied().unwrap_or(0);
-        let fresh = base == 0 && damaged_snapshots.is_empty() && segments.is_empty();
+        let (commit, commit_lost) = commit_point(disk, !segments.is_empty() || !snapshots.is_empty())?;
+        let commit_lost = match (commit_lost, recovery) {
+            (Some(error), Recovery::Refuse) => return Err(error),
+            (commit_lost, _) => commit_lost,
+        };
+        let point = commit.map(|(point, _)| point).unwrap_or_default();
+        let fresh = base == 0 && damaged_snapshots.is_empty() && segments.is_empty() && point.newest == 0;
         // The first segment to read is the last that begins at or before the record after the snapshot.
         let start = segments.partition_point(|first| *first <= base + 1).saturating_sub(1);
         let needed = segments.split_off(start);
@@ -99,9 +110,12 @@ impl Survey {
             last: base,
             end: End::Sound,
             append_salt: None,
+            commit,
+            commit_lost,
         };
         if !fresh {
             survey.walk(disk, &needed)?;
+            survey.check_commit(point, &needed);
         }
         match survey.end {
             End::Damage(damage) if recovery == Recovery::Refuse => Err(damage.error),
@@ -109,6 +123,11 @@ impl Survey {
             // its owner is told that records are lost.
             _ => Ok(survey),
         }
+    }
+
+    /// Whether opening the log cuts or drops anything.
+    pub(crate) fn loses_something(&self) -> bool {
+        !matches!(self.end, End::Sound) || !self.damaged_snapshots.is_empty() || self.commit_lost.is_some()
     }
 
     fn walk(&mut self, disk: &dyn Disk, needed: &[Seq]) -> Result<(), LogError> {
@@ -153,7 +172,9 @@ impl Survey {
     ) -> Result<(), LogError> {
         let bytes = reader.source().length() - reader.offset();
         let later = reader.later()?;
-        if newer.is_empty() && later.batches == 0 && self.append_salt.is_some() {
+        let last = newer.is_empty() && later.batches == 0 && self.append_salt.is_some();
+        let point = self.commit.map(|(point, _)| point).unwrap_or_default();
+        if last && !point.sealed && self.last >= point.committed && reader.may_be_torn()? {
             self.end = End::Torn { bytes };
             return Ok(());
         }
@@ -161,11 +182,45 @@ impl Survey {
         self.damage(error, Some((bytes, later.records)), newer)
     }
 
+    /// Whether all is there that the commit point claims.
+    fn check_commit(&mut self, point: Point, needed: &[Seq]) {
+        if !matches!(self.end, End::Sound) {
+            return;
+        }
+        let error = if point.newest > self.base() && !needed.contains(&point.newest) {
+            gap(point.newest, None)
+        } else if self.last < point.committed {
+            let file = FileKind::Segment.name(self.sound.last().map_or(point.newest, |segment| segment.first));
+            LogError::Lost { file, from: self.last + 1, upto: point.committed }
+        } else {
+            return;
+        };
+        self.end = End::Damage(Damage { error, cut: None, aside: Vec::new() });
+    }
+
     #[expect(clippy::unnecessary_wraps, reason = "the end of every path of `walk`")]
     fn damage(&mut self, error: LogError, cut: Option<(u64, u64)>, aside: &[Seq]) -> Result<(), LogError> {
         self.end = End::Damage(Damage { error, cut, aside: aside.to_vec() });
         Ok(())
     }
+}
+
+/// The commit point and its counter, or why there is none. It is written before the first segment.
+type CommitPoint = (Option<(Point, u64)>, Option<LogError>);
+
+fn commit_point(disk: &dyn Disk, has_files: bool) -> Result<CommitPoint, LogError> {
+    let lost = |what| Some(LogError::CommitPoint { file: COMMIT_FILE, what });
+    Ok(match commit::read(disk)? {
+        Found::Sound(point, counter, one_bad) => {
+            if one_bad {
+                tracing::warn!(file = COMMIT_FILE, "one of two slots is damaged; the other one is used");
+            }
+            (Some((point, counter)), None)
+        }
+        Found::Missing if has_files => (None, lost("is missing beside the journal's other files")),
+        Found::Missing => (None, None),
+        Found::Damaged => (None, lost("has no readable slot")),
+    })
 }
 
 /// Takes damaged snapshots off the end of `snapshots` until the newest is sound.

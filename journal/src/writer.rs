@@ -6,8 +6,9 @@
 
 use crate::{
     LogError, LogFailed, Seq,
+    commit::{CommitFile, Point},
     disk::{Disk, WriteFile},
-    format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileKind},
+    format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileKind, mask},
     segment::start_segment,
     survey::{Segment, has_records},
 };
@@ -48,10 +49,26 @@ pub(crate) struct Pending {
     /// The number of the next record.
     pub(crate) next: Seq,
     pub(crate) rotations: Vec<SyncSender<Result<Seq, LogFailed>>>,
+    /// Takes no more records; the writer ends when it has written what there is.
     pub(crate) closing: bool,
+    /// The commit point is to be synced.
+    pub(crate) settling: bool,
     /// The writer sleeps and has to be woken.
     pub(crate) idle: bool,
     pub(crate) failed: Option<LogFailed>,
+}
+
+impl Pending {
+    /// Fails if the log has failed or is closed.
+    pub(crate) fn takes_more(&self) -> Result<(), LogFailed> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        if self.closing {
+            return Err(LogFailed { reason: "it is closed".into() });
+        }
+        Ok(())
+    }
 }
 
 /// What waiters look at.
@@ -75,6 +92,7 @@ struct Taken {
     first: Seq,
     count: u32,
     rotations: Vec<SyncSender<Result<Seq, LogFailed>>>,
+    settle: bool,
 }
 
 impl Shared {
@@ -94,7 +112,7 @@ impl Shared {
         }
         spare.resize(BATCH_HEADER_BYTES, 0);
         let mut pending = self.pending();
-        while pending.count == 0 && pending.rotations.is_empty() {
+        while pending.count == 0 && pending.rotations.is_empty() && !pending.settling {
             if pending.closing {
                 return None;
             }
@@ -108,6 +126,7 @@ impl Shared {
             first: pending.next - u64::from(count),
             count,
             rotations: std::mem::take(&mut pending.rotations),
+            settle: std::mem::take(&mut pending.settling),
         };
         drop(pending);
         self.moved.notify_all();
@@ -153,6 +172,7 @@ pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) file: Box<dyn WriteFile>,
     pub(crate) salt: u32,
+    pub(crate) commit: CommitFile,
     pub(crate) name: String,
 }
 
@@ -178,6 +198,9 @@ impl Writer {
             if done.is_ok() && !taken.rotations.is_empty() {
                 done = self.rotate(taken.first + u64::from(taken.count));
             }
+            if done.is_ok() && taken.settle {
+                done = self.commit.sync();
+            }
             if let Err(error) = done {
                 return shared.fail(&error.to_string(), taken.rotations);
             }
@@ -186,19 +209,33 @@ impl Writer {
             }
             spare = taken.buffer;
         }
+        let sealed = Point { sealed: true, ..self.point(shared.durable.load(Ordering::Acquire)) };
+        if let Err(error) = self.commit.note_both(sealed) {
+            shared.fail(&error.to_string(), Vec::new());
+        }
+    }
+
+    /// What the commit point claims when everything up to `committed` is durable.
+    fn point(&self, committed: Seq) -> Point {
+        let newest = self.shared.ledger().segments.last().map_or(0, |segment| segment.first);
+        Point { newest, committed, sealed: false }
     }
 
     fn write_batch(&mut self, taken: &mut Taken) -> Result<(), LogError> {
-        let payload = &taken.buffer[BATCH_HEADER_BYTES..];
-        let header = BatchHeader {
+        let mut header = BatchHeader {
             first: taken.first,
             count: taken.count,
-            payload_bytes: payload.len() as u32,
-            payload_crc: crc32c::crc32c(payload),
+            payload_bytes: (taken.buffer.len() - BATCH_HEADER_BYTES) as u32,
+            payload_crc: 0,
         };
+        taken.buffer.resize(header.whole(), 0);
+        mask(self.salt, &mut taken.buffer[BATCH_HEADER_BYTES..]);
+        header.payload_crc = crc32c::crc32c(&taken.buffer[BATCH_HEADER_BYTES..]);
         taken.buffer[..BATCH_HEADER_BYTES].copy_from_slice(&header.encode(self.salt));
         self.file.write(&taken.buffer).map_err(LogError::io("write", &self.name))?;
         self.file.sync().map_err(LogError::io("sync", &self.name))?;
+        // After the sync, so that it claims nothing that is not durable; before anybody is told.
+        self.commit.note(self.point(header.end() - 1))?;
         let bytes = taken.buffer.len() as u64;
         self.shared.made_durable(header.end() - 1, bytes, u64::from(taken.count));
         Ok(())
@@ -214,6 +251,7 @@ impl Writer {
         self.salt = salt;
         self.name = FileKind::Segment.name(first);
         self.shared.ledger().segments.push(Segment { first, bytes: FILE_HEADER_BYTES as u64 });
-        Ok(())
+        // Durable before the first record in it: a newest segment that vanishes is missed.
+        self.commit.note_both(self.point(first - 1))
     }
 }

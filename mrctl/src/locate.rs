@@ -4,6 +4,7 @@ use crate::{
     cluster::{ClusterState, Daemon, Kind},
     job::{refusal::Refusal, wire::JobTracker},
     output::{self, Usage},
+    trust,
 };
 use anyhow::{Context, Result, bail};
 use daemon::{
@@ -77,7 +78,7 @@ impl Origin {
             }
             Ok(daemon) => {
                 let log = daemon.log.display();
-                format!("it has died (see {log}): start it again with `mrctl chaos restart {name}{dir}`")
+                format!("it has died (see {log}): start it again with `mrctl up{dir}`")
             }
             Err(_) => {
                 format!("the cluster in {} has none: start one that has, with `mrctl up`", folder.display())
@@ -133,6 +134,7 @@ impl Target {
     async fn connect_with(&self, set: impl FnOnce(&mut ClientOptions)) -> Result<Client> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         let found = self.find(&cwd)?;
+        check_listener(&found.namenode, &found.security)?;
         let options = ClientOptions::new(&found.namenode, found.client.clone());
         let mut options = options.with(credentials(&found.security)?);
         set(&mut options);
@@ -160,6 +162,7 @@ impl Target {
     pub(crate) async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
         let (addr, origin, security) = self.find_jobtracker()?;
         check_addr("jobtracker", &addr)?;
+        check_listener(&addr, &security)?;
         match JobTracker::connect(&addr, user, credentials(&security)?).await {
             Ok(tracker) => Ok(tracker.from(origin)),
             Err(error) if error.is::<Refusal>() => {
@@ -174,7 +177,7 @@ impl Target {
     fn find_jobtracker(&self) -> Result<(String, Origin, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot tell the current folder")?;
         if let Some(addr) = self.named_jobtracker() {
-            let security = Config::load(self.file(&cwd).as_deref())?.security;
+            let security = load(self.file(&cwd).as_deref())?.security;
             return Ok((addr.to_owned(), Origin::default(), self.over(security)));
         }
         let found = self.find(&cwd)?;
@@ -189,10 +192,15 @@ impl Target {
         self.namenode().map(|(addr, _, security)| (addr, security))
     }
 
+    /// What is shown to the cluster that is meant.
+    pub(crate) fn credentials(&self) -> Result<Credentials> {
+        let (_, _, security) = self.find_jobtracker()?;
+        credentials(&security)
+    }
+
     /// As whom commands act, if that must be proved: the cluster is closed.
     pub(crate) fn proved_name(&self) -> Result<Option<String>> {
-        let (_, _, security) = self.find_jobtracker()?;
-        Ok(credentials(&security)?.name().map(str::to_owned))
+        Ok(self.credentials()?.name().map(str::to_owned))
     }
 
     /// Whether somebody has said where the JobTracker is, so that its silence means something.
@@ -234,16 +242,21 @@ impl Target {
         // A variable that is set to nothing is as good as none.
         if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr("namenode", namenode)?;
-            let mut found = Found::new(Config::load(file.as_deref())?, None);
+            let mut found = Found::new(load(file.as_deref())?, None);
             found.namenode.clone_from(namenode);
             found.has_jobtracker = file.is_some();
             return Ok(found);
         }
         // A cluster that runs here has taken up the file beside it, with addresses of its own.
         let here = cwd.join(FOLDER);
-        let started = self.config_file().is_none() && is_up(&here);
+        let started = if self.config_file().is_some() {
+            false
+        } else {
+            trust::folder(&here)?;
+            is_up(&here)
+        };
         if let Some(file) = file.filter(|_| !started) {
-            let config = Config::load(Some(&file))?;
+            let config = load(Some(&file))?;
             let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
             let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
             return Ok(Found::new(config, folder.map(Path::to_owned)));
@@ -255,6 +268,7 @@ impl Target {
             }
             bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
         };
+        trust::folder(&folder)?;
         let config = Config::load(Some(&folder.join("fermata.toml")))?;
         Ok(Found::new(config, Some(folder)))
     }
@@ -266,6 +280,19 @@ impl Found {
         let (namenode, jobtracker) = (cluster.namenode, cluster.jobtracker);
         Self { namenode, jobtracker, client, security, origin: Origin(folder), has_jobtracker: true }
     }
+}
+
+/// A configuration file that its caller can rely on.
+fn load(file: Option<&Path>) -> Result<Config> {
+    file.map_or(Ok(()), trust::file)?;
+    Ok(Config::load(file)?)
+}
+
+/// A token that is not protected by TLS goes to nobody else's program.
+fn check_listener(addr: &str, security: &SecurityConfig) -> Result<()> {
+    let plain = security.dir.as_os_str().is_empty();
+    let shown = [&security.secret, &security.token].iter().any(|path| !path.as_os_str().is_empty());
+    if plain && shown { trust::listener(addr) } else { Ok(()) }
 }
 
 /// What to show to a cluster with these settings.
@@ -312,11 +339,15 @@ fn folders(from: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// The state folder a local command is for: the one named, else the nearest, else where it would be.
 pub(crate) fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
-    if let Some(named) = named {
-        return Ok(named.to_owned());
-    }
-    let cwd = std::env::current_dir().context("cannot tell the current folder")?;
-    Ok(nearest(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER)))
+    let folder = match named {
+        Some(named) => named.to_owned(),
+        None => {
+            let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+            nearest(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER))
+        }
+    };
+    trust::folder(&folder)?;
+    Ok(folder)
 }
 
 #[cfg(test)]
@@ -342,7 +373,6 @@ mod tests {
             log: PathBuf::new(),
             log_before: 0,
             ready_file: PathBuf::new(),
-            program: PathBuf::new(),
             args: std::env::args().skip(1).collect(),
         }
     }

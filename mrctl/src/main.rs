@@ -15,6 +15,7 @@ mod locate;
 mod output;
 mod remote;
 mod trial;
+mod trust;
 mod web;
 
 use anyhow::Result;
@@ -33,6 +34,13 @@ Begin here:
 ";
 
 const FOOTER: &str = "\
+For experiments, faults and measurements:
+  bench       Measure, each figure beside its limit
+  chaos       Break things: one by one, by a scenario, or at random
+  sim         Compare policies in a simulated cluster
+  replay      Replay a cluster's job history under other policies
+  repro       Repeat a paper's experiments, and print its figures beside ours
+
 Each command has examples: mrctl COMMAND --help. What shows something takes
 --json.
 
@@ -64,6 +72,7 @@ enum Command {
     // Each command's line and its description are on its arguments.
     Up(command::up::Args),
     Down(command::down::Args),
+    Status(command::status::Args),
     Demo(command::demo::Args),
     /// Work with files in the cluster
     #[command(subcommand, arg_required_else_help = true)]
@@ -87,17 +96,22 @@ enum Command {
     Drain(command::drain::Args),
     Health(command::health::Args),
     Web(web::Args),
+    Token(command::token::Args),
     /// Make and run a cluster of many machines, and credentials for those who use it
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(command::cluster::ClusterCommand),
+    // Those that follow are listed apart, in the footer.
     /// Break things: one by one, by a scenario, or at random
-    #[command(subcommand, arg_required_else_help = true)]
+    #[command(subcommand, arg_required_else_help = true, hide = true)]
     Chaos(chaos::ChaosCommand),
     /// Measure, each figure beside its limit
-    #[command(subcommand, arg_required_else_help = true)]
+    #[command(subcommand, arg_required_else_help = true, hide = true)]
     Bench(bench::BenchCommand),
+    #[command(hide = true)]
     Sim(command::sim::Args),
+    #[command(hide = true)]
     Replay(command::sim_replay::Args),
+    #[command(hide = true)]
     Repro(command::sim_repro::Args),
 }
 
@@ -117,6 +131,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Up(args) => command::up::run(args, cli.target.config_for_up()).await,
         Command::Down(args) => command::down::run(args),
+        Command::Status(args) => command::status::run(&args),
         Command::Demo(args) => command::demo::run(args).await,
         Command::Fs(command) => fs::run(command, &cli.target).await,
         Command::Submit(args) => job::submit::run(args, &cli.target).await,
@@ -138,6 +153,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
         Command::Health(args) => command::health::run(args, &cli.target).await,
         Command::Web(args) => web::run(args, &cli.target).await,
+        Command::Token(args) => command::token::run(&args, &cli.target),
         Command::Cluster(command) => command::cluster::run(command).await,
         Command::Chaos(command) => chaos::run(command).await,
         Command::Bench(command) => bench::run(command).await,
@@ -225,6 +241,9 @@ mod tests {
         let cases = [
             "up --nodes 3 --replication 2 --block-size 64MiB --racks 1 --dir .fermata --detach",
             "down --purge",
+            "up --open --json --detach",
+            "status --json",
+            "token --valid 7d",
             "fs ls -l -R -H /a /b",
             "fs ls -lh /a",
             "fs put -r --force --replication 3 --block-size 1MiB a b /dest/",

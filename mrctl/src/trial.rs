@@ -4,7 +4,7 @@
 //! Deliberately absent: faults other than a node's or a tracker's death.
 
 use crate::{
-    cluster::{Kind, Launch, Layout, Overrides},
+    cluster::{Kind, Launch, Layout, Overrides, temporary},
     job::wire::{JobTracker, Submission},
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -44,10 +44,7 @@ pub(crate) struct Ran {
 
 /// Runs it in a folder of its own, which is removed.
 pub(crate) async fn run(trial: &Trial, within: &Path) -> Result<Ran> {
-    let folder = tempfile::Builder::new()
-        .prefix("fermata-trial-")
-        .tempdir_in(within)
-        .with_context(|| format!("cannot make a folder in {}", within.display()))?;
+    let folder = temporary(within, "fermata-trial-")?;
     let ran = tokio::select! {
         ran = play(trial, folder.path()) => ran?,
         () = crate::command::end_signal() => bail!("interrupted: what was started is stopped and removed"),
@@ -99,6 +96,7 @@ fn layout(setup: &Setup, folder: &Path) -> Result<Layout> {
         nodes: Some(setup.machines.len() as u32),
         replication: Some(setup.replication as u32),
         block_size: Some(Bytes(BLOCK)),
+        temporary: true,
         map_slots: Some(machine.slots.map),
         reduce_slots: Some(machine.slots.reduce),
         ..Overrides::default()

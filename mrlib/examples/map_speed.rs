@@ -157,6 +157,7 @@ fn measure(
         start: 0,
         end: length,
         whole: false,
+        pin: None,
         reduces: 4,
         map_output: here.0.join("output"),
         other_outputs: Vec::new(),

@@ -45,11 +45,15 @@ pub trait Mapper: Send {
         Ok(())
     }
 
-    /// Whether its range may be divided between two tasks at any record: what it puts out for a record depends on that
-    /// record alone, and sums that it puts out at the end may come in parts. One that numbers records, samples them or
-    /// needs to see all of them must say no: its task can then only be killed to get its slot back.
-    fn divisible(&self) -> bool {
-        true
+    /// Promises that its range may be divided between two tasks at any record: what it puts out for a record depends on
+    /// that record alone, and sums that it puts out at the end may come in parts. One that numbers records, samples them
+    /// or needs to see all of them must not promise it. Without the promise a map is never split: to get its slot back
+    /// it can only be killed, and a slow one is run a second time instead of being divided.
+    fn divisible() -> bool
+    where
+        Self: Sized,
+    {
+        false
     }
 }
 

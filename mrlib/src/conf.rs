@@ -15,7 +15,7 @@ impl Conf {
     /// One setting as a number or the like; `default` where it is not set. Nonsense is an error that names it.
     pub fn parse<T: FromStr<Err: Display>>(&self, key: &str, default: T) -> Result<T, String> {
         let Some(text) = self.get(key) else { return Ok(default) };
-        text.parse().map_err(|error| format!("{key} = {text:?}: {error}"))
+        text.trim().parse().map_err(|error| format!("setting {key} = {text:?}: {error}"))
     }
 
     /// Sets one.

@@ -9,13 +9,26 @@ pub enum TaskError {
     #[error("{0}")]
     Program(String),
     /// A record could not be processed: where it is, and why.
-    #[error("record at {source_path}:{offset}: {why}")]
+    #[error("record at {}: {why}", place(source_path, *offset, *line))]
     Record {
         /// The file.
         source_path: String,
         /// Of its first byte.
         offset: u64,
+        /// Its line, counted from 1, where the input has lines and they could be counted.
+        line: Option<u64>,
         /// What is wrong.
+        why: String,
+    },
+    /// Every attempt would end like this one: the job fails at once.
+    #[error("{0}")]
+    Fatal(String),
+    /// A streaming program ended with a failure.
+    #[error("{program}: {why}")]
+    Crashed {
+        /// The setting and its command.
+        program: String,
+        /// Its exit status and its last lines.
         why: String,
     },
     /// A local disk or socket.
@@ -51,6 +64,14 @@ pub enum TaskError {
     /// The tracker said stop.
     #[error("stopped: {0}")]
     Stopped(String),
+}
+
+/// The place of a record, as editors and compilers write it where there are lines.
+fn place(path: &str, offset: u64, line: Option<u64>) -> String {
+    match line {
+        Some(line) => format!("{path}:{line}"),
+        None => format!("{path} @ byte {offset}"),
+    }
 }
 
 impl TaskError {

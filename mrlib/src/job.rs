@@ -4,8 +4,9 @@ use crate::{
     api::{KeyOrder, Mapper, Partitioner, Reducer},
     conf::Conf,
     error::TaskError,
+    settings::{Kind, Setting},
 };
-use std::sync::Arc;
+use std::{fmt, str::FromStr, sync::Arc};
 
 /// How input files are cut into records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,6 +25,35 @@ pub enum InputFormat {
     },
     /// Whole files: key = path, value = contents. Never split.
     WholeFile,
+}
+
+impl FromStr for InputFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fixed = || {
+            let (record, key) = text.strip_prefix("fixed:")?.split_once(':')?;
+            let (record, key) = (record.parse().ok()?, key.parse().ok()?);
+            (record > 0 && key <= record).then_some(Self::Fixed { record, key })
+        };
+        match text {
+            "lines" => Ok(Self::Lines),
+            "keyvalue" => Ok(Self::KeyValueLines),
+            "whole" => Ok(Self::WholeFile),
+            _ => fixed().ok_or_else(|| "write lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into()),
+        }
+    }
+}
+
+impl fmt::Display for InputFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lines => f.write_str("lines"),
+            Self::KeyValueLines => f.write_str("keyvalue"),
+            Self::WholeFile => f.write_str("whole"),
+            Self::Fixed { record, key } => write!(f, "fixed:{record}:{key}"),
+        }
+    }
 }
 
 /// How output is written.
@@ -63,6 +93,10 @@ pub struct Job {
     pub total_order: bool,
     /// Whether the values of a key come to the reducer in a fixed order (sorted by their bytes).
     pub sort_values: bool,
+    /// Settings that the program takes besides those of the engine.
+    pub settings: Vec<Setting>,
+    /// Whether the mapper promises that its input may be divided at any record: see [`Mapper::divisible`].
+    pub divisible: bool,
 }
 
 impl Job {
@@ -81,7 +115,18 @@ impl Job {
             output: OutputFormat::Text,
             total_order: false,
             sort_values: false,
+            settings: Vec::new(),
+            divisible: M::divisible(),
         }
+    }
+
+    /// Declares a setting of the program, so that `--conf NAME=VALUE` is accepted and misspelled names are refused at
+    /// submission. Names that begin with `user.` need no declaration.
+    #[must_use]
+    pub fn takes(mut self, name: impl Into<String>, kind: Kind, help: impl Into<String>) -> Self {
+        let (name, help) = (name.into().into(), help.into().into());
+        self.settings.push(Setting { name, kind, help });
+        self
     }
 
     /// Adds a reducer.

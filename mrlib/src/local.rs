@@ -11,7 +11,7 @@ use crate::{
     },
     error::TaskError,
     fetch::MapFeed,
-    input::{self, ByteSource, LocalFile},
+    input::{ByteSource, Codec, Coding, LocalFile},
     job::{InputFormat, Job, OutputFormat},
     output::{PieceWriter, RecordWriter, Target},
     partition::encode_splits,
@@ -102,15 +102,15 @@ struct Split {
 }
 
 fn splits(job: &Job, run: &LocalRun) -> Result<Vec<Split>, TaskError> {
-    let format = Settings::new(job, &run.conf)?.input;
+    let Settings { input: format, codec, .. } = Settings::new(job, &run.conf)?;
     let size = run.conf.parse("split.size", daemon::Bytes(SPLIT_BYTES))?.0.max(1);
     let mut splits = Vec::new();
-    for path in files(&run.inputs)? {
+    for path in files(&run.inputs, run.conf.parse("input.recursive", true)?)? {
         let length = fs::metadata(&path).map_err(disk("read", &path))?.len();
         if length == 0 {
             continue;
         }
-        let whole = format == InputFormat::WholeFile || input::is_gzip(&path.display().to_string());
+        let whole = format == InputFormat::WholeFile || coding(codec, &path)? == Coding::Gzip;
         if whole {
             splits.push(Split { path, start: 0, end: length, whole });
             continue;
@@ -123,23 +123,39 @@ fn splits(job: &Job, run: &LocalRun) -> Result<Vec<Split>, TaskError> {
     Ok(splits)
 }
 
-/// Files as they are, folders by what is in them; names that start with `_` or `.` are not input.
-fn files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, TaskError> {
+fn coding(codec: Codec, path: &Path) -> Result<Coding, TaskError> {
+    codec.by_name(&path.display().to_string()).map_err(|error| TaskError::Fatal(error.to_string()))
+}
+
+/// Files as they are, folders by what is in them, with subfolders if `recursive`; names that start with `_` or `.` are
+/// not input.
+fn files(inputs: &[PathBuf], recursive: bool) -> Result<Vec<PathBuf>, TaskError> {
     let mut files = Vec::new();
     for input in inputs {
         if !fs::metadata(input).map_err(disk("read input", input))?.is_dir() {
             files.push(input.clone());
             continue;
         }
-        let mut inside = Vec::new();
-        for entry in fs::read_dir(input).map_err(disk("read input", input))? {
-            let entry = entry.map_err(disk("read input", input))?;
-            if !entry.file_name().to_string_lossy().starts_with(['_', '.']) && entry.path().is_file() {
-                inside.push(entry.path());
+        let mut folders = vec![input.clone()];
+        while let Some(folder) = folders.pop() {
+            let (mut inside, mut below) = (Vec::new(), Vec::new());
+            for entry in fs::read_dir(&folder).map_err(disk("read input", &folder))? {
+                let entry = entry.map_err(disk("read input", &folder))?;
+                let path = entry.path();
+                if entry.file_name().to_string_lossy().starts_with(['_', '.']) {
+                    continue;
+                }
+                if path.is_file() {
+                    inside.push(path);
+                } else if recursive && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    below.push(path);
+                }
             }
+            inside.sort();
+            below.sort_by(|a, b| b.cmp(a));
+            files.append(&mut inside);
+            folders.append(&mut below);
         }
-        inside.sort();
-        files.append(&mut inside);
     }
     Ok(files)
 }
@@ -241,7 +257,7 @@ impl Work<'_> {
         let map_output = self.map_output(index);
         let Split { start, end, whole, .. } = *split;
         let (reduces, other_outputs) = (self.run.reduces, Vec::new());
-        let task = MapTask { source, start, end, whole, reduces, map_output, other_outputs, conf };
+        let task = MapTask { source, start, end, whole, pin: None, reduces, map_output, other_outputs, conf };
         let mut io = self.io(&format!("m{index}"), self.temporary.join(part('m', index)))?;
         run_map(self.job, &task, &mut io)
     }

@@ -1,6 +1,6 @@
 //! The built-in programs, by name.
 
-use crate::{conf::Conf, error::TaskError, job::Job, programs, streaming};
+use crate::{conf::Conf, error::TaskError, job::Job, programs, settings::Setting, streaming};
 
 /// A built-in program.
 #[derive(Debug, Clone, Copy)]
@@ -9,6 +9,8 @@ pub struct Builtin {
     pub name: &'static str,
     /// What it does, in a line.
     pub about: &'static str,
+    /// Settings that it takes besides those of the engine.
+    pub settings: &'static [Setting],
     /// Makes it.
     pub make: fn(&Conf) -> Result<Job, TaskError>,
 }
@@ -19,6 +21,7 @@ pub const STREAMING: &str = "streaming";
 const STREAMS: Builtin = Builtin {
     name: STREAMING,
     about: "any executable as mapper, combiner and reducer",
+    settings: streaming::SETTINGS,
     make: streaming::job,
 };
 
@@ -38,5 +41,7 @@ pub fn job(name: &str, conf: &Conf) -> Result<Job, TaskError> {
         let known: Vec<&str> = builtins().map(|builtin| builtin.name).collect();
         return Err(format!("there is no built-in program {name:?}: there are {}", known.join(", ")).into());
     };
-    (builtin.make)(conf)
+    let mut job = (builtin.make)(conf)?;
+    job.settings.extend_from_slice(builtin.settings);
+    Ok(job)
 }

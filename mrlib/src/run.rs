@@ -7,9 +7,11 @@ use crate::{
     conf::Conf,
     engine::Settings,
     error::TaskError,
-    job::{InputFormat, Job, OutputFormat},
+    job::{Job, OutputFormat},
     local::{LocalRun, run_local},
-    ranges, task,
+    ranges,
+    settings::{self, Setting},
+    task,
 };
 use clap::Parser;
 use serde::{Deserialize, Serialize};
@@ -52,37 +54,39 @@ pub struct Description {
     pub combiner: bool,
     /// Whether reduces get ranges of keys.
     pub total_order: bool,
+    /// Whether the mapper promises that its input may be divided at any record.
+    #[serde(default)]
+    pub divisible: bool,
     /// The version of mrlib that it was built with.
     pub mrlib: String,
+    /// Settings that it takes besides those of the engine.
+    pub settings: Vec<Setting>,
 }
 
 impl Description {
     /// Of a job whose settings, as far as the engine knows them, make sense: else a task would be the first to tell.
     pub fn checked(job: &Job, conf: &Conf) -> Result<Self, TaskError> {
+        settings::check(conf.iter(), &job.settings)?;
         Settings::new(job, conf)?;
         Ok(Self::of(job))
     }
 
     /// Of a job.
     pub fn of(job: &Job) -> Self {
-        let input = match job.input {
-            InputFormat::Lines => "lines".into(),
-            InputFormat::KeyValueLines => "keyvalue".into(),
-            InputFormat::Fixed { record, key } => format!("fixed:{record}:{key}"),
-            InputFormat::WholeFile => "whole".into(),
-        };
         let output = match job.output {
             OutputFormat::Text => "text",
             OutputFormat::KeyValue => "keyvalue",
             OutputFormat::Raw => "raw",
         };
         Self {
-            input,
+            input: job.input.to_string(),
             output: output.into(),
             reducer: job.reducer.is_some(),
             combiner: job.combiner.is_some(),
             total_order: job.total_order,
+            divisible: job.divisible,
             mrlib: env!("CARGO_PKG_VERSION").into(),
+            settings: job.settings.clone(),
         }
     }
 }
@@ -156,6 +160,7 @@ fn try_by_hand(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> R
     }
     let Some([inputs @ .., output]) = args.local.as_deref() else { return Ok(how_to_submit().into_bytes()) };
     let job = make(&conf)?;
+    settings::check(conf.iter(), &job.settings)?;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let run = LocalRun {
         inputs: inputs.to_vec(),

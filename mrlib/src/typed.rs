@@ -234,6 +234,14 @@ pub trait TypedMapper: Send {
     ) -> Result<(), TaskError> {
         Ok(())
     }
+
+    /// As [`Mapper::divisible`].
+    fn divisible() -> bool
+    where
+        Self: Sized,
+    {
+        false
+    }
 }
 
 /// A [`Reducer`] that gets types, and puts out bytes for the output format.
@@ -353,6 +361,10 @@ impl<T: TypedMapper> Mapper for Typed<T> {
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         let mut out = TypedOut { out, buffers: &mut self.buffers, kinds: PhantomData };
         self.program.finish(&mut out, context)
+    }
+
+    fn divisible() -> bool {
+        T::divisible()
     }
 }
 

@@ -81,6 +81,7 @@ fn lines(runtime: &Runtime, client: &Client, path: &DfsPath, range: Range<u64>) 
         range: range.start..range.end.min(source.len()),
         format: InputFormat::Lines,
         record_bytes_max: 1 << 20,
+        codec: mrlib::input::Codec::Auto,
         skip_bad: false,
     };
     let mut records = open_split(spec, Box::new(source)).unwrap();

@@ -110,7 +110,14 @@ impl Patience {
         // Input that is nowhere in particular is as near as it will ever be.
         let anywhere = in_a_hurry || job.pending.map.host_count() == 0;
         let limit = if anywhere { Locality::OffRack } else { self.limit(job.id, plan.now()) };
-        let found = plan.next_map(job, tracker, limit);
+        let mut found = plan.next_map(job, tracker, limit);
+        if found.is_none() && limit < Locality::OffRack {
+            // A map that failed where its input is, or whose nodes are silent or drained, has nothing to wait for.
+            let possible = plan.nearest_possible(job);
+            if possible > limit {
+                found = plan.next_map(job, tracker, possible);
+            }
+        }
         match found {
             None if plan.has_pending(job, Phase::Map) && plan.may_use(job, tracker) => {
                 self.since.entry(job.id).or_insert(plan.now());

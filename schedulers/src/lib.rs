@@ -28,6 +28,7 @@ pub use params::{BadParameter, Parameter, Params, Section};
 
 use hsrtf::{Hsrtf, Mode};
 use mrcore::Scheduler;
+use std::collections::BTreeSet;
 use words::Sentence;
 
 /// A policy that can be chosen.
@@ -109,6 +110,33 @@ pub const POLICIES: &[Policy] = &[
         build: |section| Box::new(coshh::Coshh::new(section)),
     },
 ];
+
+/// The queues that a policy has settings for, if it has any: whatever else a job names would share the default one, out
+/// of its own caps. The last part of a queue's path stands for it where that is clear. `None` if every name is good: the
+/// policy knows no queues, or none are configured.
+pub fn queues(policy: &str, params: &Params) -> Option<BTreeSet<String>> {
+    let below = |prefix: &str| -> BTreeSet<String> {
+        let inner = params.keys().filter_map(|key| key.strip_prefix(prefix));
+        inner.filter_map(|rest| rest.rsplit_once('.')).map(|(name, _)| name.to_owned()).collect()
+    };
+    let base = policy.rsplit('(').next().unwrap_or(policy).trim_end_matches(')');
+    let by_queue = params.get("fair.pool_by").is_some_and(|by| by.trim() == "queue");
+    let mut names = match base {
+        "capacity" => below("capacity.queues."),
+        "fair" | "fcs" if by_queue => below("fair.pools."),
+        _ => return None,
+    };
+    if names.is_empty() {
+        return None;
+    }
+    names.insert("default".into());
+    let inner = |name: &String| names.iter().any(|other| other.starts_with(&format!("{name}.")));
+    let leaves: BTreeSet<String> = names.iter().filter(|name| !inner(name)).cloned().collect();
+    let last = |name: &String| name.rsplit('.').next().map(str::to_owned);
+    let ends: Vec<String> = leaves.iter().filter_map(last).collect();
+    let clear = ends.iter().filter(|end| ends.iter().filter(|other| other == end).count() == 1);
+    Some(leaves.iter().chain(clear).cloned().collect())
+}
 
 /// What goes around a policy: `chronos(fair)`.
 const WRAPPERS: &[Wrapper] = &[Wrapper {

@@ -137,6 +137,7 @@ impl Stage {
             end: 128 << 20,
             divisible: true,
             hosts: (0..3).map(|copy| host(map, copy)).collect(),
+            pin: mrcore::job::InputPin::default(),
         };
         Arc::new(JobSpec {
             name: format!("job {number}"),

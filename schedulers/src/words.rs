@@ -70,7 +70,8 @@ pub const SENTENCES: &[Sentence] = &[
     (
         "no-free-slot",
         "[{maps_waiting map waits|maps wait}: all {map_slots} map slots are taken]\
-         [{reduces_waiting reduce waits|reduces wait}: all {reduce_slots} reduce slots are taken], {running} by this job",
+         [{reduces_waiting reduce waits|reduces wait}: all {reduce_slots} reduce slots are taken], {running} by this job\
+         [; it also holds {apart slot|slots} on nodes that are silent or being drained]",
     ),
     (
         "not-its-turn",

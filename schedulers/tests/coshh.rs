@@ -22,7 +22,14 @@ fn take(mind: &mut JobTracker, seconds: u64, fact: Fact) {
 }
 
 fn submit(mind: &mut JobTracker, seconds: u64, job: JobId, user: &str, source: &str) {
-    let split = |_| Split { source: source.into(), start: 0, end: 100, divisible: true, hosts: Vec::new() };
+    let split = |_| Split {
+        source: source.into(),
+        start: 0,
+        end: 100,
+        divisible: true,
+        hosts: Vec::new(),
+        pin: mrcore::job::InputPin::default(),
+    };
     let spec = JobSpec {
         name: String::new(),
         user: user.into(),

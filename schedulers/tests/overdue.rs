@@ -94,8 +94,14 @@ impl World {
     }
 
     fn submit(&mut self, number: u32, bytes: u64) {
-        let split =
-            Split { source: "/in".into(), start: 0, end: bytes, divisible: true, hosts: vec!["h".into()] };
+        let split = Split {
+            source: "/in".into(),
+            start: 0,
+            end: bytes,
+            divisible: true,
+            hosts: vec!["h".into()],
+            pin: mrcore::job::InputPin::default(),
+        };
         let spec = JobSpec {
             name: "j".into(),
             user: "u".into(),

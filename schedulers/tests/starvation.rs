@@ -128,6 +128,7 @@ impl Flood {
             end: 100,
             divisible: true,
             hosts: vec![format!("h{}", at % 2)],
+            pin: mrcore::job::InputPin::default(),
         };
         let spec = JobSpec {
             name: user.into(),

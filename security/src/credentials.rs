@@ -126,6 +126,32 @@ impl Credentials {
         self.0.as_deref().map(|shown| shown.name.as_str())
     }
 
+    /// A token that proves the same identity for `lifetime`, for clients that cannot sign their own: the text, and what it
+    /// says. With a token file it is that token, which keeps its own end.
+    pub fn token(&self, lifetime: Duration) -> Result<(String, Token), SecurityError> {
+        let Some(shown) = &self.0 else {
+            let why = "this cluster is open: its clients show no token, only a user name";
+            return Err(SecurityError::Missing(why.into()));
+        };
+        let made = match &shown.proof {
+            Proof::Own(role) => {
+                let token = Token::new(*role, &shown.name, None, lifetime);
+                token.sign(&shown.keys).map(|text| (text, token))
+            }
+            Proof::Token(text) => {
+                text.to_str().ok().and_then(|text| Some((text.to_owned(), Token::read(text).ok()?)))
+            }
+            Proof::Certificate => None,
+        };
+        made.ok_or_else(|| {
+            let name = &shown.name;
+            SecurityError::Missing(format!(
+                "{name} is proved by a certificate here, and signs no tokens: let the client use security.dir and \
+                 security.identity"
+            ))
+        })
+    }
+
     /// The certificate of the cluster's authority, where servers speak TLS.
     pub fn authority(&self) -> &[u8] {
         self.0.as_deref().and_then(|shown| shown.tls.as_ref()).map_or(&[], |(pem, _)| &pem.authority)

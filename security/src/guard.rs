@@ -110,6 +110,11 @@ impl Guard {
         &self.door
     }
 
+    /// Whether owners and modes of files bind callers who are not superusers.
+    pub fn enforces(&self) -> bool {
+        self.door.enforces
+    }
+
     /// Whether callers must prove who they are.
     pub fn is_closed(&self) -> bool {
         self.door.closed.is_some()

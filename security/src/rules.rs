@@ -71,6 +71,7 @@ pub const RULES: &[Rule] = &[
     owned("/fermata.mr.v1.JobTracker/Preempt", PEOPLE),
     owned("/fermata.mr.v1.JobTracker/Resume", PEOPLE),
     of("/fermata.mr.v1.JobTracker/Drain", ADMIN),
+    of("/fermata.mr.v1.JobTracker/ForgetNode", ADMIN),
     of("/fermata.mr.v1.JobTracker/Jobs", PEOPLE),
     of("/fermata.mr.v1.JobTracker/Job", PEOPLE),
     of("/fermata.mr.v1.JobTracker/Watch", PEOPLE),

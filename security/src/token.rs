@@ -151,31 +151,32 @@ impl BlockKey {
     }
 
     /// What is signed: never as long as what [`Self::seal`] signs begins.
-    fn words(block: u64, access: Access, expires: [u8; 8], most: [u8; 8]) -> [u8; 25] {
-        let mut words = [0; 25];
+    fn words((block, nonce): (u64, u64), access: Access, expires: [u8; 8], most: [u8; 8]) -> [u8; 33] {
+        let mut words = [0; 33];
         words[..8].copy_from_slice(&block.to_le_bytes());
-        words[8..16].copy_from_slice(&expires);
-        words[16..24].copy_from_slice(&most);
-        words[24] = access as u8;
+        words[8..16].copy_from_slice(&nonce.to_le_bytes());
+        words[16..24].copy_from_slice(&expires);
+        words[24..32].copy_from_slice(&most);
+        words[32] = access as u8;
         words
     }
 
     /// A token for reading `block`.
-    pub fn to_read(&self, block: u64) -> BlockToken {
-        self.sign(block, Access::Read, now() + READ_LIFETIME.as_secs(), 0)
+    pub fn to_read(&self, block: u64, nonce: u64) -> BlockToken {
+        self.sign((block, nonce), Access::Read, now() + READ_LIFETIME.as_secs(), 0)
     }
 
     /// A token for writing `block`, of no more than `most` bytes.
-    pub fn to_write(&self, block: u64, most: u64) -> BlockToken {
-        self.sign(block, Access::Write, now() + WRITE_LIFETIME.as_secs(), most)
+    pub fn to_write(&self, block: u64, nonce: u64, most: u64) -> BlockToken {
+        self.sign((block, nonce), Access::Write, now() + WRITE_LIFETIME.as_secs(), most)
     }
 
     /// A token for copying `block`, of `length` bytes, to another DataNode.
-    pub fn to_copy(&self, block: u64, length: u64) -> BlockToken {
-        self.sign(block, Access::Copy, now() + WRITE_LIFETIME.as_secs(), length)
+    pub fn to_copy(&self, block: u64, nonce: u64, length: u64) -> BlockToken {
+        self.sign((block, nonce), Access::Copy, now() + WRITE_LIFETIME.as_secs(), length)
     }
 
-    fn sign(&self, block: u64, access: Access, expires: u64, most: u64) -> BlockToken {
+    fn sign(&self, block: (u64, u64), access: Access, expires: u64, most: u64) -> BlockToken {
         let Some(key) = &self.0 else { return BlockToken(None) };
         let (expires, most) = (expires.to_le_bytes(), most.to_le_bytes());
         let mut bytes = [0; BLOCK_TOKEN_BYTES];
@@ -185,13 +186,13 @@ impl BlockKey {
         BlockToken(Some(bytes))
     }
 
-    /// Whether the token opens `block` for this; how many bytes may be written.
-    pub fn check(&self, token: BlockToken, block: u64, access: Access) -> Result<u64, Refused> {
+    /// Whether the token opens `block` with this nonce for this; how many bytes may be written.
+    pub fn check(&self, token: BlockToken, block: u64, nonce: u64, access: Access) -> Result<u64, Refused> {
         let Some(key) = &self.0 else { return Ok(u64::MAX) };
         let bytes = token.0.ok_or(Refused::Malformed)?;
         let expires: [u8; 8] = std::array::from_fn(|at| bytes[at]);
         let most: [u8; 8] = std::array::from_fn(|at| bytes[8 + at]);
-        if !key.verifies(&Self::words(block, access, expires, most), &bytes[16..]) {
+        if !key.verifies(&Self::words((block, nonce), access, expires, most), &bytes[16..]) {
             return Err(Refused::Foreign);
         }
         if u64::from_le_bytes(expires) <= now() {
@@ -279,28 +280,29 @@ mod tests {
     fn a_block_token_opens_one_block_for_one_thing_for_a_while() {
         let key = |secret: &[u8]| BlockKey::new(Keyring::from_secret(secret).get(Purpose::Block).cloned());
         let (ours, theirs) = (key(b"ours"), key(b"theirs"));
-        let token = BlockToken::from_bytes(&ours.to_read(7).to_bytes());
-        assert_eq!(ours.check(token, 7, Access::Read), Ok(0));
-        assert_eq!(ours.check(token, 8, Access::Read), Err(Refused::Foreign));
-        assert_eq!(ours.check(token, 7, Access::Write), Err(Refused::Foreign));
-        assert_eq!(theirs.check(token, 7, Access::Read), Err(Refused::Foreign));
-        assert_eq!(ours.check(BlockToken::default(), 7, Access::Read), Err(Refused::Malformed));
-        let old = ours.sign(7, Access::Read, now() - 1, 0);
-        assert_eq!(ours.check(old, 7, Access::Read), Err(Refused::Expired));
+        let token = BlockToken::from_bytes(&ours.to_read(7, 1).to_bytes());
+        assert_eq!(ours.check(token, 7, 1, Access::Read), Ok(0));
+        assert_eq!(ours.check(token, 8, 1, Access::Read), Err(Refused::Foreign));
+        assert_eq!(ours.check(token, 7, 2, Access::Read), Err(Refused::Foreign), "another nonce");
+        assert_eq!(ours.check(token, 7, 1, Access::Write), Err(Refused::Foreign));
+        assert_eq!(theirs.check(token, 7, 1, Access::Read), Err(Refused::Foreign));
+        assert_eq!(ours.check(BlockToken::default(), 7, 1, Access::Read), Err(Refused::Malformed));
+        let old = ours.sign((7, 1), Access::Read, now() - 1, 0);
+        assert_eq!(ours.check(old, 7, 1, Access::Read), Err(Refused::Expired));
         let mut later = old.to_bytes();
         later[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(ours.check(BlockToken::from_bytes(&later), 7, Access::Read), Err(Refused::Foreign));
+        assert_eq!(ours.check(BlockToken::from_bytes(&later), 7, 1, Access::Read), Err(Refused::Foreign));
         // For writing it says how much.
-        let token = ours.to_write(7, 1000);
-        assert_eq!(ours.check(token, 7, Access::Write), Ok(1000));
-        assert_eq!(ours.check(token, 7, Access::Copy), Err(Refused::Foreign));
-        assert_eq!(ours.check(ours.to_copy(7, 1000), 7, Access::Copy), Ok(1000));
-        assert_eq!(ours.check(ours.to_copy(7, 1000), 7, Access::Write), Err(Refused::Foreign));
+        let token = ours.to_write(7, 1, 1000);
+        assert_eq!(ours.check(token, 7, 1, Access::Write), Ok(1000));
+        assert_eq!(ours.check(token, 7, 1, Access::Copy), Err(Refused::Foreign));
+        assert_eq!(ours.check(ours.to_copy(7, 1, 1000), 7, 1, Access::Copy), Ok(1000));
+        assert_eq!(ours.check(ours.to_copy(7, 1, 1000), 7, 1, Access::Write), Err(Refused::Foreign));
         let mut more = token.to_bytes();
         more[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(ours.check(BlockToken::from_bytes(&more), 7, Access::Write), Err(Refused::Foreign));
+        assert_eq!(ours.check(BlockToken::from_bytes(&more), 7, 1, Access::Write), Err(Refused::Foreign));
         // Without a key nothing is asked for.
-        assert_eq!(BlockKey::default().check(BlockToken::default(), 7, Access::Write), Ok(u64::MAX));
+        assert_eq!(BlockKey::default().check(BlockToken::default(), 7, 1, Access::Write), Ok(u64::MAX));
         // Where a DataNode is, nobody but the NameNode says.
         let seal = ours.seal("n1:9401");
         assert!(ours.is_sealed("n1:9401", &seal));

@@ -287,6 +287,7 @@ impl Nursery {
                 Outcome::Spoilt(why) => (Ending::Spoilt(why), None),
                 Outcome::Unreached(why) => (Ending::Unreached(why), None),
                 Outcome::Failed(words) => (Ending::Failed(name_full_disk(words, &disks)), None),
+                Outcome::Fatal(words) => (Ending::Fatal(words), None),
                 Outcome::Broken(how) => (speechless(with_stderr(how, &work.logs), &disks, &work), None),
                 Outcome::Ended(status) => (speechless(last_words(status, &work.logs), &disks, &work), None),
                 Outcome::Stopped(why) | Outcome::Away(why) | Outcome::Unbegun(why) => {

@@ -1,6 +1,7 @@
 //! What tasks may be and touch: the account they run as, and the folders of a confined one.
 //!
-//! A tracker that runs as root gives its tasks another account, or has been told in as many words not to. Folders that
+//! A tracker that runs as root gives its tasks another account (`nobody` unless the configuration names one), unless the
+//! configuration says that they run as root. Folders that
 //! a task writes in are handed over to that account; all others stay the tracker's. Nothing is handed over by its path
 //! below what has been: somebody could have put a link there. What a process is told to keep to
 //! is the same for all attempts of a job that it may serve, because it cannot be widened later.
@@ -14,9 +15,12 @@ use daemon::config::TaskTrackerConfig;
 use proto::mr::Confinement;
 use std::{
     fs, io,
-    os::unix::fs::{MetadataExt, lchown},
+    os::{fd::IntoRawFd, unix::fs::lchown},
     path::{Path, PathBuf},
 };
+
+/// The account of tasks if the tracker runs as root and the configuration names none.
+const NOBODY: &str = "nobody";
 
 /// An account of the system, as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,44 +45,60 @@ impl Account {
                 "tasktracker.task_user = {name:?}: only a tracker that runs as root can give tasks another account"
             ))),
             (true, "") if settings.tasks_as_root => Ok(None),
-            (true, "") => Err(TrackerError::Account(
-                "refusing to run tasks as root: set tasktracker.task_user to an account for them, or \
-                 tasktracker.tasks_as_root = true if that is what you want"
-                    .into(),
-            )),
-            (true, _) => {
-                let found = daemon::account::find(name);
-                let (user, group) = found.filter(|(user, _)| *user != 0).ok_or_else(|| {
-                    let why = "there is no such account, or it is root's";
-                    TrackerError::Account(format!("tasktracker.task_user = {name:?}: {why}"))
-                })?;
-                Ok(Some(Self { user, group }))
-            }
+            (true, "") => Self::find(NOBODY).map(Some).ok_or_else(|| {
+                TrackerError::Account(format!(
+                    "refusing to run tasks as root, and there is no account {NOBODY}: set tasktracker.task_user to an \
+                     account for them, or tasktracker.tasks_as_root = true if that is what you want"
+                ))
+            }),
+            (true, _) => Self::find(name).map(Some).ok_or_else(|| {
+                let why = "there is no such account, or it is root's";
+                TrackerError::Account(format!("tasktracker.task_user = {name:?}: {why}"))
+            }),
         }
+    }
+
+    /// An account that is not root's.
+    fn find(name: &str) -> Option<Self> {
+        let (user, group) = daemon::account::find(name).filter(|(user, _)| *user != 0)?;
+        Some(Self { user, group })
     }
 }
 
 impl Account {
-    /// Whether it can come to this folder or program; if not, says where it is stopped.
+    /// Fails if it cannot reach this folder, and says where it is stopped.
     pub(crate) fn must_reach(self, path: &Path) -> Result<(), TrackerError> {
-        for step in path.ancestors() {
-            let about = fs::metadata(step).map_err(crate::error::folder("look at", step))?;
-            let bit = match (about.uid() == self.user, about.gid() == self.group) {
-                (true, _) => 0o100,
-                (_, true) => 0o010,
-                _ => 0o001,
-            };
-            if about.mode() & bit == 0 {
-                return Err(TrackerError::Account(format!(
-                    "tasks run as account {}, which cannot come to {}: {} is closed to it (chmod o+x, or keep the \
-                     tracker's folders and programs elsewhere)",
-                    self.user,
-                    path.display(),
-                    step.display()
-                )));
+        self.blocked_at(path)?.map_or(Ok(()), |step| Err(self.refused(path, &step)))
+    }
+
+    /// The path by which processes of this account can start the tracker's program. Where they cannot enter a folder on
+    /// the way, it is a descriptor of the file, which stays open for as long as the tracker runs.
+    pub(crate) fn startable(self, program: PathBuf) -> Result<PathBuf, TrackerError> {
+        match self.blocked_at(&program)? {
+            None => Ok(program),
+            Some(step) if step == program => Err(self.refused(&program, &step)),
+            Some(step) => {
+                let file = fs::File::open(&program).map_err(crate::error::folder("open", &program))?;
+                let (program, step) = (program.display(), step.display());
+                tracing::info!(%program, %step, "tasks cannot enter this folder: the program is started by a descriptor");
+                Ok(format!("/proc/self/fd/{}", file.into_raw_fd()).into())
             }
         }
-        Ok(())
+    }
+
+    fn blocked_at(self, path: &Path) -> Result<Option<PathBuf>, TrackerError> {
+        daemon::account::blocked_at(path, (self.user, self.group))
+            .map_err(crate::error::folder("look at", path))
+    }
+
+    fn refused(self, path: &Path, step: &Path) -> TrackerError {
+        TrackerError::Account(format!(
+            "tasks run as account {}, which cannot come to {}: {} is closed to it (chmod o+x, or keep the tracker's \
+             folders and programs elsewhere)",
+            daemon::account::name_of(self.user),
+            path.display(),
+            step.display()
+        ))
     }
 }
 
@@ -122,8 +142,8 @@ mod tests {
     fn tasks_run_as_root_only_if_told() {
         let mut settings = TaskTrackerConfig::default();
         assert_eq!(Account::choose(&settings, false).unwrap(), None);
-        let error = Account::choose(&settings, true).unwrap_err().to_string();
-        assert!(error.starts_with("refusing to run tasks as root: set tasktracker.task_user"), "{error}");
+        let usual = Account::choose(&settings, true).unwrap().unwrap();
+        assert_eq!(Some(usual), Account::find("nobody"));
         settings.tasks_as_root = true;
         assert_eq!(Account::choose(&settings, true).unwrap(), None);
         settings.task_user = "nobody".into();

@@ -3,6 +3,7 @@
 //! ```text
 //! LOCK
 //! incarnation                    of the tracker's last start, in each folder
+//! VOLUMES                        all folders of the tracker (daemon::data_dirs)
 //! warm/N/                        of an idle process: becomes its attempt's folder, by a rename
 //! printed/N/{stdout,stderr}      of an idle process: becomes `logs/ATTEMPT`, by a rename
 //! jobs/JOB/work/ATTEMPT/         current folder, spills
@@ -125,6 +126,11 @@ impl Disks {
             }
         }
         Ok(Self { account, ..self })
+    }
+
+    /// The account of tasks, if it is not the tracker's.
+    pub(crate) fn account(&self) -> Option<Account> {
+        self.account
     }
 
     /// How many there are.

@@ -135,8 +135,8 @@ impl Driver {
                 self.children.insert(attempt, copying);
             }
             Action::Clean(job) => self.clean(job),
-            Action::Register { attempts, outputs, checkpoints, jobs } => {
-                self.send(wire::register(&self.who, attempts, &outputs, checkpoints, &jobs));
+            Action::Register { incarnation, attempts, outputs, checkpoints, jobs } => {
+                self.send(wire::register(&self.who, incarnation, attempts, &outputs, checkpoints, &jobs));
             }
             Action::Beat(heartbeat) => self.send(wire::heartbeat(heartbeat)),
             Action::Exit(words) => {

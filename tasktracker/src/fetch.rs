@@ -2,9 +2,10 @@
 //!
 //! A fetch that fails is tried again by the next attempt. Attempts of one job wait for the same fetch. It goes to
 //! the disk with the most room, and to another if that is full. The files are one job's, shared by its attempts,
-//! so nobody may write to them.
+//! so nobody may write to them, and no other account than that of tasks may read them.
 
 use crate::{
+    confine::Account,
     disks::{DiskError, Disks, is_full, remove_tree},
     ids::Job,
 };
@@ -20,7 +21,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs::{self, Permissions},
     io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -139,7 +140,8 @@ impl Fetcher {
         }
         let client = Client::connect_patiently(options).await.map_err(dfs_error(&spec.namenode))?;
         let client = &client;
-        on_some_disk(&self.disks, job, |folder| fetch_to(client, program, folder)).await
+        let account = self.disks.account();
+        on_some_disk(&self.disks, job, |folder| fetch_to(client, program, folder, account)).await
     }
 }
 
@@ -176,15 +178,20 @@ async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
     }
 }
 
-async fn fetch_to(client: &Client, program: &Program, folder: PathBuf) -> Result<JobFiles, FetchError> {
+async fn fetch_to(
+    client: &Client,
+    program: &Program,
+    folder: PathBuf,
+    account: Option<Account>,
+) -> Result<JobFiles, FetchError> {
     let mut executable = None;
     if let Some(program::Kind::Executable(path)) = &program.kind {
-        executable = Some(get(client, path, &folder.join("program")).await?.1);
+        executable = Some(get(client, path, &folder.join("program"), account).await?.1);
     }
     let mut side = Vec::new();
     let mut names = HashSet::new();
     for path in &program.files {
-        let (name, file) = get(client, path, &folder.join("files")).await?;
+        let (name, file) = get(client, path, &folder.join("files"), account).await?;
         if !names.insert(name.clone()) {
             return Err(FetchError::Twice(name));
         }
@@ -211,16 +218,28 @@ impl FetchError {
         }
     }
 }
-async fn get(client: &Client, path: &str, folder: &Path) -> Result<(String, PathBuf), FetchError> {
+async fn get(
+    client: &Client,
+    path: &str,
+    folder: &Path,
+    account: Option<Account>,
+) -> Result<(String, PathBuf), FetchError> {
     let from = DfsPath::parse(path).map_err(|why| FetchError::Path { path: path.into(), why })?;
     let to = folder.join(from.name());
     let options = GetOptions { overwrite: true };
     client.get(&from, &to, options, &()).await.map_err(dfs_error(path))?;
-    // Scripts are side files too.
     let file = to.clone();
-    let set = aside(move || fs::set_permissions(file, Permissions::from_mode(0o555)));
-    set.await.map_err(local(&to))?;
+    aside(move || show_to_tasks(&file, account)).await.map_err(local(&to))?;
     Ok((from.name().into(), to))
+}
+
+/// Lets tasks read and execute it (scripts are side files too). Others can pass through its folder if tasks have another
+/// account: then it is for their group alone.
+fn show_to_tasks(file: &Path, account: Option<Account>) -> io::Result<()> {
+    if let Some(account) = account {
+        chown(file, None, Some(account.group))?;
+    }
+    fs::set_permissions(file, Permissions::from_mode(if account.is_some() { 0o550 } else { 0o555 }))
 }
 
 /// Does what may wait for a disk.

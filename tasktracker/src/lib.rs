@@ -53,7 +53,7 @@ use agent::{Agent, Slots};
 use cgroup::{Bounds, Groups};
 use confine::Account;
 use daemon::{
-    config::{Config, ConfigError, TaskTrackerConfig},
+    config::{Choice, Config, ConfigError, TaskTrackerConfig},
     lifecycle::DaemonArgs,
 };
 use disks::{Disks, Found};
@@ -121,7 +121,9 @@ impl TaskTracker {
         let (listener, shuffle_at) = listen(&settings.listen, config)?;
         let host_part = settings.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let (logs_listener, logs_at) = listen(&format!("{host_part}:0"), config)?;
-        let account = account(settings, &program)?;
+        let account = account(settings)?;
+        let program = account.map_or(Ok(program.clone()), |account| account.startable(program))?;
+        check_landlock(config, account)?;
         let (dirs, reserve) = (settings.dirs.clone(), settings.reserve.0);
         let opening = tokio::task::spawn_blocking(move || Disks::open(&dirs, reserve));
         let (disks, found) = opening.await.expect("opening does not panic")?;
@@ -131,11 +133,11 @@ impl TaskTracker {
         let umbilical =
             tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
         let who = identity(settings, shuffle_at, logs_at, &disks)?;
-        let mut surroundings = surroundings(settings, &first, &socket.path, who.incarnation);
+        let mut surroundings = surroundings(settings, &first, &socket.path, who.start);
         surroundings.account = account;
         if settings.confine.holds(config.security.is_closed()) {
             surroundings.limits.processes = settings.task_processes_max;
-            surroundings.groups = groups(settings, who.incarnation);
+            surroundings.groups = groups(settings, who.start);
         }
         let keeper = if alone { Some(take_over(&mut surroundings)?) } else { None };
         let spawner = Spawner::start(surroundings).map_err(TrackerError::Thread)?;
@@ -301,10 +303,11 @@ fn assemble(
         reads: config.tasktracker.task_reads.clone(),
         events,
     };
+    let isolation_timeout = Some(config.tasktracker.isolation_timeout.0).filter(|set| !set.is_zero());
     let (alarm, alarms) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
-        agent: Agent::new(who.slots, held.attempts(), states, jobs, config.tasktracker.cut_off_after.0),
+        agent: Agent::new(who.slots, held.attempts(), states, jobs, isolation_timeout),
         who: who.clone(),
         jobtracker: config.cluster.jobtracker.clone(),
         nursery: Arc::new(nursery),
@@ -341,13 +344,36 @@ fn listen(addr: &str, config: &Config) -> Result<(TcpListener, SocketAddr), Trac
 }
 
 /// The account of tasks, if it is not the tracker's, which is then made ready for it.
-fn account(settings: &TaskTrackerConfig, program: &Path) -> Result<Option<Account>, TrackerError> {
+fn account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError> {
     let Some(account) = Account::of_tasks(settings)? else { return Ok(None) };
     daemon::careful::belongs_to(account.user);
     // Its tasks walk through its folders and read none of its files.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
-    account.must_reach(program)?;
     Ok(Some(account))
+}
+
+/// Where the kernel cannot confine tasks, `confine = "on"` is refused. With `auto` they run unconfined, which is logged:
+/// with the tracker's own account they can then read its secret.
+fn check_landlock(config: &Config, account: Option<Account>) -> Result<(), TrackerError> {
+    let confine = config.tasktracker.confine;
+    if !confine.holds(config.security.is_closed()) || mrlib::task::can_confine() {
+        return Ok(());
+    }
+    if confine == Choice::On {
+        return Err(TrackerError::Account(
+            "tasktracker.confine = \"on\": this kernel has no Landlock (Linux 5.13 or later, with landlock among its \
+             security modules): use such a kernel, or \"auto\" to run tasks unconfined"
+                .into(),
+        ));
+    }
+    if account.is_none() {
+        tracing::warn!(
+            "this kernel has no Landlock, and tasks have the tracker's account: they can read its secret and its folders"
+        );
+    } else {
+        tracing::warn!("this kernel has no Landlock: tasks can read whatever their account can");
+    }
+    Ok(())
 }
 
 /// In the first folder, or in another if that is full.
@@ -377,9 +403,6 @@ fn check(config: &TaskTrackerConfig) -> Result<(), ConfigError> {
     if config.memory_limit() < config.task_memory {
         let value = config.task_memory_max.to_string();
         return refuse("tasktracker.task_memory_max", value, "must be at least task_memory, or 0");
-    }
-    if config.cut_off_after.0.is_zero() {
-        return refuse("tasktracker.cut_off_after", "0s".into(), "must be more than 0");
     }
     Ok(())
 }
@@ -447,13 +470,13 @@ fn identity(
         if bound.ip().is_unspecified() { format!("{host}:{}", bound.port()) } else { bound.to_string() }
     };
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let incarnation = disks.next_incarnation(started.as_micros() as u64);
+    let start = disks.next_incarnation(started.as_micros() as u64);
     let name = if config.node.is_empty() { host.clone() } else { config.node.clone() };
     Ok(Identity {
         // A DataNode gives its own name and its machine's, and the first tells nodes apart that share a machine.
         host: name.clone(),
         name,
-        incarnation: incarnation.map_err(folder("keep the number of this start in", disks.root(0)))?,
+        start: start.map_err(folder("keep the number of this start in", disks.root(0)))?,
         rack: config.rack.clone(),
         shuffle_addr: told(shuffle),
         logs_addr: told(logs),

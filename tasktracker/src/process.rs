@@ -405,7 +405,8 @@ fn wait(handle: &Handle, living: &Living) -> ExitStatus {
 
 fn command(program: &Path, folder: &Path, surroundings: &Surroundings) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(folder).stdin(Stdio::null()).process_group(0).env_clear();
+    // Its path may be that of a descriptor.
+    command.arg0("mrtask").current_dir(folder).stdin(Stdio::null()).process_group(0).env_clear();
     let mut passed = vec!["LANG", "FERMATA_LOG", daemon::HOST_VAR];
     match surroundings.account {
         // The tracker's home and programs are of another account.

@@ -44,6 +44,8 @@ pub(crate) enum Outcome {
     Unbegun(String),
     /// Its own words.
     Failed(String),
+    /// Its own words, and every attempt would fail like it.
+    Fatal(String),
     /// The file system did not answer it.
     Away(String),
     /// We ended it, because it did not keep to the rules.
@@ -202,6 +204,7 @@ impl Talk {
             Some(
                 from_task::Kind::Done(_)
                 | from_task::Kind::Failed(_)
+                | from_task::Kind::Fatal(_)
                 | from_task::Kind::Away(_)
                 | from_task::Kind::Paused(_)
                 | from_task::Kind::Unbegun(_)
@@ -303,6 +306,7 @@ impl Talk {
             (_, Some(why), _) => Outcome::Stopped(why),
             (Some(from_task::Kind::Unbegun(words)), ..) => Outcome::Unbegun(words),
             (Some(from_task::Kind::Failed(words)), ..) => Outcome::Failed(explained(words)),
+            (Some(from_task::Kind::Fatal(words)), ..) => Outcome::Fatal(words),
             (Some(from_task::Kind::Spoilt(words)), ..) => Outcome::Spoilt(words),
             (Some(from_task::Kind::Unreached(words)), ..) => Outcome::Unreached(words),
             (Some(from_task::Kind::Away(words)), ..) => Outcome::Away(words),
@@ -338,6 +342,7 @@ pub(crate) fn check_message(job: Job, kind: from_task::Kind) -> Result<from_task
         from_task::Kind::Unfetched(map) => map_of(job, &map).map(|_| from_task::Kind::Unfetched(map)),
         from_task::Kind::Done(result) => check(&result).map(|()| from_task::Kind::Done(result)),
         from_task::Kind::Failed(words) => Ok(from_task::Kind::Failed(short_failure(words))),
+        from_task::Kind::Fatal(words) => Ok(from_task::Kind::Fatal(short_failure(words))),
         from_task::Kind::Spoilt(words) => Ok(from_task::Kind::Spoilt(short_failure(words))),
         from_task::Kind::Unbegun(words) => Ok(from_task::Kind::Unbegun(short_failure(words))),
         from_task::Kind::Unreached(words) => Ok(from_task::Kind::Unreached(short_failure(words))),

@@ -15,8 +15,9 @@ use std::time::Duration;
 pub(crate) struct Identity {
     /// Its name.
     pub(crate) name: String,
-    /// This start of it.
-    pub(crate) incarnation: u64,
+    /// The number of this start on this machine: its processes and control groups carry it. What the JobTracker goes by
+    /// is the incarnation that it gives itself.
+    pub(crate) start: u64,
     /// Its host, as its DataNode calls it.
     pub(crate) host: String,
     /// Its rack.
@@ -32,6 +33,7 @@ pub(crate) struct Identity {
 /// A registration.
 pub(crate) fn register(
     who: &Identity,
+    incarnation: u64,
     attempts: Vec<Report>,
     outputs: &[Attempt],
     checkpoints: Vec<(Attempt, PausedState)>,
@@ -39,7 +41,7 @@ pub(crate) fn register(
 ) -> FromTracker {
     let register = RegisterTracker {
         name: who.name.clone(),
-        incarnation: who.incarnation,
+        incarnation,
         host: who.host.clone(),
         rack: who.rack.clone(),
         shuffle_addr: who.shuffle_addr.clone(),
@@ -85,6 +87,7 @@ fn report(report: Report) -> AttemptReport {
         Status::Ended(Ending::Spoilt(why)) => attempt_report::Status::Spoilt(why),
         Status::Ended(Ending::Unreached(why)) => attempt_report::Status::Unreached(why),
         Status::Ended(Ending::Failed(error)) => attempt_report::Status::Failed(error),
+        Status::Ended(Ending::Fatal(error)) => attempt_report::Status::Fatal(error),
         Status::Ended(Ending::Killed(why)) => attempt_report::Status::Killed(why),
         Status::Taken(Ok(bytes)) => attempt_report::Status::Taken(bytes),
         Status::Taken(Err(why)) => attempt_report::Status::NotTaken(why),
@@ -97,7 +100,11 @@ pub(crate) fn event(message: ToTracker) -> Option<Event> {
     Some(match message.kind? {
         to_tracker::Kind::Registered(registered) => {
             let ms = if registered.heartbeat_ms == 0 { 1000 } else { registered.heartbeat_ms };
-            Event::Registered { heartbeat: Duration::from_millis(ms) }
+            Event::Registered {
+                heartbeat: Duration::from_millis(ms),
+                lost_after: Duration::from_millis(registered.lost_after_ms),
+                incarnation: registered.incarnation,
+            }
         }
         to_tracker::Kind::Refused(words) => Event::Refused(words),
         to_tracker::Kind::RegisterAgain(_) => Event::RegisterAgain,

@@ -1,6 +1,8 @@
 //! One local cluster, driven through `mrctl` as a user would.
 
 use crate::binaries;
+use daemon::config::Config;
+use security::Credentials;
 use serde_json::Value;
 use std::{
     fs,
@@ -22,11 +24,13 @@ pub struct Up<'a> {
     pub block_size: &'a str,
     /// More of `fermata.toml`.
     pub settings: &'a str,
+    /// Every local account may use it (`--open`), for clients that show no credentials.
+    pub open: bool,
 }
 
 impl Default for Up<'_> {
     fn default() -> Self {
-        Self { nodes: 3, racks: 1, replication: 2, block_size: "1MiB", settings: QUICK }
+        Self { nodes: 3, racks: 1, replication: 2, block_size: "1MiB", settings: QUICK, open: false }
     }
 }
 
@@ -58,15 +62,25 @@ impl From<Output> for Ran {
     }
 }
 
-/// The setting that gives tasks another account than root's, as on real machines; root's where the build folder is
-/// closed to others.
+/// The setting that gives tasks of a tracker that runs as root another account. Its programs may lie where that account
+/// cannot go; its folders may not.
 pub fn task_account() -> &'static str {
-    let open = |path: &Path| fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o001 != 0);
-    if binaries().ancestors().all(open) {
-        return "task_user = \"nobody\"";
+    "task_user = \"nobody\""
+}
+
+/// Whether this test may look into daemons by way of /proc, which is for root alone. Says so if not.
+pub fn may_inspect_daemons() -> bool {
+    let root = is_root();
+    if !root {
+        eprintln!("skipped: only root can look into daemons, which are not dumpable");
     }
-    eprintln!("the build folder is closed to other accounts: tasks run as root");
-    "tasks_as_root = true"
+    root
+}
+
+/// Whether this test runs as root.
+pub fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.starts_with("Uid:\t0\t"))
 }
 
 impl Cluster {
@@ -81,20 +95,13 @@ impl Cluster {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).expect("a folder of our own");
         let cluster = Self { folder };
         fs::write(cluster.path("base.toml"), up.settings).expect("a writable folder");
-        let ran = cluster.try_mrctl(&[
-            "up",
-            "--detach",
-            "--config",
-            &cluster.path("base.toml").display().to_string(),
-            "--nodes",
-            &up.nodes.to_string(),
-            "--racks",
-            &up.racks.to_string(),
-            "--replication",
-            &up.replication.to_string(),
-            "--block-size",
-            up.block_size,
-        ]);
+        let (base, nodes, racks) =
+            (cluster.path("base.toml").display().to_string(), up.nodes.to_string(), up.racks.to_string());
+        let replication = up.replication.to_string();
+        let mut args = vec!["up", "--detach", "--config", &base, "--nodes", &nodes, "--racks", &racks];
+        args.extend(["--replication", &replication, "--block-size", up.block_size]);
+        args.extend(up.open.then_some("--open"));
+        let ran = cluster.try_mrctl(&args);
         assert_eq!(ran.code, 0, "mrctl up failed: {}{}", ran.stdout, ran.stderr);
         cluster
     }
@@ -102,6 +109,17 @@ impl Cluster {
     /// A path in the test's own folder (the cluster's state is in `.fermata` there).
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// The configuration that its clients use.
+    pub fn config(&self) -> Config {
+        Config::load(Some(&self.path(".fermata/fermata.toml"))).expect("the cluster's own configuration")
+    }
+
+    /// What the account of this test shows to it.
+    pub fn credentials(&self) -> Credentials {
+        let security = self.config().security;
+        Credentials::of_client(&security, &daemon::account::user()).expect("the cluster's own secret")
     }
 
     /// `mrctl ARGS`, not yet started, in the test's folder so that it finds the cluster there.
@@ -186,6 +204,23 @@ impl Cluster {
             cwd.starts_with(&folder) && !stat.contains(") Z ")
         })
         .collect()
+    }
+
+    /// Daemons of this cluster that run this program, by process number.
+    pub fn processes_named(&self, program: &str) -> Vec<String> {
+        let folder = fs::canonicalize(self.folder.path()).expect("our folder");
+        let pids = fs::read_dir("/proc").expect("proc").flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let ours = pids.filter(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let words = String::from_utf8_lossy(&words).into_owned();
+            let first = words.split('\0').next().unwrap_or_default();
+            Path::new(first).file_name().is_some_and(|name| name == program)
+                && words.contains(&*folder.to_string_lossy())
+                && !stat.contains(") Z ")
+        });
+        ours.map(|pid| pid.to_string()).collect()
     }
 
     /// What jobs have left that are all over: slots in use, files of trackers, files in the DFS. Empty when all is well.

@@ -4,7 +4,7 @@
 mod cluster;
 mod machines;
 
-pub use cluster::{Cluster, QUICK, Ran, Up, task_account};
+pub use cluster::{Cluster, QUICK, Ran, Up, is_root, may_inspect_daemons, task_account};
 pub use machines::Machines;
 
 use std::{
@@ -36,6 +36,36 @@ pub fn binaries() -> &'static PathBuf {
         assert!(status.success(), "cargo build --bins failed");
         folder
     })
+}
+
+/// A folder with copies of the binaries without debugging information, for tests that copy them to machines or into images;
+/// the binaries themselves where there is no `strip`.
+pub fn stripped_binaries() -> PathBuf {
+    use std::{fs, time::UNIX_EPOCH};
+    const PROGRAMS: [&str; 7] =
+        ["namenode", "datanode", "jobtracker", "tasktracker", "mrtask", "mrctl", "wordcount-job"];
+    let built = |name: &str| fs::metadata(binaries().join(name)).and_then(|file| file.modified()).ok();
+    let newest = PROGRAMS.into_iter().filter_map(built).max().expect("the binaries are built");
+    let stamp = newest.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let space = binaries().with_file_name("tmp");
+    let folder = space.join(format!("stripped-{stamp}"));
+    if folder.is_dir() {
+        return folder;
+    }
+    fs::create_dir_all(&space).expect("a folder for temporary files");
+    let new = tempfile::tempdir_in(&space).expect("a temporary folder");
+    fs::set_permissions(new.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("our own folder");
+    for name in PROGRAMS.into_iter().filter(|name| built(name).is_some()) {
+        let stripped =
+            Command::new("strip").arg("-o").arg(new.path().join(name)).arg(binaries().join(name)).status();
+        if !stripped.is_ok_and(|status| status.success()) {
+            return binaries().clone();
+        }
+    }
+    // Another test may have been quicker.
+    let _ = fs::rename(new.path(), &folder);
+    if folder.is_dir() { folder } else { binaries().clone() }
 }
 
 /// Waits until `condition` yields a value; fails the test after `limit`, saying `what` never came true.

@@ -87,6 +87,7 @@ impl Cluster {
             Fact::TrackerReturned { tracker, .. } => self.tracker_returned(*tracker),
             Fact::PauseRefused { attempt } => self.recall_refused(*attempt, None),
             Fact::RecallRefused { attempt, refusals, .. } => self.recall_refused(*attempt, Some(*refusals)),
+            Fact::TrackerForgotten { tracker, .. } => self.tracker_forgotten(*tracker),
             Fact::SlotDue { attempt, until } => self.slot_due(*attempt, *until),
             Fact::TrackerBlacklisted { job, tracker } => {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
@@ -165,6 +166,7 @@ impl Cluster {
             drain,
         };
         self.trackers.insert(*id, tracker);
+        self.next_tracker = self.next_tracker.max(id.0 + 1);
         self.count_slots(*id, counted);
         self.by_name.insert(name.clone(), *id);
         if let Some(before) = self.rack_of.insert(host, rack)
@@ -175,6 +177,32 @@ impl Cluster {
         self.hosts_in.entry(rack).or_default().insert(host);
         self.trackers_on.entry(host).or_default().insert(*id);
         self.refresh_free(*id);
+        Ok(())
+    }
+
+    fn tracker_forgotten(&mut self, id: TrackerId) -> Result<(), Misfit> {
+        let Some(tracker) = self.trackers.get(&id).filter(|tracker| tracker.state == TrackerState::Lost) else {
+            return misfit(format!("{id} is not a lost tracker"));
+        };
+        let host = tracker.host;
+        if self.by_name.get(&tracker.name) == Some(&id) {
+            self.by_name.remove(&tracker.name);
+        }
+        self.trackers.remove(&id);
+        for phase in Phase::BOTH {
+            self.free[phase].remove(&id);
+        }
+        self.draining.remove(&id);
+        let there = self.trackers_on.entry(host).or_default();
+        there.remove(&id);
+        if there.is_empty() {
+            self.trackers_on.remove(&host);
+            if let Some(rack) = self.rack_of.remove(&host)
+                && let Some(hosts) = self.hosts_in.get_mut(&rack)
+            {
+                hosts.remove(&host);
+            }
+        }
         Ok(())
     }
 

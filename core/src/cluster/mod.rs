@@ -72,6 +72,8 @@ pub struct Cluster {
     /// Trackers that are being emptied.
     pub(crate) draining: BTreeSet<TrackerId>,
     pub(crate) next_job: u32,
+    /// The number of the next tracker with a new name. None is given twice, though trackers are forgotten.
+    pub(crate) next_tracker: u32,
     pub(crate) epoch: u64,
 }
 
@@ -91,7 +93,7 @@ impl Cluster {
         self.trackers.get(&id)
     }
 
-    /// Every tracker ever seen, by number.
+    /// Every tracker that is known, by number.
     pub fn trackers(&self) -> impl Iterator<Item = &Tracker> {
         self.trackers.values()
     }

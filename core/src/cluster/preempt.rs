@@ -29,7 +29,8 @@ pub enum Unfit {
     #[error("{0} is a reduce: only maps can be split")]
     NotAMap(AttemptId),
     #[error(
-        "{0} reads input that cannot be divided (a whole file, or a mapper that says so): it can only be killed"
+        "{0} cannot be split: it reads a whole file, or its mapper does not promise that its input may be divided \
+         (streaming: --conf stream.mapper.divisible=true, Rust: Mapper::divisible); it can only be killed"
     )]
     Indivisible(AttemptId),
 }
@@ -173,6 +174,10 @@ impl Cluster {
         let (tracker, launched, recalled) = (attempt.tracker, attempt.launched, attempt.recalled);
         let base = attempt.base;
         self.release(at, id, AttemptState::Paused)?;
+        if let Some(attempt) = self.attempt_mut(id) {
+            // What it said last may be older.
+            attempt.progress.stage = stage;
+        }
         let own = Work { bytes: bytes_in.saturating_sub(base.bytes), time: at.since(launched) };
         let checkpoint = Checkpoint { attempt: id, tracker, stage, bytes, work: base + own, records: 0 };
         let before = self.task_mut(id.task)?.checkpoint.replace(checkpoint);

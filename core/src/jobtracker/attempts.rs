@@ -50,6 +50,7 @@ impl JobTracker {
             AttemptStatus::Spoilt(why) => self.spoilt(now, id, &why, out),
             AttemptStatus::Unreached(why) => self.unreached(now, id, &why, out),
             AttemptStatus::Failed(error) => self.failed(now, id, error, out),
+            AttemptStatus::Fatal(error) => self.failed_for_good(now, id, error, out),
             AttemptStatus::Killed(why) => {
                 match self.cluster.attempt(id).and_then(|known| known.blame.clone()) {
                     Some(blame) => self.failed(now, id, blame, out),
@@ -182,6 +183,16 @@ impl JobTracker {
         self.consider_blacklist(now, id.job(), tracker, out);
         self.doubt_checkpoint(now, id, out);
         self.reduce_ended(now, id, out);
+    }
+
+    /// No further attempt can succeed, so the job ends with this one.
+    fn failed_for_good(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
+        if !self.is_wanted(id) {
+            return self.killed(now, id, &error, out);
+        }
+        self.record(now, Fact::AttemptFailed { attempt: id, error: error.clone() }, out);
+        let why = format!("{} failed: {error}", id.task);
+        self.end(now, id.job(), JobOutcome::Failed(why), out);
     }
 
     pub(super) fn killed(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {

@@ -170,6 +170,7 @@ impl JobTracker {
             Event::Drain { request, tracker, within, by } => {
                 self.drain(now, request, tracker, within, by, out);
             }
+            Event::Forget { request, tracker, by } => self.forget(now, request, tracker, &by, out),
             Event::Registration { request, tracker } => self.register(now, request, tracker, out),
             Event::Heartbeat(heartbeat) => self.heartbeat(now, heartbeat, out),
             Event::Disconnection { tracker, incarnation } => {

@@ -126,8 +126,16 @@ impl JobTracker {
         } else {
             "not-its-turn"
         };
-        let running = job.running[phase].len() as f64;
-        reasons.push(waits(rule).with("running", running).with("free", f64::from(free)).with(slots, all));
+        // Slots of nodes that are silent or being drained are not among `all`.
+        let counted = |id: &&AttemptId| {
+            let tracker =
+                self.cluster.attempt(**id).and_then(|attempt| self.cluster.tracker(attempt.tracker));
+            tracker.is_some_and(|tracker| tracker.capacity()[phase] > 0)
+        };
+        let here = job.running[phase].iter().filter(counted).count();
+        let apart = job.running[phase].len() - here;
+        let why = waits(rule).with("running", here as f64).with("free", f64::from(free)).with(slots, all);
+        reasons.push(if apart > 0 { why.with("apart", apart as f64) } else { why });
         let kept = self.reserved.of(job.id, phase).count();
         if kept > 0 {
             reasons.push(Why::rule("slots-reserved").with("tasks", kept as f64));

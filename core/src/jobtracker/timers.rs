@@ -102,6 +102,7 @@ impl JobTracker {
             }
             self.lose(now, *id, &format!("not heard of for {}", self.config.lost_after), out);
         }
+        self.forget_lost(now, out);
         for id in suspect.iter().filter(|id| !lost.contains(id)) {
             self.suspect(now, *id, &format!("not heard of for {}", self.config.suspect_after), out);
         }

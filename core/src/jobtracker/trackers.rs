@@ -1,6 +1,7 @@
 //! Trackers come, speak, fall silent, and are given up.
 //!
-//! A tracker is known by name; each start of it is an incarnation and only the newest counts. After a silence, a
+//! A tracker is known by name. Each process that registers under it gets the next incarnation, and only the newest
+//! counts: no clock of a tracker is relied on. A tracker that stays lost is forgotten. After a silence, a
 //! restart of the JobTracker or a lost answer it registers again and says what it runs and what it has; the two
 //! pictures are then made one.
 
@@ -24,6 +25,18 @@ const NEWS_AT_ONCE: usize = 64;
 /// A tracker with so many orders that it has not acknowledged hears of maps by heartbeat, too.
 const ORDERS_AHEAD: usize = 32;
 
+/// The incarnation of a process that says it was given `claimed`, where the newest one of its name is `newest`; None if
+/// another process has taken the name since. A number that was never given counts as none: after a loss of the journal,
+/// or of another cluster.
+fn incarnation_of(claimed: Incarnation, newest: Incarnation) -> Option<Incarnation> {
+    match claimed.0 {
+        0 => Some(Incarnation(newest.0 + 1)),
+        claimed if claimed < newest.0 => None,
+        claimed if claimed == newest.0 => Some(newest),
+        _ => Some(Incarnation(newest.0 + 1)),
+    }
+}
+
 impl JobTracker {
     pub(super) fn register(
         &mut self,
@@ -33,14 +46,12 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         let known = self.cluster.tracker_named(&new.name).map(|tracker| (tracker.id, tracker.incarnation));
-        if let Some((_, newest)) = known
-            && new.incarnation < newest
-        {
+        let newest = known.map_or(Incarnation(0), |(_, newest)| newest);
+        let Some(incarnation) = incarnation_of(new.incarnation, newest) else {
             let why = format!("another process has taken the name {} since this one began", new.name);
             return Self::reply(request, Reply::Refused(why), out);
-        }
-        let next = self.cluster.trackers.keys().next_back().map_or(0, |last| last.0 + 1);
-        let id = known.map_or(TrackerId(next), |(id, _)| id);
+        };
+        let id = known.map_or(TrackerId(self.cluster.next_tracker), |(id, _)| id);
         let before = known.and_then(|(id, _)| self.cluster.tracker(id));
         let moved = before.is_some_and(|before| before.shuffle_addr != new.shuffle_addr);
         let states: BTreeMap<AttemptId, Aside> = new.checkpoints.into_iter().collect();
@@ -52,7 +63,7 @@ impl JobTracker {
             Fact::TrackerJoined {
                 tracker: id,
                 name: new.name,
-                incarnation: new.incarnation,
+                incarnation,
                 host: new.host,
                 rack: new.rack,
                 shuffle_addr: new.shuffle_addr,
@@ -87,7 +98,8 @@ impl JobTracker {
         // Not before: what it has just put aside is known from its reports.
         self.drop_strange_checkpoints(id, &checkpoints);
         self.recall_again(now, id, out);
-        Self::reply(request, Reply::Registered { tracker: id, epoch: self.cluster.epoch() }, out);
+        let epoch = self.cluster.epoch();
+        Self::reply(request, Reply::Registered { tracker: id, epoch, incarnation }, out);
         self.work_arrived = true;
         for job in self.cluster.active.clone() {
             self.news_for.insert(job);
@@ -201,6 +213,56 @@ impl JobTracker {
         let held = self.held_states(id);
         self.give_up_checkpoints(now, id, &held, TRACKER_LOST, out);
         self.give_up_outputs(now, id, &BTreeSet::new(), TRACKER_LOST, out);
+    }
+
+    /// A person wants a lost tracker forgotten.
+    pub(super) fn forget(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        id: TrackerId,
+        by: &str,
+        out: &mut Vec<Effect>,
+    ) {
+        let reply = match self.refuse_to_forget(id) {
+            Some(why) => Reply::Refused(why),
+            None => {
+                self.record_forgotten(now, id, &format!("{by} asked for it"), out);
+                Reply::Taken
+            }
+        };
+        Self::reply(request, reply, out);
+    }
+
+    /// Trackers that have been lost for long, as far as no job counts on anything of theirs.
+    pub(super) fn forget_lost(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let lost = self.cluster.trackers().filter(|tracker| {
+            tracker.state == TrackerState::Lost && now.since(tracker.last_heard) >= self.config.forget_after
+        });
+        for id in lost.map(|tracker| tracker.id).collect::<Vec<_>>() {
+            if self.refuse_to_forget(id).is_none() {
+                self.record_forgotten(now, id, &format!("lost for {}", self.config.forget_after), out);
+            }
+        }
+    }
+
+    fn record_forgotten(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
+        let Some(name) = self.cluster.tracker(id).map(|tracker| tracker.name.clone()) else { return };
+        self.record(now, Fact::TrackerForgotten { tracker: id, name, why: why.into() }, out);
+        self.moved.remove(&id);
+    }
+
+    fn refuse_to_forget(&self, id: TrackerId) -> Option<String> {
+        let Some(tracker) = self.cluster.tracker(id) else {
+            return Some(format!("there is no tracker {id}"));
+        };
+        let name = &tracker.name;
+        if tracker.state != TrackerState::Lost {
+            return Some(format!("{name} is not lost: stop it, and wait until it is"));
+        }
+        let active = |attempt: &&AttemptId| self.cluster.job(attempt.job()).is_some_and(|job| !job.is_over());
+        let held = tracker.outputs.iter().chain(&tracker.checkpoints).find(active);
+        held.map(|attempt| format!("{} still counts on output of {name}: forget it later", attempt.job()))
     }
 
     fn give_up_attempts(

@@ -123,14 +123,16 @@ impl JobFigures {
         self.ended.map(|ended| ended.since(self.submitted))
     }
 
-    /// From submission to the first map.
+    /// From submission to the first map; to its end for a job that ended without one, which waited all its life. So
+    /// waiting and execution add up to the makespan, job by job and on average.
     pub fn waiting(&self) -> Option<Span> {
-        self.first_map.map(|first| first.since(self.submitted))
+        self.first_map.or(self.ended).map(|first| first.since(self.submitted))
     }
 
-    /// From the first map to the end.
+    /// From the first map to the end; nothing if there was no map.
     pub fn execution(&self) -> Option<Span> {
-        Some(self.ended?.since(self.first_map.unwrap_or(self.submitted)))
+        let ended = self.ended?;
+        Some(ended.since(self.first_map.unwrap_or(ended)))
     }
 
     /// How many times longer than alone.

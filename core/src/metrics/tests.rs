@@ -29,6 +29,7 @@ fn submitted() -> Fact {
         end: 100,
         divisible: true,
         hosts: vec![host.to_owned()],
+        pin: crate::job::InputPin::default(),
     };
     let spec = JobSpec {
         name: "sort".into(),
@@ -94,6 +95,7 @@ fn a_job_that_is_split_paused_and_moved() {
     assert_eq!(job.group, "large");
     assert_eq!(job.makespan(), Some(Span::secs(41)));
     assert_eq!(job.waiting(), Some(Span::secs(3)));
+    assert_eq!(job.waiting().zip(job.execution()).map(|(a, b)| a + b), job.makespan());
     assert_eq!(job.execution(), Some(Span::secs(38)));
     assert_eq!(job.maps_done, Some(Time(30_000_000)));
     // 30 to 34 at first, 41 to 47 after the pause.
@@ -115,6 +117,16 @@ fn what_there_is_none_of_has_no_figure() {
     let none = JobFigures { tasks: PerPhase { map: 2, reduce: 0 }, ..play(vec![(0, submitted())]) };
     assert_eq!((none.reduce_wait(), none.locality()), (None, None), "no reduces, and no map launched yet");
     assert_eq!(play(vec![(0, submitted())]).reduce_wait(), Some(Span(0)), "one that has not waited");
+}
+
+#[test]
+fn a_job_that_ended_before_its_first_map_waited_all_its_life() {
+    let job = play(vec![
+        (10, submitted()),
+        (14, Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Killed("ann".into()) }),
+    ]);
+    assert_eq!((job.makespan(), job.waiting()), (Some(Span::secs(4)), Some(Span::secs(4))));
+    assert_eq!(job.execution(), Some(Span(0)));
 }
 
 #[test]

@@ -65,6 +65,26 @@ impl Plan<'_> {
         Some((task, Locality::OffRack))
     }
 
+    /// The nearest to its input that any waiting map of a job could run: on trackers that take work, and that neither the
+    /// job nor the map avoids. To wait for anything nearer would be in vain.
+    pub fn nearest_possible(&self, job: &Job) -> Locality {
+        let pending = &job.pending.map;
+        let usable = |id: &TrackerId| self.is_live(*id) && self.may_use(job, *id);
+        let on = |host| {
+            let mut trackers = self.cluster.trackers_on(host).filter(usable);
+            trackers.any(|id| self.first_of(job, Phase::Map, id, pending.on_host(host)).is_some())
+        };
+        if pending.hosts().any(on) {
+            return Locality::NodeLocal;
+        }
+        let mut others = self.cluster.trackers().filter(|tracker| usable(&tracker.id));
+        if others.any(|tracker| self.in_rack(job, tracker).is_some()) {
+            Locality::RackLocal
+        } else {
+            Locality::OffRack
+        }
+    }
+
     /// Walks whichever is shorter: the hosts of the rack, or the hosts that the job wants.
     fn in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
         let hosts = self.cluster.hosts_in(at.rack)?;

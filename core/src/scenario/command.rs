@@ -120,6 +120,9 @@ fn reports(words: &Words<'_>) -> Result<Vec<AttemptReport>, String> {
     for text in words.list("failed") {
         reports.push(ended(text, AttemptStatus::Failed("it failed".into()))?);
     }
+    for text in words.list("fatal") {
+        reports.push(ended(text, AttemptStatus::Fatal("every attempt would fail".into()))?);
+    }
     for text in words.list("split") {
         let (id, position) = text.split_once(':').ok_or_else(|| format!("{text}: write j1.m0.0:50"))?;
         let position = position.parse().map_err(|_| format!("{text}: {position:?} is not a position"))?;
@@ -184,6 +187,11 @@ impl Player<'_> {
             "submit" => self.submit(&words),
             "heartbeat" => self.heartbeat(&words),
             "register" => self.register(&words),
+            "forget" => {
+                let (tracker, _) = self.named(words.whom()?)?;
+                let request = self.request();
+                Ok(self.send(Event::Forget { request, tracker, by: "ann".into() }))
+            }
             "disconnect" => {
                 let (tracker, incarnation) = self.named(words.whom()?)?;
                 Ok(self.send(Event::Disconnection { tracker, incarnation }))
@@ -256,6 +264,7 @@ impl Player<'_> {
             match *key {
                 "suspect_after" => config.suspect_after = span(value)?,
                 "lost_after" => config.lost_after = span(value)?,
+                "forget_after" => config.forget_after = span(value)?,
                 "launch_timeout" => config.launch_timeout = span(value)?,
                 "absence" => config.absence = span(value)?,
                 "task_timeout" => config.task_timeout = span(value)?,
@@ -319,6 +328,7 @@ impl Player<'_> {
                 end: 100,
                 divisible: words.get("divisible") != Some("no"),
                 hosts: hosts(index),
+                pin: crate::job::InputPin::default(),
             })
             .collect();
         let priority = match words.get("priority") {

@@ -22,6 +22,7 @@
 //! | `scheduler SPEC` | its parameters, such as `fair.node_wait=5s` (before `cluster`) |
 //! | `shadow SPEC` | a second policy without effect, with the same parameters (before `cluster`) |
 //! | `compare` | shows how the shadow's decisions differ, and forgets nothing |
+//! | `forget TRACKER` | |
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `split_slow=false`, `attempts=`, `user=`, `queue=`, `priority=` |
 //! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `spoilt=`, `unreached=`, `taken=`, `not-taken=`, `unfetched=REDUCE<MAP`, `again` (repeats the last) |

@@ -161,6 +161,7 @@ impl Player<'_> {
             Fact::RecallRefused { attempt, why, .. } => format!("refuses {} ({why})", short(attempt)),
             Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.name(*tracker)),
             Fact::TrackerReturned { tracker, .. } => format!("returned {}", self.name(*tracker)),
+            Fact::TrackerForgotten { name, why, .. } => format!("forgotten {name} ({why})"),
             Fact::TrackerBlacklisted { job, tracker } => {
                 format!("blacklisted {} for {}", self.name(*tracker), short(job))
             }

@@ -177,6 +177,7 @@ impl World {
             end: 10 + dice.below(90),
             divisible: !dice.one_in(8),
             hosts: vec![format!("h{}", dice.below(hosts))],
+            pin: mrcore::job::InputPin::default(),
         };
         let spec = JobSpec {
             name: "j".into(),
@@ -238,7 +239,7 @@ impl World {
             }
         }
         let body = &mut self.bodies[at];
-        body.incarnation += 1;
+        body.incarnation = 0;
         (body.number, body.seq, body.acked) = (None, 0, 0);
         body.running.clear();
         body.dying.clear();

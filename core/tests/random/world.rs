@@ -103,7 +103,7 @@ impl World {
     pub(crate) fn new(seed: u64, make: Make) -> Self {
         let mut dice = Dice(seed);
         let bodies = (0..2 + dice.below(4)).map(|_| Body {
-            incarnation: 1,
+            incarnation: 0,
             slots: PerPhase { map: 1 + dice.below(3) as u32, reduce: 1 + dice.below(2) as u32 },
             ..Body::default()
         });
@@ -342,7 +342,8 @@ impl World {
         let next = TrackerId(self.mind.cluster().trackers().count() as u32);
         self.bodies[at].number = Some(known.unwrap_or(next));
         let reply = self.send(Event::Registration { request, tracker });
-        assert!(matches!(reply, Some(Reply::Registered { .. })), "seed {}: {reply:?}", self.seed);
+        let Some(Reply::Registered { incarnation, .. }) = reply else { panic!("seed {}: {reply:?}", self.seed) };
+        self.bodies[at].incarnation = incarnation.0;
     }
 
     pub(crate) fn heartbeat(&mut self, at: usize) {

@@ -99,6 +99,10 @@ impl JobTrackerConfig {
             let why = format!("must be longer than jobtracker.suspect_after, {suspect_after}");
             return refuse("jobtracker.lost_after", lost_after.to_string(), why);
         }
+        if self.forget_after < *lost_after {
+            let why = format!("must be at least jobtracker.lost_after, {lost_after}");
+            return refuse("jobtracker.forget_after", self.forget_after.to_string(), why);
+        }
         for (key, part) in
             [("jobtracker.slow_start", self.slow_start), ("jobtracker.blacklist_share", self.blacklist_share)]
         {

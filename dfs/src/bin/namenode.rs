@@ -23,7 +23,8 @@ struct Args {
     /// Block size of a new file that does not ask for one
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Bytes>,
-    /// Drop what cannot be read of a damaged edit log, say what, and go on; the damaged files are kept
+    /// Drop what cannot be read of a damaged edit log, say what, and go on; the damaged files are kept. Also accepts an
+    /// older copy of the folder: DataNodes that have seen a later start register again
     #[arg(long)]
     recover: bool,
 }

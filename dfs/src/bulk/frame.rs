@@ -8,7 +8,7 @@ use std::io::{self, Read};
 /// Length of the fixed part.
 pub const FRAME_HEADER_BYTES: usize = 16;
 const MAGIC: [u8; 2] = *b"FB";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// A `ReadReply` of a 4 GiB block carries 256 KiB of sums.
 const BODY_BYTES_MAX: usize = 1 << 20;
 const DATA_BYTES_MAX: usize = super::PACKET_BYTES;

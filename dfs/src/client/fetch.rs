@@ -415,6 +415,7 @@ fn ask_over(
         offset: from,
         length: to - from,
         block_length: part.block.length,
+        nonce: part.block.nonce.0,
     };
     let request =
         pb::BulkRequest { op: Some(pb::bulk_request::Op::Read(read)), token: part.block.token.to_bytes() };

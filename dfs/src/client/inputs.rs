@@ -7,7 +7,6 @@
 use super::{Client, ClientError, FileStatus};
 use crate::error::Kind;
 use crate::path::{DfsPath, PathError};
-use std::path::Path;
 
 /// What the names stand for: as found, and every file to read.
 #[derive(Debug, Default)]
@@ -33,11 +32,6 @@ pub enum InputError {
     /// The file system would not say.
     #[error("input {0}: {1}")]
     Dfs(String, ClientError),
-}
-
-/// Whether a file is compressed, by its name: `.gz` at its end. Such a file is always one split.
-pub fn is_gzip(path: &str) -> bool {
-    Path::new(path).extension().is_some_and(|extension| extension == "gz")
 }
 
 fn is_hidden(name: &str) -> bool {

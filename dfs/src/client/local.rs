@@ -124,8 +124,12 @@ fn open(
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(within))?;
     stream.set_write_timeout(Some(within))?;
-    let open =
-        pb::OpenLocal { block_id: block.block.0, block_length: block.length, node_uuid: node.uuid.clone() };
+    let open = pb::OpenLocal {
+        block_id: block.block.0,
+        block_length: block.length,
+        node_uuid: node.uuid.clone(),
+        nonce: block.nonce.0,
+    };
     let request =
         pb::BulkRequest { op: Some(pb::bulk_request::Op::OpenLocal(open)), token: block.token.to_bytes() };
     send_frame(&mut stream, FrameKind::Request, &request)?;
@@ -142,7 +146,9 @@ fn compare(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalRepl
     // By place: the descriptor may share its position with others that the node handed out.
     let mut raw = vec![0; sums.metadata()?.len().min(SUMS_BYTES_MAX) as usize];
     sums.read_exact_at(&mut raw, 0)?;
-    let sums = Checksums::decode(&raw, block.block).map_err(io::Error::other)?;
+    let sums = Checksums::decode(&raw, block.block)
+        .and_then(|sums| sums.of(block.nonce))
+        .map_err(io::Error::other)?;
     let found = data.metadata()?.len();
     for found in [found, sums.length] {
         if found != block.length {

@@ -30,7 +30,7 @@ mod writer;
 mod tests;
 
 pub use error::ClientError;
-pub use inputs::{InputError, Inputs, is_gzip};
+pub use inputs::{InputError, Inputs};
 pub use local::LocalBlock;
 pub use model::*;
 pub use reader::{FileReader, Lost};
@@ -69,7 +69,7 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The user from `FERMATA_USER` or `USER`, else the account; the host name from the system. Nothing to show.
+    /// The user from `FERMATA_USER`, else the account; the host name from the system. Nothing to show.
     pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
         let host = daemon::host_name();
         let (user, credentials) = (daemon::account::user(), Credentials::default());

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here is a wire type; `wire.rs` checks what a server sent before it becomes one of these.
 
-use crate::ids::{BlockId, FileId};
+use crate::ids::{BlockId, FileId, Nonce};
 use crate::path::DfsPath;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -140,6 +140,9 @@ pub struct NodeAddress {
 pub struct LocatedBlock {
     /// The block.
     pub block: BlockId,
+    /// Its nonce, which a replica must have.
+    #[serde(skip)]
+    pub nonce: Nonce,
     /// Of its first byte in the file.
     pub offset: u64,
     /// Bytes.
@@ -283,6 +286,14 @@ pub struct Report {
     pub open_files: u64,
     /// Number of the newest edit.
     pub last_edit: u64,
+    /// Replicas of blocks that the NameNode never gave out: its log is not the newest. They are kept.
+    pub future_blocks: u64,
+    /// Replicas with the id of a known block and another nonce. They are never served.
+    pub stale_replicas: u64,
+    /// DataNodes that were refused because they have seen a newer NameNode, and why.
+    pub refused_nodes: Vec<String>,
+    /// Rises at each start of the NameNode.
+    pub epoch: u64,
     /// The DataNodes.
     pub nodes: Vec<NodeReport>,
 }

@@ -22,17 +22,19 @@ pub(super) fn request_id() -> Vec<u8> {
 impl Client {
     /// One file or folder.
     pub async fn stat(&self, path: &DfsPath) -> Result<FileStatus> {
-        self.look(path, false).await
+        self.look(path, None).await
     }
 
-    /// What is where something is to be made: denied if nothing is, and this user may not make it.
-    pub async fn stat_to_make(&self, path: &DfsPath) -> Result<FileStatus> {
-        self.look(path, true).await
+    /// The status of a path where something is to be made. If nothing is there: an error of kind `Denied` if this user
+    /// may not make it, and `Quota` if a quota leaves no room for `entries` files and folders.
+    pub async fn stat_to_make(&self, path: &DfsPath, entries: u64) -> Result<FileStatus> {
+        self.look(path, Some(entries)).await
     }
 
-    async fn look(&self, path: &DfsPath, to_make: bool) -> Result<FileStatus> {
+    async fn look(&self, path: &DfsPath, to_make: Option<u64>) -> Result<FileStatus> {
         let what = What("stat", path.as_str());
-        let request = pb::StatRequest { path: path.to_string(), to_make };
+        let (to_make, entries) = (to_make.is_some(), to_make.unwrap_or(0));
+        let request = pb::StatRequest { path: path.to_string(), to_make, entries };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.stat(r).await }).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }

@@ -14,7 +14,7 @@ use crate::bulk::{
     AWAY, FrameError, FrameKind, WINDOW_BYTES, encode_frame, is_timeout, read_frame, set_up_within,
 };
 use crate::checksum;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Nonce};
 use bytes::BytesMut;
 use proto::dfs as pb;
 use security::{BlockToken, Stream};
@@ -82,6 +82,7 @@ impl Packet {
 /// One block on its way.
 pub(super) struct BlockWriter {
     block: BlockId,
+    nonce: Nonce,
     token: BlockToken,
     expected_length: u64,
     /// Nodes that are still good, in pipeline order.
@@ -160,6 +161,7 @@ impl BlockWriter {
     ) -> Self {
         Self {
             block: target.block,
+            nonce: target.nonce,
             token: target.token,
             expected_length,
             survivors: target.nodes.clone(),
@@ -262,6 +264,7 @@ impl BlockWriter {
             resume_at,
             mirrors: self.survivors[1..].iter().map(wire::to_pb_address).collect(),
             expected_length: self.expected_length,
+            nonce: self.nonce.0,
         };
         let request =
             pb::BulkRequest { op: Some(pb::bulk_request::Op::Write(write)), token: self.token.to_bytes() };

@@ -6,7 +6,7 @@ use super::model::{
     DrainBlock, DrainStatus, FileStatus, Fsck, FsckBlock, FsckFile, Health, LocatedBlock, NodeAddress,
     NodeReport, NodeState, Quota, Report, SafemodeStatus, Usage,
 };
-use crate::ids::{BlockId, FileId};
+use crate::ids::{BlockId, FileId, Nonce};
 use crate::path::DfsPath;
 use proto::dfs as pb;
 use security::BlockToken;
@@ -78,8 +78,8 @@ pub(super) fn located_block(block: pb::LocatedBlock) -> Wire<LocatedBlock> {
     }
     let nodes = block.nodes.into_iter().map(node_address).collect::<Wire<Vec<_>>>()?;
     let token = BlockToken::from_bytes(&block.token);
-    let pb::LocatedBlock { offset, length, damaged_on, .. } = block;
-    Ok(LocatedBlock { block: id, offset, length, nodes, token, damaged_on })
+    let pb::LocatedBlock { offset, length, damaged_on, nonce, .. } = block;
+    Ok(LocatedBlock { block: id, nonce: Nonce(nonce), offset, length, nodes, token, damaged_on })
 }
 
 /// The blocks of a file, in order and without a gap.
@@ -165,6 +165,10 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
         copies_done_total: reply.copies_done_total,
         open_files: reply.open_files,
         last_edit: reply.last_edit,
+        future_blocks: reply.future_replicas,
+        stale_replicas: reply.stale_replicas,
+        refused_nodes: reply.refused_nodes,
+        epoch: reply.epoch,
         nodes: reply.nodes.into_iter().map(node_report).collect::<Wire<Vec<_>>>()?,
     })
 }

@@ -10,7 +10,10 @@ use super::{
     send::check_length,
     store::Opened,
 };
-use crate::{checksum::to_bytes, ids::BlockId};
+use crate::{
+    checksum::to_bytes,
+    ids::{BlockId, Nonce},
+};
 use parking_lot::{Condvar, Mutex};
 use proto::dfs::{DataNodeAddress, NodeFault, Packet};
 use security::BlockToken;
@@ -33,6 +36,8 @@ pub(super) enum Chore {
     Copy {
         /// Which.
         block: BlockId,
+        /// Its nonce.
+        nonce: Nonce,
         /// As the NameNode knows it.
         length: u64,
         /// A pipeline.
@@ -41,7 +46,7 @@ pub(super) enum Chore {
         token: BlockToken,
     },
     /// Delete replicas, sound or set aside.
-    Delete(Vec<BlockId>),
+    Delete(Vec<(BlockId, Nonce)>),
     /// Re-read a replica.
     Check(BlockId),
 }
@@ -121,8 +126,8 @@ fn work(node: &Node, queue: &Queue) {
         };
         drop(waiting);
         match chore {
-            Chore::Copy { block, length, targets, token } => {
-                copy(node, block, length, &targets, token);
+            Chore::Copy { block, nonce, length, targets, token } => {
+                copy(node, (block, nonce), length, &targets, token);
                 if queue.waiting.lock().is_empty() {
                     node.chores.idle.store(true, Ordering::SeqCst);
                     node.store.news.ring();
@@ -138,15 +143,22 @@ fn work(node: &Node, queue: &Queue) {
 }
 
 /// Sends a replica down a pipeline, as a client would; each byte is verified before it leaves.
-fn copy(node: &Node, block: BlockId, length: u64, targets: &[DataNodeAddress], token: BlockToken) {
-    let opened = node.store.open_replica(block);
+fn copy(
+    node: &Node,
+    (block, nonce): (BlockId, Nonce),
+    length: u64,
+    targets: &[DataNodeAddress],
+    token: BlockToken,
+) {
+    let found = node.store.find_nonce(block, nonce);
+    let opened = found.and_then(|replica| node.store.open_replica(block, replica));
     let opened = opened.and_then(|opened| check_length(&node.store, &opened, length).map(|()| opened));
     let opened = match opened {
         Ok(opened) => opened,
         Err(refusal) => return tracing::warn!(%block, %refusal, "no copy made"),
     };
-    let order =
-        Order { block, resume_at: 0, expected: length, timeout: node.config.transfer_timeout.0, token };
+    let timeout = node.config.transfer_timeout.0;
+    let order = Order { block, nonce, resume_at: 0, expected: length, timeout, token };
     let (ready, mut faults) = mirror::connect(order, targets, node);
     let Some(ready) = ready else { return log_copy(block, 0, &faults) };
     match ready.start(order, |_| {}) {

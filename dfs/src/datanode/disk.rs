@@ -1,7 +1,8 @@
 //! The places where a disk can lie to us or leave us waiting: making things durable, opening what is there, its
-//! room, and errors. A seam for tests, and the one rule on what an error means for the folder it came from.
+//! room, and errors. A seam for tests, and the rules on what an error means.
 //!
-//! After a failed fsync the kernel may have dropped the dirty pages and a second fsync would succeed with the
+//! An error of a read is about one replica: a bad sector does not condemn the disk ([`is_passing`] errors are about this
+//! process). After a failed fsync the kernel may have dropped the dirty pages and a second fsync would succeed with the
 //! bytes lost: so a failing folder is retired, never tried again.
 
 use rustix::io::Errno;
@@ -62,7 +63,12 @@ pub(super) enum Verdict {
     Broken,
 }
 
-/// Judges an error of any operation on a folder, but for a missing or short file, which is about the file.
+/// Whether an error is about this process (descriptors, memory, a signal) and not about the disk.
+pub(super) fn is_passing(error: &io::Error) -> bool {
+    judge(error) == Verdict::Passing
+}
+
+/// Judges an error of a write, a sync or another change to a folder.
 pub(super) fn judge(error: &io::Error) -> Verdict {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => Verdict::Full,

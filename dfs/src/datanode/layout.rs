@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! LOCK                    held by the daemon
-//! VERSION                 layout number, cluster, node, its last start (toml)
+//! VERSION                 layout number, cluster, node, its last start, the NameNode's last start (toml)
+//! VOLUMES                 all data folders of the node (daemon::data_dirs)
 //! local.sock              for readers on this machine
 //! current/2a/blk_298      a finalised block: xx is the low byte of its id
 //! current/2a/blk_298.crc  its checksums
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The layout this build writes and reads.
-pub(super) const LAYOUT: u32 = 1;
+pub(super) const LAYOUT: u32 = 2;
 /// Folders below `current/`.
 pub(super) const SHARDS: u64 = 256;
 
@@ -30,6 +31,27 @@ pub(super) struct Version {
     /// The last start's: the next one counts on from it, whatever the clock says.
     #[serde(default)]
     pub(super) incarnation: u64,
+    /// The start of the NameNode that the node last registered with.
+    #[serde(default)]
+    pub(super) seen: Seen,
+}
+
+/// A start of the NameNode: its epoch (0 for none yet) and its id, in hexadecimal because toml has no unsigned integers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct Seen {
+    pub(super) epoch: u64,
+    pub(super) start: String,
+}
+
+impl Seen {
+    pub(super) fn new(epoch: u64, start: u64) -> Self {
+        Self { epoch, start: format!("{start:016x}") }
+    }
+
+    /// The id of the start. One that does not parse matches no start.
+    pub(super) fn start(&self) -> u64 {
+        u64::from_str_radix(&self.start, 16).unwrap_or(0)
+    }
 }
 
 /// Only the layout number: read first, for a newer layout may have other keys.
@@ -156,10 +178,13 @@ mod tests {
     #[test]
     fn a_newer_layout_is_told_from_a_damaged_file() {
         let node_uuid = NodeUuid(uuid::Uuid::from_u128(5));
-        let version = Version { layout: LAYOUT, cluster_id: "c".into(), node_uuid, incarnation: 7 };
+        let seen = Seen::new(3, u64::MAX);
+        assert_eq!(seen.start(), u64::MAX);
+        let version = Version { layout: LAYOUT, cluster_id: "c".into(), node_uuid, incarnation: 7, seen };
         assert_eq!(Version::parse(&version.print()), Ok(version));
-        assert_eq!(Version::parse("layout = 2\nshape = \"new\"\n"), Err(VersionError::Newer(2)));
+        assert_eq!(Version::parse("layout = 3\nshape = \"new\"\n"), Err(VersionError::Newer(3)));
+        assert_eq!(Version::parse("layout = 1\n"), Err(VersionError::Newer(1)));
         assert!(matches!(Version::parse("layout = \"x\""), Err(VersionError::Malformed(_))));
-        assert!(matches!(Version::parse("layout = 1\n"), Err(VersionError::Malformed(_))));
+        assert!(matches!(Version::parse("layout = 2\n"), Err(VersionError::Malformed(_))));
     }
 }

@@ -7,14 +7,20 @@
 use super::{
     chores::Chore,
     error::{DataNodeError, Refusal, RefusalKind},
+    layout::Seen,
     news::{Batch, Item},
     node::Node,
     store::Alarm,
 };
-use crate::{error::from_status, ids::BlockId, metadata::DATANODE_PROTOCOL};
+use crate::{
+    error::{Kind, from_status},
+    ids::{BlockId, Nonce},
+    metadata::DATANODE_PROTOCOL,
+};
 use proto::dfs::{
-    BadReplica, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
-    MayFinishRequest, RegisterRequest, Replica, block_reports_client::BlockReportsClient, command,
+    BadReplica, CheckBlock, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
+    MayFinishRequest, NamedBlock, RegisterRequest, Replica, block_reports_client::BlockReportsClient,
+    command,
 };
 use security::{BlockToken, Credentials, Role};
 use std::{sync::Arc, time::Duration};
@@ -45,7 +51,6 @@ pub(super) struct Link {
     address: DataNodeAddress,
     incarnation: u64,
     seq: u64,
-    joined: bool,
     ready: watch::Sender<bool>,
     alarm: Alarm,
 }
@@ -61,32 +66,34 @@ impl Link {
     ) -> Result<Self, DataNodeError> {
         let client = client_of(&node.credentials, namenode, Duration::from_secs(2), Duration::from_secs(10))?;
         let incarnation = node.store.incarnation;
-        Ok(Self {
-            node,
-            client,
-            namenode: namenode.into(),
-            address,
-            incarnation,
-            seq: 0,
-            joined: false,
-            ready,
-            alarm,
-        })
+        Ok(Self { node, client, namenode: namenode.into(), address, incarnation, seq: 0, ready, alarm })
     }
 
     /// Runs until the NameNode refuses the node.
     pub(super) async fn run(mut self) {
         let mut retry = Retry::default();
+        let mut refused = None;
         loop {
             match self.join().await {
                 Ok(interval) => {
-                    retry = Retry::default();
+                    (retry, refused) = (Retry::default(), None);
                     self.ready.send_replace(true);
                     self.beat(interval).await;
                     self.node.chores.forget_deletions();
                 }
                 Err(Trouble::Passing(why)) => {
                     tracing::warn!(namenode = self.namenode, why, "not registered yet; trying again");
+                    retry.pause().await;
+                }
+                Err(Trouble::Older(why)) => {
+                    // Not the end of the node: it registers as soon as the right NameNode runs.
+                    if std::mem::replace(&mut refused, Some(why.clone())).as_ref() != Some(&why) {
+                        tracing::error!(
+                            namenode = self.namenode,
+                            why,
+                            "not registered: an older NameNode runs"
+                        );
+                    }
                     retry.pause().await;
                 }
                 Err(Trouble::Final(error)) => {
@@ -99,13 +106,15 @@ impl Link {
 
     /// Registers and reports everything; returns the heartbeat interval.
     async fn join(&mut self) -> Result<Duration, Trouble> {
-        let known = self.node.store.cluster_id();
+        let (known, seen) = (self.node.store.cluster_id(), self.node.store.seen());
         let register = RegisterRequest {
             address: Some(self.address.clone()),
             incarnation: self.incarnation,
             cluster_id: known.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             protocol: DATANODE_PROTOCOL,
+            seen_epoch: seen.epoch,
+            seen_start: seen.start(),
         };
         let reply = self.client.register(self.node.call(register)).await;
         let reply = reply.map_err(|status| self.trouble(&status))?.into_inner();
@@ -113,10 +122,19 @@ impl Link {
             let message = format!("its cluster is {}, these folders are of {known}", reply.cluster_id);
             return Err(Trouble::Final(DataNodeError::Refused { namenode: self.namenode.clone(), message }));
         }
-        if !self.joined {
+        if reply.epoch < seen.epoch {
+            let message = format!(
+                "it is start {} of the NameNode and this datanode has registered with start {}: it runs from an older \
+                 copy of its folder",
+                reply.epoch, seen.epoch
+            );
+            return Err(Trouble::Older(message));
+        }
+        // Durable before anything is reported: a node that has shown its replicas to a NameNode accepts no older one.
+        let now = Seen::new(reply.epoch, reply.start);
+        if known.is_empty() || now != seen {
             let (node, cluster) = (self.node.clone(), reply.cluster_id.clone());
-            tokio::task::spawn_blocking(move || node.store.join_cluster(&cluster)).await.ok();
-            self.joined = true;
+            tokio::task::spawn_blocking(move || node.store.join_cluster(&cluster, now)).await.ok();
         }
         let count = self.report().await?;
         self.report_set_aside().await;
@@ -135,7 +153,10 @@ impl Link {
                 incarnation: self.incarnation,
                 chunk: piece as u32,
                 last: piece + 1 == pieces,
-                replicas: replicas.iter().map(|(block, length)| replica(*block, *length)).collect(),
+                replicas: replicas
+                    .iter()
+                    .map(|(block, one)| replica(*block, one.nonce, one.length))
+                    .collect(),
             };
             // Whatever the trouble, a registration comes before the next try, and has the last word.
             let sent = self.client.full_report(self.node.call(request)).await;
@@ -225,7 +246,7 @@ impl Link {
         };
         for (block, _, item) in batch {
             match item {
-                Item::Received(length) => request.received.push(replica(*block, *length)),
+                Item::Received(nonce, length) => request.received.push(replica(*block, *nonce, *length)),
                 Item::Deleted => request.deleted.push(block.0),
                 Item::Lost => request.lost.push(block.0),
                 Item::Bad(reason) => {
@@ -246,16 +267,20 @@ impl Link {
                     copies = true;
                     Chore::Copy {
                         block: BlockId(copy.block_id),
+                        nonce: Nonce(copy.nonce),
                         length: copy.length,
                         targets: copy.targets,
                         token,
                     }
                 }
                 Some(command::Kind::Delete(delete)) => {
-                    Chore::Delete(delete.block_ids.into_iter().map(BlockId).collect())
+                    let named = |block: NamedBlock| (BlockId(block.block_id), Nonce(block.nonce));
+                    Chore::Delete(delete.blocks.into_iter().map(named).collect())
                 }
-                Some(command::Kind::Check(check)) => Chore::Check(BlockId(check.block_id)),
-                None => {
+                Some(command::Kind::Check(CheckBlock { block: Some(block) })) => {
+                    Chore::Check(BlockId(block.block_id))
+                }
+                _ => {
                     tracing::warn!("a command this build does not know: ignored");
                     continue;
                 }
@@ -269,6 +294,7 @@ impl Link {
     fn trouble(&self, status: &Status) -> Trouble {
         let message = security::why_not(status);
         let passing = match from_status(status) {
+            Some(error) if error.kind == Kind::OlderNameNode => return Trouble::Older(message),
             Some(error) => error.is_passing(),
             None => matches!(
                 status.code(),
@@ -323,6 +349,8 @@ fn client_of(
 
 enum Trouble {
     Passing(String),
+    /// The NameNode runs from an older copy of its folder than this node has seen.
+    Older(String),
     Final(DataNodeError),
 }
 
@@ -342,8 +370,8 @@ impl Retry {
     }
 }
 
-fn replica(block: BlockId, length: u64) -> Replica {
-    Replica { block_id: block.0, length }
+fn replica(block: BlockId, nonce: Nonce, length: u64) -> Replica {
+    Replica { block_id: block.0, length, nonce: nonce.0 }
 }
 
 /// Questions of threads of the data path.
@@ -365,11 +393,11 @@ impl Node {
     /// Whether what a writer has sent may become a replica: tokens outlive the writing of their block, and a block that is
     /// closed has the bytes that it has. A NameNode that is away is waited for a while; whether it is away for all or for
     /// this node alone the writer finds out by asking the others.
-    pub(super) fn may_finish(&self, block: BlockId) -> Result<(), Refusal> {
+    pub(super) fn may_finish(&self, block: BlockId, nonce: Nonce) -> Result<(), Refusal> {
         let asking = async {
             let mut retry = Retry::default();
             loop {
-                let request = self.call(MayFinishRequest { block_id: block.0 });
+                let request = self.call(MayFinishRequest { block_id: block.0, nonce: nonce.0 });
                 match self.asks.client.clone().may_finish(request).await {
                     Ok(reply) if reply.get_ref().open => return Ok(()),
                     Ok(_) => {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     bulk::{FrameKind, encode_frame},
     checksum::CHUNK_BYTES,
-    ids::{BlockId, NodeUuid},
+    ids::{BlockId, NodeUuid, Nonce},
 };
 use proto::dfs::{OpenLocal, ReadReply};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -95,7 +95,8 @@ fn open(node: &Node, request: &OpenLocal) -> Result<(Opened, File), Refusal> {
         return Err(Refusal::new(RefusalKind::Invalid, message));
     }
     let block = BlockId(request.block_id);
-    let opened = node.store.open_replica(block)?;
+    let replica = node.store.find_nonce(block, Nonce(request.nonce))?;
+    let opened = node.store.open_replica(block, replica)?;
     check_length(&node.store, &opened, request.block_length)?;
     let sums_file = node.store.volumes[opened.replica.volume]
         .open_sums(block)

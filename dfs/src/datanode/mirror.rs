@@ -9,7 +9,7 @@
 use super::node::Node;
 use crate::{
     bulk::{self, FrameError, FrameKind, encode_frame, read_frame},
-    ids::BlockId,
+    ids::{BlockId, Nonce},
 };
 use bytes::BytesMut;
 use parking_lot::{Condvar, Mutex};
@@ -27,6 +27,7 @@ use std::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Order {
     pub(super) block: BlockId,
+    pub(super) nonce: Nonce,
     pub(super) resume_at: u64,
     pub(super) expected: u64,
     /// How long a silent connection is kept.
@@ -126,6 +127,7 @@ fn set_up(order: Order, chain: &[DataNodeAddress], node: &Node) -> Result<Ready,
         resume_at: order.resume_at,
         mirrors: chain[1..].to_vec(),
         expected_length: order.expected,
+        nonce: order.nonce.0,
     };
     let request = BulkRequest { op: Some(bulk_request::Op::Write(write)), token: order.token.to_bytes() };
     let mut out = Vec::new();

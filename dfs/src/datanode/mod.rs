@@ -91,8 +91,9 @@ impl DataNode {
         let listener = daemon::listen::bind(&settings.listen, config)?;
         let guard = Guard::new(config, security::Role::DataNode)?;
         let credentials = Credentials::of_daemon(config, security::Role::DataNode)?;
-        let (dirs, reserve, for_store) = (settings.dirs.clone(), settings.reserve.0, alarm.clone());
-        let opening = tokio::task::spawn_blocking(move || Store::open(&dirs, reserve, disk, for_store));
+        let (dirs, for_store) = (settings.dirs.clone(), alarm.clone());
+        let of_store = open::Settings::from(&settings);
+        let opening = tokio::task::spawn_blocking(move || Store::open(&dirs, &of_store, disk, for_store));
         let store = opening.await.expect("opening does not panic")?;
         let bound = listener.local_addr().map_err(cannot_serve(&settings.listen))?;
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot_serve(&settings.listen))?;

@@ -1,7 +1,7 @@
 //! What the NameNode has yet to be told: at most one item a block, the newest, kept until a heartbeat that
 //! carried it has succeeded. Bounded by the number of blocks on the disks.
 
-use crate::ids::BlockId;
+use crate::ids::{BlockId, Nonce};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use tokio::sync::Notify;
@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 /// What happened to a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item {
-    /// It is durable and in place, with this length.
-    Received(u64),
+    /// It is durable and in place, with this nonce and length.
+    Received(Nonce, u64),
     /// It was deleted on command.
     Deleted,
     /// It is damaged and was set aside.
@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn the_newest_item_counts_and_stays_until_told() {
         let news = News::default();
-        news.post([(BlockId(1), Item::Received(5)), (BlockId(2), Item::Received(6))]);
+        let received = |length| Item::Received(Nonce(1), length);
+        news.post([(BlockId(1), received(5)), (BlockId(2), received(6))]);
         news.post([(BlockId(1), Item::Deleted)]);
         let batch = news.batch();
         assert_eq!(batch.len(), 2);

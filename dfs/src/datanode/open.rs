@@ -3,18 +3,19 @@
 //! Invariant: before anything else lies in a folder, its `VERSION` says whose it is; a folder with blocks and
 //! without `VERSION` is refused. An error of the process (no memory, no descriptors) refuses the start; one of a
 //! folder, also of one that cannot be locked or written to any more, retires that folder, unless no other says whose the
-//! node is. Neither is ever held against a replica.
+//! node is, and so does a folder that was in use and is empty now: its disk is not mounted. A block that cannot be read
+//! costs that replica alone.
 
 use super::{
     disk::{Disk, Verdict, judge},
     error::DataNodeError,
-    layout::{LAYOUT, Version},
-    news::{Item, News},
+    layout::{LAYOUT, Seen, Version},
+    news::News,
     store::{Alarm, BlockLocks, State, Store, VolumeState},
     volume::Volume,
 };
 use crate::ids::NodeUuid;
-use daemon::lock::LockError;
+use daemon::{config::DataNodeConfig, data_dirs, lock::LockError};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,22 +24,43 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+/// What the store must know of the configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Settings {
+    pub(super) reserve: u64,
+    pub(super) bad_blocks_max: u32,
+}
+
+impl From<&DataNodeConfig> for Settings {
+    fn from(config: &DataNodeConfig) -> Self {
+        Self { reserve: config.reserve.0, bad_blocks_max: config.bad_blocks_max }
+    }
+}
+
 impl Store {
-    /// Opens and scans the folders. Damaged replicas are set aside and posted.
+    /// Opens and scans the folders. Damaged replicas are quarantined and posted.
     pub(super) fn open(
         dirs: &[PathBuf],
-        reserve: u64,
+        settings: &Settings,
         disk: Arc<dyn Disk>,
         alarm: Alarm,
     ) -> Result<Self, DataNodeError> {
+        let reserve = settings.reserve;
         let mut volumes: Vec<Volume> = Vec::new();
         let mut known: Option<(PathBuf, Version)> = None;
         let (mut new, mut broken) = (Vec::new(), Vec::new());
+        let vanished = data_dirs::vanished(dirs);
         for dir in dirs {
             if volumes.iter().any(|volume| dir.canonicalize().is_ok_and(|dir| dir == volume.paths.root)) {
                 return Err(DataNodeError::Twice(dir.clone()));
             }
-            let (volume, version) = match Volume::open(dir, reserve, disk.clone()) {
+            let opened = if vanished.contains(dir) {
+                let source = data_dirs::vanished_error(dir);
+                Err(DataNodeError::Folder { what: "use folder", path: dir.clone(), source })
+            } else {
+                Volume::open(dir, reserve, disk.clone())
+            };
+            let (volume, version) = match opened {
                 Err(error) if is_of_the_folder(&error) => {
                     broken.push((volumes.len(), error));
                     (Volume::unopened(dir, reserve, disk.clone()), None)
@@ -62,8 +84,9 @@ impl Store {
             partials: HashMap::new(),
             volumes: vec![VolumeState::default(); volumes.len()],
             cluster_id: version.cluster_id.clone(),
+            seen: version.seen.clone(),
             next_volume: 0,
-            generation: 0,
+            serial: 0,
         };
         let store = Self {
             uuid: version.node_uuid,
@@ -73,6 +96,7 @@ impl Store {
             state: Mutex::new(state),
             locks: BlockLocks::default(),
             alarm,
+            bad_blocks_max: settings.bad_blocks_max,
         };
         for (index, error) in &broken {
             store.retire(*index, &error.to_string());
@@ -82,6 +106,8 @@ impl Store {
             taken.or_else(|error| store.retire_if_broken(index, error))?;
             store.measure(index);
         }
+        let usable = (0..dirs.len()).filter(|index| !store.is_failed(*index));
+        data_dirs::remember(dirs, usable.map(|index| store.volumes[index].paths.root()));
         Ok(store)
     }
 
@@ -115,11 +141,11 @@ impl Store {
         let scan = volume.scan()?;
         let mut doubles = Vec::new();
         let mut state = self.state.lock();
-        for (block, length) in scan.replicas {
+        for (block, nonce, length) in scan.replicas {
             if state.replicas.contains_key(&block) {
                 doubles.push(block);
             } else {
-                state.insert(block, index, length);
+                state.insert(block, nonce, index, length);
             }
         }
         let count = state.replicas.len();
@@ -129,22 +155,25 @@ impl Store {
             self.or_retire(index, volume.set_aside(block)).ok();
         }
         for (block, why) in scan.damaged {
-            tracing::warn!(%block, folder = %volume.paths.root.display(), why, "damaged replica set aside");
-            self.or_retire(index, volume.set_aside(block)).ok();
-            self.news.post([(block, Item::Bad(why))]);
+            self.quarantine(block, index, &why);
         }
         tracing::info!(folder = %volume.paths.root.display(), replicas = count, "folder scanned");
         Ok(())
     }
 
-    /// Writes whose the node is into every folder.
-    pub(super) fn join_cluster(&self, cluster_id: &str) {
-        self.state.lock().cluster_id = cluster_id.into();
+    /// Writes whose the node is, and the NameNode's start that it has registered with, into every folder.
+    pub(super) fn join_cluster(&self, cluster_id: &str, seen: Seen) {
+        {
+            let mut state = self.state.lock();
+            state.cluster_id = cluster_id.into();
+            state.seen = seen.clone();
+        }
         let version = Version {
             layout: LAYOUT,
             cluster_id: cluster_id.into(),
             node_uuid: self.uuid,
             incarnation: self.incarnation,
+            seen,
         };
         for (index, volume) in self.volumes.iter().enumerate() {
             if !self.is_failed(index) {
@@ -168,7 +197,7 @@ fn is_of_the_folder(error: &DataNodeError) -> bool {
 /// Of a node that has joined no cluster yet.
 fn first_version() -> Version {
     let node_uuid = NodeUuid(uuid::Uuid::new_v4());
-    Version { layout: LAYOUT, cluster_id: String::new(), node_uuid, incarnation: 0 }
+    Version { layout: LAYOUT, cluster_id: String::new(), node_uuid, incarnation: 0, seen: Seen::default() }
 }
 
 /// By the clock, unless it was set back since the last start.
@@ -195,6 +224,9 @@ fn agree(
         return mismatch("node uuids", has.node_uuid.to_string(), version.node_uuid.to_string());
     }
     has.incarnation = has.incarnation.max(version.incarnation);
+    if version.seen.epoch > has.seen.epoch {
+        has.seen = version.seen;
+    }
     if has.cluster_id.is_empty() {
         has.cluster_id = version.cluster_id;
     } else if !version.cluster_id.is_empty() && has.cluster_id != version.cluster_id {

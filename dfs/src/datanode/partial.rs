@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     checksum::{CHUNK_BYTES, Checksums},
-    ids::BlockId,
+    ids::{BlockId, Nonce},
 };
 use parking_lot::Mutex;
 use security::Stream;
@@ -29,6 +29,7 @@ use std::{
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) volume: usize,
+    nonce: Nonce,
     inner: Mutex<Inner>,
 }
 
@@ -54,6 +55,7 @@ struct Inner {
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     pub(super) block: BlockId,
+    pub(super) nonce: Nonce,
     pub(super) resume_at: u64,
     pub(super) expected: u64,
     /// Ended when another takes over.
@@ -82,7 +84,7 @@ impl Store {
     /// Begins or takes over the writing of a block.
     pub(super) fn begin(&self, claim: &Claim<'_>) -> Result<Begin<'_>, Refusal> {
         static TOKENS: AtomicU64 = AtomicU64::new(1);
-        let &Claim { block, resume_at, .. } = claim;
+        let &Claim { block, nonce, resume_at, .. } = claim;
         if !resume_at.is_multiple_of(CHUNK_BYTES as u64) || resume_at > claim.expected {
             let message =
                 format!("cannot resume {block} at {resume_at}: not a chunk boundary within the block");
@@ -91,9 +93,15 @@ impl Store {
         loop {
             let mut state = self.state.lock();
             if let Some(replica) = state.replicas.get(&block) {
-                return Ok(Begin::Finalised(replica.length));
+                let (length, found) = (replica.length, replica.nonce);
+                return if found == nonce {
+                    Ok(Begin::Finalised(length))
+                } else {
+                    Err(other_block(block, found))
+                };
             }
             let partial = match state.partials.get(&block) {
+                Some(partial) if partial.nonce != nonce => return Err(other_block(block, partial.nonce)),
                 Some(partial) => partial.clone(),
                 None if resume_at > 0 => {
                     let message = format!("no partial replica of {block} to resume");
@@ -101,7 +109,7 @@ impl Store {
                 }
                 None => {
                     let volume = state.choose(claim.expected).ok_or_else(|| self.no_space())?;
-                    let partial = Arc::new(Partial { volume, inner: Mutex::default() });
+                    let partial = Arc::new(Partial { volume, nonce, inner: Mutex::default() });
                     state.partials.insert(block, partial.clone());
                     partial
                 }
@@ -201,6 +209,14 @@ impl Store {
     }
 }
 
+/// A writer's block has the id of another block that is here, which stays: it may be all that is left of another
+/// history of the namespace.
+fn other_block(block: BlockId, found: Nonce) -> Refusal {
+    let message =
+        format!("another block of the id {block} is here (nonce {found}): this one must go elsewhere");
+    Refusal::new(RefusalKind::Failed, message)
+}
+
 impl Writer<'_> {
     /// Adds a packet's verified bytes.
     pub(super) fn append(&mut self, data: &[u8], sums: &[u32]) -> Result<(), Refusal> {
@@ -229,8 +245,8 @@ impl Writer<'_> {
     pub(super) fn finalise(&mut self) -> Result<u64, Refusal> {
         let mut inner = self.partial.inner.lock();
         self.check_owner(&inner)?;
-        let sums =
-            Checksums { block: self.block, length: inner.length, sums: std::mem::take(&mut inner.sums) };
+        let (block, nonce) = (self.block, self.partial.nonce);
+        let sums = Checksums { block, nonce, length: inner.length, sums: std::mem::take(&mut inner.sums) };
         let file = inner.data.as_ref().expect("made when the writer began");
         let _lock = self.store.locks.lock(self.block);
         let done = self.store.volumes[self.partial.volume].finalise(file, &sums);
@@ -245,9 +261,9 @@ impl Writer<'_> {
             return Err(Refusal::new(RefusalKind::Failed, "the folder failed meanwhile"));
         }
         state.partials.remove(&self.block);
-        state.insert(self.block, self.partial.volume, sums.length);
+        state.insert(self.block, nonce, self.partial.volume, sums.length);
         drop(state);
-        self.store.news.post([(self.block, super::news::Item::Received(sums.length))]);
+        self.store.news.post([(self.block, super::news::Item::Received(nonce, sums.length))]);
         Ok(sums.length)
     }
 
@@ -279,7 +295,8 @@ mod tests {
 
     fn opened(dirs: &[std::path::PathBuf]) -> (Store, Stream) {
         let (alarm, _) = tokio::sync::mpsc::unbounded_channel();
-        let store = Store::open(dirs, 0, Arc::new(RealDisk), alarm).unwrap();
+        let store =
+            Store::open(dirs, &super::super::open::Settings::default(), Arc::new(RealDisk), alarm).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (store, connection.into())
@@ -289,7 +306,10 @@ mod tests {
     fn a_second_claim_gets_no_more_room_than_there_is() {
         let home = tempfile::tempdir().unwrap();
         let (store, connection) = opened(&[home.path().to_owned()]);
-        let claim = |expected| Claim { block: BlockId(5), resume_at: 0, expected, connection: &connection };
+        let claim = |expected| {
+            let (block, nonce) = (BlockId(5), Nonce(1));
+            Claim { block, nonce, resume_at: 0, expected, connection: &connection }
+        };
         let pending = || store.state.lock().volumes[0].pending;
         let Begin::Write(first) = store.begin(&claim(1)).unwrap() else { panic!("nothing is there yet") };
         for expected in [1 << 63, u64::MAX] {
@@ -308,8 +328,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let dirs = [home.path().join("a"), home.path().join("b")];
         let (store, connection) = opened(&dirs);
-        let claim =
-            Claim { block: BlockId(1), resume_at: 0, expected: CHUNK_BYTES as u64, connection: &connection };
+        let (block, nonce, expected) = (BlockId(1), Nonce(1), CHUNK_BYTES as u64);
+        let claim = Claim { block, nonce, resume_at: 0, expected, connection: &connection };
         let Begin::Write(old) = store.begin(&claim).unwrap() else { panic!("nothing is there yet") };
         store.retire(old.partial.volume, "for the test");
         let Begin::Write(new) = store.begin(&claim).unwrap() else { panic!("nothing is finalised") };

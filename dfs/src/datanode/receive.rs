@@ -13,7 +13,7 @@ use super::{
 use crate::{
     bulk::{FrameError, FrameKind, encode_frame, read_frame, recycle},
     checksum::{self, CHUNK_BYTES},
-    ids::BlockId,
+    ids::{BlockId, Nonce},
 };
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -45,8 +45,9 @@ pub(super) fn receive(
     asks: bool,
 ) -> Result<(), Failure> {
     let block = BlockId(request.block_id);
-    let claim =
-        Claim { block, resume_at: request.resume_at, expected: request.expected_length, connection: stream };
+    let nonce = Nonce(request.nonce);
+    let (resume_at, expected) = (request.resume_at, request.expected_length);
+    let claim = Claim { block, nonce, resume_at, expected, connection: stream };
     let writer = match node.store.begin(&claim).map_err(Failure::Refused)? {
         Begin::Finalised(length) => {
             let nodes = vec![node.uuid()];
@@ -55,13 +56,7 @@ pub(super) fn receive(
         }
         Begin::Write(writer) => writer,
     };
-    let order = Order {
-        block,
-        resume_at: request.resume_at,
-        expected: request.expected_length,
-        timeout: node.config.transfer_timeout.0,
-        token,
-    };
+    let order = Order { block, nonce, resume_at, expected, timeout: node.config.transfer_timeout.0, token };
     let (ready, faults) = mirror::connect(order, &request.mirrors, node);
     let below = ready.as_ref().map(|ready| ready.below().clone());
     let upstream = Arc::new(Upstream {
@@ -78,12 +73,13 @@ pub(super) fn receive(
     let mirror = ready.map(|ready| ready.start(order, move |below| up.below_changed(below)));
     let mirror = mirror.transpose().map_err(gone)?;
     let asks = asks.then_some(node);
-    Incoming { stream, block, position: request.resume_at, writer, mirror, upstream, asks }.run()
+    Incoming { stream, block, nonce, position: resume_at, writer, mirror, upstream, asks }.run()
 }
 
 struct Incoming<'a> {
     stream: &'a Stream,
     block: BlockId,
+    nonce: Nonce,
     position: u64,
     writer: Writer<'a>,
     mirror: Option<Mirror>,
@@ -94,7 +90,7 @@ struct Incoming<'a> {
 impl Incoming<'_> {
     fn run(mut self) -> Result<(), Failure> {
         let kept = self.take_packets().and_then(|()| {
-            let may = self.asks.map_or(Ok(()), |node| node.may_finish(self.block));
+            let may = self.asks.map_or(Ok(()), |node| node.may_finish(self.block, self.nonce));
             may.and_then(|()| self.writer.finalise()).map_err(Failure::Broken)
         });
         match kept {

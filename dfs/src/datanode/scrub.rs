@@ -56,7 +56,8 @@ pub(super) fn read_verified(
 /// more use. `pace` is told of the bytes read and says
 /// whether to go on.
 pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -> bool) {
-    let Ok(opened) = store.open_replica(block) else { return };
+    let Some(replica) = store.find(block) else { return };
+    let Ok(opened) = store.open_replica(block, replica) else { return };
     match read_verified(&opened, |_, bytes, _| pace(bytes.len())) {
         Ok(true) => store.forget_set_aside(block, opened.replica),
         Ok(false) => {}

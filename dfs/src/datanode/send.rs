@@ -12,7 +12,7 @@ use super::{
 use crate::{
     bulk::{FrameError, FrameKind, encode_frame},
     checksum::{CHUNK_BYTES, to_bytes},
-    ids::BlockId,
+    ids::{BlockId, Nonce},
 };
 use proto::dfs::{ReadBlock, ReadReply};
 use security::Stream;
@@ -60,7 +60,7 @@ pub(super) fn send(
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error @ rustix::io::Errno::IO) => {
-                store.found_damage(opened.block, opened.replica, Damage::Unread(error.into()));
+                store.found_damage(opened.block, opened.replica, Damage::Unreadable(error.into()));
                 return Err(gone(io::ErrorKind::UnexpectedEof.into()));
             }
             Err(error) => return Err(gone(error.into())),
@@ -72,11 +72,11 @@ pub(super) fn send(
 /// Opens the block, or takes the one still open, if it is the very same replica.
 fn open<'a>(store: &Store, request: ReadBlock, last: &'a mut LastRead) -> Result<&'a Opened, Refusal> {
     let block = BlockId(request.block_id);
-    let now = store.find(block);
-    let same = last.0.as_ref().is_some_and(|kept| kept.block == block && Some(kept.replica) == now);
+    let now = store.find_nonce(block, Nonce(request.nonce))?;
+    let same = last.0.as_ref().is_some_and(|kept| kept.block == block && kept.replica == now);
     if !same {
         last.0 = None;
-        last.0 = Some(store.open_replica(block)?);
+        last.0 = Some(store.open_replica(block, now)?);
     }
     let opened = last.0.as_ref().expect("opened above");
     check_length(store, opened, request.block_length)?;

@@ -174,8 +174,8 @@ fn serve(
     last: &mut LastRead,
 ) -> Result<(), Failure> {
     let token = BlockToken::from_bytes(&request.token);
-    let check = |block, access| {
-        let most = check(node, token, block, access).map_err(Failure::Refused)?;
+    let check = |block, nonce, access| {
+        let most = check(node, token, block, nonce, access).map_err(Failure::Refused)?;
         admit(node, visit).map_err(Failure::Broken)?;
         let timeout = Some(node.config.transfer_timeout.0);
         stream.set_read_timeout(timeout).map_err(|error| Failure::Gone(FrameError::Io(error)))?;
@@ -184,8 +184,9 @@ fn serve(
     match request.op {
         Some(Op::Write(request)) => {
             // A copy that the NameNode wants, also where nobody asks for tokens; or a writer's.
-            let copied = node.blocks.check(token, request.block_id, Access::Copy).is_ok();
-            let most = check(request.block_id, if copied { Access::Copy } else { Access::Write })?;
+            let copied = node.blocks.check(token, request.block_id, request.nonce, Access::Copy).is_ok();
+            let most =
+                check(request.block_id, request.nonce, if copied { Access::Copy } else { Access::Write })?;
             if request.expected_length > most {
                 let (block, length) = (request.block_id, request.expected_length);
                 let message = format!("block {block} of {length} bytes: its token is for {most}");
@@ -194,7 +195,7 @@ fn serve(
             receive(node, stream, request, token, !copied)
         }
         Some(Op::Read(request)) => {
-            check(request.block_id, Access::Read)?;
+            check(request.block_id, request.nonce, Access::Read)?;
             send(&node.store, stream, request, last)
         }
         Some(Op::OpenLocal(_)) => Err(not_served("open files are passed over the Unix socket only")),
@@ -203,8 +204,8 @@ fn serve(
 }
 
 /// Whether the token opens the block for this; how many bytes may be written.
-fn check(node: &Node, token: BlockToken, block: u64, access: Access) -> Result<u64, Refusal> {
-    node.blocks.check(token, block, access).map_err(|why| {
+fn check(node: &Node, token: BlockToken, block: u64, nonce: u64, access: Access) -> Result<u64, Refusal> {
+    node.blocks.check(token, block, nonce, access).map_err(|why| {
         let message = format!("block {block} is not open to this caller: {why}");
         Refusal::new(RefusalKind::Denied, message)
     })
@@ -216,7 +217,7 @@ fn serve_local(node: &Node, stream: &UnixStream, visit: &Visit) {
         let refusal = match frame.expect::<BulkRequest>(FrameKind::Request) {
             Ok(BulkRequest { op: Some(Op::OpenLocal(request)), token }) => {
                 let token = BlockToken::from_bytes(&token);
-                let opens = check(node, token, request.block_id, Access::Read);
+                let opens = check(node, token, request.block_id, request.nonce, Access::Read);
                 match opens.and_then(|_| admit(node, visit)) {
                     Err(refusal) => refusal,
                     Ok(()) => match local::open_local(node, stream, &request) {

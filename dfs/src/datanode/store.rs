@@ -9,13 +9,14 @@
 use super::{
     disk::{Room, Verdict, judge},
     error::{DataNodeError, Refusal, RefusalKind},
+    layout::Seen,
     news::{Item, News},
     partial::Partial,
     volume::{Damage, Volume},
 };
 use crate::{
     checksum::Checksums,
-    ids::{BlockId, NodeUuid},
+    ids::{BlockId, NodeUuid, Nonce},
 };
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -42,6 +43,8 @@ pub(super) struct Store {
     pub(super) state: Mutex<State>,
     pub(super) locks: BlockLocks,
     pub(super) alarm: Alarm,
+    /// Bad blocks that condemn a folder; 0 for no limit.
+    pub(super) bad_blocks_max: u32,
 }
 
 /// A lock a block: who holds one may change its files.
@@ -83,8 +86,10 @@ pub(super) struct State {
     pub(super) partials: HashMap<BlockId, Arc<Partial>>,
     pub(super) volumes: Vec<VolumeState>,
     pub(super) cluster_id: String,
+    /// The NameNode's start that the node last registered with.
+    pub(super) seen: Seen,
     pub(super) next_volume: usize,
-    pub(super) generation: u64,
+    pub(super) serial: u64,
 }
 
 /// A folder in the map.
@@ -92,6 +97,10 @@ pub(super) struct State {
 pub(super) struct VolumeState {
     /// Out of service for good.
     pub(super) failed: bool,
+    /// Distinct bad blocks found on it since the start.
+    pub(super) bad: u32,
+    /// Takes no new blocks.
+    pub(super) read_only: bool,
     /// Bytes of finalised replicas.
     pub(super) used: u64,
     /// Bytes promised to partial replicas and not yet written.
@@ -102,13 +111,21 @@ pub(super) struct VolumeState {
     pub(super) written: u64,
 }
 
+impl VolumeState {
+    fn takes_blocks(&self) -> bool {
+        !self.failed && !self.read_only
+    }
+}
+
 /// A finalised replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Replica {
     pub(super) volume: usize,
     pub(super) length: u64,
+    /// Its block's nonce.
+    pub(super) nonce: Nonce,
     /// Tells this replica from an earlier or later one of the same block.
-    pub(super) generation: u64,
+    pub(super) serial: u64,
 }
 
 /// A replica opened to be read.
@@ -138,6 +155,11 @@ impl Store {
         self.state.lock().cluster_id.clone()
     }
 
+    /// The NameNode's start that the node last registered with.
+    pub(super) fn seen(&self) -> Seen {
+        self.state.lock().seen.clone()
+    }
+
     /// The first folder in service.
     pub(super) fn first_folder(&self) -> &Path {
         let state = self.state.lock();
@@ -146,8 +168,8 @@ impl Store {
     }
 
     /// All finalised replicas, by id.
-    pub(super) fn replicas(&self) -> Vec<(BlockId, u64)> {
-        self.state.lock().replicas.iter().map(|(block, replica)| (*block, replica.length)).collect()
+    pub(super) fn replicas(&self) -> Vec<(BlockId, Replica)> {
+        self.state.lock().replicas.iter().map(|(block, replica)| (*block, *replica)).collect()
     }
 
     /// The first replica after `block`, round to the first of all when there is none.
@@ -161,29 +183,47 @@ impl Store {
         self.state.lock().replicas.get(&block).copied()
     }
 
-    /// Opens a replica to read it. One that is not sound is set aside, posted, and refused as damaged.
-    pub(super) fn open_replica(&self, block: BlockId) -> Result<Opened, Refusal> {
+    /// The replica of `block`, if it has this nonce.
+    pub(super) fn find_nonce(&self, block: BlockId, nonce: Nonce) -> Result<Replica, Refusal> {
         let replica = self.find(block).ok_or_else(|| Refusal::not_found(block))?;
+        if replica.nonce == nonce {
+            return Ok(replica);
+        }
+        let found = replica.nonce;
+        let message = format!(
+            "no replica of {block} with nonce {nonce} here: another block of this id has nonce {found}"
+        );
+        Err(Refusal::new(RefusalKind::NotFound, message))
+    }
+
+    /// Opens a replica to read it. One that is not sound is quarantined, posted, and refused as damaged.
+    pub(super) fn open_replica(&self, block: BlockId, replica: Replica) -> Result<Opened, Refusal> {
         match self.volumes[replica.volume].open_block(block) {
-            Ok((data, sums)) if sums.length == replica.length => Ok(Opened { block, replica, data, sums }),
+            Ok((data, sums)) if (sums.length, sums.nonce) == (replica.length, replica.nonce) => {
+                Ok(Opened { block, replica, data, sums })
+            }
             Ok((_, sums)) => {
-                let why = format!("has {} bytes, {} were written", sums.length, replica.length);
+                let why = format!(
+                    "has {} bytes and nonce {}, {} bytes with nonce {} were written",
+                    sums.length, sums.nonce, replica.length, replica.nonce
+                );
                 Err(self.damaged(block, replica, why))
             }
             Err(damage) => Err(self.found_damage(block, replica, damage)),
         }
     }
 
-    /// Acts on what is wrong with a replica. One that could not be looked at is not held to be damaged, but its
-    /// folder may be.
+    /// Acts on what is wrong with a replica. An error of this process is not held against it.
     pub(super) fn found_damage(&self, block: BlockId, replica: Replica, damage: Damage) -> Refusal {
         match damage {
-            Damage::Unread(error) => self.trouble(replica.volume, &error),
+            Damage::Passing(error) => {
+                Refusal::new(RefusalKind::Failed, format!("cannot read the replica of {block} now: {error}"))
+            }
             proven => self.damaged(block, replica, proven.to_string()),
         }
     }
 
-    /// Sets a damaged replica aside and posts it, unless it is gone already.
+    /// Quarantines a damaged replica and posts it, unless it is gone already.
     pub(super) fn damaged(&self, block: BlockId, replica: Replica, why: String) -> Refusal {
         let _lock = self.locks.lock(block);
         let mut state = self.state.lock();
@@ -192,17 +232,57 @@ impl Store {
         }
         state.remove(block);
         drop(state);
-        tracing::warn!(%block, why, "damaged replica set aside");
-        self.or_retire(replica.volume, self.volumes[replica.volume].set_aside(block)).ok();
-        self.news.post([(block, Item::Bad(why.clone()))]);
+        self.quarantine(block, replica.volume, &why);
         Refusal::new(RefusalKind::Damaged, format!("replica of {block} {why}"))
     }
 
+    /// Moves a damaged replica, which is not in the map, to `bad/`, posts it, and counts it against its folder. One that
+    /// cannot be moved stays where it is and out of the map: it is neither served nor reported by this process again.
+    pub(super) fn quarantine(&self, block: BlockId, volume: usize, why: &str) {
+        tracing::warn!(%block, folder = %self.volumes[volume].paths.root.display(), why, "damaged replica quarantined");
+        if let Err(error) = self.volumes[volume].set_aside(block) {
+            tracing::error!(%block, %error, "a damaged replica cannot be moved to bad/: it is not served any more");
+        }
+        self.news.post([(block, Item::Bad(why.into()))]);
+        self.count_bad(volume);
+    }
+
+    /// A folder with too many bad blocks goes. The last one in service stays for what it still can read, and takes no
+    /// new blocks: a node never ends because of reads.
+    fn count_bad(&self, volume: usize) {
+        let mut state = self.state.lock();
+        let here = &mut state.volumes[volume];
+        here.bad += 1;
+        let bad = here.bad;
+        if self.bad_blocks_max == 0 || bad < self.bad_blocks_max || here.failed || here.read_only {
+            return;
+        }
+        let others = state.volumes.iter().enumerate().any(|(at, other)| at != volume && !other.failed);
+        if others {
+            drop(state);
+            self.retire(volume, &format!("{bad} bad blocks were found on it (datanode.bad_blocks_max)"));
+            return;
+        }
+        state.volumes[volume].read_only = true;
+        drop(state);
+        let dir = self.volumes[volume].paths.root.display();
+        tracing::error!(
+            folder = %dir,
+            bad,
+            "too many bad blocks (datanode.bad_blocks_max): the last folder takes no new blocks; replace its disk"
+        );
+    }
+
     /// Deletes replicas, sound or set aside. Goes on until done or until `go_on` says no.
-    pub(super) fn delete(&self, blocks: &[BlockId], go_on: impl Fn() -> bool) {
+    pub(super) fn delete(&self, blocks: &[(BlockId, Nonce)], go_on: impl Fn() -> bool) {
         let mut count = 0;
-        for block in blocks.iter().copied().take_while(|_| go_on()) {
+        for (block, nonce) in blocks.iter().copied().take_while(|_| go_on()) {
             let _lock = self.locks.lock(block);
+            if self.find(block).is_some_and(|replica| replica.nonce != nonce) {
+                // What is meant is gone; another block of this id stays.
+                self.news.post_if_silent(block, Item::Deleted);
+                continue;
+            }
             self.state.lock().remove(block);
             let mut gone = true;
             for (index, volume) in self.volumes.iter().enumerate() {
@@ -224,7 +304,11 @@ impl Store {
             if self.is_failed(index) {
                 continue;
             }
-            for block in self.or_retire(index, volume.set_aside_before()).unwrap_or_default() {
+            let quarantined = volume.set_aside_before().inspect_err(|error| {
+                let folder = volume.paths.root.display();
+                tracing::warn!(%folder, %error, "cannot list the quarantined replicas");
+            });
+            for block in quarantined.unwrap_or_default() {
                 let _lock = self.locks.lock(block);
                 if self.find(block).is_some() {
                     twice.push(block);
@@ -255,7 +339,7 @@ impl Store {
     pub(super) fn post_again(&self, block: BlockId, replica: Replica) {
         let _lock = self.locks.lock(block);
         if self.find(block) == Some(replica) {
-            self.news.post([(block, Item::Received(replica.length))]);
+            self.news.post([(block, Item::Received(replica.nonce, replica.length))]);
         }
     }
 
@@ -263,7 +347,7 @@ impl Store {
     pub(super) fn usage(&self) -> Usage {
         let state = self.state.lock();
         let mut devices: HashMap<u64, u64> = HashMap::new();
-        for volume in state.volumes.iter().filter(|volume| !volume.failed) {
+        for volume in state.volumes.iter().filter(|volume| volume.takes_blocks()) {
             if let Some(room) = volume.room {
                 devices.insert(room.device, state.free_on(room));
             }
@@ -338,9 +422,9 @@ impl Store {
 }
 
 impl State {
-    pub(super) fn insert(&mut self, block: BlockId, volume: usize, length: u64) {
-        self.generation += 1;
-        self.replicas.insert(block, Replica { volume, length, generation: self.generation });
+    pub(super) fn insert(&mut self, block: BlockId, nonce: Nonce, volume: usize, length: u64) {
+        self.serial += 1;
+        self.replicas.insert(block, Replica { volume, length, nonce, serial: self.serial });
         self.volumes[volume].used += length;
     }
 
@@ -369,7 +453,7 @@ impl State {
 
     /// Whether a folder has room for this much more.
     pub(super) fn has_room(&self, volume: usize, more: u64) -> bool {
-        let room = self.volumes[volume].room.filter(|_| !self.volumes[volume].failed);
+        let room = self.volumes[volume].room.filter(|_| self.volumes[volume].takes_blocks());
         room.is_some_and(|room| self.free_on(room) >= more)
     }
 
@@ -379,7 +463,7 @@ impl State {
         let mut best: Option<(usize, u64)> = None;
         for index in (0..count).map(|step| (self.next_volume + step) % count) {
             let volume = &self.volumes[index];
-            let Some(room) = volume.room.filter(|_| !volume.failed) else { continue };
+            let Some(room) = volume.room.filter(|_| volume.takes_blocks()) else { continue };
             let free = self.free_on(room);
             if free >= length && best.is_none_or(|(_, most)| free > most) {
                 best = Some((index, free));

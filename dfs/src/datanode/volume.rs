@@ -4,13 +4,13 @@
 //! ours are left alone everywhere.
 
 use super::{
-    disk::{Disk, Room, Verdict, judge},
+    disk::{Disk, Room, Verdict, is_passing, judge},
     error::DataNodeError,
     layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_name, shard},
 };
 use crate::{
     checksum::{CHUNK_BYTES, Checksums, HEADER_BYTES},
-    ids::BlockId,
+    ids::{BlockId, Nonce},
 };
 use daemon::lock::FolderLock;
 use std::{
@@ -33,7 +33,7 @@ pub(super) struct Volume {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// Sound by name, size and checksum file.
-    pub(super) replicas: Vec<(BlockId, u64)>,
+    pub(super) replicas: Vec<(BlockId, Nonce, u64)>,
     /// Not sound, and why.
     pub(super) damaged: Vec<(BlockId, String)>,
 }
@@ -149,20 +149,31 @@ impl Volume {
         Ok(())
     }
 
-    /// Reads names, sizes and checksum files; no block's bytes. Only proven damage is held against a replica; any
-    /// other trouble is the folder's or the process's, and an error.
+    /// Reads names, sizes and checksum files; no block's bytes. What the disk cannot read is held against that replica.
+    /// An error of this process refuses the start. A subfolder that cannot be listed costs the replicas in it; if none
+    /// can be listed, the folder is broken.
     pub(super) fn scan(&self) -> Result<Scan, DataNodeError> {
         let mut scan = Scan::default();
+        let mut unlisted = 0;
         let current = self.paths.current();
         for low in 0..SHARDS {
             let folder = current.join(shard(BlockId(low)));
             let mut lone_sums = Vec::new();
-            for (path, known) in entries(&folder).map_err(at("list", &folder))? {
+            let found = match entries(&folder) {
+                Err(error) if !is_passing(&error) && unlisted + 1 < SHARDS => {
+                    unlisted += 1;
+                    let folder = folder.display();
+                    tracing::error!(%folder, %error, "cannot list: its replicas are not served");
+                    continue;
+                }
+                other => other.map_err(at("list", &folder))?,
+            };
+            for (path, known) in found {
                 match known {
                     Some((block, _)) if block.0 % SHARDS != low => leave_alone(&path),
                     Some((block, Part::Data)) => match self.open_block(block) {
-                        Ok((_, sums)) => scan.replicas.push((block, sums.length)),
-                        Err(Damage::Unread(error)) => return Err(at("read the block", &path)(error)),
+                        Ok((_, sums)) => scan.replicas.push((block, sums.nonce, sums.length)),
+                        Err(Damage::Passing(error)) => return Err(at("read the block", &path)(error)),
                         Err(proven) => scan.damaged.push((block, proven.to_string())),
                     },
                     Some((block, Part::Sums)) => lone_sums.push(block),
@@ -171,7 +182,7 @@ impl Volume {
             }
             for block in lone_sums {
                 let data = self.paths.finalised(block, Part::Data);
-                if !data.try_exists().map_err(at("look for", &data))? {
+                if data.try_exists().is_ok_and(|exists| !exists) {
                     self.clear_lone_sums(block);
                 }
             }
@@ -311,23 +322,20 @@ impl Volume {
 /// What is wrong with a finalised replica, or with looking at it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
-    /// A file is missing or ends too early.
+    /// A file is missing, ends too early, or the disk cannot read it.
     #[error("cannot be read: {0}")]
-    Incomplete(io::Error),
+    Unreadable(io::Error),
     /// The checksum file, the length or the bytes.
     #[error("{0}")]
     Sums(#[from] crate::checksum::ChecksumError),
-    /// It could not be looked at: no word on the replica, only on its folder or this process.
-    #[error("cannot be read: {0}")]
-    Unread(io::Error),
+    /// This process cannot read it now (no descriptors, no memory): that says nothing about the replica.
+    #[error("cannot be read now: {0}")]
+    Passing(io::Error),
 }
 
 impl From<io::Error> for Damage {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => Self::Incomplete(error),
-            _ => Self::Unread(error),
-        }
+        if is_passing(&error) { Self::Passing(error) } else { Self::Unreadable(error) }
     }
 }
 

@@ -5,23 +5,35 @@
 //! 0004). With nothing pending that is one atomic load.
 
 use super::{
-    op::{BlockLength, Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Request},
+    op::{Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Replica, Request},
     state::State,
 };
 use crate::{
     error::{Error, Kind},
-    ids::{Incarnation, NodeUuid},
+    ids::{Incarnation, NodeUuid, StartId},
 };
 use daemon::config::NameNodeConfig;
 use journal::{AppendError, Log, LogFailed, codec, log::RECORD_BYTES_MAX};
-use parking_lot::RwLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use parking_lot::{Mutex, RwLock};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 use tokio::sync::Notify;
 
 /// How often time is told to the state.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
+/// Users whose home folders one process looks after. More are served, but get no home.
+const HOMES_MAX: usize = 100_000;
 /// How long a close waits for its blocks to be reported before the caller is told to ask again.
 const REPLICA_WAIT: Duration = Duration::from_secs(3);
+
+/// What a DataNode is told when it has registered.
+pub(crate) struct Registered {
+    pub(crate) cluster_id: String,
+    pub(crate) epoch: u64,
+    pub(crate) start: StartId,
+}
 
 /// The NameNode without its sockets.
 pub(crate) struct Driver {
@@ -31,6 +43,8 @@ pub(crate) struct Driver {
     disk_reserve: u64,
     /// Rung when a DataNode has reported replicas.
     replicas_reported: Notify,
+    /// Users whose home folder is known to exist, or cannot be made.
+    homes: Mutex<HashSet<Box<str>>>,
 }
 
 impl Driver {
@@ -41,6 +55,7 @@ impl Driver {
             started,
             disk_reserve: config.disk_reserve.0,
             replicas_reported: Notify::new(),
+            homes: Mutex::default(),
         }
     }
 
@@ -92,6 +107,33 @@ impl Driver {
         answer(&state, handled.outcome)
     }
 
+    /// Creates `/user/NAME` at the first call of a user. A refusal does not hold up the call: the user may have no
+    /// need of a home. Tried again later only if the NameNode is in safemode or its log is not writable.
+    pub(crate) fn ensure_home(&self, user: &str) {
+        let mut homes = self.homes.lock();
+        if homes.contains(user) || homes.len() >= HOMES_MAX {
+            return;
+        }
+        match self.make_home(user) {
+            Ok(()) => {}
+            Err(error) if error.is_passing() => return,
+            Err(error) => tracing::warn!(user, %error, "no home folder was made"),
+        }
+        homes.insert(user.into());
+    }
+
+    fn make_home(&self, user: &str) -> Result<(), Error> {
+        if self.state.read().has_home(user)? {
+            return Ok(());
+        }
+        let mut state = self.state.write();
+        self.check_room(RECORD_BYTES_MAX)?;
+        match state.make_home(self.now(), user)? {
+            Some(entry) => self.append(&entry.bytes),
+            None => Ok(()),
+        }
+    }
+
     /// Answers a question.
     pub(crate) async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Result<T, Error> {
         self.durably(|driver| ask(&driver.state.read())).await?
@@ -105,10 +147,15 @@ impl Driver {
         self.durably(|driver| change(&mut driver.state.write(), driver.now())).await?
     }
 
-    pub(crate) async fn register(&self, registration: Registration) -> Result<String, Error> {
+    pub(crate) async fn register(&self, registration: Registration) -> Result<Registered, Error> {
         self.adjust(|state, now| {
             state.register(now, registration)?;
-            Ok(state.cluster_id().to_owned())
+            let namespace = state.namespace();
+            Ok(Registered {
+                cluster_id: namespace.cluster_id().to_owned(),
+                epoch: namespace.epoch(),
+                start: namespace.start_id().unwrap_or(StartId(0)),
+            })
         })
         .await
     }
@@ -119,7 +166,7 @@ impl Driver {
         incarnation: Incarnation,
         chunk: u32,
         last: bool,
-        replicas: Vec<BlockLength>,
+        replicas: Vec<Replica>,
     ) -> Result<(), Error> {
         self.adjust(|state, now| {
             state.full_report(now, node, incarnation, chunk, last, replicas)?;
@@ -149,6 +196,11 @@ impl Driver {
         .await
     }
 
+    /// Whether changes are refused.
+    pub(crate) fn in_safemode(&self) -> bool {
+        self.state.read().safemode().on
+    }
+
     /// Tells the state what time it is.
     pub(crate) fn tick(&self) -> Result<(), Error> {
         let free = self.log.free_bytes().ok();
@@ -158,6 +210,11 @@ impl Driver {
         self.check_room(2 * RECORD_BYTES_MAX)?;
         for record in state.tick(self.now()) {
             self.append(&codec::encode(&record))?;
+        }
+        let events = state.take_events();
+        drop(state);
+        for event in events {
+            if event.is_warning() { tracing::warn!("{event}") } else { tracing::info!("{event}") }
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The language of the NameNode's state machine: what can be asked, what comes of it, what DataNodes tell.
 
 use crate::{
-    ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
+    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
     path::DfsPath,
 };
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,17 @@ pub struct BlockLength {
     pub length: u64,
 }
 
+/// A finished replica, as its DataNode reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Replica {
+    /// Its block's id.
+    pub block: BlockId,
+    /// Its block's nonce, from the header of the checksum file.
+    pub nonce: Nonce,
+    /// Its bytes.
+    pub length: u64,
+}
+
 /// One file of a fenced commit: the pieces, in order, become `to`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitMove {
@@ -96,6 +107,7 @@ pub enum Op {
         writer_host: String,
         suggested_hosts: Vec<String>,
         expected: u64,
+        nonce: Nonce,
     },
     AbandonBlock {
         file: FileId,
@@ -200,6 +212,10 @@ pub struct Registration {
     pub version: String,
     /// The cluster its folders belong to; empty for none yet.
     pub cluster_id: String,
+    /// The start of the NameNode that it last registered with; epoch 0 for none.
+    pub seen_epoch: u64,
+    /// The id of that start.
+    pub seen_start: StartId,
 }
 
 /// A DataNode's regular word.
@@ -218,7 +234,7 @@ pub struct Heartbeat {
     /// Folders retired after an error.
     pub failed_volumes: u32,
     /// Replicas finalised since the last one.
-    pub received: Vec<BlockLength>,
+    pub received: Vec<Replica>,
     /// Replicas deleted on command.
     pub deleted: Vec<BlockId>,
     /// Replicas found damaged, set aside, and why.
@@ -236,15 +252,17 @@ pub enum Command {
     Copy {
         /// Which.
         block: BlockId,
+        /// Its nonce.
+        nonce: Nonce,
         /// Its length.
         length: u64,
         /// To whom, as a pipeline.
         targets: Vec<NodeUuid>,
     },
-    /// Delete these replicas, damaged ones included.
-    Delete(Vec<BlockId>),
+    /// Delete these replicas, if they have these nonces; damaged ones that were quarantined in any case.
+    Delete(Vec<(BlockId, Nonce)>),
     /// Re-read this replica, and report it if it is damaged.
-    Check(BlockId),
+    Check(BlockId, Nonce),
 }
 
 /// The answer to a heartbeat.

@@ -2,13 +2,13 @@
 
 use super::{
     driver::now_since,
-    op::{BlockLength, Caller, Heartbeat, Now, OnAbandon, Op, Outcome, Registration, Request},
+    op::{BlockLength, Caller, Heartbeat, Now, OnAbandon, Op, Outcome, Registration, Replica, Request},
     settings::Settings,
     state::State,
     storage::{Storage, StorageError},
 };
 use crate::{
-    ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
+    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
     path::DfsPath,
 };
 use daemon::config::NameNodeConfig;
@@ -16,6 +16,7 @@ use journal::Recovery;
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
 
 const ANSWERS: usize = 1000;
+const NONCE: Nonce = Nonce(7);
 
 /// A NameNode without its threads, and one DataNode's identity.
 struct Bench {
@@ -30,7 +31,8 @@ fn node(number: u128) -> NodeUuid {
 
 impl Bench {
     fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
-        let storage = Storage::open(folder, recovery, ANSWERS)?;
+        let config = NameNodeConfig { retry_cache: ANSWERS, ..NameNodeConfig::default() };
+        let storage = Storage::open(folder, recovery, &config)?;
         let now = now_since(Instant::now());
         let settings = Settings { safemode_threshold: 0.0, ..Settings::from(&NameNodeConfig::default()) };
         let state = State::new(settings, storage.namespace.clone(), now);
@@ -57,6 +59,8 @@ impl Bench {
             local_socket: String::new(),
             version: "test".into(),
             cluster_id: String::new(),
+            seen_epoch: 0,
+            seen_start: StartId(0),
         };
         self.state.register(self.now, registration).unwrap();
         self.report(number, &[]);
@@ -65,7 +69,8 @@ impl Bench {
     }
 
     fn report(&mut self, number: u128, blocks: &[BlockId]) {
-        let replicas = blocks.iter().map(|block| BlockLength { block: *block, length: 10 }).collect();
+        let replicas =
+            blocks.iter().map(|block| Replica { block: *block, nonce: NONCE, length: 10 }).collect();
         self.state.full_report(self.now, node(number), Incarnation(1), 0, true, replicas).unwrap();
     }
 
@@ -91,10 +96,12 @@ impl Bench {
             writer_host: String::new(),
             suggested_hosts: vec![],
             expected: 0,
+            nonce: NONCE,
         });
         let Outcome::Block { block, nodes } = added else { panic!("{added:?}") };
         let commits = vec![BlockLength { block, length: 10 }];
-        let received = Heartbeat { seq: 1 + block.0, received: commits.clone(), ..Heartbeat::default() };
+        let replica = Replica { block, nonce: NONCE, length: 10 };
+        let received = Heartbeat { seq: 1 + block.0, received: vec![replica], ..Heartbeat::default() };
         let free = Heartbeat { capacity: 1 << 40, free: 1 << 40, ..received };
         self.state.heartbeat(self.now, nodes[0], Incarnation(1), free);
         self.ask(Op::Close { file, holder: holder(), commits, rename_to: None, overwrite: false });
@@ -153,6 +160,31 @@ fn after_recovery_no_id_is_given_twice_and_a_late_node_is_not_believed() {
 }
 
 #[test]
+fn new_namespace_has_tmp_and_user_and_each_start_raises_epoch_and_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    let mode = |bench: &Bench, at: &str| bench.state.stat(&DfsPath::parse(at).unwrap()).map(|stat| stat.mode);
+    assert_eq!((mode(&bench, "/tmp").unwrap(), mode(&bench, "/user").unwrap()), (0o1777, 0o755));
+    assert_eq!(bench.state.namespace().epoch(), 1);
+    bench.register(1);
+    let (file, block) = bench.file("/f");
+    bench.ask(Op::Delete { path: DfsPath::parse("/tmp").unwrap(), recursive: true });
+    drop(bench);
+
+    let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
+    assert_eq!(bench.state.namespace().epoch(), 2);
+    assert!(mode(&bench, "/tmp").is_err(), "only a new namespace gets its folders");
+    bench.register(1);
+    let (later_file, later_block) = bench.file("/g");
+    assert!(later_file.0 > file.0 + (1 << 19) && later_block.0 > block.0 + (1 << 19), "ids jump");
+    drop(bench);
+
+    // An operator's acceptance is newer than anything a DataNode can have seen.
+    let bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
+    assert!(bench.state.namespace().epoch() > 1_000_000_000_000);
+}
+
+#[test]
 fn a_recovery_that_was_interrupted_is_finished_by_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
@@ -178,7 +210,7 @@ fn an_edit_log_that_vanished_is_refused_and_recover_gives_no_id_twice() {
     let refused = Bench::open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
     assert!(refused.contains("edits has no edit log in it") && refused.contains("--recover"), "{refused}");
     let mut bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
-    assert!(bench.state.namespace().is_empty());
+    assert!(bench.state.stat(&DfsPath::parse("/f").unwrap()).is_err());
     bench.register(1);
     bench.report(1, &[block]);
     let (_, new) = bench.file("/g");

@@ -17,6 +17,11 @@ use journal::{LogFailed, Recovery, Snapshots, log::RECORD_BYTES_MAX};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
 use security::{Guard, Role, SecurityError};
 use std::{io, sync::Arc, time::Instant};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+/// The name under which the health service says whether changes are accepted: `NOT_SERVING` in safemode. The NameNode itself
+/// is `SERVING` then: DataNodes must reach it for safemode to end, so a supervisor must not take it out of service.
+pub const WRITABLE_SERVICE: &str = "fermata.dfs.v1.NameNode/writable";
 
 /// Why a NameNode ended.
 #[derive(Debug, thiserror::Error)]
@@ -51,11 +56,12 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let listener = daemon::listen::bind(&settings.listen, config)?;
     let guard = Guard::new(config, Role::NameNode)?;
     let _lock = FolderLock::acquire(&settings.dir, "namenode")?;
-    let Storage { log, namespace } = Storage::open(&settings.dir, recovery, settings.retry_cache)?;
+    let Storage { log, namespace } = Storage::open(&settings.dir, recovery, settings)?;
     tracing::info!(
         records = log.last_seq(),
         seconds = started.elapsed().as_secs_f64(),
         cluster = namespace.cluster_id(),
+        epoch = namespace.epoch(),
         "namespace loaded"
     );
     let state = State::new(Settings::from(settings), namespace, now_since(started));
@@ -68,7 +74,8 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let blocks = guard.blocks();
     let lease_ms = settings.lease.0.as_millis() as u64;
     let (jobs, of) = (guard.jobs(), driver.clone());
-    let service = ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs };
+    let enforces = guard.enforces();
+    let service = ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs, enforces };
     // What the log can hold may be asked for: the commit of a job of many parts is one request.
     let server = guard
         .server()?
@@ -86,16 +93,22 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     tokio::select! {
         ended = server => ended?,
         failed = driver.log().failed() => return Err(failed.into()),
-        never = housekeeping(&driver, settings) => match never {},
+        never = housekeeping(&driver, settings, health) => match never {},
         () = stop_signal() => {}
     }
     // What was answered is durable; what is still in flight will be asked again.
     tracing::info!("namenode stops");
-    Ok(())
+    // Sealed: at the next start nothing can be torn, and whatever is missing is a loss.
+    Ok(driver.log().close()?)
 }
 
 /// Ticks for ever, and has a snapshot made whenever the edits since the last have grown.
-async fn housekeeping(driver: &Arc<Driver>, settings: &NameNodeConfig) -> std::convert::Infallible {
+async fn housekeeping(
+    driver: &Arc<Driver>,
+    settings: &NameNodeConfig,
+    health: HealthReporter,
+) -> std::convert::Infallible {
+    let mut writable = None;
     let answers = settings.retry_cache;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -104,6 +117,11 @@ async fn housekeeping(driver: &Arc<Driver>, settings: &NameNodeConfig) -> std::c
         ticks.tick().await;
         if let Err(error) = driver.tick() {
             tracing::error!(%error, "tick");
+        }
+        let now = !driver.in_safemode();
+        if writable.replace(now) != Some(now) {
+            let status = if now { ServingStatus::Serving } else { ServingStatus::NotServing };
+            health.set_service_status(WRITABLE_SERVICE, status).await;
         }
         let making = driver.clone();
         snapshots.look(driver.log(), move || storage::snapshot(making.log(), &making.cluster_id(), answers));

@@ -1,10 +1,16 @@
 //! The NameNode's gRPC services: each method is one line of translation around the driver.
 
-use super::{driver::Driver, op::Outcome, permit::Need, state::State, wire};
+use super::{
+    driver::Driver,
+    op::{Caller, Outcome},
+    permit::Need,
+    state::{State, checks::printable},
+    wire,
+};
 use crate::error::{Error, Kind};
 use crate::metadata::DATANODE_PROTOCOL;
 use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
-use security::{BlockKey, Jobs, Told};
+use security::{BlockKey, Identity, Jobs, Role, Told};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
@@ -20,6 +26,8 @@ pub(crate) struct ClientService {
     pub(crate) blocks: BlockKey,
     /// Whose tasks are still let in.
     pub(crate) jobs: Arc<Jobs>,
+    /// Whether owners and modes bind callers: then each user needs a home folder.
+    pub(crate) enforces: bool,
 }
 
 /// Serves DataNodes.
@@ -49,8 +57,26 @@ impl ClientService {
         request: Request<M>,
         answer: impl Fn(&State, Outcome) -> Result<T, Error>,
     ) -> Answer<T> {
+        self.ensure_home(&request);
         let request = wire::request(request)?;
         Ok(Response::new(self.driver.submit(request, answer).await?))
+    }
+
+    /// Who asks; a person's first call makes the home folder.
+    fn caller<M>(&self, request: &Request<M>) -> Result<Caller, Error> {
+        self.ensure_home(request);
+        wire::caller(request)
+    }
+
+    fn ensure_home<M>(&self, request: &Request<M>) {
+        let Ok(who) = Identity::of(request.extensions()) else { return };
+        let is_person = match who.role {
+            Some(role) => matches!(role, Role::User | Role::Admin),
+            None => self.enforces,
+        };
+        if is_person {
+            self.driver.ensure_home(&who.name);
+        }
     }
 
     async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Answer<T> {
@@ -103,7 +129,7 @@ impl NameNode for ClientService {
     }
 
     async fn locate(&self, request: Request<pb::LocateRequest>) -> Answer<pb::LocateReply> {
-        let caller = wire::caller(&request)?;
+        let caller = self.caller(&request)?;
         let pb::LocateRequest { path, offset, length, reader_host } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
@@ -120,10 +146,13 @@ impl NameNode for ClientService {
         &self,
         request: Request<pb::ReportBadReplicaRequest>,
     ) -> Answer<pb::ReportBadReplicaReply> {
+        let caller = self.caller(&request)?;
         let pb::ReportBadReplicaRequest { block_id, node_uuid, reason } = request.into_inner();
         let (block, node) = (crate::ids::BlockId(block_id), wire::node_uuid(&node_uuid)?);
-        tracing::info!(%block, %node, reason, "a client could not use a replica: its node is to check it");
-        self.driver.adjust(|state, _| state.report_bad_replica(block, node)).await?;
+        let new =
+            self.driver.adjust(|state, now| state.report_bad_replica(now, &caller, block, node)).await?;
+        let reason = printable(&reason);
+        tracing::debug!(%block, %node, user = caller.user, reason, new, "a client asks for a check of a replica");
         Ok(Response::new(pb::ReportBadReplicaReply {}))
     }
 
@@ -132,18 +161,21 @@ impl NameNode for ClientService {
     }
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
-        let caller = wire::caller(&request)?;
-        let pb::StatRequest { path, to_make } = request.into_inner();
+        let caller = self.caller(&request)?;
+        let pb::StatRequest { path, to_make, entries } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
             state.permit(&caller, &path, if to_make { Need::Make } else { Need::Reach })?;
+            if to_make {
+                state.check_room(&path, entries)?;
+            }
             Ok(pb::StatReply { status: Some(wire::status(state.stat(&path)?)) })
         })
         .await
     }
 
     async fn list(&self, request: Request<pb::ListRequest>) -> Answer<pb::ListReply> {
-        let caller = wire::caller(&request)?;
+        let caller = self.caller(&request)?;
         let pb::ListRequest { path, start_after, limit } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
@@ -178,7 +210,7 @@ impl NameNode for ClientService {
     }
 
     async fn usage(&self, request: Request<pb::UsageRequest>) -> Answer<pb::UsageReply> {
-        let caller = wire::caller(&request)?;
+        let caller = self.caller(&request)?;
         let path = wire::path(&request.into_inner().path)?;
         self.query(|state| {
             state.permit(&caller, &path, Need::List)?;
@@ -254,8 +286,13 @@ impl BlockReports for DataNodeService {
                 message.version, message.protocol
             )));
         }
-        let cluster_id = self.driver.register(wire::registration(message)?).await?;
-        Ok(Response::new(pb::RegisterReply { cluster_id, heartbeat_ms: self.heartbeat_ms }))
+        let registered = self.driver.register(wire::registration(message)?).await?;
+        Ok(Response::new(pb::RegisterReply {
+            cluster_id: registered.cluster_id,
+            heartbeat_ms: self.heartbeat_ms,
+            epoch: registered.epoch,
+            start: registered.start.0,
+        }))
     }
 
     async fn full_report(&self, request: Request<pb::FullReportRequest>) -> Answer<pb::FullReportReply> {
@@ -266,8 +303,9 @@ impl BlockReports for DataNodeService {
     }
 
     async fn may_finish(&self, request: Request<pb::MayFinishRequest>) -> Answer<pb::MayFinishReply> {
-        let block = crate::ids::BlockId(request.into_inner().block_id);
-        let open = self.driver.query(|state| Ok(state.is_being_written(block))).await?;
+        let pb::MayFinishRequest { block_id, nonce } = request.into_inner();
+        let (block, nonce) = (crate::ids::BlockId(block_id), crate::ids::Nonce(nonce));
+        let open = self.driver.query(|state| Ok(state.is_being_written(block, nonce))).await?;
         Ok(Response::new(pb::MayFinishReply { open }))
     }
 

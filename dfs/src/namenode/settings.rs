@@ -1,5 +1,6 @@
 //! The numbers the NameNode's state goes by, in plain milliseconds and bytes.
 
+use super::op::Quota;
 use daemon::config::NameNodeConfig;
 
 /// Limits and periods; meanings as in `[namenode]` of `fermata.toml`.
@@ -21,6 +22,7 @@ pub struct Settings {
     pub orphan_grace_ms: u64,
     pub retry_cache: usize,
     pub dir_entries_max: u64,
+    pub default_quota: Quota,
 }
 
 impl From<&NameNodeConfig> for Settings {
@@ -42,6 +44,13 @@ impl From<&NameNodeConfig> for Settings {
             orphan_grace_ms: ms(config.orphan_grace),
             retry_cache: config.retry_cache,
             dir_entries_max: config.dir_entries_max,
+            default_quota: default_quota(config),
         }
     }
+}
+
+/// The quota of a new home folder and of `/tmp`; a limit of 0 in the configuration is no limit.
+pub(super) fn default_quota(config: &NameNodeConfig) -> Quota {
+    let limit = |value: u64| (value > 0).then_some(value);
+    Quota { files: limit(config.default_quota_files), space: limit(config.default_quota_space.0) }
 }

@@ -5,8 +5,12 @@
 
 use super::{
     driver::now_since,
-    namespace::{ApplyError, Edit, Namespace, Record, SnapshotLoader},
+    namespace::{ApplyError, Namespace, Record, SnapshotLoader},
+    op::Quota,
+    settings::default_quota,
 };
+use crate::ids::StartId;
+use daemon::config::NameNodeConfig;
 use journal::{AppendError, Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay, codec};
 use std::{path::Path, time::Instant};
 
@@ -37,12 +41,6 @@ pub enum StorageError {
     },
 }
 
-/// How far ids jump when records were lost, at least: further than the lost ones can have got since.
-const IDS_SKIPPED: u64 = 1 << 32;
-/// Ids jump to the wall clock's milliseconds times so many: if all is lost a second time, the numbers that the first
-/// recovery gave out are not given out again.
-const IDS_PER_MS: u64 = 1 << 10;
-
 /// A NameNode's folder, opened and read.
 pub(crate) struct Storage {
     pub(crate) log: Log,
@@ -50,46 +48,54 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// Opens the folder, making it ready if it is empty. The caller holds its lock.
-    pub(crate) fn open(folder: &Path, recovery: Recovery, answers: usize) -> Result<Self, StorageError> {
+    /// Opens the folder, formatting it if it is empty, and records the start. The caller holds its lock.
+    pub(crate) fn open(
+        folder: &Path,
+        recovery: Recovery,
+        config: &NameNodeConfig,
+    ) -> Result<Self, StorageError> {
         let home = Home::open(OWNER, folder, recovery)?;
-        let namespace = load(home.replay, &home.cluster_id, answers)?;
+        let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
         let mut storage = Self { log: home.log, namespace };
-        if home.lost {
-            storage.skip_ids()?;
+        // Records that are lost may hold the latest starts: DataNodes must accept this namespace all the same.
+        let accept = home.lost.is_some() || recovery != Recovery::Refuse;
+        storage.start(accept, default_quota(config))?;
+        if let Some(lost) = &home.lost {
+            tracing::error!("{lost}: what was written last may be lost");
+            storage.report_loss();
         }
         home.recovering.done()?;
         Ok(storage)
     }
 
-    /// Records were lost, and with them which ids they gave out. A DataNode that comes late may have a replica
-    /// of any of those, so new blocks stay far away from them.
-    pub(crate) fn skip_ids(&mut self) -> Result<(), StorageError> {
+    /// Makes a new start durable: a higher epoch, and ids that no lost record can have used.
+    pub(crate) fn start(&mut self, accept: bool, tmp_quota: Quota) -> Result<(), StorageError> {
         let at_ms = now_since(Instant::now()).wall_ms;
-        let from_clock = at_ms.saturating_mul(IDS_PER_MS);
-        let next_file = from_clock.max(self.namespace.next_file() + IDS_SKIPPED);
-        let next_block = from_clock.max(self.namespace.next_block() + IDS_SKIPPED);
-        let record = Record { at_ms, request: None, edits: vec![Edit::IdsSkipped { next_file, next_block }] };
+        let record = self.namespace.start_record(at_ms, StartId::random(), accept, tmp_quota);
         self.namespace
             .apply(&record)
             .map_err(|error| StorageError::Record { seq: 0, why: error.to_string() })?;
         let appended = self.log.append(&codec::encode(&record)).map_err(|error| match error {
             AppendError::Failed(failed) => failed,
-            AppendError::TooLarge { .. } => unreachable!("two numbers"),
+            AppendError::TooLarge { .. } => unreachable!("a few small edits"),
         })?;
         self.log.sync(appended)?;
-        tracing::error!(next_file, next_block, "records are lost: new ids begin far above theirs");
-        if self.namespace.is_empty() {
+        Ok(())
+    }
+
+    fn report_loss(&self) {
+        let next_block = self.namespace.next_block();
+        tracing::error!(next_block, "records are lost: new ids begin far above theirs");
+        if self.namespace.blocks_len() == 0 {
             tracing::error!(
                 "NOTHING IS LEFT: after recovery the namespace is EMPTY; the DataNodes' blocks are kept, \
                  so stop here and restore the edit log from a copy if there is one"
             );
         }
-        Ok(())
     }
 
     /// For crash tests: opens the log on any disk and replays it. Also tells whether records may have been dropped: then
-    /// [`Self::skip_ids`] is due.
+    /// [`Self::start`] must accept the namespace.
     #[cfg(test)]
     pub(crate) fn open_log(
         disk: std::sync::Arc<dyn journal::disk::Disk>,
@@ -98,8 +104,9 @@ impl Storage {
         answers: usize,
     ) -> Result<(Self, bool), StorageError> {
         let opened = journal::home::open_log(OWNER, disk, recovery)?;
+        let lost = opened.torn.is_some() || !opened.dropped.is_empty();
         let namespace = load(opened.replay, cluster_id, answers)?;
-        Ok((Self { log: opened.log, namespace }, !opened.dropped.is_empty()))
+        Ok((Self { log: opened.log, namespace }, lost))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Deliberately absent: wire types. The driver turns these into them.
 
 use crate::{
-    ids::{BlockId, FileId, NodeUuid},
+    ids::{BlockId, FileId, NodeUuid, Nonce},
     namenode::op::Quota,
     path::DfsPath,
 };
@@ -65,6 +65,8 @@ pub struct NodeAddress {
 pub struct LocatedBlock {
     /// Which.
     pub block: BlockId,
+    /// Its nonce: replicas with another are of another block.
+    pub nonce: Nonce,
     /// Of its first byte in the file.
     pub offset: u64,
     /// Its bytes; 0 while it is being written.
@@ -267,4 +269,12 @@ pub struct Report {
     pub started_ms: u64,
     /// Every node ever registered since the start, by name.
     pub nodes: Vec<NodeReport>,
+    /// Replicas of blocks that this NameNode never gave out.
+    pub future_replicas: u64,
+    /// Replicas with the id of a known block and another nonce.
+    pub stale_replicas: u64,
+    /// DataNodes that were refused because they have seen a newer NameNode, and why.
+    pub refused_nodes: Vec<String>,
+    /// The number of this start.
+    pub epoch: u64,
 }

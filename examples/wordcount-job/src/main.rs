@@ -3,7 +3,7 @@
 //! Try it here:       cargo run --release -- --local some.txt out --conf word.length=4
 //! On a cluster:      mrctl submit target/release/wordcount-job --input /books --output /counts --reduces 2
 
-use mrlib::{Conf, Context, Counter, Emit, Job, Mapper, Reducer, TaskError, Values};
+use mrlib::{Conf, Context, Counter, Emit, Job, Mapper, Reducer, TaskError, Values, settings::Kind};
 
 /// Puts out each word with a one.
 struct Words {
@@ -12,6 +12,10 @@ struct Words {
 }
 
 impl Mapper for Words {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _offset: &[u8],
@@ -54,7 +58,9 @@ impl Reducer for Sum {
 /// The job.
 pub fn job(_conf: &Conf) -> Job {
     let words = |conf: &Conf| Ok(Words { length: conf.parse("word.length", 1)?, short: None });
-    Job::map(words).combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))
+    let length = Kind::Count { min: 1, max: 1000 };
+    let job = Job::map(words).takes("word.length", length, "the shortest word that counts");
+    job.combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))
 }
 
 fn main() {

@@ -11,13 +11,14 @@ mod requests;
 use crate::{
     clock::Clock,
     error::Refusal,
+    events,
     history::Scribe,
     leftovers::{self, Leftovers},
     output::{self, Files},
     wire::{self, ToTracker},
 };
 use backlog::Backlog;
-use daemon::config::JobTrackerConfig;
+use daemon::{Bytes, config::JobTrackerConfig};
 use journal::{AppendError, Log, Seq, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
@@ -81,6 +82,7 @@ pub(crate) struct Driver {
     /// Bounded by `backlog`: under the lock nobody can wait for room.
     queue: mpsc::UnboundedSender<Outgoing>,
     backlog: Backlog,
+    notice: Option<String>,
     /// Rung when a job has ended durably.
     ended: Notify,
     fatal: Fatal,
@@ -94,12 +96,14 @@ pub(crate) struct Parts {
     pub(crate) config: JobTrackerConfig,
     pub(crate) files: Files,
     pub(crate) scribe: Scribe,
+    /// What the operator should know of this start: records of the journal may be lost.
+    pub(crate) notice: Option<String>,
 }
 
 impl Driver {
     /// The driver, and what [`Self::deliver`] is to be given.
     pub(crate) fn new(parts: Parts) -> (Self, mpsc::UnboundedReceiver<Outgoing>) {
-        let Parts { mind, log, clock, config, files, scribe } = parts;
+        let Parts { mind, log, clock, config, files, scribe, notice } = parts;
         let (queue, outgoing) = mpsc::unbounded_channel();
         let inner = Inner {
             mind,
@@ -118,6 +122,7 @@ impl Driver {
             scribe,
             queue,
             backlog: Backlog::default(),
+            notice,
             ended: Notify::new(),
             fatal: watch::Sender::new(None),
         };
@@ -138,6 +143,24 @@ impl Driver {
 
     pub(crate) fn scribe(&self) -> &Scribe {
         &self.scribe
+    }
+
+    /// What the operator should know: a loss at this start, and a disk that is nearly full.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        self.notice.iter().cloned().chain(self.disk_low()).collect()
+    }
+
+    /// Less is free where the journal is than the reserve.
+    pub(crate) fn disk_low(&self) -> Option<String> {
+        let reserve = self.config.disk_reserve;
+        // A disk that does not say is not known to be full; the journal will show it.
+        let free = self.log.free_bytes().ok().filter(|free| *free < reserve.0)?;
+        Some(format!(
+            "only {} are free on the JobTracker's disk ({}), less than jobtracker.disk_reserve = {reserve}: no job is \
+             taken in and no history is written until there is room",
+            Bytes(free),
+            self.config.dir.display()
+        ))
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -312,11 +335,11 @@ impl Driver {
     /// A registration was answered: from here on its stream is the tracker's.
     fn welcome(&self, inner: &mut Inner, seq: Seq, sender: &mpsc::Sender<ToTracker>, reply: &Reply) {
         match reply {
-            Reply::Registered { tracker, epoch } => {
+            Reply::Registered { tracker, epoch, incarnation } => {
                 inner.generations += 1;
                 let link = Link { generation: inner.generations, sender: sender.clone(), sent: 0 };
                 inner.links.insert(*tracker, link);
-                let message = wire::registered(*tracker, *epoch, self.config.heartbeat.0);
+                let message = wire::registered(*tracker, *incarnation, *epoch, &self.config);
                 self.message(inner, seq, *tracker, message);
             }
             Reply::Refused(why) => {
@@ -363,6 +386,7 @@ impl Driver {
             }
             match what {
                 What::Fact(entry) => {
+                    self.peek(|cluster| events::log(cluster, &entry));
                     let ended = matches!(entry.fact, Fact::JobEnded { .. });
                     self.scribe.take(entry).await;
                     if ended {
@@ -407,19 +431,20 @@ impl Driver {
         }
     }
 
-    /// A tracker introduces itself on a stream. Its number and this attachment's, or None if it was refused.
+    /// A tracker introduces itself on a stream. Its number, its incarnation and this attachment's number, or None if it
+    /// was refused.
     pub(crate) fn attach(
         &self,
         mut registration: Registration,
         sender: &mpsc::Sender<ToTracker>,
-    ) -> Option<(TrackerId, u64)> {
+    ) -> Option<(TrackerId, Incarnation, u64)> {
         let request = RequestId(uuid::Uuid::new_v4().as_u128());
         let mut inner = self.inner.lock();
         output::judge(inner.mind.cluster(), &mut registration.attempts);
         let event = Event::Registration { request, tracker: registration };
         let (reply, _) = self.act(&mut inner, event, Some(sender));
-        let Some(Reply::Registered { tracker, .. }) = reply else { return None };
-        inner.links.get(&tracker).map(|link| (tracker, link.generation))
+        let Some(Reply::Registered { tracker, incarnation, .. }) = reply else { return None };
+        inner.links.get(&tracker).map(|link| (tracker, incarnation, link.generation))
     }
 
     /// A tracker's word, if this attachment is still its own; else false.

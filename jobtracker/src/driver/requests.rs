@@ -39,6 +39,9 @@ impl Driver {
 
     /// Whether there is room for one more job of a user's, however small.
     pub(crate) fn check_room(&self, request: RequestId, user: &str) -> Result<(), Refusal> {
+        if let Some(why) = self.disk_low() {
+            return Err(Refusal::overloaded(why));
+        }
         self.peek(|cluster| check_load(cluster, request, user, 0, self.config()))
     }
 
@@ -100,6 +103,13 @@ impl Driver {
         by: String,
     ) -> Result<(), Refusal> {
         self.taken(Event::Drain { request, tracker, within, by }).await
+    }
+
+    /// Has a lost tracker forgotten.
+    pub(crate) async fn forget(&self, request: RequestId, node: &str, by: String) -> Result<(), Refusal> {
+        let found = self.look(|cluster| cluster.tracker_named(node).map(|tracker| tracker.id)).await?;
+        let tracker = found.ok_or_else(|| Refusal::not_found(format!("there is no tracker {node}")))?;
+        self.taken(Event::Forget { request, tracker, by }).await
     }
 
     async fn taken(&self, event: Event) -> Result<(), Refusal> {

@@ -8,14 +8,14 @@ use mrcore::{
     Fact, PerPhase, Time, Why,
     fact::Entry,
     ids::{JobId, TrackerId},
-    job::{JobOutcome, JobSpec},
+    job::{JobOutcome, JobSpec, Split},
     task::{AttemptResult, Recall, Stage},
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Goes up when a reader of the older format would misunderstand the newer.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Trackers by number.
 pub(super) type Names = BTreeMap<TrackerId, Place>;
@@ -62,11 +62,77 @@ struct Spec<'a> {
     speculation: bool,
     attempts_max: u32,
     conf: BTreeMap<&'a str, &'a str>,
-    splits: &'a [mrcore::job::Split],
+    /// Hosts that splits name, by number.
+    hosts: Vec<&'a str>,
+    splits: Vec<Run<'a>>,
+}
+
+/// Splits of one file that follow each other, are of one length and lie on the same hosts: so a history of very many maps
+/// is short. The range is the first one's. What is left out is as before: the file, and that it begins where the last
+/// one ended.
+#[derive(Serialize)]
+struct Run<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<u64>,
+    end: u64,
+    #[serde(skip_serializing_if = "is_one")]
+    count: u32,
+    #[serde(skip_serializing_if = "is_true")]
+    divisible: bool,
+    hosts: Vec<u32>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_one(count: &u32) -> bool {
+    *count == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+/// Splits as runs, and the hosts that they name.
+fn runs(splits: &[Split]) -> (Vec<&str>, Vec<Run<'_>>) {
+    let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut hosts = Vec::new();
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    let mut before: Option<&Split> = None;
+    for split in splits {
+        let number = |host| {
+            *numbers.entry(host).or_insert_with(|| {
+                hosts.push(host);
+                hosts.len() as u32 - 1
+            })
+        };
+        let on: Vec<u32> = split.hosts.iter().map(String::as_str).map(number).collect();
+        let same_file = before.is_some_and(|before| before.source == split.source);
+        let follows = same_file && before.is_some_and(|before| before.end == split.start);
+        let length = |split: &Split| split.end.saturating_sub(split.start);
+        let as_long = before.is_some_and(|before| length(before) == length(split));
+        match runs.last_mut() {
+            Some(run) if follows && as_long && (run.divisible, &run.hosts) == (split.divisible, &on) => {
+                run.count += 1;
+            }
+            _ => runs.push(Run {
+                source: (!same_file).then_some(split.source.as_str()),
+                start: (!follows).then_some(split.start),
+                end: split.end,
+                count: 1,
+                divisible: split.divisible,
+                hosts: on,
+            }),
+        }
+        before = Some(split);
+    }
+    (hosts, runs)
 }
 
 impl<'a> Spec<'a> {
     fn of(spec: &'a JobSpec) -> Self {
+        let (hosts, splits) = runs(&spec.splits);
         Self {
             name: &spec.name,
             user: &spec.user,
@@ -81,7 +147,8 @@ impl<'a> Spec<'a> {
             speculation: spec.speculation,
             attempts_max: spec.attempts_max,
             conf: spec::settings(spec).map(|(key, value)| (key.as_str(), value.as_str())).collect(),
-            splits: &spec.splits,
+            hosts,
+            splits,
         }
     }
 }
@@ -325,6 +392,7 @@ pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<Stri
         | Fact::MapOutputMoved { .. }
         | Fact::TrackerDraining { .. }
         | Fact::TrackerReturned { .. }
+        | Fact::TrackerForgotten { .. }
         | Fact::SlotDue { .. }
         | Fact::JobForgotten { .. } => return None,
     };

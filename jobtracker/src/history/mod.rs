@@ -5,8 +5,9 @@
 //! ones are added. So there is no gap and no duplicate, whenever the process or the machine died. A file is synced
 //! when it is complete: its job is over and none of its attempts holds a slot.
 //!
-//! A history that cannot be written (a full disk) is given up with a word in the log, and completed at the next
-//! start; jobs do not wait for it.
+//! A history that cannot be written (a full disk, or less free than the reserve) is given up with a line in the log, and
+//! completed at the next start; jobs do not wait for it. Histories have limits by number and by bytes, of all and of
+//! each user: the oldest are removed first, and one that is being written never is.
 
 mod line;
 mod scribe;
@@ -17,7 +18,7 @@ pub(crate) use scribe::Scribe;
 use line::{Names, Place};
 use mrcore::{Fact, fact::Entry, ids::JobId};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -43,6 +44,28 @@ pub(crate) fn owner(folder: &Path, job: JobId) -> Option<String> {
     Some(serde_json::from_str::<Head>(&line).ok()?.spec.user)
 }
 
+/// What histories may take, and what they leave.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// How many are kept.
+    pub(crate) count: usize,
+    /// Bytes of all of them.
+    pub(crate) bytes: u64,
+    /// Bytes of those of one user.
+    pub(crate) user_bytes: u64,
+    /// Nothing is written when less than this is free on the disk.
+    pub(crate) reserve: u64,
+}
+
+/// A history on disk.
+struct Stored {
+    bytes: u64,
+    user: String,
+}
+
+/// After so many lines it is looked again how much is free.
+const LOOK_EVERY: u32 = 256;
+
 /// A history that is being written.
 struct Book {
     file: BufWriter<File>,
@@ -61,31 +84,41 @@ struct Book {
 pub(crate) struct Histories {
     folder: PathBuf,
     cluster: String,
-    kept: usize,
+    limits: Limits,
     policy: Policy,
     names: Names,
     books: BTreeMap<JobId, Book>,
-    on_disk: BTreeSet<JobId>,
+    on_disk: BTreeMap<JobId, Stored>,
+    /// Lines until it is looked again how much is free.
+    look_in: u32,
+    /// Less is free than the reserve.
+    short: bool,
 }
 
 impl Histories {
     /// Of a folder, which is made if it is not there.
-    pub(crate) fn open(folder: &Path, cluster: &str, kept: usize, policy: Policy) -> io::Result<Self> {
+    pub(crate) fn open(folder: &Path, cluster: &str, limits: Limits, policy: Policy) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let mut on_disk = BTreeSet::new();
+        let mut on_disk = BTreeMap::new();
         for entry in fs::read_dir(folder)? {
-            let name = entry?.file_name();
+            let entry = entry?;
+            let name = entry.file_name();
             let job = name.to_str().and_then(|name| name.strip_suffix(".jsonl"));
-            on_disk.extend(job.and_then(|job| job.parse::<JobId>().ok()));
+            if let Some(job) = job.and_then(|job| job.parse::<JobId>().ok()) {
+                let user = owner(folder, job).unwrap_or_default();
+                on_disk.insert(job, Stored { bytes: entry.metadata()?.len(), user });
+            }
         }
         Ok(Self {
             folder: folder.into(),
             cluster: cluster.into(),
-            kept,
+            limits,
             policy,
             names: Names::new(),
             books: BTreeMap::new(),
             on_disk,
+            look_in: 0,
+            short: false,
         })
     }
 
@@ -110,11 +143,32 @@ impl Histories {
         }
     }
 
+    /// Whether enough is free for anything but the journal.
+    fn check_room(&mut self) -> io::Result<()> {
+        if self.look_in == 0 {
+            self.look_in = LOOK_EVERY;
+            let stat = rustix::fs::statvfs(&self.folder)?;
+            self.short = stat.f_bavail.saturating_mul(stat.f_frsize) < self.limits.reserve;
+        }
+        self.look_in -= 1;
+        if self.short {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "less is free on its disk than jobtracker.disk_reserve",
+            ));
+        }
+        Ok(())
+    }
+
     fn write(&mut self, job: JobId, entry: &Entry, line: &str) -> io::Result<()> {
-        if let Fact::JobSubmitted { .. } = entry.fact {
+        if let Fact::JobSubmitted { spec, .. } = &entry.fact {
+            self.look_in = 0;
+            self.check_room()?;
             let book = Book::open(&path_of(&self.folder, job), line)?;
             self.books.insert(job, book);
-            self.on_disk.insert(job);
+            self.on_disk.insert(job, Stored { bytes: 0, user: spec.user.clone() });
+        } else if self.books.contains_key(&job) {
+            self.check_room()?;
         }
         let Some(book) = self.books.get_mut(&job) else { return Ok(()) };
         book.add(line)?;
@@ -134,7 +188,10 @@ impl Histories {
         }
         if book.ended && book.live == 0 {
             let book = self.books.remove(&job).expect("it is there");
-            book.close(&path_of(&self.folder, job))?;
+            let bytes = book.close(&path_of(&self.folder, job))?;
+            if let Some(stored) = self.on_disk.get_mut(&job) {
+                stored.bytes = bytes;
+            }
             self.prune();
         }
         Ok(())
@@ -176,12 +233,9 @@ impl Histories {
         }
     }
 
-    /// Deletes the oldest beyond the limit; never one that is being written.
+    /// Deletes the oldest beyond the limits; never one that is being written.
     fn prune(&mut self) {
-        let surplus = self.on_disk.len().saturating_sub(self.kept);
-        let closed = self.on_disk.iter().filter(|job| !self.books.contains_key(job));
-        let oldest: Vec<JobId> = closed.take(surplus).copied().collect();
-        for job in oldest {
+        for job in self.surplus() {
             match fs::remove_file(path_of(&self.folder, job)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::warn!(%job, %error, "cannot delete an old history");
@@ -190,6 +244,30 @@ impl Histories {
                 _ => self.on_disk.remove(&job),
             };
         }
+    }
+
+    /// The histories that are too many or too much, oldest first. The newest of a user stays, however long it is.
+    fn surplus(&self) -> Vec<JobId> {
+        let mut of_user: BTreeMap<&str, (u64, JobId)> = BTreeMap::new();
+        let mut bytes = 0;
+        for (job, stored) in &self.on_disk {
+            let (own, newest) = of_user.entry(&stored.user).or_insert((0, *job));
+            (*own, *newest) = (*own + stored.bytes, *job);
+            bytes += stored.bytes;
+        }
+        let mut count = self.on_disk.len();
+        let mut surplus = Vec::new();
+        for (job, stored) in self.on_disk.iter().filter(|(job, _)| !self.books.contains_key(job)) {
+            let (own, newest) = of_user.get_mut(stored.user.as_str()).expect("counted above");
+            let too_much = bytes > self.limits.bytes || *own > self.limits.user_bytes;
+            if count > self.limits.count || (too_much && newest != job) {
+                count -= 1;
+                bytes -= stored.bytes;
+                *own -= stored.bytes;
+                surplus.push(*job);
+            }
+        }
+        surplus
     }
 }
 
@@ -246,10 +324,12 @@ impl Book {
         Ok(())
     }
 
-    fn close(mut self, path: &Path) -> io::Result<()> {
+    /// Makes it durable; its length.
+    fn close(mut self, path: &Path) -> io::Result<u64> {
         self.forget_ahead(path)?;
         self.file.flush()?;
-        self.file.get_ref().sync_data()
+        self.file.get_ref().sync_data()?;
+        Ok(self.file.get_ref().metadata()?.len())
     }
 }
 
@@ -266,9 +346,31 @@ mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
     #[test]
+    fn the_oldest_go_when_there_are_too_many_bytes_of_a_user_or_of_all() {
+        let folder = tempfile::tempdir().unwrap();
+        for (job, user, bytes) in [(1, "bob", 500), (2, "ann", 900), (3, "bob", 500), (4, "ann", 300), (5, "ann", 300)] {
+            let head = format!("{{\"spec\":{{\"user\":\"{user}\"}}}}\n");
+            let text = format!("{head}{}\n", "x".repeat(bytes - head.len() - 1));
+            fs::write(path_of(folder.path(), JobId(job)), text).unwrap();
+        }
+        let left = |count, bytes, user_bytes| {
+            let limits = Limits { count, bytes, user_bytes, reserve: 0 };
+            let histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
+            let gone = histories.surplus();
+            histories.on_disk.keys().filter(|job| !gone.contains(job)).map(|job| job.0).collect::<Vec<_>>()
+        };
+        assert_eq!(left(10, 10_000, 10_000), [1, 2, 3, 4, 5]);
+        assert_eq!(left(2, 10_000, 10_000), [4, 5]);
+        assert_eq!(left(10, 10_000, 1000), [1, 3, 4, 5], "ann has too much, bob has not");
+        assert_eq!(left(10, 1200, 10_000), [3, 4, 5]);
+        assert_eq!(left(10, 10, 10), [3, 5], "everybody's newest stays");
+    }
+
+    #[test]
     fn a_history_is_closed_when_every_attempt_is_gone_whichever_way() {
         let folder = tempfile::tempdir().unwrap();
-        let mut histories = Histories::open(folder.path(), "c", 10, Policy::default()).unwrap();
+        let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
+        let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
         let mut take = |fact| histories.take(&Entry { at: Time(0), fact });
         let id = |text: &str| text.parse::<AttemptId>().unwrap();
         let job = id("job_1.m0.0").job();

@@ -51,7 +51,7 @@ async fn requests_that_make_no_sense() {
     let good = submission("/in", "/out", 1);
     let executable = |path: &str| {
         let kind = Some(pb::program::Kind::Executable(path.into()));
-        Some(pb::Program { kind, files: Vec::new() })
+        Some(pb::Program { kind, files: Vec::new(), settings: Vec::new() })
     };
     let with = |key: &str, value: &str| pb::SubmitRequest {
         conf: [(key.to_owned(), value.to_owned())].into(),
@@ -74,6 +74,9 @@ async fn requests_that_make_no_sense() {
         (with("output.replication", "99"), "a number from 1 to 64"),
         (with("split.size", "1B"), "more than 10 maps"),
         (with("fermata.token", "0"), "setting fermata.token"),
+        (with("pace.mpa", "1"), "did you mean pace.map?"),
+        (with("mapreduce.job.reduces", "2"), "use --reduces 2"),
+        (with("grep.pattern", "x"), "setting grep.pattern is unknown"),
     ];
     for (request, words) in cases {
         let (code, message) = refused(&cluster, request).await;
@@ -107,7 +110,8 @@ async fn requests_that_make_no_sense() {
 async fn how_input_is_found_and_cut() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", &vec![b'a'; 70 << 10]).await;
-    cluster.put("/in/b.gz", &vec![b'b'; 200 << 10]).await;
+    let gzip = [&b"\x1f\x8b\x08\0"[..], &vec![b'b'; (200 << 10) - 4]].concat();
+    cluster.put("/in/b.gz", &gzip).await;
     cluster.put("/in/below/c", b"c\n").await;
     cluster.put("/in/.hidden/d", b"d\n").await;
     let mut client = cluster.client().await;
@@ -127,9 +131,13 @@ async fn how_input_is_found_and_cut() {
         maps.map(|task| format!("{} {} {}", task.source, task.start, task.end)).collect::<Vec<_>>()
     };
     // 70 KiB in blocks of 64: within a tenth, one split.
-    assert_eq!(splits(&["/in"], &[]).await, ["/in/a 0 71680", "/in/b.gz 0 204800"]);
-    let all = splits(&["/in"], &[("input.recursive", "true")]).await;
+    let alone = splits(&["/in"], &[("input.recursive", "false")]).await;
+    assert_eq!(alone, ["/in/a 0 71680", "/in/b.gz 0 204800"]);
+    let all = splits(&["/in"], &[]).await;
     assert_eq!(all, ["/in/a 0 71680", "/in/b.gz 0 204800", "/in/below/c 0 2"]);
+    assert_eq!(splits(&["/in/bel*"], &[]).await, ["/in/below/c 0 2"]);
+    let plain = splits(&["/in/b.gz"], &[("input.codec", "none"), ("split.size", "150KiB")]).await;
+    assert_eq!(plain, ["/in/b.gz 0 153600", "/in/b.gz 153600 204800"]);
     assert_eq!(splits(&["/in/*.gz", "/in/.hidden/d"], &[]).await, ["/in/b.gz 0 204800", "/in/.hidden/d 0 2"]);
     let small = splits(&["/in/a"], &[("split.size", "32KiB")]).await;
     assert_eq!(small, ["/in/a 0 32768", "/in/a 32768 65536", "/in/a 65536 71680"]);

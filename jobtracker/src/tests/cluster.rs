@@ -224,11 +224,12 @@ pub(super) fn submission(input: &str, output: &str, reduces: u32) -> pb::SubmitR
         program: Some(pb::Program {
             kind: Some(pb::program::Kind::Builtin("wordcount".into())),
             files: Vec::new(),
+            settings: Vec::new(),
         }),
         inputs: vec![input.into()],
         output: output.into(),
         reduces,
-        conf: HashMap::new(),
+        conf: HashMap::from([("mapper.divisible".to_owned(), "true".to_owned())]),
         ..Default::default()
     }
 }

@@ -51,6 +51,7 @@ fn spec(number: u32) -> Arc<JobSpec> {
         end: start + 10,
         divisible: true,
         hosts: vec![format!("host-t{}", start % 3), format!("elsewhere-{number}")],
+        pin: mrcore::job::InputPin::default(),
     };
     Arc::new(JobSpec {
         name: format!("job {number}"),

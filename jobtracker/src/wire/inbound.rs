@@ -17,6 +17,8 @@ use proto::mr as pb;
 use security::Identity;
 
 const NAME_BYTES_MAX: usize = 256;
+/// Of a machine or a rack. A DNS name has no more.
+const NODE_NAME_BYTES_MAX: usize = 253;
 const CONF_BYTES_MAX: usize = 1 << 20;
 const LIST_MAX: usize = 100_000;
 /// Of an attempt's error this much is kept: its end, where the cause is.
@@ -145,11 +147,20 @@ pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<
     Ok(DrainWish { request: request_id(&id, &by)?, node, within, looks: look, by })
 }
 
+/// Which lost tracker to forget, and who wants it.
+pub(crate) fn forget(
+    request: tonic::Request<pb::ForgetNodeRequest>,
+) -> Result<(RequestId, String, String), Refusal> {
+    let by = user(&request)?;
+    let pb::ForgetNodeRequest { request_id: id, node } = request.into_inner();
+    Ok((request_id(&id, &by)?, short("node", node)?, by))
+}
+
 /// What to run.
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
     let user = user(&request)?;
     let message = request.into_inner();
-    let pb::Program { kind, files } = message.program.unwrap_or_default();
+    let pb::Program { kind, files, settings } = message.program.unwrap_or_default();
     let program = match kind {
         Some(pb::program::Kind::Builtin(name)) => Program::Builtin(short("program name", name)?),
         Some(pb::program::Kind::Executable(path)) => Program::Executable(path),
@@ -159,8 +170,10 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         Program::Builtin(name) => name.clone(),
         Program::Executable(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
     };
-    if message.inputs.len() > LIST_MAX || files.len() > LIST_MAX {
-        return Err(Refusal::invalid(format!("job names more than {LIST_MAX} inputs or side files")));
+    if [message.inputs.len(), files.len(), settings.len()].into_iter().any(|names| names > LIST_MAX) {
+        return Err(Refusal::invalid(format!(
+            "job names more than {LIST_MAX} inputs, side files or settings"
+        )));
     }
     let conf_bytes: usize = message.conf.iter().map(|(key, value)| key.len() + value.len()).sum();
     if conf_bytes > CONF_BYTES_MAX {
@@ -177,6 +190,7 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         priority: spec::priority(&or_else(message.priority, "normal")).map_err(Refusal::invalid)?,
         program,
         files,
+        declared: settings,
         inputs: message.inputs,
         output: message.output,
         reduces: message.reduces,
@@ -223,10 +237,10 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
     }
     let name = |what: &str, text: String| short(what, text).map_err(|error| error.to_string());
     Ok(Registration {
-        name: name("tracker name", message.name)?,
+        name: plain("tracker name", message.name)?,
         incarnation: Incarnation(message.incarnation),
-        host: name("host name", message.host)?,
-        rack: name("rack", message.rack)?,
+        host: plain("host name", message.host)?,
+        rack: plain("rack", message.rack)?,
         shuffle_addr: name("shuffle address", message.shuffle_addr)?,
         logs_addr: name("address of logs", message.logs_addr)?,
         slots: PerPhase { map: map_slots, reduce: reduce_slots },
@@ -236,6 +250,19 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
         // What is not a job's name is no job of ours to clean away.
         jobs: message.jobs.iter().filter_map(|text| text.parse().ok()).collect(),
     })
+}
+
+/// The name of a machine or a rack: it goes into logs, pages and paths.
+fn plain(what: &str, text: String) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
+    if text.is_empty() || text.len() > NODE_NAME_BYTES_MAX || !text.chars().all(fits) {
+        let text: String = text.chars().take(40).collect();
+        return Err(format!(
+            "{what} {text:?}: it must have 1 to {NODE_NAME_BYTES_MAX} letters, digits, dots, dashes, underscores, \
+             colons or slashes (set tasktracker.node and tasktracker.rack)"
+        ));
+    }
+    Ok(text)
 }
 
 fn heartbeat(
@@ -279,6 +306,7 @@ fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
         Some(Status::Paused(message)) => AttemptStatus::Paused(aside(id.phase(), &message)),
         Some(Status::Spoilt(why)) => AttemptStatus::Spoilt(tail(why)),
         Some(Status::Failed(error)) => AttemptStatus::Failed(tail(error)),
+        Some(Status::Fatal(error)) => AttemptStatus::Fatal(tail(error)),
         Some(Status::Unreached(why)) => AttemptStatus::Unreached(tail(why)),
         Some(Status::Killed(why)) => AttemptStatus::Killed(tail(why)),
         Some(Status::Taken(bytes)) => AttemptStatus::Taken(bytes),

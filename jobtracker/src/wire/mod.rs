@@ -7,7 +7,7 @@ mod status;
 mod why;
 
 pub(crate) use inbound::{
-    DrainWish, TrackerWord, caller, drain, job_id, kill, preempt, resume, submission, tasks, tracker_word,
+    DrainWish, TrackerWord, caller, drain, forget, job_id, kill, preempt, resume, submission, tasks, tracker_word,
     whom,
 };
 pub(crate) use orders::{orders, refused, register_again, registered};

@@ -4,15 +4,15 @@ use crate::{
     output::{Files, work_folder},
     spec::{self, Program},
 };
+use daemon::config::JobTrackerConfig;
 use mrcore::{
     Cluster, Phase,
     event::{Numbered, Order},
-    ids::{AttemptId, TrackerId},
+    ids::{AttemptId, Incarnation, TrackerId},
     job::{JobSpec, MapEvent},
     task::Recall,
 };
 use proto::mr as pb;
-use std::time::Duration;
 
 /// Orders go in messages of about this size, so that none exceeds what a receiver takes.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -22,9 +22,19 @@ fn message(kind: pb::to_tracker::Kind) -> pb::ToTracker {
 }
 
 /// Welcome.
-pub(crate) fn registered(tracker: TrackerId, epoch: u64, heartbeat: Duration) -> pb::ToTracker {
-    let heartbeat_ms = heartbeat.as_millis() as u64;
-    message(pb::to_tracker::Kind::Registered(pb::Registered { tracker: tracker.0, epoch, heartbeat_ms }))
+pub(crate) fn registered(
+    tracker: TrackerId,
+    incarnation: Incarnation,
+    epoch: u64,
+    settings: &JobTrackerConfig,
+) -> pb::ToTracker {
+    message(pb::to_tracker::Kind::Registered(pb::Registered {
+        tracker: tracker.0,
+        epoch,
+        heartbeat_ms: settings.heartbeat.0.as_millis() as u64,
+        incarnation: incarnation.0,
+        lost_after_ms: settings.lost_after.0.as_millis() as u64,
+    }))
 }
 
 /// Go away, and why.
@@ -132,6 +142,8 @@ fn task_spec(cluster: &Cluster, files: &Files, attempt: AttemptId) -> Option<pb:
                 start: task.start,
                 end: task.end,
                 whole,
+                file_id: split.pin.file,
+                file_length: split.pin.length,
             })
         }
         Phase::Reduce => {
@@ -158,7 +170,7 @@ fn program(spec: &JobSpec) -> pb::Program {
         Program::Builtin(name) => pb::program::Kind::Builtin(name),
         Program::Executable(path) => pb::program::Kind::Executable(path),
     };
-    pb::Program { kind: Some(kind), files: spec::files(spec) }
+    pb::Program { kind: Some(kind), files: spec::files(spec), settings: Vec::new() }
 }
 
 fn map_event(cluster: &Cluster, event: MapEvent) -> pb::MapEvent {

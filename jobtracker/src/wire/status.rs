@@ -170,7 +170,10 @@ pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {
     match (task.is_done(), task.trying().next()) {
         (true, _) => "done",
         (false, Some(_)) => "running",
-        (false, None) if job.is_over() => "unfinished",
+        (false, None) if job.is_over() => {
+            let failed = task.attempts.last().is_some_and(|last| last.state == AttemptState::Failed);
+            if failed { "failed" } else { "unfinished" }
+        }
         (false, None) if task.held => "paused",
         (false, None) => "waiting",
     }

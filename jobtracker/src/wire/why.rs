@@ -44,7 +44,12 @@ pub(crate) fn why(mind: &JobTracker, params: &Params, now: Time, whom: Whom) -> 
     let teller = Teller { cluster: mind.cluster(), params };
     let job = mind.cluster().job(whom.job())?;
     let (of, state, waits) = match whom {
-        Whom::Job(id) => (id.to_string(), super::status::job_state(job).0, mind.explain(now, id)),
+        Whom::Job(id) => {
+            // As lists of jobs show it.
+            let idle = job.is_running() && Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
+            let state = if idle { "waiting" } else { super::status::job_state(job).0 };
+            (id.to_string(), state, mind.explain(now, id))
+        }
         Whom::Task(id) => {
             let task = job.task(id)?;
             (id.to_string(), super::status::task_state(job, task), mind.explain_task(now, id))

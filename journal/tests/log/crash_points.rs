@@ -48,6 +48,7 @@ impl Run {
         let log = Log::open(Arc::new(disk.clone()), Recovery::Refuse)?.log;
         self.append(&log, 3)?;
         snapshot(&log)?;
+        log.close()?;
         Ok(())
     }
 }
@@ -110,10 +111,11 @@ fn a_crash_while_dropping_damage_leaves_a_log_that_can_be_dropped_again() {
     append(&log, 5);
     log.close().unwrap();
     let mut files = whole.files();
-    files.get_mut("edits-00000000000000000001.log").unwrap()[24 + 28 + 4 + 9 + 33] ^= 1;
+    files.get_mut("edits-00000000000000000001.log").unwrap()[2 * 64 + 33] ^= 1;
     let drop_damaged = |disk: &CrashDisk| {
         let mut opened = Log::open(Arc::new(disk.clone()), Recovery::DropDamaged)?;
         let records = drain(&mut opened.replay)?.1;
+        opened.log.close()?;
         Ok::<_, LogError>(records.len())
     };
     let disk = CrashDisk::with_files(files.clone());
@@ -126,7 +128,7 @@ fn a_crash_while_dropping_damage_leaves_a_log_that_can_be_dropped_again() {
             let after = disk.survivor(survive);
             assert_eq!(drop_damaged(&after).unwrap(), 1, "crash at {point}, {survive:?}");
             let kept = after.files();
-            for (name, bytes) in &files {
+            for (name, bytes) in files.iter().filter(|(name, _)| *name != "COMMIT") {
                 assert!(kept.values().any(|kept| kept == bytes), "{name} is still there, crash at {point}");
             }
         }

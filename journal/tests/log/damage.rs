@@ -1,11 +1,22 @@
-//! Torn tails are cut, damage is refused with its place or dropped with a report, wrong records never appear.
+//! Torn tails are cut and kept, damage is refused with its place or dropped with a report, wrong records never appear.
+//!
+//! A log is damaged in three conditions: closed cleanly (sealed), after a crash of the process (the commit point is
+//! exact) and after a power loss (the commit point is behind).
 
 use crate::common::{Contents, append, open, read, read_with, snapshot};
-use fermata_journal::{LogError, crash::CrashDisk, log::Recovery};
+use fermata_journal::{
+    LogError,
+    crash::{CrashDisk, Survive},
+    log::Recovery,
+};
 
 const FIRST: &str = "edits-00000000000000000001.log";
+const NEWEST: &str = "edits-00000000000000000005.log";
+const COMMIT: &str = "COMMIT";
+/// The header of a file, and a batch of one of the records here.
+const GRAIN: usize = 64;
 
-/// Records 1 to 4 in a closed segment, 5 to 8 in the newest; each in its own batch.
+/// Records 1 to 4 in a closed segment, 5 to 8 in the newest; each in its own batch. Closed cleanly.
 fn two_segments() -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk);
@@ -14,6 +25,24 @@ fn two_segments() -> CrashDisk {
     append(&log, 4);
     log.close().unwrap();
     disk
+}
+
+/// The same log, not closed but crashed.
+fn crashed(survive: Survive) -> CrashDisk {
+    let disk = CrashDisk::new();
+    let log = open(&disk);
+    append(&log, 4);
+    log.rotate().unwrap();
+    append(&log, 4);
+    disk.survivor(survive)
+}
+
+fn all_conditions() -> [(&'static str, CrashDisk); 3] {
+    [
+        ("closed", two_segments()),
+        ("killed", crashed(Survive::Everything)),
+        ("power loss", crashed(Survive::SyncedOnly)),
+    ]
 }
 
 /// Three snapshots' worth: two kept, and the segments after the older.
@@ -39,81 +68,152 @@ fn names(disk: &CrashDisk) -> Vec<String> {
     disk.files().into_keys().collect()
 }
 
-/// Where the last batch of the newest segment begins: the length without the last record.
-fn last_batch_at(whole: &CrashDisk, newest: &str, records: u64) -> u64 {
-    let len = whole.files()[newest].len();
-    (0..len)
-        .rev()
-        .find(|cut| {
-            let disk = changed(whole, newest, |bytes| bytes.truncate(*cut));
-            let contents = read(&disk).expect("a torn tail");
-            contents.torn.is_none() && contents.check() == records - 1
-        })
-        .expect("a border between batches") as u64
-}
-
 #[test]
-fn a_tail_torn_at_any_byte_is_cut_and_the_log_goes_on() {
-    let whole = two_segments();
-    let newest = "edits-00000000000000000005.log";
-    let border = last_batch_at(&whole, newest, 8);
-    for cut in border + 1..whole.files()[newest].len() as u64 {
-        for zeros in [0, 3, 5000] {
-            let disk = changed(&whole, newest, |bytes| {
-                bytes.truncate(cut as usize);
-                bytes.resize(cut as usize + zeros, 0);
+fn a_tail_torn_at_any_byte_is_cut_kept_and_the_log_goes_on() {
+    let whole = crashed(Survive::SyncedOnly);
+    let len = whole.files()[NEWEST].len();
+    let border = len - GRAIN;
+    for cut in border + 1..len {
+        // The last batch is one sector of this disk: a piece of it is there, or zeros are.
+        for zeros in [0, 3 * GRAIN - cut % GRAIN, 5000] {
+            let disk = changed(&whole, NEWEST, |bytes| {
+                bytes.truncate(cut);
+                bytes.resize(cut + zeros, 0);
             });
-            let log = open(&disk);
-            assert_eq!(log.durable(), 7, "cut at {cut}");
-            append(&log, 2);
-            drop(log);
+            let before = disk.files()[NEWEST].clone();
+            let opened = read(&disk).unwrap();
+            let torn = opened.torn.as_ref().expect("a torn tail");
+            assert_eq!((opened.check(), torn.offset), (7, border as u64), "cut at {cut}, {zeros} zeros");
+            assert_eq!(torn.bytes, (before.len() - border) as u64);
+            assert_eq!(torn.kept_as, format!("{NEWEST}.torn-1"));
+            assert_eq!(disk.files()[&torn.kept_as], before[border..], "kept as it was");
+            append(&open(&disk), 2);
             let contents = read(&disk).unwrap();
             assert_eq!((contents.check(), &contents.torn), (9, &None), "cut at {cut}");
         }
     }
-    let torn =
-        read(&changed(&whole, newest, |bytes| bytes.truncate(border as usize + 5))).unwrap().torn.unwrap();
-    assert_eq!((torn.file.as_str(), torn.offset, torn.bytes), (newest, border, 5));
 }
 
-/// Opens `disk`, in which one byte of `file` at `at` is wrong.
-fn check_flip(disk: &CrashDisk, file: &str, at: u64, total: u64, last_batch: Option<u64>) {
-    let in_last_batch = last_batch.is_some_and(|border| at >= border);
-    match read(disk) {
-        Ok(contents) => {
-            let torn = contents.torn.as_ref().map(|torn| torn.offset);
-            assert!(in_last_batch && torn == last_batch, "flip at {file}:{at} unnoticed");
-            assert_eq!(contents.check(), total - 1);
-        }
-        Err(error) => {
-            assert!(error.is_damage() && !in_last_batch, "flip at {file}:{at}: {error}");
-            assert!(error.to_string().contains(file), "{error} names {file}");
-            assert!(error.offset() <= at, "flip at {at} blamed on {}", error.offset());
+#[test]
+fn a_tail_cut_short_below_the_commit_point_is_damage() {
+    for whole in [two_segments(), crashed(Survive::Everything)] {
+        let len = whole.files()[NEWEST].len();
+        for cut in GRAIN..len {
+            let disk = changed(&whole, NEWEST, |bytes| bytes.truncate(cut));
+            let error = read(&disk).unwrap_err();
+            assert!(error.is_damage() && error.to_string().contains(NEWEST), "cut at {cut}: {error}");
+            let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
+            assert_eq!(contents.check(), 4 + (cut / GRAIN) as u64 - 1, "cut at {cut}");
+            assert!(!contents.dropped.is_empty(), "cut at {cut}");
+            assert_eq!(read(&disk).unwrap().check(), contents.check(), "sound afterwards");
         }
     }
 }
 
 #[test]
-fn every_flipped_bit_is_noticed_and_never_gives_a_wrong_record() {
+fn a_sealed_log_has_no_torn_tail() {
     let whole = two_segments();
-    let newest = "edits-00000000000000000005.log";
-    let border = last_batch_at(&whole, newest, 8);
-    for (file, content) in whole.files() {
-        for at in 0..content.len() {
-            for bit in 0..8 {
-                let disk = changed(&whole, &file, |bytes| bytes[at] ^= 1 << bit);
-                let last_batch = (file == newest).then_some(border);
-                check_flip(&disk, &file, at as u64, 8, last_batch);
+    for extra in [1, GRAIN, 100] {
+        let disk = changed(&whole, NEWEST, |bytes| bytes.resize(bytes.len() + extra, 0));
+        let error = read(&disk).unwrap_err();
+        assert!(error.is_damage() && error.to_string().contains(NEWEST), "{error}");
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_an_acknowledged_record_is_damage() {
+    for (condition, whole) in all_conditions() {
+        for (file, content) in whole.files() {
+            if file == COMMIT {
+                continue;
             }
-            // And dropping it never gives a wrong record either, and always gives a log.
-            let disk = changed(&whole, &file, |bytes| bytes[at] ^= 1);
-            let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
-            let kept = contents.check();
-            assert!(kept < 8, "flip at {file}:{at}");
-            assert!(contents.torn.is_some() || !contents.dropped.is_empty());
-            assert_eq!(read(&disk).unwrap().check(), kept, "sound afterwards");
+            for at in 0..content.len() {
+                for bit in 0..8 {
+                    let disk = changed(&whole, &file, |bytes| bytes[at] ^= 1 << bit);
+                    let error = read(&disk).expect_err("a flipped bit");
+                    assert!(error.is_damage(), "{condition}: flip at {file}:{at}: {error}");
+                    assert!(error.to_string().contains(&file), "{error} names {file}");
+                    assert!(error.offset() <= at as u64, "flip at {at} blamed on {}", error.offset());
+                }
+                // Dropping it never gives a wrong record either, and always gives a log.
+                let disk = changed(&whole, &file, |bytes| bytes[at] ^= 1);
+                let damaged = disk.files()[&file].clone();
+                let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
+                let kept = contents.check();
+                assert!(kept < 8 && !contents.dropped.is_empty(), "{condition}: flip at {file}:{at}");
+                let copies: Vec<_> = disk.files().into_values().filter(|bytes| *bytes == damaged).collect();
+                assert_eq!(copies.len(), 1, "the damaged file is kept");
+                assert_eq!(read(&disk).unwrap().check(), kept, "sound afterwards");
+            }
         }
     }
+}
+
+#[test]
+fn a_flipped_bit_of_the_commit_point_loses_nothing() {
+    for (condition, whole) in all_conditions() {
+        for slot in [0, 4096] {
+            for at in slot..slot + 32 {
+                let disk = changed(&whole, COMMIT, |bytes| bytes[at] ^= 1);
+                assert_eq!(read(&disk).unwrap().check(), 8, "{condition}: flip at {at}");
+            }
+        }
+        let disk = changed(&whole, COMMIT, |bytes| bytes.fill(0xff));
+        let error = read(&disk).unwrap_err();
+        assert!(error.is_damage() && error.to_string().contains(COMMIT), "{error}");
+        let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
+        assert_eq!((contents.check(), contents.dropped.len()), (8, 1), "{condition}");
+        assert!(disk.files().contains_key("COMMIT.damaged-1"));
+    }
+}
+
+#[test]
+fn a_missing_newest_segment_is_noticed() {
+    for (condition, whole) in all_conditions() {
+        let mut files = whole.files();
+        files.remove(NEWEST);
+        let disk = CrashDisk::with_files(files);
+        let error = read(&disk).unwrap_err();
+        assert!(error.is_damage() && error.to_string().contains(NEWEST), "{condition}: {error}");
+        let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
+        assert_eq!((contents.check(), contents.dropped.len()), (4, 1), "{condition}");
+        append(&open(&disk), 2);
+        assert_eq!(read(&disk).unwrap().check(), 6);
+    }
+    // Also one without records.
+    let disk = CrashDisk::new();
+    let log = open(&disk);
+    append(&log, 4);
+    log.rotate().unwrap();
+    let mut files = disk.survivor(Survive::SyncedOnly).files();
+    files.remove(NEWEST);
+    assert!(matches!(read(&CrashDisk::with_files(files)), Err(LogError::Gap { expected: 5, .. })));
+}
+
+#[test]
+fn missing_files_are_noticed() {
+    for (condition, whole) in all_conditions() {
+        let mut files = whole.files();
+        files.remove(COMMIT);
+        let disk = CrashDisk::with_files(files);
+        let error = read(&disk).unwrap_err();
+        assert!(error.is_damage() && error.to_string().contains(COMMIT), "{condition}: {error}");
+        assert_eq!(read_with(&disk, Recovery::DropDamaged).unwrap().check(), 8);
+        assert_eq!(read(&disk).unwrap().check(), 8, "made anew");
+
+        let mut files = whole.files();
+        files.retain(|name, _| name == COMMIT);
+        let disk = CrashDisk::with_files(files);
+        assert!(read(&disk).unwrap_err().is_damage(), "{condition}: nothing but the commit point");
+        let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
+        assert_eq!((contents.check(), contents.dropped.len()), (0, 1));
+    }
+    // The newest snapshot: what it was made from is still there. Both: it is not.
+    let mut files = with_snapshots().files();
+    files.remove("snapshot-00000000000000000009.snap");
+    assert_eq!(read(&CrashDisk::with_files(files.clone())).unwrap().check(), 11);
+    files.remove("snapshot-00000000000000000006.snap");
+    assert!(matches!(read(&CrashDisk::with_files(files)), Err(LogError::Gap { expected: 1, .. })));
 }
 
 #[test]
@@ -123,7 +223,8 @@ fn every_flipped_bit_of_a_snapshot_is_refused_and_dropping_it_loses_nothing() {
     for at in 0..whole.files()[file].len() {
         for bit in 0..8 {
             let disk = changed(&whole, file, |bytes| bytes[at] ^= 1 << bit);
-            check_flip(&disk, file, at as u64, 11, None);
+            let error = read(&disk).expect_err("a flipped bit");
+            assert!(error.is_damage() && error.to_string().contains(file), "flip at {at}: {error}");
         }
         let disk = changed(&whole, file, |bytes| bytes.truncate(at));
         assert!(read(&disk).unwrap_err().is_damage(), "cut at {at}");
@@ -140,8 +241,7 @@ fn every_flipped_bit_of_a_snapshot_is_refused_and_dropping_it_loses_nothing() {
 fn dropping_says_what_went_and_keeps_the_files() {
     let whole = two_segments();
     let before = whole.files();
-    // The payload of the second batch: header 24, batch header 28, length 4, record 9; header 28, length 4.
-    let second = 24 + 28 + 4 + 9;
+    let second = 2 * GRAIN;
     let disk = changed(&whole, FIRST, |bytes| bytes[second + 33] ^= 1);
     assert!(
         matches!(read(&disk), Err(LogError::Damaged { file, offset, .. }) if file == FIRST && offset == second as u64)
@@ -152,7 +252,7 @@ fn dropping_says_what_went_and_keeps_the_files() {
     let [cut, aside] = &contents.dropped[..] else { panic!("{:?}", contents.dropped) };
     assert_eq!((cut.file.as_str(), cut.offset, cut.records_known), (FIRST, second as u64, 2));
     assert_eq!(cut.bytes, (before[FIRST].len() - second) as u64);
-    assert_eq!((aside.file.as_str(), aside.records_known), ("edits-00000000000000000005.log", 4));
+    assert_eq!((aside.file.as_str(), aside.records_known), (NEWEST, 4));
     for dropped in &contents.dropped {
         assert_eq!(disk.files()[dropped.kept_as.as_ref().unwrap()], damaged[&dropped.file]);
     }
@@ -182,8 +282,9 @@ fn a_missing_segment_is_a_gap() {
     let disk = CrashDisk::with_files(files.clone());
     assert!(matches!(read(&disk), Err(LogError::Gap { expected: 1, found: Some(5), .. })));
     let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
-    assert_eq!((contents.check(), contents.dropped.len()), (0, files.len()));
-    assert!(files.keys().all(|name| disk.files().contains_key(&format!("{name}.damaged-1"))));
+    assert_eq!((contents.check(), contents.dropped.len()), (0, files.len() - 1));
+    let segments = files.keys().filter(|name| *name != COMMIT);
+    assert!(segments.into_iter().all(|name| disk.files().contains_key(&format!("{name}.damaged-1"))));
     append(&open(&disk), 1);
     assert_eq!(read(&disk).unwrap().check(), 1);
 }
@@ -191,7 +292,7 @@ fn a_missing_segment_is_a_gap() {
 #[test]
 fn a_snapshot_whose_segments_are_gone_is_a_gap() {
     let mut files = with_snapshots().files();
-    files.retain(|name, _| name.starts_with("snapshot"));
+    files.retain(|name, _| name.starts_with("snapshot") || name == COMMIT);
     let disk = CrashDisk::with_files(files);
     assert!(matches!(read(&disk), Err(LogError::Gap { expected: 10, found: None, .. })));
     let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
@@ -203,16 +304,17 @@ fn a_snapshot_whose_segments_are_gone_is_a_gap() {
 #[test]
 fn a_damaged_snapshot_and_nothing_else_is_not_an_empty_log() {
     let mut files = with_snapshots().files();
-    files.retain(|name, _| name.starts_with("snapshot"));
-    for bytes in files.values_mut() {
+    files.retain(|name, _| name.starts_with("snapshot") || name == COMMIT);
+    for (_, bytes) in files.iter_mut().filter(|(name, _)| *name != COMMIT) {
         bytes.pop();
     }
     let disk = CrashDisk::with_files(files.clone());
     assert!(read(&disk).is_err());
     let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
     assert_eq!(contents.check(), 0);
-    assert!(contents.dropped.len() >= files.len(), "each is told of");
-    assert!(files.keys().all(|name| disk.files().contains_key(&format!("{name}.damaged-1"))), "and kept");
+    let mut snapshots = files.keys().filter(|name| *name != COMMIT);
+    assert!(contents.dropped.len() >= files.len() - 1, "each is reported");
+    assert!(snapshots.all(|name| disk.files().contains_key(&format!("{name}.damaged-1"))), "and kept");
 }
 
 #[test]
@@ -223,12 +325,12 @@ fn wrong_files_are_refused_by_name() {
     let other = changed(&whole, FIRST, |bytes| bytes[0] = b'X');
     assert!(matches!(read(&other), Err(LogError::BadMagic { file }) if file == FIRST));
     let newer = changed(&whole, FIRST, |bytes| {
-        bytes[4] = 2;
+        bytes[4] = 3;
         let crc = crc32c::crc32c(&bytes[..20]);
         bytes[20..24].copy_from_slice(&crc.to_le_bytes());
     });
     let untouched = names(&newer);
-    assert!(matches!(read_with(&newer, Recovery::DropDamaged), Err(LogError::Version { found: 2, .. })));
+    assert!(matches!(read_with(&newer, Recovery::DropDamaged), Err(LogError::Version { found: 3, .. })));
     assert_eq!(names(&newer), untouched, "a newer version is not damage");
     let mut swapped = whole.files();
     let first = swapped[FIRST].clone();
@@ -237,18 +339,23 @@ fn wrong_files_are_refused_by_name() {
 }
 
 #[test]
-fn a_record_that_looks_like_a_batch_does_not_turn_a_torn_tail_into_damage() {
+fn records_of_zeros_or_that_look_like_batches_do_not_change_the_verdict() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 3);
-    log.close().unwrap();
-    // The later batches of one log as the content of a record in another, which is then torn.
-    let record = disk.files()[FIRST].clone();
-    let disk = CrashDisk::new();
-    let log = open(&disk);
-    log.append(&record).unwrap();
-    log.close().unwrap();
-    let disk = changed(&disk, FIRST, |bytes| bytes[60] ^= 1);
-    let contents = read(&disk).unwrap();
-    assert!(contents.records.is_empty() && contents.torn.is_some());
+    // The batches of one log as the content of a record in another, and zeros.
+    for record in [disk.files()[FIRST].clone(), vec![0; 4096]] {
+        let disk = CrashDisk::new();
+        let log = open(&disk);
+        log.sync(log.append(&record).unwrap()).unwrap();
+        let whole = disk.survivor(Survive::SyncedOnly);
+        let length = whole.files()[FIRST].len();
+        for at in (GRAIN..length).step_by(7) {
+            let flipped = changed(&whole, FIRST, |bytes| bytes[at] ^= 1);
+            assert!(read(&flipped).unwrap_err().is_damage(), "flip at {at}");
+            let torn = changed(&whole, FIRST, |bytes| bytes[at / GRAIN * GRAIN..][..GRAIN].fill(0));
+            let contents = read(&torn).unwrap();
+            assert!(contents.records.is_empty() && contents.torn.is_some(), "lost sector at {at}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use crate::common::{append, open, read, record};
 use fermata_journal::{AppendError, crash::CrashDisk};
 use std::{sync::Arc, time::Duration};
 
-/// A batch is a write (0) and a sync (1).
+/// A batch is a write (0), a sync (1), and a write of the commit point (2).
 fn failing_at(operation: u64) {
     let disk = CrashDisk::new();
     let log = open(&disk);
@@ -12,7 +12,8 @@ fn failing_at(operation: u64) {
     disk.fail_after(operation);
     let seq = log.append(&record(4)).unwrap();
     let failed = log.sync(seq).unwrap_err();
-    assert!(failed.reason.contains("injected") && failed.reason.contains("edits-"), "{failed}");
+    let file = if operation < 2 { "edits-" } else { "COMMIT" };
+    assert!(failed.reason.contains("injected") && failed.reason.contains(file), "{failed}");
     // The disk is well again, and the log is not.
     assert!(matches!(log.append(&record(5)), Err(AppendError::Failed(_))));
     assert!(log.rotate().is_err());
@@ -33,8 +34,13 @@ fn a_failed_sync_fails_the_log() {
 }
 
 #[test]
+fn a_failed_write_of_the_commit_point_fails_the_log() {
+    failing_at(2);
+}
+
+#[test]
 fn a_failed_rotation_fails_the_log() {
-    for operation in 0..5 {
+    for operation in 0..8 {
         let disk = CrashDisk::new();
         let log = open(&disk);
         append(&log, 3);

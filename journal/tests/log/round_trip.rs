@@ -18,7 +18,7 @@ fn records_come_back_in_order_after_each_reopening() {
         log.close().unwrap();
         assert_eq!(read(&disk).unwrap().check(), round * 7);
     }
-    assert_eq!(disk.files().len(), 1, "one segment");
+    assert_eq!(disk.files().len(), 2, "one segment and the commit point");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn rotation_closes_what_was_appended_and_an_empty_segment_stays() {
     assert!(log.bytes_since_snapshot() > bytes);
     append(&log, 2);
     log.close().unwrap();
-    assert_eq!(disk.files().len(), 2);
+    assert_eq!(disk.files().len(), 3, "two segments and the commit point");
     assert_eq!(read(&disk).unwrap().check(), 5);
 }
 
@@ -101,6 +101,7 @@ fn retention_keeps_two_snapshots_and_the_records_after_the_older() {
     assert_eq!(
         names,
         [
+            "COMMIT",
             "edits-00000000000000000016.log",
             "edits-00000000000000000021.log",
             "snapshot-00000000000000000015.snap",
@@ -123,5 +124,5 @@ fn unfinished_files_are_removed_and_unknown_ones_left_alone() {
     disk.set_file("notes.tmp", *b"mine");
     assert_eq!(read(&disk).unwrap().check(), 3);
     let names: Vec<_> = disk.files().into_keys().collect();
-    assert_eq!(names, ["edits-00000000000000000001.log", "notes.tmp"]);
+    assert_eq!(names, ["COMMIT", "edits-00000000000000000001.log", "notes.tmp"]);
 }

@@ -14,7 +14,7 @@ mod socket;
 mod wire;
 
 use crate::{
-    cluster::{Launch, Layout, Overrides},
+    cluster::{Launch, Layout, Overrides, temporary},
     command::cluster::certify,
     output::{self, Usage},
 };
@@ -106,10 +106,7 @@ pub(crate) async fn run(command: BenchCommand) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let folder = tempfile::Builder::new()
-        .prefix("fermata-bench-")
-        .tempdir_in(dir)
-        .with_context(|| format!("cannot make a folder in {}", dir.display()))?;
+    let folder = temporary(dir, "fermata-bench-")?;
     let measuring = async {
         match &command {
             BenchCommand::Dfs(args) => measure(args, folder.path()).await,
@@ -203,7 +200,8 @@ fn need_room(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
 
 /// A cluster layout for a benchmark, in a folder of its own.
 fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
-    let overrides = Overrides { nodes: Some(nodes), replication: Some(1), ..Overrides::default() };
+    let overrides =
+        Overrides { nodes: Some(nodes), replication: Some(1), temporary: true, ..Overrides::default() };
     let mut layout = Layout::prepare(&folder.join(name), &overrides)?;
     // The scrubber would read beside the measurement.
     layout.config.datanode.scrub_rate = Bytes(0);
@@ -212,6 +210,7 @@ fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
         certify(&dir, "bench", &uuid::Uuid::new_v4().to_string(), 2)?;
         let security = &mut layout.config.security;
         (security.dir, security.identity) = (std::path::absolute(dir.join("security"))?, "admin".into());
+        security.secret = PathBuf::new();
     }
     Ok(layout)
 }

@@ -155,7 +155,7 @@ async fn batch(
         open.push(file);
     }
     if blocks > 0 {
-        let all: Vec<u64> = open.iter().flat_map(|file| file.blocks.iter().copied()).collect();
+        let all: Vec<(u64, u64)> = open.iter().flat_map(|file| file.blocks.iter().copied()).collect();
         // As many replicas as made-up datanodes: each of them has every block.
         for ghost in ghosts {
             ghost.report(&all).await?;

@@ -15,7 +15,7 @@ use uuid::Uuid;
 /// Bytes that each made-up block claims to have.
 const BLOCK_BYTES: u64 = 64 << 20;
 /// The registration protocol this speaks.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// A connection to a master. Certificates are shown with it, and nothing in the calls.
 pub(crate) async fn connect(addr: &str, shown: &Credentials, master: Role) -> Result<Channel> {
@@ -33,7 +33,7 @@ pub(crate) struct Caller {
 pub(crate) struct Open {
     id: u64,
     /// Its blocks so far.
-    pub(crate) blocks: Vec<u64>,
+    pub(crate) blocks: Vec<(u64, u64)>,
 }
 
 fn request_id() -> Vec<u8> {
@@ -49,7 +49,7 @@ impl Caller {
     /// Asks about a path.
     pub(crate) async fn stat(&mut self, path: &str) -> Result<()> {
         self.rpc
-            .stat(StatRequest { path: path.into(), to_make: false })
+            .stat(StatRequest { path: path.into(), to_make: false, entries: 0 })
             .await
             .with_context(|| format!("stat {path}"))?;
         Ok(())
@@ -82,7 +82,7 @@ impl Caller {
         };
         let reply = self.rpc.add_block(request).await.context("add a block")?;
         let block = reply.into_inner().block.context("add a block: the reply has none")?;
-        file.blocks.push(block.block_id);
+        file.blocks.push((block.block_id, block.nonce));
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Caller {
 }
 
 fn last(file: &Open) -> Vec<BlockLength> {
-    file.blocks.last().map(|id| BlockLength { block_id: *id, length: BLOCK_BYTES }).into_iter().collect()
+    file.blocks.last().map(|(id, _)| BlockLength { block_id: *id, length: BLOCK_BYTES }).into_iter().collect()
 }
 
 /// A datanode that exists only as reports: it has room for everything and holds what it is told to.
@@ -131,6 +131,8 @@ impl Ghost {
             cluster_id: String::new(),
             version: env!("CARGO_PKG_VERSION").into(),
             protocol: PROTOCOL,
+            seen_epoch: 0,
+            seen_start: 0,
         };
         rpc.register(register).await.with_context(|| format!("register {name}"))?;
         let empty =
@@ -142,8 +144,10 @@ impl Ghost {
     }
 
     /// Says that `blocks` have arrived whole.
-    pub(crate) async fn report(&self, blocks: &[u64]) -> Result<()> {
-        let received = blocks.iter().map(|id| Replica { block_id: *id, length: BLOCK_BYTES }).collect();
+    pub(crate) async fn report(&self, blocks: &[(u64, u64)]) -> Result<()> {
+        let replica =
+            |(id, nonce): &(u64, u64)| Replica { block_id: *id, length: BLOCK_BYTES, nonce: *nonce };
+        let received = blocks.iter().map(replica).collect();
         let mut state = self.state.lock().await;
         state.1 += 1;
         let heartbeat = HeartbeatRequest {

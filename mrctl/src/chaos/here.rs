@@ -65,11 +65,11 @@ pub(super) fn footprints(folder: &Path) -> Result<Vec<Footprint>> {
 }
 
 /// Everything below the folders of jobs.
-pub(super) fn job_files(folder: &Path) -> Vec<String> {
-    let trackers = fs::read_dir(folder.join("tasks")).into_iter().flatten().flatten();
-    let jobs = trackers
-        .flat_map(|tracker| fs::read_dir(tracker.path().join("jobs")).into_iter().flatten().flatten());
-    jobs.map(|entry| entry.path().display().to_string()).collect()
+pub(super) fn job_files(folder: &Path) -> Result<Vec<String>> {
+    let state = ClusterState::require(folder)?;
+    let trackers = state.daemons.iter().filter(|daemon| daemon.kind == Kind::Tasktracker);
+    let jobs = trackers.flat_map(|one| fs::read_dir(one.dir.join("jobs")).into_iter().flatten().flatten());
+    Ok(jobs.map(|entry| entry.path().display().to_string()).collect())
 }
 
 pub(super) fn signal(folder: &Path, node: &str, named: &[Kind], sign: Sign) -> Result<Vec<String>> {

@@ -83,9 +83,13 @@ done
 
 pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
     let nodes = fleet.machines.iter().filter(|machine| machine.host.part == Part::Node);
-    let find = "find \"$dir/data/tasktracker/jobs\" -mindepth 1 -maxdepth 1 2>/dev/null; true\n";
+    let find = |machine: &Machine| {
+        let folders = machine.data.of_daemon("tasktracker").iter().map(|dir| format!("{dir}/jobs"));
+        let folders = folders.collect::<Vec<_>>().join(" ");
+        machine.script(&format!("find {folders} -mindepth 1 -maxdepth 1 2>/dev/null; true\n"))
+    };
     let mut all = Vec::new();
-    for (_, said) in on_all(nodes, |machine| machine.script(find), |_, _| {}) {
+    for (_, said) in on_all(nodes, find, |_, _| {}) {
         all.extend(said?.lines().map(str::to_owned));
     }
     Ok(all)
@@ -184,17 +188,18 @@ pub(super) fn corrupt(fleet: &Fleet, damage: &Damage) -> Result<String> {
     };
     let name = damage.block.as_deref().unwrap_or("blk_*");
     let harm = if damage.cut {
-        "truncate -s $o $f && echo \"cut ${f##*/} on $host to $o bytes: $dir/data/datanode/${f#./}\""
+        "truncate -s $o $f && echo \"cut ${f##*/} on $host to $o bytes: $f\""
     } else {
         "b=$(od -An -tu1 -j $o -N 1 $f | tr -d ' ')
 printf \"\\\\$(printf %o $((255-b)))\" | dd of=$f bs=1 seek=$o conv=notrunc 2>/dev/null &&
-echo \"flipped byte $o of ${f##*/} on $host: $dir/data/datanode/${f#./}\""
+echo \"flipped byte $o of ${f##*/} on $host: $f\""
     };
     for machine in nodes {
         let (host, chance) = (&machine.host.name, damage.chance % (1 << 31));
+        let folders = machine.data.of_daemon("datanode").join(" ");
         let script = format!(
-            "host={host}; cd data/datanode || exit 0
-all=$(find . -path '*/current/*' -name '{name}' ! -name '*.*' | sort); [ -n \"$all\" ] || exit 0
+            "host={host}
+all=$(find {folders} -path '*/current/*' -name '{name}' ! -name '*.*' 2>/dev/null | sort); [ -n \"$all\" ] || exit 0
 n=$(echo \"$all\" | wc -l); f=$(echo \"$all\" | sed -n \"$(({chance} % n + 1))p\")
 o=$(($(stat -c %s $f) / 2))
 {harm}

@@ -126,7 +126,7 @@ impl Site {
     /// What trackers have of jobs on their disks.
     pub(crate) fn job_files(&self) -> Result<Vec<String>> {
         match self {
-            Self::Here(folder) => Ok(here::job_files(folder)),
+            Self::Here(folder) => here::job_files(folder),
             Self::Machines(fleet) => machines::job_files(fleet),
         }
     }

@@ -10,7 +10,10 @@ use super::{
     state::{ClusterState, Daemon, Kind},
 };
 use anyhow::{Context, Result, anyhow, bail};
-use dfs::client::{Client, ClientOptions, NodeState, Report};
+use dfs::{
+    client::{Attributes, Client, ClientOptions, NodeState, Report},
+    path::DfsPath,
+};
 use rand::RngExt;
 use security::Credentials;
 use std::{
@@ -26,6 +29,8 @@ use std::{
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
+/// The owner of the root folder in a new namespace.
+const UNOWNED: &str = "fermata";
 /// What daemons tell people to start them with when a log is damaged.
 const RECOVER: &str = "--recover";
 
@@ -61,6 +66,7 @@ impl Launch {
         let mut launch = Self::start_namenode(layout, port).await?;
         launch.start_all(Kind::Datanode).await?;
         launch.registered().await?;
+        launch.own_root().await?;
         Ok(launch)
     }
 
@@ -78,12 +84,10 @@ impl Launch {
 
     /// Starts the namenode alone and waits until it serves.
     pub(crate) async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
-        let [mut namenode, jobtracker] = free_ports(port)?;
-        if let Some(port) = port.filter(|port| *port != 0) {
-            namenode = port;
-        }
+        let port = port.filter(|port| *port != 0);
+        let [namenode, jobtracker] = free_ports(port, layout.ports)?;
         layout.make()?;
-        layout.write_config(&format!("127.0.0.1:{namenode}"), &format!("127.0.0.1:{jobtracker}"))?;
+        layout.write_config([port.unwrap_or(namenode), jobtracker])?;
         let mut launch = Self { layout, state: ClusterState::default(), children: vec![], keep: false };
         launch.spawn(&Layout::namenode())?;
         launch.state.namenode = launch.ready(0).await?;
@@ -148,7 +152,21 @@ impl Launch {
         for child in &mut self.children {
             let _ = child.wait();
         }
-        Ok(())
+        if self.layout.temporary { super::remove_elsewhere(&self.layout.folder) } else { Ok(()) }
+    }
+
+    /// The root folder of a cluster that is closed to other accounts belongs to the account that started it, so that its
+    /// jobs can write there: they are no superusers.
+    async fn own_root(&self) -> Result<()> {
+        let credentials = self.credentials()?;
+        let Some(name) = credentials.name().filter(|_| self.layout.has_own_secret()) else { return Ok(()) };
+        let client = self.client().await?;
+        let root = DfsPath::root();
+        if client.stat(&root).await?.owner != UNOWNED {
+            return Ok(());
+        }
+        let attributes = Attributes { owner: Some(name.to_owned()), ..Attributes::default() };
+        Ok(client.set_attributes(&root, attributes).await?)
     }
 
     /// Takes the exit statuses of children that have ended, so that none stays a zombie.
@@ -168,7 +186,6 @@ impl Launch {
             log: layout.log(role),
             log_before: 0,
             ready_file: layout.ready_file(role),
-            program: program(role.kind)?,
             args: layout.args(role),
         };
         self.children.push(run(&mut daemon)?);
@@ -253,9 +270,13 @@ pub(crate) fn program(kind: Kind) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Two free ports, neither of them `not`, that the kernel does not hand out to outgoing connections, so that a daemon
-/// killed and started again finds its own still free.
-fn free_ports(not: Option<u16>) -> Result<[u16; 2]> {
+/// Two free ports, neither of them `not`: those of the last start if they are free, else some that the kernel does not
+/// hand out to outgoing connections, so that a daemon killed and started again finds its own still free.
+fn free_ports(not: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
+    let is_free = |port: &u16| Some(*port) != not && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    if let Some(before) = before.filter(|before| before.iter().all(is_free)) {
+        return Ok(before);
+    }
     let mut random = rand::rng();
     // Held until both are found: they are two.
     let mut found: Vec<(u16, TcpListener)> = Vec::new();
@@ -279,14 +300,15 @@ fn run(daemon: &mut Daemon) -> Result<Child> {
     let log = log.with_context(|| format!("cannot open log {}", daemon.log.display()))?;
     daemon.log_before = log.metadata().map_or(0, |about| about.len());
     let errors = log.try_clone().context("cannot share a log file")?;
-    let child = Command::new(&daemon.program)
+    let program = program(daemon.kind)?;
+    let child = Command::new(&program)
         .args(&daemon.args)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)
         .process_group(0)
         .spawn()
-        .with_context(|| format!("cannot start {}", daemon.program.display()))?;
+        .with_context(|| format!("cannot start {}", program.display()))?;
     daemon.identity = Identity::of(child.id())
         .with_context(|| format!("{} vanished from /proc right after its start", daemon.title()))?;
     daemon.addr.clear();
@@ -321,7 +343,8 @@ fn died(daemon: &Daemon) -> anyhow::Error {
 
 /// How to start it once with the flag that its log speaks of.
 fn recovery(daemon: &Daemon) -> String {
-    let words = std::iter::once(daemon.program.to_string_lossy().into_owned());
+    let program = program(daemon.kind).unwrap_or_else(|_| daemon.kind.program().into());
+    let words = std::iter::once(program.to_string_lossy().into_owned());
     let command: Vec<String> = words.chain(daemon.args.clone()).map(|word| quoted(&word)).collect();
     let command = command.join(" ");
     format!(
@@ -364,7 +387,11 @@ mod tests {
 
     #[test]
     fn free_ports_can_be_bound() {
-        let ports = free_ports(None).unwrap();
+        let ports = free_ports(None, None).unwrap();
+        assert_eq!(free_ports(None, Some(ports)).unwrap(), ports, "those of the last start");
+        assert!(!free_ports(Some(ports[0]), Some(ports)).unwrap().contains(&ports[0]));
         let _held = ports.map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap());
+        let others = free_ports(None, Some(ports)).unwrap();
+        assert!(others.iter().all(|port| !ports.contains(port)), "{others:?}");
     }
 }

@@ -1,12 +1,16 @@
-//! What a local cluster is to look like, and the daemons' command lines that follow from it. Pure, but for
-//! reading what an earlier `mrctl up` left in the folder: data stays, so its shape stays unless told otherwise.
+//! What a local cluster is to look like, and the daemons' command lines that follow from it.
+//!
+//! A folder keeps its shape, its ports and its access (closed or open) from one start to the next, unless flags say
+//! otherwise. A new cluster is closed: its secret is in the folder, and only the account that started it can read that.
+//! Deliberately absent: processes (`launch`), and the folders' place on disk (`place`).
 
 use super::state::Kind;
 use crate::output::Usage;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use daemon::{
     Bytes,
     config::{Config, ConfigError, SchedulerConfig},
+    files::{PRIVATE, USUAL, replace},
 };
 use schedulers::MakeError;
 use serde::{Deserialize, Serialize};
@@ -36,13 +40,42 @@ pub(crate) struct Overrides {
     pub(crate) scheduler: Option<String>,
     /// The one in its shadow.
     pub(crate) shadow: Option<String>,
+    /// Whether every local account may use it; as the folder remembers if not given.
+    pub(crate) open: Option<bool>,
+    /// The caller removes the folder when the cluster has stopped.
+    pub(crate) temporary: bool,
 }
 
-/// The shape of a cluster, kept beside its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Shape {
-    nodes: u32,
-    racks: u32,
+/// What `layout.json` keeps beside a cluster's data for the next start.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Shape {
+    pub(super) nodes: u32,
+    pub(super) racks: u32,
+    /// Started with `--open`.
+    pub(super) open: bool,
+    /// Ports of the namenode and the jobtracker at the last start.
+    pub(super) ports: Option<[u16; 2]>,
+    /// Where the trackers' folders are, if not in the folder itself.
+    pub(super) tasks: Option<PathBuf>,
+}
+
+impl Shape {
+    pub(super) fn path(folder: &Path) -> PathBuf {
+        folder.join("layout.json")
+    }
+
+    /// None if the folder has never held a cluster.
+    pub(super) fn load(folder: &Path) -> Option<Self> {
+        serde_json::from_str(&fs::read_to_string(Self::path(folder)).ok()?).ok()
+    }
+}
+
+/// The account that tasks run as, if it is not the caller's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TaskAccount {
+    pub(super) name: String,
+    pub(super) ids: (u32, u32),
 }
 
 /// A cluster to be started in a folder.
@@ -58,6 +91,15 @@ pub(crate) struct Layout {
     pub(crate) config: Config,
     /// Nodes the folder was made with, if it had more.
     pub(crate) nodes_before: Option<u32>,
+    /// Ports of the namenode and the jobtracker at the last start.
+    pub(crate) ports: Option<[u16; 2]>,
+    /// Every local account may use it.
+    pub(crate) open: bool,
+    /// The caller removes the folder when the cluster has stopped.
+    pub(crate) temporary: bool,
+    /// The folder of the trackers' folders.
+    pub(super) tasks: PathBuf,
+    pub(super) account: Option<TaskAccount>,
 }
 
 /// A daemon's name, kind and place, before it is started.
@@ -84,7 +126,7 @@ fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
 }
 
 /// A policy that is not there, or cannot be tuned like this, must not reach the folder.
-fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
+pub(crate) fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
     let params = config.parameters()?;
     let shadow = Some(("shadow", &config.shadow)).filter(|(_, name)| !name.trim().is_empty());
     for (key, name) in std::iter::once(("name", &config.name)).chain(shadow) {
@@ -99,6 +141,49 @@ fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// The account of tasks where the cluster runs as root and the settings name none.
+const TASK_USER: &str = "nobody";
+/// The cluster's secret, in its folder.
+pub(super) const SECRET: &str = "secret";
+
+/// Closes the cluster with a secret of its own, unless it is to be open or the settings close it in another way.
+fn set_access(config: &mut Config, secret: &Path, of_folder: bool, open: bool) -> Result<()> {
+    let security = &mut config.security;
+    // A folder that was moved names its secret where it was before.
+    let moved = of_folder && security.secret.file_name() == secret.file_name() && !security.secret.exists();
+    let own = security.secret.as_os_str().is_empty() || security.secret == secret || moved;
+    if !security.dir.as_os_str().is_empty() || !own {
+        return demand(!open, || {
+            "--open: the configuration closes this cluster (security.dir or security.secret): remove that, or --open"
+                .into()
+        });
+    }
+    security.secret = if open { PathBuf::new() } else { secret.to_owned() };
+    Ok(())
+}
+
+/// Tasks never run as root, unless the settings say so.
+fn task_account(config: &mut Config, root: bool) -> Result<Option<TaskAccount>> {
+    let tasks = &mut config.tasktracker;
+    if !root {
+        return Ok(None);
+    }
+    if tasks.task_user.is_empty() {
+        if tasks.tasks_as_root {
+            return Ok(None);
+        }
+        tasks.task_user = TASK_USER.into();
+    }
+    let name = tasks.task_user.clone();
+    match daemon::account::find(&name).filter(|(user, _)| *user != 0) {
+        Some(ids) => Ok(Some(TaskAccount { name, ids })),
+        None => bail!(Usage(format!(
+            "tasktracker.task_user = {name:?}: there is no such account, or it is root's; tasks of a cluster that runs as \
+             root need another"
+        ))),
+    }
+}
+
 const NODES: u32 = 3;
 const NODES_MAX: u32 = 200;
 
@@ -111,25 +196,32 @@ impl Layout {
         let own = own.exists().then_some(own.as_path());
         let file = overrides.config.as_deref().or(own);
         let config = Config::load(file)?;
-        let shape = fs::read_to_string(folder.join("layout.json"))
-            .ok()
-            .and_then(|text| serde_json::from_str(&text).ok());
+        let shape = Shape::load(&folder);
         Self::plan(folder, shape, config, overrides).map_err(|error| match error.downcast::<ConfigError>() {
             Ok(error) => error.found_in(file).into(),
             Err(error) => error,
         })
     }
 
-    /// Makes the folder and its parts, and remembers the shape for the next start on it.
-    pub(crate) fn make(&self) -> Result<()> {
-        for part in ["logs", "run", "data"] {
-            let path = self.folder.join(part);
-            fs::create_dir_all(&path).with_context(|| format!("cannot make folder {}", path.display()))?;
-        }
-        let path = self.folder.join("layout.json");
-        let shape = Shape { nodes: self.nodes_before.unwrap_or(self.nodes), racks: self.racks };
+    /// Whether the secret in the folder closes it.
+    pub(crate) fn has_own_secret(&self) -> bool {
+        self.config.security.secret == self.folder.join(SECRET)
+    }
+
+    /// Remembers the shape for the next start in this folder.
+    fn remember(&self) -> Result<()> {
+        let path = Shape::path(&self.folder);
+        let own = self.folder.join("tasks");
+        let shape = Shape {
+            nodes: self.nodes_before.unwrap_or(self.nodes),
+            racks: self.racks,
+            open: self.open,
+            ports: self.ports,
+            tasks: (self.tasks != own).then(|| self.tasks.clone()),
+        };
         let text = serde_json::to_string(&shape).expect("the shape is plain data");
-        fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+        replace(&path, (text + "\n").as_bytes(), PRIVATE, false)
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn plan(
@@ -138,8 +230,9 @@ impl Layout {
         mut config: Config,
         overrides: &Overrides,
     ) -> Result<Self> {
-        let nodes = overrides.nodes.or(before.map(|shape| shape.nodes)).unwrap_or(NODES);
-        let racks = overrides.racks.or(before.map(|shape| shape.racks.min(nodes))).unwrap_or(1);
+        let earlier = before.as_ref().filter(|shape| shape.nodes > 0);
+        let nodes = overrides.nodes.or(earlier.map(|shape| shape.nodes)).unwrap_or(NODES);
+        let racks = overrides.racks.or(earlier.map(|shape| shape.racks.min(nodes))).unwrap_or(1);
         demand((1..=NODES_MAX).contains(&nodes), || {
             format!("--nodes {nodes}: must be from 1 to {NODES_MAX}")
         })?;
@@ -163,9 +256,10 @@ impl Layout {
             config.namenode.block_size = size;
         }
         config.jobtracker.dir = folder.join("data/jobtracker");
+        let open = overrides.open.or(before.as_ref().map(|shape| shape.open)).unwrap_or(false);
+        set_access(&mut config, &folder.join(SECRET), overrides.config.is_none(), open)?;
+        let account = task_account(&mut config, rustix::process::geteuid().is_root())?;
         let tasks = &mut config.tasktracker;
-        // On a machine of one's own, `mrctl up` as root means what it says.
-        tasks.tasks_as_root |= tasks.task_user.is_empty() && rustix::process::geteuid().is_root();
         tasks.map_slots = overrides.map_slots.unwrap_or(tasks.map_slots);
         tasks.reduce_slots = overrides.reduce_slots.unwrap_or(tasks.reduce_slots);
         if let Some(scheduler) = &overrides.scheduler {
@@ -176,16 +270,23 @@ impl Layout {
         }
         config.check()?;
         check_scheduler(&config.scheduler)?;
-        let nodes_before = before.map(|shape| shape.nodes).filter(|before| *before > nodes);
-        Ok(Self { folder, nodes, racks, config, nodes_before })
+        let nodes_before = before.as_ref().map(|shape| shape.nodes).filter(|before| *before > nodes);
+        let before = before.unwrap_or_default();
+        let tasks = before.tasks.unwrap_or_else(|| folder.join("tasks"));
+        let (ports, temporary) = (before.ports, overrides.temporary);
+        Ok(Self { folder, nodes, racks, config, nodes_before, ports, open, temporary, tasks, account })
     }
 
-    /// Writes `fermata.toml`, with the masters' addresses, for daemons and clients.
-    pub(crate) fn write_config(&mut self, namenode: &str, jobtracker: &str) -> Result<()> {
-        namenode.clone_into(&mut self.config.cluster.namenode);
-        jobtracker.clone_into(&mut self.config.cluster.jobtracker);
+    /// Writes `fermata.toml`, with the masters' ports on loopback, for daemons and clients. Remembers the ports.
+    pub(crate) fn write_config(&mut self, [namenode, jobtracker]: [u16; 2]) -> Result<()> {
+        self.config.cluster.namenode = format!("127.0.0.1:{namenode}");
+        self.config.cluster.jobtracker = format!("127.0.0.1:{jobtracker}");
+        self.ports = Some([namenode, jobtracker]);
         let path = self.config_file();
-        fs::write(&path, self.config.print()).with_context(|| format!("cannot write {}", path.display()))
+        let mode = if self.open { USUAL } else { PRIVATE };
+        replace(&path, self.config.print().as_bytes(), mode, false)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        self.remember()
     }
 
     /// The cluster's configuration file.
@@ -215,8 +316,9 @@ impl Layout {
 
     /// Where a daemon keeps its data.
     pub(crate) fn data_dir(&self, role: &Role) -> PathBuf {
-        let part = if role.kind == Kind::Tasktracker { "tasks" } else { "data" };
-        self.folder.join(part).join(&role.name)
+        let within =
+            if role.kind == Kind::Tasktracker { self.tasks.clone() } else { self.folder.join("data") };
+        within.join(&role.name)
     }
 
     /// Its log.
@@ -269,14 +371,14 @@ mod tests {
 
     #[test]
     fn an_old_folder_keeps_its_shape_unless_told() {
-        let before = Some(Shape { nodes: 5, racks: 2 });
-        let same = plan(before, Overrides::default()).unwrap();
+        let before = || Some(Shape { nodes: 5, racks: 2, ..Shape::default() });
+        let same = plan(before(), Overrides::default()).unwrap();
         assert_eq!((same.nodes, same.racks, same.nodes_before), (5, 2, None));
-        let fewer = plan(before, Overrides { nodes: Some(4), ..Overrides::default() }).unwrap();
+        let fewer = plan(before(), Overrides { nodes: Some(4), ..Overrides::default() }).unwrap();
         assert_eq!((fewer.nodes, fewer.nodes_before), (4, Some(5)));
-        let one = plan(before, Overrides { nodes: Some(1), ..Overrides::default() }).unwrap();
+        let one = plan(before(), Overrides { nodes: Some(1), ..Overrides::default() }).unwrap();
         assert_eq!((one.nodes, one.racks), (1, 1));
-        let more = plan(before, Overrides { nodes: Some(6), ..Overrides::default() }).unwrap();
+        let more = plan(before(), Overrides { nodes: Some(6), ..Overrides::default() }).unwrap();
         assert_eq!((more.nodes, more.nodes_before), (6, None));
     }
 
@@ -327,10 +429,56 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         first.make().unwrap();
         first.config.namenode.block_size = Bytes::mib(8);
-        first.write_config("127.0.0.1:9", "127.0.0.1:10").unwrap();
+        first.write_config([9, 10]).unwrap();
         let second = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
         assert_eq!((second.nodes, second.racks), (4, 2));
         assert_eq!(second.config.namenode.block_size, Bytes::mib(8));
         assert!(second.folder.join("logs").is_dir());
+        assert_eq!(second.ports, Some([9, 10]));
+        crate::cluster::remove_elsewhere(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_cluster_is_closed_unless_told_and_the_folder_remembers_that_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let prepare = |open| {
+            let mut layout =
+                Layout::prepare(folder.path(), &Overrides { open, ..Overrides::default() }).unwrap();
+            layout.make().unwrap();
+            layout.write_config([9, 10]).unwrap();
+            layout
+        };
+        let closed = prepare(None);
+        assert!(closed.has_own_secret() && closed.config.security.is_closed() && !closed.open);
+        let secret = fs::read(folder.path().join(SECRET)).unwrap();
+        assert!(security::read_private(&folder.path().join(SECRET)).is_ok() && secret.len() > 32);
+        let open = prepare(Some(true));
+        assert!(open.open && !open.config.security.is_closed());
+        assert!(prepare(None).open, "it stays open");
+        let closed = prepare(Some(false));
+        assert!(closed.has_own_secret());
+        assert_eq!(fs::read(folder.path().join(SECRET)).unwrap(), secret);
+        crate::cluster::remove_elsewhere(folder.path()).unwrap();
+        // Settings that close it in another way are left alone.
+        let mut config = Config::default();
+        config.security.dir = "/keys".into();
+        let plan = |open| {
+            Layout::plan("/x".into(), None, config.clone(), &Overrides { open, ..Overrides::default() })
+        };
+        assert!(!plan(None).unwrap().has_own_secret());
+        assert!(plan(Some(true)).unwrap_err().to_string().starts_with("--open: the configuration closes"));
+    }
+
+    #[test]
+    fn tasks_of_root_get_another_account_unless_told() {
+        let mut config = Config::default();
+        assert_eq!(task_account(&mut config, false).unwrap(), None);
+        assert_eq!(task_account(&mut config, true).unwrap().unwrap().name, "nobody");
+        assert_eq!(config.tasktracker.task_user, "nobody");
+        let mut config = Config::default();
+        config.tasktracker.tasks_as_root = true;
+        assert_eq!(task_account(&mut config, true).unwrap(), None);
+        config.tasktracker.task_user = "no-such-account".into();
+        assert!(task_account(&mut config, true).unwrap_err().to_string().contains("no such account"));
     }
 }

@@ -1,15 +1,18 @@
 //! A cluster of real processes on this machine: what to start, what runs, how to signal it.
 //!
-//! The state folder belongs to it: `fermata.toml`, `cluster.json` (what runs), `layout.json` (what it was
-//! made with), `logs/`, `run/` (ready files) and `data/`. Deliberately absent: anything on another host.
+//! The state folder belongs to it: `fermata.toml`, `secret` (what closes it), `cluster.json` (what runs), `layout.json`
+//! (what it was made with), `logs/`, `run/` (ready files), `data/` and `tasks/`. Deliberately absent: anything on another
+//! host.
 
 mod launch;
 mod layout;
+mod place;
 mod process;
 mod state;
 
 pub(crate) use launch::{Launch, restart};
-pub(crate) use layout::{Layout, Overrides};
+pub(crate) use layout::{Layout, Overrides, check_scheduler};
+pub(crate) use place::{remove_elsewhere, temporary};
 #[cfg(test)]
 pub(crate) use process::Identity;
 pub(crate) use process::{Fate, Times, cpu_seconds, end, memory_bytes, times};

@@ -4,7 +4,7 @@
 use super::process::{Fate, Identity, end};
 use anyhow::{Context, Result, bail};
 use daemon::{
-    files::{USUAL, replace},
+    files::{PRIVATE, replace},
     lock::{FolderLock, LockError},
 };
 use rustix::process::Signal;
@@ -69,8 +69,6 @@ pub(crate) struct Daemon {
     pub(crate) log_before: u64,
     /// The file it writes when it serves.
     pub(crate) ready_file: PathBuf,
-    /// The binary.
-    pub(crate) program: PathBuf,
     /// Its arguments, without the binary's own name.
     pub(crate) args: Vec<String>,
 }
@@ -140,7 +138,7 @@ impl ClusterState {
     pub(crate) fn save(&self, folder: &Path) -> Result<()> {
         let path = Self::path(folder);
         let text = serde_json::to_string_pretty(self).expect("the state is plain data");
-        replace(&path, (text + "\n").as_bytes(), USUAL, false)
+        replace(&path, (text + "\n").as_bytes(), PRIVATE, false)
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
@@ -224,7 +222,6 @@ mod tests {
             log: "l".into(),
             log_before: 0,
             ready_file: "r".into(),
-            program: "p".into(),
             args: vec!["--dir".into(), "a b".into()],
         };
         ClusterState {

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/fermata.toml       for all daemons, and for the admin
 //! DIR/hosts              which machine does what
+//! DIR/formatted          the machines whose data folders have been created (`mrctl cluster up`)
 //! DIR/id                 marks the folders on machines as this cluster's
 //! DIR/secret             all keys of the cluster follow from it; stays here (without TLS: goes to all machines)
 //! DIR/ca/                the authority's own key; stays here
@@ -13,10 +14,12 @@
 
 use super::{machines, renew, retinue, revoke, standing};
 use crate::{
+    cluster::check_scheduler,
     output::{self, Usage},
     remote::{Host, Hosts, Part, check_addr, check_host, revoked_list, write_mark},
 };
 use anyhow::{Context, Result, bail};
+use daemon::config::Config;
 use security::{Authority, Keyring, Revocations, Role, Token, check_name, write_private};
 use std::{
     fs,
@@ -51,7 +54,9 @@ pub(crate) enum ClusterCommand {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster init lab --master node1 --node node2 --node node3
-  mrctl cluster init lab --master node1 --node node2 --no-tls   a shared secret")]
+  mrctl cluster init lab --master node1 --node node2 --no-tls   a shared secret
+  mrctl cluster init lab --master node1 --node node2 --scheduler fair --map-slots 8 --reduce-slots 4
+  mrctl cluster init lab --master node1 --node node2 --settings disks.toml")]
 pub(crate) struct Init {
     /// Folder to make
     dir: PathBuf,
@@ -70,6 +75,18 @@ pub(crate) struct Init {
     /// Days that certificates of daemons last
     #[arg(long, value_name = "DAYS", default_value_t = 825, value_parser = clap::value_parser!(i64).range(1..=7300))]
     days: i64,
+    /// Scheduling policy; `mrctl schedulers` lists them
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<String>,
+    /// Maps that each node runs at a time
+    #[arg(long, value_name = "N")]
+    map_slots: Option<u32>,
+    /// Reduces that each node runs at a time
+    #[arg(long, value_name = "N")]
+    reduce_slots: Option<u32>,
+    /// A fermata.toml with further settings, which are copied into the cluster's
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
 }
 
 /// Make credentials for a user
@@ -142,6 +159,7 @@ fn init(args: &Init) -> Result<ExitCode> {
     // Before anything is made.
     let machines = hosts(args);
     Hosts::parse(&machines).map_err(|(_, why)| Usage(why))?;
+    let settings = settings(args)?;
     make_folder(dir)?;
     write_mark(dir, &name)?;
     let secret = uuid::Uuid::new_v4().simple().to_string() + &uuid::Uuid::new_v4().simple().to_string();
@@ -150,7 +168,7 @@ fn init(args: &Init) -> Result<ExitCode> {
         certify(dir, &name, &secret, args.days)?;
     }
     write(&dir.join("hosts"), &machines)?;
-    write(&dir.join("fermata.toml"), &settings(args))?;
+    write(&dir.join("fermata.toml"), &settings)?;
     output::line(format!("made the cluster {name} in {}", dir.display()))?;
     let how = if args.no_tls {
         "a secret that daemons and clients share; what goes over the network can be read there"
@@ -200,8 +218,36 @@ fn hosts(args: &Init) -> String {
     [about.to_owned()].into_iter().chain([&master].into_iter().chain(&args.node).map(Host::line)).collect()
 }
 
+/// What `init` decides by itself, and no file may set.
+const FIXED: [&str; 5] =
+    ["cluster.namenode", "cluster.jobtracker", "security.dir", "security.identity", "security.secret"];
+
+/// The settings of the cluster: its own, those of the file, those of flags.
+fn settings(args: &Init) -> Result<String> {
+    let usage = |error: daemon::config::ConfigError| Usage(error.to_string());
+    let mut text = own_settings(args);
+    if let Some(file) = &args.settings {
+        let more = fs::read_to_string(file)
+            .map_err(|error| Usage(format!("cannot read {}: {error}", file.display())))?;
+        text = Config::merge(&text, &more, file, &FIXED).map_err(usage)?;
+    }
+    let number =
+        |key: &str, value: Option<u32>| value.map_or(String::new(), |value| format!("{key} = {value}\n"));
+    let slots = number("map_slots", args.map_slots) + &number("reduce_slots", args.reduce_slots);
+    let name = args.scheduler.as_ref().map_or(String::new(), |name| format!("name = {name:?}\n"));
+    if !(slots.is_empty() && name.is_empty()) {
+        let flags = format!("[tasktracker]\n{slots}[scheduler]\n{name}");
+        text = Config::merge(&text, &flags, Path::new("--scheduler"), &[]).map_err(usage)?;
+    }
+    let config = Config::parse(&text, &args.dir.join("fermata.toml")).map_err(usage)?;
+    check_scheduler(&config.scheduler).map_err(usage)?;
+    Ok(text + GROUPS)
+}
+
+const GROUPS: &str = "\n# The users in each group; the NameNode goes by them.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n";
+
 /// Only what differs from the defaults. On one machine loopback will do.
-fn settings(args: &Init) -> String {
+fn own_settings(args: &Init) -> String {
     let master = &args.master.addr;
     let alone = master == "127.0.0.1" && args.node.is_empty();
     let any = if alone { "127.0.0.1" } else { "0.0.0.0" };
@@ -211,8 +257,7 @@ fn settings(args: &Init) -> String {
         "[cluster]\nnamenode = \"{master}:9400\"\njobtracker = \"{master}:9500\"\n\n\
          [namenode]\nlisten = \"{any}:9400\"\n\n[datanode]\nlisten = \"{any}:9401\"\n\n\
          [jobtracker]\nlisten = \"{any}:9500\"\n\n[tasktracker]\nlisten = \"{any}:9501\"\n\n\
-         [security]\n{security}\n\n\
-         # The users in each group; the NameNode goes by them.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n"
+         [security]\n{security}\n"
     )
 }
 
@@ -229,7 +274,8 @@ fn user(args: &User) -> Result<ExitCode> {
         bail!(Usage(format!("{} is not for people: files of the cluster's own belong to it", args.name)));
     }
     let file = args.cluster.join("fermata.toml");
-    let config = daemon::config::Config::load(Some(&file))?;
+    crate::trust::folder(&args.cluster)?;
+    let config = Config::load(Some(&file))?;
     if is_taken(&args.out)? {
         bail!("{} is not empty: choose another folder", args.out.display());
     }

@@ -2,7 +2,7 @@
 //! processes are gone when it ends, however it ends short of SIGKILL.
 
 use crate::{
-    cluster::{Kind, Launch, Layout, Overrides},
+    cluster::{Kind, Launch, Layout, Overrides, temporary},
     fs::await_health,
     job::{
         follow::follow,
@@ -45,10 +45,7 @@ pub(crate) struct Args {}
 
 pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
     // Dropped after the cluster inside `show`, so that no daemon loses its folder while it runs.
-    let folder = tempfile::Builder::new()
-        .prefix("fermata-demo-")
-        .tempdir()
-        .context("cannot make a folder for the demo")?;
+    let folder = temporary(&std::env::temp_dir(), "fermata-demo-")?;
     tokio::select! {
         result = show(folder.path()) => result?,
         () = super::end_signal() => {
@@ -174,6 +171,7 @@ fn layout(folder: &Path) -> Result<Layout> {
         nodes: Some(3),
         replication: Some(2),
         block_size: Some(Bytes::mib(8)),
+        temporary: true,
         ..Overrides::default()
     };
     let mut layout = Layout::prepare(&folder.join("cluster"), &overrides)?;

@@ -1,11 +1,12 @@
 //! `mrctl down`: nothing of the cluster keeps running, its data stays unless told otherwise.
 
 use crate::{
-    cluster::{ClusterState, Fate, lock},
+    cluster::{ClusterState, Fate, lock, remove_elsewhere},
     locate::state_folder,
     output,
 };
 use anyhow::{Context, Result};
+use serde::Serialize;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -24,23 +25,53 @@ pub(crate) struct Args {
     /// Remove the folder's data, logs and configuration too
     #[arg(long)]
     purge: bool,
+    /// Print what was stopped as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Stopped {
+    folder: PathBuf,
+    daemons: Vec<Ended>,
+    purged: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Ended {
+    name: String,
+    kind: &'static str,
+    pid: u32,
+    /// `stopped`, `killed` (it did not stop in time) or `gone` (it was not running).
+    result: &'static str,
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let folder = state_folder(args.dir.as_deref())?;
+    let mut told = Stopped { folder: folder.clone(), daemons: Vec::new(), purged: args.purge };
+    let say = |text: String| if args.json { Ok(()) } else { output::line(text) };
     if !folder.is_dir() {
-        output::line(format!("nothing is running: there is no folder {}", folder.display()))?;
-        return Ok(ExitCode::SUCCESS);
+        say(format!("nothing is running: there is no folder {}", folder.display()))?;
+        return if args.json {
+            output::json(&told).map(|()| ExitCode::SUCCESS)
+        } else {
+            Ok(ExitCode::SUCCESS)
+        };
     }
     let held = lock(&folder)?;
     match ClusterState::load(&folder)? {
-        None => output::line(format!("nothing is running in {}", folder.display()))?,
-        Some(state) => stop(&folder, &state)?,
+        None => say(format!("nothing is running in {}", folder.display()))?,
+        Some(state) => told.daemons = stop(&folder, &state, &say)?,
     }
     if args.purge {
         purge(&folder)?;
+        say(format!("removed the data in {}", folder.display()))?;
     }
     drop(held);
+    if args.json {
+        output::json(&told)?;
+    }
     if args.purge {
         // Only if nothing else is in it: what we did not make stays.
         let _ = fs::remove_file(folder.join("LOCK"));
@@ -49,27 +80,29 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn stop(folder: &Path, state: &ClusterState) -> Result<()> {
-    let mut stopped = 0;
+fn stop(folder: &Path, state: &ClusterState, say: &impl Fn(String) -> Result<()>) -> Result<Vec<Ended>> {
+    let mut ended = Vec::new();
     for (daemon, fate) in state.stop_all()? {
         let (name, pid) = (daemon.title(), daemon.identity.pid);
-        match fate {
-            Fate::Gone => output::line(format!("{name} (pid {pid}) was not running"))?,
-            Fate::Stopped => output::line(format!("stopped {name} (pid {pid})"))?,
-            Fate::Killed => output::line(format!("killed {name} (pid {pid}): it did not stop in time"))?,
-        }
-        stopped += usize::from(fate != Fate::Gone);
+        let (result, line) = match fate {
+            Fate::Gone => ("gone", format!("{name} (pid {pid}) was not running")),
+            Fate::Stopped => ("stopped", format!("stopped {name} (pid {pid})")),
+            Fate::Killed => ("killed", format!("killed {name} (pid {pid}): it did not stop in time")),
+        };
+        say(line)?;
+        ended.push(Ended { name: daemon.name.clone(), kind: daemon.kind.program(), pid, result });
     }
     let path = ClusterState::path(folder);
     fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
-    if stopped == 0 {
-        output::line(format!("nothing was running in {}", folder.display()))?;
+    if ended.iter().all(|one| one.result == "gone") {
+        say(format!("nothing was running in {}", folder.display()))?;
     }
-    Ok(())
+    Ok(ended)
 }
 
 /// Removes what `mrctl up` made, by name, and nothing else: the folder may have been given by mistake.
 fn purge(folder: &Path) -> Result<()> {
+    remove_elsewhere(folder)?;
     for part in ["data", "tasks", "logs", "run"] {
         let path = folder.join(part);
         if path.is_dir() {
@@ -77,8 +110,8 @@ fn purge(folder: &Path) -> Result<()> {
             daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
-    for part in ["fermata.toml", "layout.json"] {
+    for part in ["fermata.toml", "layout.json", "secret", "revoked"] {
         let _ = fs::remove_file(folder.join(part));
     }
-    output::line(format!("removed the data in {}", folder.display()))
+    Ok(())
 }

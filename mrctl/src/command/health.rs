@@ -57,6 +57,9 @@ struct Answer<'a> {
     daemon: &'a str,
     addr: &'a str,
     serves: bool,
+    /// Only the NameNode's: changes are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    safemode: Option<bool>,
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
@@ -67,20 +70,32 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let credentials = own.map_or_else(|| locate::credentials(&config.security), Ok)?;
     let asking = async {
         let mut client = HealthClient::new(channel(&addr, &credentials, role).await?);
-        let answer = client.check(HealthCheckRequest::default()).await;
-        answer.map(|answer| answer.into_inner().status()).map_err(|status| {
+        let answer = client.check(HealthCheckRequest::default()).await.map_err(|status| {
             anyhow::anyhow!("the {} at {addr} does not tell: {}", role.name(), security::why_not(&status))
-        })
+        })?;
+        let mut safemode = None;
+        if role == Role::NameNode {
+            let service = dfs::namenode::WRITABLE_SERVICE.into();
+            let writable = client.check(HealthCheckRequest { service }).await.ok();
+            safemode = writable.map(|writable| writable.into_inner().status() == ServingStatus::NotServing);
+        }
+        anyhow::Ok((answer.into_inner().status(), safemode))
     };
     let Ok(answer) = tokio::time::timeout(args.within.0, asking).await else {
         bail!("the {} at {addr} has not answered for {}", role.name(), args.within);
     };
-    let serves = answer? == ServingStatus::Serving;
+    let (status, safemode) = answer?;
+    let serves = status == ServingStatus::Serving;
     if args.json {
-        output::json(&Answer { daemon: role.name(), addr: &addr, serves })?;
+        output::json(&Answer { daemon: role.name(), addr: &addr, serves, safemode })?;
     } else {
         let word = if serves { "serves" } else { "does not serve" };
-        output::line(format!("the {} at {addr} {word}", role.name()))?;
+        let but = if safemode == Some(true) {
+            ", in safemode: changes are refused (mrctl fs safemode)"
+        } else {
+            ""
+        };
+        output::line(format!("the {} at {addr} {word}{but}", role.name()))?;
     }
     Ok(if serves { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

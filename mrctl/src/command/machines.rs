@@ -35,6 +35,12 @@ pub(super) fn on_each<'a, T: Send>(
     (results, failed)
 }
 
+/// The machines of which something came.
+pub(super) fn succeeded<'a, T>(results: &[(&'a Machine, Result<T>)]) -> Vec<&'a str> {
+    let well = results.iter().filter(|(_, result)| result.is_ok());
+    well.map(|(machine, _)| machine.host.name.as_str()).collect()
+}
+
 /// What was copied, and how the daemons stand.
 pub(super) fn installed(machine: &Machine, (copied, standings): &(&str, Vec<Standing>)) -> String {
     format!("{copied}; {}", shown(machine, standings))
@@ -89,24 +95,36 @@ pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
 
 /// Copy programs and settings to every machine and start the daemons
 ///
-/// Safe to run twice: what is there is not copied again, what runs is left alone.
+/// Safe to run twice: what is there is not copied again, what runs is left alone. Data folders are created at the first start
+/// of a machine; later, a daemon all of whose data folders are empty is not started (an unmounted or lost disk).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster up --cluster lab
   mrctl cluster up --cluster lab --shell 'oarsh {host}' --remote-dir /tmp/f
+  mrctl cluster up --cluster lab --format n3     n3 has new, empty disks
   mrctl --config lab/fermata.toml fs report")]
 pub(crate) struct Up {
     #[command(flatten)]
     reach: Reach,
+    /// Create the data folders of this machine anew if they are empty; may be given again
+    #[arg(long, value_name = "HOST")]
+    format: Vec<String>,
 }
 
 pub(crate) fn up(args: &Up) -> Result<ExitCode> {
-    let fleet = Fleet::of(&args.reach)?;
+    let mut fleet = Fleet::of(&args.reach)?;
+    for name in &args.format {
+        fleet.find(name)?;
+    }
+    for machine in &mut fleet.machines {
+        machine.formatted &= !args.format.contains(&machine.host.name);
+    }
     fleet.remember()?;
     let (programs, package) = (fleet.programs()?, fleet.package()?);
     for part in [Part::Master, Part::Node] {
         let begin = |machine: &Machine| begin(programs.as_ref(), &package, machine);
-        let (_, failed) = on_each(fleet.of_part(part), begin, installed);
+        let (results, failed) = on_each(fleet.of_part(part), begin, installed);
+        fleet.set_formatted(succeeded(&results), true)?;
         if failed > 0 {
             let rest = if part == Part::Master { "; its nodes were not started" } else { "" };
             eprintln!("mrctl: {failed} of the machines failed{rest}: mend that and run the same again");
@@ -144,7 +162,11 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
             [] => format!("nothing ran{rest}"),
             _ => format!("stopped {}{rest}", stopped.join(" and ")),
         };
-        failed += on_each(fleet.of_part(part), end, words).1;
+        let (results, not) = on_each(fleet.of_part(part), end, words);
+        failed += not;
+        if args.purge {
+            fleet.set_formatted(succeeded(&results), false)?;
+        }
     }
     Ok(exit(failed))
 }

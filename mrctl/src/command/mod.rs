@@ -19,6 +19,8 @@ pub(crate) mod sim_replay;
 pub(crate) mod sim_repro;
 pub(crate) mod sim_verify;
 pub(crate) mod standing;
+pub(crate) mod status;
+pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod up;
 pub(crate) mod why;

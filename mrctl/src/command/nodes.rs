@@ -18,8 +18,13 @@ use std::process::ExitCode;
 /// If the JobTracker does not answer, the datanodes are shown without it and the exit code is 1. `mrctl fs report`
 /// asks the NameNode alone.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --rates\n  mrctl nodes --json")]
+#[command(
+    after_help = "Examples:\n  mrctl nodes\n  mrctl nodes --rates\n  mrctl nodes --json\n  mrctl nodes forget node7",
+    args_conflicts_with_subcommands = true
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
     /// How fast each node has run tasks, beside the others at the same jobs
     #[arg(long)]
     rates: bool,
@@ -28,7 +33,25 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// What to do with a node.
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Remove a lost tasktracker from the list
+    ///
+    /// Trackers that have been lost for `jobtracker.forget_after` are removed by themselves. One that comes back
+    /// registers anew.
+    Forget {
+        /// The node's name
+        name: String,
+    },
+}
+
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    if let Some(Action::Forget { name }) = &args.action {
+        target.jobtracker().await?.forget_node(name).await?;
+        output::line(format!("{name} is forgotten"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.rates && !args.json {
         return rates(&target.jobtracker().await?.trackers().await?);
     }
@@ -38,6 +61,11 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         Ok(trackers) => (trackers, None),
         Err(error) => (Vec::new(), Some(error)),
     };
+    if missing.is_none() {
+        for notice in target.jobtracker().await?.notices().await? {
+            eprintln!("mrctl: warning: {notice}");
+        }
+    }
     if args.json {
         output::json(&merged(&report.nodes, &trackers))?;
     } else {

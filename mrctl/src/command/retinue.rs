@@ -1,7 +1,7 @@
 //! `mrctl cluster add`, `drain` and `remove`: which machines a cluster has. The hosts file is changed last when one goes and
 //! first when one comes, so that what runs is always in it.
 
-use super::machines::{begin, exit, installed, on_each, stop_all};
+use super::machines::{begin, exit, installed, on_each, stop_all, succeeded};
 use crate::{
     output::{self, Usage},
     remote::{Fleet, Host, Machine, Part, Reach, check_addr, check_host},
@@ -56,7 +56,9 @@ pub(crate) fn add(args: &Add) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let (programs, package) = (fleet.programs()?, fleet.package()?);
     let begin = |machine: &Machine| begin(programs.as_ref(), &package, machine);
-    Ok(exit(on_each([fleet.find(&args.node)?], begin, installed).1))
+    let (results, failed) = on_each([fleet.find(&args.node)?], begin, installed);
+    fleet.set_formatted(succeeded(&results), true)?;
+    Ok(exit(failed))
 }
 
 /// Empty a machine, and stop its daemons
@@ -126,6 +128,7 @@ pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
     }
     let text = read(&fleet.hosts_file)?;
     write(&fleet.hosts_file, &without(&text, name))?;
+    fleet.set_formatted([name.as_str()], false)?;
     let rest = if args.purge { "" } else { "; what it kept is still there" };
     output::line(format!("{name}: not of the cluster any more{rest}"))?;
     Ok(ExitCode::SUCCESS)

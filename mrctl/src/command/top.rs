@@ -242,7 +242,7 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
     let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SLOTS", "TIME", "NOTE"];
     let mut table = output::table(&header, &[4, 5, 6, 7]);
     for job in active.into_iter().chain(ended) {
-        let state = if job.waits() { "waiting" } else { job.state.as_str() };
+        let state = job.shown_state();
         let waits = all.reasons.get(&job.job).filter(|_| job.waits());
         let time = if job.is_over() { job.ended_ms } else { now_ms }.saturating_sub(job.submitted_ms);
         table.add_row([

@@ -1,28 +1,39 @@
 //! `mrctl up`: a whole cluster as real processes on loopback, ready when it says so.
 
+use super::status::Standing;
 use crate::{
-    cluster::{ClusterState, Launch, Layout, Overrides, lock},
+    cluster::{ClusterState, Launch, Layout, Overrides, lock, restart},
     locate::{FOLDER, dir_flag},
-    output,
+    output, trust,
 };
 use anyhow::{Result, bail};
 use daemon::Bytes;
-use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 const WATCH: Duration = Duration::from_millis(500);
 
 /// Start a cluster on this machine
 ///
 /// Real processes on loopback: a namenode and a jobtracker, and nodes with a datanode and a tasktracker each.
-/// Started again in the same folder after `mrctl down`, it has the same files and the same shape. Settings come
-/// from --config, else from ./fermata.toml, else from the folder's own copy of those it had; flags go over them.
-/// Addresses and folders of the daemons are always its own.
+/// Only your account can use it: its secret is in the folder, where mrctl finds it. --open lets in every account of
+/// this machine. Tasks never run as root: those of a cluster that root starts run as tasktracker.task_user, else as
+/// nobody.
+///
+/// Started again in the same folder after `mrctl down`, it has the same files, shape, ports and access. While it runs,
+/// `mrctl up` starts daemons again that have died. Settings come from --config, else from ./fermata.toml, else from
+/// the folder's own copy of those it had; flags go over them. Addresses and folders of the daemons are always its own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl up                                   in the foreground; Ctrl-C stops it\n  \
     mrctl up --detach                          come back when it is ready\n  \
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
-    mrctl up --config my.toml --detach         with settings of your own\n\n\
+    mrctl up --config my.toml --detach         with settings of your own\n  \
+    mrctl up --open --detach                   for clients without credentials\n\n\
     `jobtracker --print-config` prints every setting with its default.")]
 pub(crate) struct Args {
     /// Nodes, each a datanode and a tasktracker [default: 3, or as the folder was made with]
@@ -40,7 +51,13 @@ pub(crate) struct Args {
     /// Folder for data, logs and configuration
     #[arg(long, value_name = "DIR", default_value = FOLDER)]
     dir: PathBuf,
-    /// Port of the namenode [default: a free one]
+    /// Let in every account of this machine, without asking who it is
+    #[arg(long)]
+    open: bool,
+    /// Close a folder's cluster again that was started with --open
+    #[arg(long, conflicts_with = "open")]
+    closed: bool,
+    /// Port of the namenode [default: that of the last start, else a free one]
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
     /// Maps at a time on each node [default: 2]
@@ -58,10 +75,35 @@ pub(crate) struct Args {
     /// Return when the cluster is ready, and leave it running
     #[arg(long)]
     detach: bool,
+    /// Print what was started as JSON, once it is ready
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Flags that say what the cluster is to be like; they mean nothing to one that runs.
+    fn describes(&self) -> bool {
+        let Self { nodes, racks, map_slots, reduce_slots, replication, .. } = self;
+        let numbers = [nodes, racks, map_slots, reduce_slots, replication];
+        let names = [&self.scheduler, &self.shadow];
+        self.open
+            || self.closed
+            || self.block_size.is_some()
+            || self.namenode_port.is_some()
+            || numbers.into_iter().any(Option::is_some)
+            || names.into_iter().any(Option::is_some)
+    }
+
+    fn access(&self) -> Option<bool> {
+        (self.open || self.closed).then_some(self.open)
+    }
 }
 
 /// `config`: settings for all daemons, under the flags; the global flag's file, or the one in the current folder.
 pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode> {
+    trust::folder(&args.dir)?;
+    config.as_deref().map_or(Ok(()), trust::file)?;
+    let describes = args.describes();
     let overrides = Overrides {
         nodes: args.nodes,
         racks: args.racks,
@@ -70,15 +112,21 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         config,
         map_slots: args.map_slots,
         reduce_slots: args.reduce_slots,
+        open: args.access(),
         scheduler: args.scheduler,
         shadow: args.shadow,
+        temporary: false,
     };
     // Flags that make no sense are refused before anything is made.
     Layout::prepare(&args.dir, &overrides)?;
     let held = lock(&args.dir)?;
-    refuse_twice(&args.dir)?;
+    if let Some(state) = running(&args.dir)? {
+        refuse_twice(&args.dir, &state, describes)?;
+        return start_again(&args.dir, state, args.json).await;
+    }
     let layout = Layout::prepare(&args.dir, &overrides)?;
     note_fewer_nodes(&layout);
+    note_access(&layout);
     // Listening begins once and goes on: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(super::end_signal());
     let mut launch = tokio::select! {
@@ -89,8 +137,12 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     if args.detach {
         launch.keep();
     }
-    output::line(ready(&launch))?;
     let dir = dir_flag(Some(&args.dir));
+    if args.json {
+        output::json(&Standing::of(&launch.layout.folder)?)?;
+        return if args.detach { Ok(ExitCode::SUCCESS) } else { watch(&mut launch, stop, &dir, true).await };
+    }
+    output::line(ready(&launch))?;
     if !dir.is_empty() {
         let file = args.dir.join("fermata.toml");
         output::line(format!("use it with: mrctl --config {}, or FERMATA_CONFIG", output::shell(&file)))?;
@@ -100,7 +152,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         return Ok(ExitCode::SUCCESS);
     }
     output::line("running in the foreground; Ctrl-C stops it")?;
-    watch(&mut launch, stop, &dir).await
+    watch(&mut launch, stop, &dir, false).await
 }
 
 fn note_fewer_nodes(layout: &Layout) {
@@ -112,14 +164,59 @@ fn note_fewer_nodes(layout: &Layout) {
     }
 }
 
-fn refuse_twice(folder: &std::path::Path) -> Result<()> {
-    let Some(state) = ClusterState::load(folder)? else { return Ok(()) };
-    let Some(running) = state.running_words() else { return Ok(()) };
-    bail!(
-        "a cluster already runs in {} ({running}): stop it with `mrctl down{}`, or give this one another --dir",
-        folder.display(),
-        dir_flag(Some(folder))
-    )
+/// Says what an unusual access means.
+fn note_access(layout: &Layout) {
+    if layout.open {
+        eprintln!(
+            "mrctl: warning: --open: every account of this machine can read, change and delete all files and jobs of this \
+             cluster, and run programs as the account of its tasks; `mrctl up --closed` closes it"
+        );
+    }
+    if layout.config.tasktracker.tasks_as_root && rustix::process::geteuid().is_root() {
+        eprintln!("mrctl: warning: tasks run as root (tasktracker.tasks_as_root = true)");
+    }
+}
+
+/// The cluster of this folder, if a daemon of it runs.
+fn running(folder: &Path) -> Result<Option<ClusterState>> {
+    Ok(ClusterState::load(folder)?.filter(|state| state.running().next().is_some()))
+}
+
+/// A cluster of which all runs is not started again, nor is one changed that runs.
+fn refuse_twice(folder: &Path, state: &ClusterState, describes: bool) -> Result<()> {
+    let dead = state.daemons.iter().any(|daemon| !daemon.is_running());
+    let running = state.running_words().unwrap_or_default();
+    let (at, dir) = (folder.display(), dir_flag(Some(folder)));
+    if dead && describes {
+        bail!(
+            "a cluster runs in {at} ({running}), and flags cannot change it: `mrctl up{dir}` without them starts its dead \
+             daemons again"
+        );
+    }
+    if !dead {
+        bail!(
+            "a cluster already runs in {at} ({running}): stop it with `mrctl down{dir}`, or give this one another --dir"
+        );
+    }
+    Ok(())
+}
+
+/// Starts the daemons of a running cluster that have died.
+async fn start_again(folder: &Path, mut state: ClusterState, json: bool) -> Result<ExitCode> {
+    // The masters first: the others register with them. The state lists each kind in the order of a start.
+    let dead: Vec<_> = state.daemons.iter().filter(|daemon| !daemon.is_running()).cloned().collect();
+    for daemon in dead {
+        restart(folder, &mut state, &daemon.name, daemon.kind).await?;
+        let started = state.find(&daemon.name, Some(daemon.kind))?;
+        if !json {
+            let (title, pid, addr) = (started.title(), started.identity.pid, &started.addr);
+            output::line(format!("started {title} again (pid {pid}) at {addr}"))?;
+        }
+    }
+    if json {
+        output::json(&Standing::of(folder)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn ready(launch: &Launch) -> String {
@@ -127,22 +224,25 @@ fn ready(launch: &Launch) -> String {
     let racks = if layout.racks == 1 { String::new() } else { format!(" in {} racks", layout.racks) };
     let nodes = if layout.nodes == 1 { "1 node".into() } else { format!("{} nodes", layout.nodes) };
     format!(
-        "ready: jobtracker at {}, namenode at {}, {nodes}{racks}, replication {}, blocks of {}; folder {}",
+        "ready: jobtracker at {}, namenode at {}, {nodes}{racks}, replication {}, blocks of {}, {}; folder {}",
         state.jobtracker,
         state.namenode,
         layout.config.namenode.replication,
         layout.config.namenode.block_size,
+        if layout.open { "open to every local account" } else { "closed" },
         layout.folder.display()
     )
 }
 
 /// Stays until told to stop, or until `mrctl down` has stopped the cluster from elsewhere. Says which daemons
-/// die meanwhile; starting them again is the user's (or a chaos test's) decision.
+/// die meanwhile; starting them again, with another `mrctl up`, is the user's decision. `quiet`: prints nothing.
 async fn watch(
     launch: &mut Launch,
     mut stop: impl Future<Output = ()> + Unpin,
     dir: &str,
+    quiet: bool,
 ) -> Result<ExitCode> {
+    let say = |line: &str| if quiet { Ok(()) } else { output::line(line) };
     let folder = launch.layout.folder.clone();
     let mut dead = BTreeSet::new();
     loop {
@@ -153,17 +253,15 @@ async fn watch(
         launch.reap();
         let Some(state) = ClusterState::load(&folder)? else {
             launch.keep();
-            output::line("stopped by `mrctl down`")?;
+            say("stopped by `mrctl down`")?;
             return Ok(ExitCode::SUCCESS);
         };
         for daemon in &state.daemons {
             if daemon.is_running() {
                 dead.remove(&daemon.title());
             } else if dead.insert(daemon.title()) {
-                let (title, name, log) = (daemon.title(), &daemon.name, daemon.log.display());
-                eprintln!(
-                    "mrctl: {title} has died (see {log}): start it again with `mrctl chaos restart {name}{dir}`"
-                );
+                let (title, log) = (daemon.title(), daemon.log.display());
+                eprintln!("mrctl: {title} has died (see {log}): start it again with `mrctl up{dir}`");
             }
         }
         launch.state = state;
@@ -174,6 +272,6 @@ async fn watch(
         launch.state = state;
     }
     launch.stop()?;
-    output::line("stopped; the data stays, `mrctl up` starts again with it")?;
+    say("stopped; the data stays, `mrctl up` starts again with it")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -118,6 +118,9 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
         let short =
             if fsck.status == Health::Degraded { outlook(client, &fsck).await? } else { String::new() };
         show(&args.paths.join(" "), &fsck, &short)?;
+        for (name, meaning) in super::overview::warnings(&client.report().await?) {
+            output::line(format!("{name}: {meaning}"))?;
+        }
     }
     if fsck.status != Health::Healthy {
         outcome.fail();

@@ -6,7 +6,7 @@ use anyhow::Result;
 use comfy_table::Table;
 use dfs::client::{Client, FileStatus, LocatedBlock};
 use serde::Serialize;
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 /// Show all about a file or folder
 #[derive(Debug, clap::Args)]
@@ -141,20 +141,48 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Space on disks. Nodes of one machine whose disk is the same size share it, and it counts once.
+fn disks(report: &dfs::client::Report) -> String {
+    let (mut disks, mut shared) = (BTreeMap::<(&str, u64), u64>::new(), 0_u64);
+    for node in &report.nodes {
+        let free = disks.entry((&node.address.host, node.capacity)).or_insert_with(|| {
+            shared += 1;
+            0
+        });
+        *free = node.free.max(*free);
+    }
+    let human = output::human;
+    let again = report.nodes.len() as u64 - shared;
+    if again == 0 {
+        return format!(
+            "{} used, {} free of {}",
+            human(report.used),
+            human(report.free),
+            human(report.capacity)
+        );
+    }
+    let (free, capacity) = (disks.values().sum(), disks.keys().map(|(_, capacity)| capacity).sum());
+    let nodes = output::count(report.nodes.len() as u64, "node");
+    format!(
+        "{} used, {} free of {} ({nodes} on {}: shared ones count once)",
+        human(report.used),
+        human(free),
+        human(capacity),
+        output::count(shared, "disk")
+    )
+}
+
 /// The state of the file system, in rows.
 pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
     let (safemode, human) = (&report.safemode, output::human);
     let folders = output::count(report.dirs, "folder");
-    vec![
+    let mut facts = vec![
         ("cluster", format!("{} (version {})", report.cluster_id, report.version)),
         ("started", format!("{} UTC", output::time(report.started_ms))),
         ("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() }),
         ("files", format!("{} in {folders}, {} open", report.files, report.open_files)),
         ("bytes", format!("{} in {}", human(report.bytes), output::count(report.blocks, "block"))),
-        (
-            "disks",
-            format!("{} used, {} free of {}", human(report.used), human(report.free), human(report.capacity)),
-        ),
+        ("disks", disks(report)),
         (
             "replicas",
             format!(
@@ -175,5 +203,33 @@ pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)>
                 report.corrupt_replaced_total
             ),
         ),
-    ]
+    ];
+    facts.extend(warnings(report));
+    facts
+}
+
+/// What does not belong to this namespace. Nothing in a healthy cluster.
+pub(crate) fn warnings(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if report.future_blocks > 0 {
+        let count = output::count(report.future_blocks, "replica");
+        rows.push((
+            "future_blocks",
+            format!(
+                "{count} of blocks that this NameNode never gave out: it runs from an older copy of its folder; they \
+                 are kept; start it from the newest copy to have them back"
+            ),
+        ));
+    }
+    if report.stale_replicas > 0 {
+        let count = output::count(report.stale_replicas, "replica");
+        rows.push((
+            "stale_replicas",
+            format!(
+                "{count} of another history of the namespace under ids in use here: never served, and kept"
+            ),
+        ));
+    }
+    rows.extend(report.refused_nodes.iter().map(|why| ("refused", why.clone())));
+    rows
 }

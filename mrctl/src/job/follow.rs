@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_millis(300);
 
 /// What a person sees of a running job.
 enum Display {
-    Bars { maps: ProgressBar, reduces: ProgressBar },
+    Bars { head: ProgressBar, maps: ProgressBar, reduces: ProgressBar },
     Lines { last: Instant },
     Nothing,
 }
@@ -40,12 +40,15 @@ impl Display {
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         let bar =
             |name: &'static str| bars.add(ProgressBar::new(100).with_style(style.clone()).with_prefix(name));
-        Self::Bars { maps: bar("maps"), reduces: bar("reduces") }
+        let head = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+        let head = bars.add(ProgressBar::new_spinner().with_style(head));
+        Self::Bars { head, maps: bar("maps"), reduces: bar("reduces") }
     }
 
     fn show(&mut self, job: &Job) {
         match self {
-            Self::Bars { maps, reduces } => {
+            Self::Bars { head, maps, reduces } => {
+                head.set_message(headline(job, output::now_ms()));
                 maps.set_position((job.maps.progress * 100.0) as u64);
                 maps.set_message(words(&job.maps));
                 reduces.set_position((job.reduces.progress * 100.0) as u64);
@@ -68,11 +71,24 @@ impl Display {
     }
 
     fn clear(&self) {
-        if let Self::Bars { maps, reduces } = self {
+        if let Self::Bars { head, maps, reduces } = self {
+            head.finish_and_clear();
             maps.finish_and_clear();
             reduces.finish_and_clear();
         }
     }
+}
+
+/// The job's id and name, how long it has run, and about how long it has to go.
+fn headline(job: &Job, now_ms: u64) -> String {
+    let elapsed = Duration::from_millis(now_ms.saturating_sub(job.submitted_ms));
+    let phases = [&job.maps, &job.reduces].into_iter().filter(|phase| phase.total > 0);
+    let (sum, count) = phases.fold((0.0, 0.0), |(sum, count), phase| (sum + phase.progress, count + 1.0));
+    let done: f64 = if count > 0.0 { sum / count } else { 0.0 };
+    // Too early, the rest is a guess.
+    let left = (done > 0.1 && done < 1.0).then(|| elapsed.mul_f64((1.0 - done) / done).as_secs());
+    let left = left.map_or_else(String::new, |left| format!(", about {left} s left"));
+    format!("{} ({}): {} s{left}", job.job, job.name, elapsed.as_secs())
 }
 
 /// A phase in a few words.
@@ -247,7 +263,8 @@ pub(crate) fn summary(job: &Job) -> Result<()> {
     if job.state == "succeeded" {
         let maps = output::count(job.maps.total.into(), "map");
         let reduces = output::count(job.reduces.total.into(), "reduce");
-        output::line(format!("{maps} ({} beside the input), {reduces}", job.local_maps))?;
+        let locality = job.locality().map_or_else(String::new, |words| format!(" ({words})"));
+        output::line(format!("{maps}{locality}, {reduces}"))?;
         if job.output.is_empty() {
             output::line("its output was thrown away, as asked")?;
         } else {
@@ -261,6 +278,15 @@ pub(crate) fn summary(job: &Job) -> Result<()> {
 mod tests {
     use super::*;
     use std::cell::Cell;
+
+    #[test]
+    fn the_headline_names_the_job_its_time_and_what_is_left() {
+        let mut job = Job { job: "job_7".into(), name: "sort".into(), submitted_ms: 1000, ..Job::default() };
+        assert_eq!(headline(&job, 6000), "job_7 (sort): 5 s");
+        job.maps = Phase { total: 4, progress: 1.0, ..Phase::default() };
+        job.reduces = Phase { total: 2, progress: 0.0, ..Phase::default() };
+        assert_eq!(headline(&job, 6000), "job_7 (sort): 5 s, about 5 s left");
+    }
 
     #[tokio::test]
     async fn a_silence_is_told_once_and_only_when_it_lasts() {

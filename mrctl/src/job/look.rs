@@ -6,13 +6,14 @@ use super::{
     follow,
     model::{self, Job},
     preempted,
+    tasks::shortened,
 };
 use crate::{
     locate::Target,
     output::{self, Usage},
 };
 use anyhow::{Result, bail};
-use std::{io::Write, process::ExitCode};
+use std::{collections::BTreeMap, io::Write, process::ExitCode};
 
 /// List the jobs
 #[derive(Debug, clap::Args)]
@@ -101,7 +102,7 @@ pub(crate) struct Logs {
     tail: Option<daemon::Bytes>,
 }
 
-/// List the built-in programs
+/// List the built-in programs and their settings
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl programs\n  mrctl submit wordcount --input /in --output /counts")]
 pub(crate) struct Programs {
@@ -111,18 +112,29 @@ pub(crate) struct Programs {
 }
 
 pub(crate) fn programs(args: &Programs) -> Result<ExitCode> {
-    let all: std::collections::BTreeMap<&str, &str> =
-        mrlib::registry::builtins().map(|builtin| (builtin.name, builtin.about)).collect();
+    let all: BTreeMap<&str, Program> = mrlib::registry::builtins()
+        .map(|builtin| (builtin.name, Program { about: builtin.about, settings: builtin.settings }))
+        .collect();
     if args.json {
         output::json(&all)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = output::table(&[], &[]);
-    for (name, about) in all {
-        table.add_row([name, about]);
+    for (name, program) in all {
+        table.add_row([name.to_owned(), program.about.to_owned()]);
+        for setting in program.settings {
+            table.add_row([String::new(), format!("  --conf {}=...  {}", setting.name, setting.help)]);
+        }
     }
     output::print_table(&table)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A built-in program, as `mrctl programs --json` prints it.
+#[derive(Debug, serde::Serialize)]
+struct Program {
+    about: &'static str,
+    settings: &'static [mrlib::settings::Setting],
 }
 
 pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
@@ -135,7 +147,7 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
         output::line("no jobs")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SUBMITTED", "TOOK"];
+    let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SUBMITTED", "TOOK", "WHY"];
     let mut table = output::table(&header, &[4, 5, 7]);
     for job in &jobs {
         let took = if job.is_over() { format!("{:.2} s", job.seconds()) } else { String::new() };
@@ -143,11 +155,12 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
             job.job.clone(),
             job.name.clone(),
             job.user.clone(),
-            job.state.clone(),
+            job.shown_state().to_owned(),
             format!("{}/{}", job.maps.done, job.maps.total),
             format!("{}/{}", job.reduces.done, job.reduces.total),
             output::time(job.submitted_ms),
             took,
+            shortened(job.why_briefly()),
         ]);
     }
     output::print_table(&table)?;
@@ -193,15 +206,14 @@ pub(crate) fn facts(job: &Job) -> Vec<(&'static str, String)> {
         ("job", format!("{} ({})", job.job, job.name)),
         ("program", job.program.clone()),
         ("user", format!("{}, queue {}, priority {}", job.user, job.queue, job.priority)),
-        ("state", format!("{}{why}", job.state)),
+        ("state", format!("{}{why}", job.shown_state())),
         ("submitted", format!("{} UTC", output::time(job.submitted_ms))),
     ];
     if job.is_over() {
         rows.push(("took", format!("{:.2} s", job.seconds())));
     }
     rows.extend([("maps", job.maps.words()), ("reduces", job.reduces.words())]);
-    let local = output::count(job.local_maps, "map");
-    rows.push(("locality", format!("{local} beside the input, {} in its rack", job.rack_maps)));
+    rows.extend(job.locality().map(|words| ("locality", words)));
     rows.extend(preempted::summary(job).map(|words| ("preempted", words)));
     if job.partial {
         rows.push(("files", format!("for {} to see", job.user)));
@@ -243,7 +255,21 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
     };
     let tail = args.tail.map_or(0, |tail| tail.0);
     let mut out = output::stdout();
-    tracker.log(attempt, !args.stdout, tail, |bytes| Ok(out.write_all(bytes)?)).await?;
+    let mut printed = false;
+    tracker
+        .log(attempt, !args.stdout, tail, |bytes| {
+            printed |= !bytes.is_empty();
+            Ok(out.write_all(bytes)?)
+        })
+        .await?;
+    if !printed {
+        let (here, other) = if args.stdout {
+            ("standard output", "without --stdout: standard error")
+        } else {
+            ("standard error", "--stdout shows standard output")
+        };
+        eprintln!("mrctl: {} printed nothing to {here} ({other})", attempt.attempt);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

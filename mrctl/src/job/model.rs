@@ -93,10 +93,32 @@ impl Job {
         self.ended_ms.saturating_sub(self.submitted_ms) as f64 / 1000.0
     }
 
+    /// How many of its maps ran where their input is. None for a job that reads no input of its own: teragen's maps read
+    /// a line that says what to make.
+    pub(crate) fn locality(&self) -> Option<String> {
+        let reads = self.maps.total > 0 && self.program.rsplit(':').next() != Some("teragen");
+        reads.then(|| format!("{} node-local, {} rack-local", self.local_maps, self.rack_maps))
+    }
+
+    /// Its state as people see it: a job of which nothing runs waits.
+    pub(crate) fn shown_state(&self) -> &str {
+        if self.waits() { "waiting" } else { &self.state }
+    }
+
+    /// Why it failed or was killed: the last line, which names the exception.
+    pub(crate) fn why_briefly(&self) -> &str {
+        last_line(&self.why)
+    }
+
     /// Whether it has work to do and no slot.
     pub(crate) fn waits(&self) -> bool {
         self.state == "running" && self.maps.running + self.reduces.running == 0
     }
+}
+
+/// The last line that is not empty. Tracebacks end with the exception.
+pub(crate) fn last_line(text: &str) -> &str {
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
 /// How many jobs are no longer remembered, going by their numbers.

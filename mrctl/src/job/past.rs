@@ -10,6 +10,7 @@ use super::{
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
+use sim::workload::history::{Split, SplitRun, expand};
 use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
@@ -30,15 +31,8 @@ struct Spec {
     inputs: Vec<String>,
     output: String,
     reduces: u32,
-    splits: Vec<Piece>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Piece {
-    source: String,
-    start: u64,
-    end: u64,
+    hosts: Vec<String>,
+    splits: Vec<SplitRun>,
 }
 
 #[derive(Deserialize)]
@@ -68,7 +62,7 @@ struct Past {
 impl Past {
     fn new(head: Head) -> Self {
         let Head { job: id, at_us, spec } = head;
-        let map = |(at, piece): (usize, Piece)| Task {
+        let map = |(at, piece): (usize, Split)| Task {
             task: format!("{id}.m{at}"),
             source: piece.source,
             start: piece.start,
@@ -76,7 +70,7 @@ impl Past {
             root: at as u32,
             ..Task::default()
         };
-        let maps = spec.splits.into_iter().enumerate().map(map).collect();
+        let maps = expand(spec.splits, &spec.hosts).into_iter().enumerate().map(map).collect();
         let reduce = |at| Task { task: format!("{id}.r{at}"), ..Task::default() };
         let reduces = (0..spec.reduces).map(reduce).collect();
         let job = Job {
@@ -200,7 +194,13 @@ fn finish(tasks: &mut [Task]) -> Phase {
         phase.done += u32::from(done);
         phase.failed_attempts += ended_as("failed");
         phase.killed_attempts += ended_as("killed");
-        task.state = if done { "done" } else { "unfinished" }.into();
+        let failed = task.attempts.last().is_some_and(|last| last.state == "failed");
+        task.state = match (done, failed) {
+            (true, _) => "done",
+            (false, true) => "failed",
+            (false, false) => "unfinished",
+        }
+        .into();
     }
     phase.progress = if phase.total == 0 { 1.0 } else { f64::from(phase.done) / f64::from(phase.total) };
     phase

@@ -102,6 +102,7 @@ fn by_streaming(program: &str) -> String {
 /// Refuses a streaming command that no task could find, and notes words of it that are files here only.
 pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Result<()> {
     let is_sent = |word: &str| sent.iter().any(|file| file.file_name() == Path::new(word).file_name());
+    mrlib::streaming::words(command).map_err(|why| Usage(format!("--{flag} {command:?}: {why}")))?;
     let mut words = command.split_whitespace();
     let Some(first) = words.next() else { return Ok(()) };
     let relative = first.contains('/') && !first.starts_with('/');
@@ -138,8 +139,11 @@ mod tests {
     #[test]
     fn commands_that_no_task_finds_are_refused() {
         let sent = [PathBuf::from("jobs/map.py")];
-        for command in ["./map.py -v", "cat", "/bin/cat", "python3 ./map.py", ""] {
+        for command in ["./map.py -v", "cat", "/bin/cat", "python3 ./map.py", "cut -d '|' -f 2"] {
             check_stream("mapper", command, &sent).unwrap();
+        }
+        for command in ["", "cat | sort", "cat > /tmp/x", "cat 'x"] {
+            assert!(refusal(check_stream("mapper", command, &sent)).contains("--mapper"), "{command}");
         }
         assert!(refusal(check_stream("mapper", "./other.py", &sent)).contains("--file ./other.py"));
         assert!(refusal(check_stream("mapper", "jobs/map.py", &sent)).contains("write ./map.py"));
@@ -168,6 +172,7 @@ mod tests {
         for (key, value) in [("pace.map", "xyz"), ("merge.factor", "1"), ("output.replication", "two")] {
             assert!(check(key, value).contains(key), "{key}");
         }
-        assert!(describe("wordcount", &BTreeMap::from([("my.own".into(), "xyz".into())])).is_ok());
+        assert!(check("my.own", "xyz").contains("my.own is unknown"));
+        assert!(describe("wordcount", &BTreeMap::from([("user.own".into(), "xyz".into())])).is_ok());
     }
 }

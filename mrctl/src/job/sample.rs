@@ -22,7 +22,7 @@ pub(super) async fn splits(
     program: &str,
 ) -> Result<Vec<u8>> {
     // What the JobTracker makes of the word is the same, or it refuses the job.
-    let recursive = submission.conf.get("input.recursive").is_some_and(|value| value == "true");
+    let recursive = submission.conf.get("input.recursive").is_none_or(|value| value.trim() != "false");
     let found = client.find_inputs(&submission.inputs, recursive).await?;
     let files = found.files.into_iter().map(|file| (file.path.to_string(), file.length)).collect();
     let (namenode, settings, security) = target.namenode()?;

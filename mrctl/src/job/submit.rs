@@ -4,7 +4,7 @@ use super::{
     follow,
     program::{self, is_builtin, short_name},
     stage::Stage,
-    wire::{Submission, Unanswered},
+    wire::{DIVISIBLE, Submission, Unanswered},
 };
 use crate::{
     locate::Target,
@@ -12,6 +12,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use dfs::{client::Client, path::DfsPath};
+use mrlib::settings::{self, ENGINE};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -24,35 +25,16 @@ use std::{
 /// PROGRAM is a built-in (see `mrctl programs`), an executable built on mrlib, or `streaming` with --mapper and
 /// --reducer. The job is followed to its end unless --detach is given; Ctrl-C detaches too.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  \
-    mrctl submit wordcount --input /books --output /counts --reduces 2\n  \
-    mrctl submit grep --conf grep.pattern=slow --input '/logs/*.gz' --output /slow\n  \
-    mrctl submit ./target/release/my-job --input /books --output /out \\\n      \
-        --conf my.setting=3\n  \
-    mrctl submit streaming --mapper ./map.py --reducer ./reduce.py \\\n      \
-        --file map.py --file reduce.py --input /books --output /out\n\n\
-    Settings that every job knows (--conf KEY=VALUE):\n  \
-    split.size=16MiB          what one map reads [default: a block]\n  \
-    input.format=FORMAT       lines, keyvalue, whole or fixed:RECORD:KEY (bytes)\n  \
-    input.recursive=true      folders within folders, too\n  \
-    output.replication=1      replicas of the result\n  \
-    slow.start=0.5            maps done before reduces begin, from 0 to 1\n  \
-    speculation=false         no second try beside a slow one\n  \
-    speculation.split=false   a slow map is tried again beside, never divided\n  \
-    stream.mapper.divisible=false    it numbers its lines, say: never split it\n  \
-    stream.reducer.restartable=true  it carries nothing from key to key\n  \
-    attempts.max=4            tries of a task before the job fails\n  \
-    skip.bad.records=true     count them and go on\n  \
-    record.bytes.max=256MiB   the longest record\n  \
-    pace.map=1MiB             bytes a second at most, to try things out;\n  \
-    pace.reduce=1MiB            the same for reduces\n  \
-    sort.memory, merge.factor, fetch.parallel, map.output.compress: the engine")]
+#[command(after_help = help())]
 pub(crate) struct Args {
     /// A built-in program, an executable, or `streaming`
     program: String,
-    /// Files, folders or patterns to read
+    /// Files, folders (with their subfolders) or patterns to read
     #[arg(long, value_name = "PATH", num_args = 1..)]
     input: Vec<String>,
+    /// Read folders without their subfolders
+    #[arg(long)]
+    no_recursive: bool,
     /// A folder to make and write to
     #[arg(long, value_name = "PATH")]
     output: Option<String>,
@@ -71,10 +53,10 @@ pub(crate) struct Args {
     /// The queue it waits in
     #[arg(long, value_name = "NAME", default_value = "default")]
     queue: String,
-    /// Who goes first
+    /// Job priority
     #[arg(long, default_value = "normal", value_parser = ["very-low", "low", "normal", "high", "very-high"])]
     priority: String,
-    /// A setting for the program or the engine
+    /// A setting of the program or the engine; unknown ones are refused
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     conf: Vec<(String, String)>,
     /// A local file that every task finds in its working folder
@@ -89,13 +71,46 @@ pub(crate) struct Args {
     /// streaming: the program that reduces
     #[arg(long, value_name = "CMD")]
     reducer: Option<String>,
-    /// Say the job's id and come back at once
+    /// Print the job ID and exit
     #[arg(long)]
     detach: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
 }
+
+fn help() -> String {
+    format!(
+        "{EXAMPLES}Settings that every job takes (--conf NAME=VALUE):\n{}\n{ABOUT_SETTINGS}",
+        settings::help(ENGINE)
+    )
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mrctl submit wordcount --input /books --output /counts --reduces 2
+  mrctl submit grep --conf grep.pattern=slow --input '/logs/*.gz' --output /slow
+  mrctl submit ./target/release/my-job --input /books --output /out \\
+      --conf user.threshold=3
+  mrctl submit streaming --mapper ./map.py --reducer ./reduce.py \\
+      --file map.py --file reduce.py --input /books --output /out
+
+";
+
+const ABOUT_SETTINGS: &str = "\
+Settings of built-in programs are listed by `mrctl programs`. Your own program
+declares its settings (Job::takes), or finds any whose name begins with user.
+Unknown names are refused.
+
+A folder is read with its subfolders; names that begin with . or _ are left
+out. Files that end in .gz are decompressed. Other compressed files, recognised
+by name and by first bytes, are refused; input.codec=none reads them as they
+are. Input that is replaced or deleted while the job runs fails the job.
+
+skip.bad.records=N covers records that cannot be read, that the mapper returns
+an error for or panics at, and those that a streaming mapper crashes at (found
+by bisecting). Skipping uses up no attempts: the map starts over without them.
+They are counted in SKIPPED_RECORDS and named in the task's log.";
 
 fn setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
@@ -148,6 +163,11 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     };
+    let skipped = job.counters.get("SKIPPED_RECORDS").copied().unwrap_or(0);
+    if skipped > 0 {
+        let records = output::count(skipped, "bad record");
+        eprintln!("mrctl: note: {records} skipped; the tasks' logs name them (`mrctl logs TASK`)");
+    }
     if job.maps.total == 0 {
         eprintln!("mrctl: note: the input holds no bytes, so there was nothing to map");
     }
@@ -171,20 +191,39 @@ struct Plan {
     total_order: bool,
 }
 
+/// What declaring its mapper divisible would gain, and how to.
+fn how_to_divide(program: &str) -> String {
+    let how = if program == "streaming" {
+        "--conf stream.mapper.divisible=true"
+    } else {
+        "`fn divisible() -> bool { true }` in its Mapper"
+    };
+    format!(
+        "maps of this job are never split, so a map whose slot is taken back starts over; if what the mapper puts out \
+         for a record depends on that record alone, declare it with {how}"
+    )
+}
+
 /// Checks what is asked for, as far as it can be checked here.
 fn plan(args: &Args) -> Result<Plan> {
-    let mut conf = settings(args)?;
+    let mut conf = conf_of(args)?;
     let description = program::describe(&args.program, &conf)?;
     if args.program == "teragen" && args.input.is_empty() {
         super::tera::check(&conf)?;
     }
-    if description.input == "whole" {
-        conf.entry("input.format".into()).or_insert("whole".into());
+    conf.insert(DIVISIBLE.into(), description.divisible.to_string());
+    if !description.divisible && description.input != "whole" && !args.json {
+        eprintln!("mrctl: note: {}", how_to_divide(&args.program));
     }
+    if description.input != "lines" {
+        conf.entry("input.format".into()).or_insert(description.input);
+    }
+    let declared = description.settings.into_iter().map(|setting| setting.name.into_owned()).collect();
     let submission = Submission {
         name: args.name.clone().unwrap_or_else(|| short_name(&args.program)),
         queue: args.queue.clone(),
         priority: args.priority.clone(),
+        declared: if is_builtin(&args.program) { Vec::new() } else { declared },
         inputs: args.input.clone(),
         output: args.output.clone().unwrap_or_default(),
         reduces: args.reduces.unwrap_or(u32::from(description.reducer)),
@@ -226,8 +265,11 @@ async fn prepare(
     Ok(submission)
 }
 
-fn settings(args: &Args) -> Result<BTreeMap<String, String>> {
+fn conf_of(args: &Args) -> Result<BTreeMap<String, String>> {
     let mut conf: BTreeMap<String, String> = args.conf.iter().cloned().collect();
+    if args.no_recursive {
+        conf.insert("input.recursive".into(), "false".into());
+    }
     let streams = [
         ("stream.mapper", &args.mapper),
         ("stream.combiner", &args.combiner),
@@ -317,6 +359,10 @@ mod tests {
             ("submit streaming --input /in --output /out", "--mapper"),
             ("submit wordcount --mapper cat --input /in --output /out", "--mapper"),
             ("submit wordcount --input /in --output /out --conf sort.memory=lots", "sort.memory"),
+            ("submit wordcount --input /in --output /out --conf pace.mpa=1", "did you mean pace.map?"),
+            ("submit wordcount --input /in --output /out --conf grep.invert=true", "grep.invert is unknown"),
+            ("submit wordcount --input /in --output /out --conf mapred.reduce.tasks=4", "use --reduces 4"),
+            ("submit streaming --mapper cat|sort --input /in --output /out", "there is no shell"),
         ] {
             assert!(refused(words).contains(why), "{words}: {}", refused(words));
         }

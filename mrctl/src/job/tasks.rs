@@ -4,14 +4,14 @@
 
 use super::{
     look::One,
-    model::{Attempt, Task},
+    model::{Attempt, Task, last_line},
     preempted,
 };
 use crate::{locate::Target, output};
 use anyhow::Result;
 use std::{collections::BTreeMap, process::ExitCode};
 
-/// Of an error's first line so many characters are shown; `mrctl logs` and --json have all of it.
+/// Of an error's last line so many characters are shown; `mrctl logs` and --json have all of it.
 const ERROR_CHARS: usize = 100;
 
 /// Of attempts, and of tasks that have none.
@@ -146,7 +146,7 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> String {
         notes.push(attempt.locality.clone());
     }
     notes.extend(preempted::note(task, attempt));
-    let error = attempt.error.lines().next().unwrap_or_default();
+    let error = last_line(&attempt.error);
     if !error.is_empty() {
         notes.push(shortened(error));
     }
@@ -154,7 +154,7 @@ pub(crate) fn note(task: &Task, attempt: &Attempt) -> String {
 }
 
 /// Without its middle, if it is long: paths are long, and what is the matter stands behind them.
-fn shortened(error: &str) -> String {
+pub(super) fn shortened(error: &str) -> String {
     let letters: Vec<char> = error.chars().collect();
     if letters.len() <= ERROR_CHARS {
         return error.to_owned();
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!((state(&running), took(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
         assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
         let failed = Attempt {
-            error: format!("{}{}\nmore", "x".repeat(200), "y".repeat(50)),
+            error: format!("Traceback:\n{}{}\n", "x".repeat(200), "y".repeat(50)),
             locality: "off-rack".into(),
             ..attempt("failed")
         };

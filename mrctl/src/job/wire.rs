@@ -51,10 +51,27 @@ pub(crate) struct Submission {
     pub(crate) builtin: Option<String>,
     pub(crate) executable: Option<String>,
     pub(crate) files: Vec<String>,
+    /// Settings that an executable declares.
+    pub(crate) declared: Vec<String>,
     pub(crate) inputs: Vec<String>,
     pub(crate) output: String,
     pub(crate) reduces: u32,
     pub(crate) conf: BTreeMap<String, String>,
+}
+
+/// Tells the JobTracker what a program promises of its mapper.
+pub(crate) const DIVISIBLE: &str = "mapper.divisible";
+
+impl Submission {
+    /// Adds what the built-in program says of its mapper, if nobody has.
+    fn declare(&mut self) {
+        let Some(program) = self.builtin.as_ref().filter(|_| !self.conf.contains_key(DIVISIBLE)) else { return };
+        let conf: mrlib::Conf = self.conf.clone().into_iter().collect();
+        // A program that cannot be made is refused by whoever runs it.
+        if let Ok(job) = mrlib::registry::job(program, &conf) {
+            self.conf.insert(DIVISIBLE.into(), job.divisible.to_string());
+        }
+    }
 }
 
 /// A connection to a JobTracker.
@@ -130,8 +147,9 @@ impl JobTracker {
     }
 
     /// Submits; sent again with the same id if the answer is lost, which makes no second job.
-    pub(crate) async fn submit(&self, submission: Submission) -> Result<String> {
+    pub(crate) async fn submit(&self, mut submission: Submission) -> Result<String> {
         use pb::program::Kind as Program;
+        submission.declare();
         let kind = match (submission.builtin, submission.executable) {
             (Some(name), None) => Program::Builtin(name),
             (None, Some(path)) => Program::Executable(path),
@@ -142,7 +160,11 @@ impl JobTracker {
             name: submission.name,
             queue: submission.queue,
             priority: submission.priority,
-            program: Some(pb::Program { kind: Some(kind), files: submission.files }),
+            program: Some(pb::Program {
+                kind: Some(kind),
+                files: submission.files,
+                settings: submission.declared,
+            }),
             inputs: submission.inputs,
             output: submission.output,
             reduces: submission.reduces,
@@ -254,6 +276,21 @@ impl JobTracker {
         let message = self.request(pb::TrackersRequest {});
         let reply = self.client.clone().trackers(message).await.map_err(|status| self.refusal(&status))?;
         Ok(reply.into_inner().trackers.into_iter().map(tracker).collect())
+    }
+
+    /// What the JobTracker has to tell its operator, a line each.
+    pub(crate) async fn notices(&self) -> Result<Vec<String>> {
+        let message = self.request(pb::TrackersRequest {});
+        let reply = self.client.clone().trackers(message).await.map_err(|status| self.refusal(&status))?;
+        Ok(reply.into_inner().notices)
+    }
+
+    /// Removes a lost tracker from what the JobTracker knows.
+    pub(crate) async fn forget_node(&self, name: &str) -> Result<()> {
+        let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
+        let message = self.request(pb::ForgetNodeRequest { request_id, node: name.into() });
+        self.client.clone().forget_node(message).await.map_err(|status| self.refusal(&status))?;
+        Ok(())
     }
 
     /// Hands each piece of a job's history to `sink`.

@@ -1,7 +1,8 @@
 //! Which machines a cluster has and how they are reached: said once, and remembered in the cluster's folder
-//! (`launch.json`).
+//! (`launch.json`). The file `formatted` there lists the machines whose data folders have been created: such a folder is not
+//! created a second time unless that is asked for, because an empty one means a lost or unmounted disk.
 
-use super::{Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
+use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
 use crate::{locate::Target, output::Usage};
 use anyhow::{Context, Result, bail};
 use daemon::{
@@ -10,6 +11,7 @@ use daemon::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -45,7 +47,7 @@ impl Reach {
 }
 
 /// What is remembered of it.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Launch {
     hosts: Option<PathBuf>,
@@ -77,11 +79,20 @@ pub(crate) struct Fleet {
     pub(crate) hosts_file: PathBuf,
     pub(crate) cluster: PathBuf,
     launch: Launch,
+    /// The hosts file names some of the machines in the cluster's own hosts file, and no others.
+    part: bool,
+}
+
+/// Whether all of `hosts` are in the file `own` too.
+fn is_part(hosts: &Hosts, own: &Path) -> bool {
+    let known = Hosts::load(own).map(|own| own.all).unwrap_or_default();
+    !known.is_empty() && hosts.all.iter().all(|host| known.iter().any(|other| other.name == host.name))
 }
 
 impl Fleet {
     pub(crate) fn of(reach: &Reach) -> Result<Self> {
         let cluster = reach.cluster.clone();
+        crate::trust::folder(&cluster)?;
         Package::of(&cluster)?;
         let before = Launch::load(&cluster)?;
         let said = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
@@ -100,23 +111,54 @@ impl Fleet {
             Some(folder) => remote_path(folder)?,
             None => format!("{dir}/bin"),
         };
-        let hosts_file = launch.hosts.clone().unwrap_or_else(|| cluster.join("hosts"));
+        let own_file = cluster.join("hosts");
+        let hosts_file = launch.hosts.clone().unwrap_or_else(|| own_file.clone());
         let hosts = Hosts::load(&hosts_file)?;
-        let ports = ports(&Config::load(Some(&cluster.join("fermata.toml")))?)?;
-        let mark = mark(&cluster)?;
+        let part = is_part(&hosts, &own_file);
+        let config = Config::load(Some(&cluster.join("fermata.toml")))?;
+        let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
+        let (mark, formatted) = (mark(&cluster)?, read_formatted(&cluster)?);
         // Machines that are one (namespaces of a test) must not share a folder.
         let machine = |host: Host| {
             let dir = dir.replace("{host}", &host.name);
             let bin = bin.replace("{host}", &host.name);
-            Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports }
+            let (data, formatted) = (data.on(&dir, &host.name), formatted.contains(&host.name));
+            Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports, data, formatted }
         };
         let machines = hosts.all.into_iter().map(machine).collect();
-        Ok(Self { machines, hosts_file, cluster, launch })
+        Ok(Self { machines, hosts_file, cluster, launch, part })
     }
 
+    /// Remembers how the machines are reached. A hosts file with a part of the cluster's own machines is for one command:
+    /// the next one is for all of them again.
     pub(crate) fn remember(&self) -> Result<()> {
         let path = Launch::path(&self.cluster);
-        let text = serde_json::to_string_pretty(&self.launch)? + "\n";
+        let hosts = self.launch.hosts.clone().filter(|_| !self.part);
+        let text = serde_json::to_string_pretty(&Launch { hosts, ..self.launch.clone() })? + "\n";
+        replace(&path, text.as_bytes(), USUAL, true)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Remembers whether the data folders of these machines have been created.
+    pub(crate) fn set_formatted<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        are: bool,
+    ) -> Result<()> {
+        let before = read_formatted(&self.cluster)?;
+        let mut now = before.clone();
+        for name in names {
+            if are {
+                now.insert(name.to_owned());
+            } else {
+                now.remove(name);
+            }
+        }
+        if now == before {
+            return Ok(());
+        }
+        let text: String = now.iter().map(|name| format!("{name}\n")).collect();
+        let path = formatted_file(&self.cluster);
         replace(&path, text.as_bytes(), USUAL, true)
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -170,8 +212,21 @@ pub(crate) fn write_mark(cluster: &Path, name: &str) -> Result<String> {
     Ok(mark)
 }
 
+fn formatted_file(cluster: &Path) -> PathBuf {
+    cluster.join("formatted")
+}
+
+fn read_formatted(cluster: &Path) -> Result<BTreeSet<String>> {
+    let path = formatted_file(cluster);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
 /// A path that goes through a shell as it is.
-fn remote_path(path: &str) -> Result<String> {
+pub(super) fn remote_path(path: &str) -> Result<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
     let plain = path.replace("{host}", "x");
     if !path.starts_with('/')

@@ -9,6 +9,7 @@
 //! tasks from there all the time.
 
 use super::{
+    data::DataDirs,
     hosts::{Host, Part},
     package::{Package, Programs},
     shell::{Patience, Shell},
@@ -65,6 +66,10 @@ pub(crate) struct Machine {
     pub(crate) bin: String,
     /// Ports of the DataNode and the TaskTracker.
     pub(crate) ports: [u16; 2],
+    /// Where its daemons keep their data.
+    pub(crate) data: DataDirs,
+    /// Whether its data folders have been created before: empty ones are then refused.
+    pub(crate) formatted: bool,
 }
 
 /// How a daemon stands.
@@ -179,7 +184,8 @@ impl Machine {
         let Host { name, rack, addr, part } = &self.host;
         let dir = &self.dir;
         let mut flags = vec![format!(
-            "--config {dir}/fermata.toml --ready-file {dir}/run/{daemon}.ready --dir {dir}/data/{daemon}"
+            "--config {dir}/fermata.toml --ready-file {dir}/run/{daemon}.ready{}",
+            self.data.flags(daemon)
         )];
         if *part == Part::Node {
             flags.push(format!("--node {name} --rack {rack}"));
@@ -191,13 +197,34 @@ impl Machine {
         flags.join(" ")
     }
 
+    /// A branch of the script that starts a daemon: empty data folders are refused where there was data before.
+    fn refuse_empty(&self, daemon: &str) -> String {
+        if !self.formatted {
+            return String::new();
+        }
+        let (dirs, empty, name) =
+            (self.data.of_daemon(daemon).join(" and "), self.data.is_empty(daemon), self.name());
+        let lost = match daemon {
+            "namenode" => "restore the folder from a backup, or give up all files of the cluster",
+            "jobtracker" => "restore the folder from a backup, or give up all jobs",
+            _ => "or begin with empty disks",
+        };
+        format!(
+            "elif {empty}; then
+  no=\"$no $x\"
+  echo \"$x is not started: {dirs} had data and now has none: mount the disk, {lost} with --format {name}\" >&2
+"
+        )
+    }
+
     /// Starts daemons that do not run, and waits until all serve. One that does not keeps no other from it.
     pub(crate) fn start(&self, daemons: &[&str]) -> Result<Vec<Standing>> {
         let (bin, name) = (&self.bin, self.name());
         let begin = |daemon: &&str| {
             format!(
                 "x={daemon}
-if ! alive $x; then
+if alive $x; then :
+{refuse}else
   rm -f run/$x.ready
   from > run/$x.from
   FERMATA_HOST={name} setsid {bin}/$x {flags} </dev/null >>logs/$x.log 2>&1 &
@@ -207,6 +234,7 @@ if ! alive $x; then
   until alive $x || [ $i -ge 20 ]; do i=$((i+1)); sleep 0.05; done
 fi
 ",
+                refuse = self.refuse_empty(daemon),
                 flags = self.flags(daemon)
             )
         };
@@ -217,8 +245,10 @@ fi
 if [ -z \"$runs\" ] && [ -e bin.new/STAMP ]; then
   rm -rf bin.old && mv bin bin.old && mv bin.new bin && rm -rf bin.old || exit 1
 fi
-{begin}i=0; bad=
+no=
+{begin}i=0; bad=$no
 for x in {all}; do
+  case \"$no \" in *\" $x \"*) continue;; esac
   while alive $x && [ ! -e run/$x.ready ] && [ $i -lt {ticks} ]; do i=$((i+1)); sleep 0.1; done
   if ! alive $x; then bad=1; echo \"$x does not start: $(tail -n 1 logs/$x.log)\" >&2
   elif [ ! -e run/$x.ready ]; then
@@ -281,14 +311,16 @@ echo stopped
 
     /// Removes everything of ours there. The folder goes if nothing else is in it: somebody may have meant another.
     pub(crate) fn purge(&self) -> Result<()> {
-        let script = self.guarded(
-            "cd $dir 2>/dev/null || exit 0
+        let elsewhere = self.data.purge(&self.dir, &self.host.part.daemons());
+        let ours = "cd $dir 2>/dev/null || exit 0
 [ -n \"$c\" ] || [ ! -e fermata.toml ] || { echo \"$dir does not say of which cluster it is: delete it by hand\" >&2; exit 1; }
+";
+        let rest = "cd $dir || exit 1
 all=\"bin bin.old bin.new incoming run logs data security fermata.toml secret revoked SETTINGS\"
 # Tasks may have left folders that they have closed.
 rm -rf $all 2>/dev/null || { chmod -R u+rwx data; rm -rf $all; } && rm -f CLUSTER || exit 1
-cd / && rmdir $dir 2>/dev/null || echo kept",
-        );
+cd / && rmdir $dir 2>/dev/null || echo kept";
+        let script = self.guarded(&format!("{ours}if [ -n \"$c\" ]; then :\n{elsewhere}fi\n{rest}"));
         self.shell.script(self.name(), &script).map(drop)
     }
 }

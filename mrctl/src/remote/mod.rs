@@ -9,15 +9,17 @@
 //! DIR/fermata.toml  settings, and beside it security/ with what this machine's roles need
 //! DIR/run/          for each daemon a pid file, a ready file, and what it was started from
 //! DIR/logs/         a file for each daemon
-//! DIR/data/         what must survive: `down` leaves it
+//! DIR/data/         what must survive, unless the settings name other folders for it: `down` leaves it
 //! ```
 
+mod data;
 mod fleet;
 mod hosts;
 mod machine;
 mod package;
 mod shell;
 
+pub(crate) use data::DataDirs;
 pub(crate) use fleet::{Fleet, Reach, write_mark};
 pub(crate) use hosts::{Host, Hosts, Part, check_addr, check_host};
 pub(crate) use machine::{Machine, Standing};

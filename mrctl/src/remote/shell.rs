@@ -184,8 +184,10 @@ fn wait(child: &mut Child, patience: Patience, pulse: &AtomicU64) -> std::io::Re
         let (limit, ended) =
             if now == 0 { (patience.first, Ended::NoWord) } else { (patience.then, Ended::Silent) };
         if since.elapsed() >= limit {
-            child.kill()?;
-            child.wait()?;
+            // One that runs as another account (oarsh is set-user-ID) may not be killed; it is left to end by itself.
+            if child.kill().is_ok() {
+                child.wait()?;
+            }
             return Ok(ended);
         }
         thread::sleep(NAP);

@@ -47,8 +47,9 @@ impl Site {
                 return self.refusal(StatusCode::FORBIDDEN, "Not from here", words);
             }
             Verdict::NoToken => {
-                let words = "Open the address that mrctl web has printed: it holds a token, because other accounts of \
-                             this machine can come here too.";
+                let words = "Open an address that mrctl web has printed: it holds a token, because other accounts of \
+                             this machine can come here too. A token is good once: press Enter where mrctl web runs \
+                             for a fresh address.";
                 return self.refusal(StatusCode::FORBIDDEN, "Who are you?", words);
             }
             Verdict::NotARead => {
@@ -91,8 +92,8 @@ impl Site {
     async fn task(&self, id: &str, uri: &Uri) -> (StatusCode, Frame) {
         let job = id.split('.').next().unwrap_or_default();
         let whole: Arc<Result<Whole, Trouble>> = self.desk.job(job).await;
-        let tasks = match &*whole {
-            Ok(Whole { tasks: Ok(tasks), .. }) => tasks,
+        let (owner, tasks) = match &*whole {
+            Ok(Whole { job, tasks: Ok(tasks), .. }) => (job, tasks),
             Ok(Whole { tasks: Err(trouble), .. }) | Err(trouble) => return troubled(id, trouble),
         };
         // An attempt stands for its task.
@@ -119,7 +120,7 @@ impl Site {
             (None, None)
         };
         let log = attempt.zip(log).map(|(attempt, text)| page::task::Log { attempt, stderr, text });
-        (StatusCode::OK, page::task::page(job, tasks, task, why, log))
+        (StatusCode::OK, page::task::page(owner, tasks, task, why, log))
     }
 
     fn refusal(&self, status: StatusCode, title: &str, words: &str) -> Answer {

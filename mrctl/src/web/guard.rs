@@ -2,18 +2,24 @@
 //!
 //! - A page of somebody else's can have its own name lead to 127.0.0.1 (DNS rebinding) and would then read our answers as its own: what
 //!   is asked for under another name than this machine's is refused.
-//! - In a closed cluster the address carries a token, which becomes a cookie: other accounts do not know it.
+//! - In a closed cluster the address carries a token that is good once: the browser that shows it first gets a cookie for
+//!   it. Addresses are seen by others (in a shell's history, a browser's history, a list of processes), cookies are not.
 //! - Nothing but GET and HEAD, so that there is nothing to do in somebody's name.
 
 use hyper::{HeaderMap, Method, Uri, header};
 use sha2::{Digest, Sha256};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tokens that nobody has shown yet, and browsers that have. The oldest make room.
+const TOKENS_MAX: usize = 16;
+const SESSIONS_MAX: usize = 64;
 
 /// What to do with a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Answer it.
     Welcome,
-    /// It showed the token in its address: keep it in this cookie, and go to the address without it.
+    /// It showed a token in its address, which is void from now on: keep this cookie, and go to the address without it.
     Keep {
         cookie: String,
     },
@@ -22,28 +28,64 @@ pub(super) enum Verdict {
     NotARead,
 }
 
-/// Knows the port, and the token if there is one.
+/// Knows the port, and who has been let in if that is not everybody.
 #[derive(Debug)]
 pub(super) struct Guard {
     port: u16,
-    token: Option<String>,
+    admitted: Option<Mutex<Admitted>>,
+}
+
+#[derive(Debug, Default)]
+struct Admitted {
+    /// Good once.
+    tokens: Vec<String>,
+    /// Of browsers.
+    sessions: Vec<String>,
+}
+
+impl Admitted {
+    fn is_session(&self, shown: &str) -> bool {
+        self.sessions.iter().any(|session| same(shown, session))
+    }
+
+    /// Exchanges a token for a session.
+    fn exchange(&mut self, shown: &str) -> Option<String> {
+        let at = self.tokens.iter().position(|token| same(shown, token))?;
+        self.tokens.remove(at);
+        Some(add(&mut self.sessions, SESSIONS_MAX))
+    }
+}
+
+/// Adds a random text; the oldest goes if there are too many.
+fn add(to: &mut Vec<String>, most: usize) -> String {
+    if to.len() >= most {
+        to.remove(0);
+    }
+    let random = uuid::Uuid::new_v4().simple().to_string();
+    to.push(random.clone());
+    random
 }
 
 impl Guard {
-    /// With a token of its own, if one is needed.
+    /// `closed`: only who shows a token is let in.
     pub(super) fn new(port: u16, closed: bool) -> Self {
-        Self { port, token: closed.then(|| uuid::Uuid::new_v4().simple().to_string()) }
+        Self { port, admitted: closed.then(Mutex::default) }
     }
 
-    /// What to open.
+    fn admitted(&self) -> Option<MutexGuard<'_, Admitted>> {
+        Some(self.admitted.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What to open: with a new token, if one is needed.
     pub(super) fn address(&self) -> String {
-        let token = self.token.as_ref().map_or_else(String::new, |token| format!("?token={token}"));
+        let token = self.admitted().map(|mut admitted| add(&mut admitted.tokens, TOKENS_MAX));
+        let token = token.map_or_else(String::new, |token| format!("?token={token}"));
         format!("http://127.0.0.1:{}/{token}", self.port)
     }
 
-    /// Whether only who has the token is let in.
+    /// Whether only who has shown a token is let in.
     pub(super) fn is_closed(&self) -> bool {
-        self.token.is_some()
+        self.admitted.is_some()
     }
 
     /// Judges a request. `public`: what is asked for tells nothing, so that no token is needed.
@@ -57,15 +99,20 @@ impl Guard {
         if method != Method::GET && method != Method::HEAD {
             return Verdict::NotARead;
         }
-        let Some(token) = &self.token else { return Verdict::Welcome };
+        let Some(mut admitted) = self.admitted() else { return Verdict::Welcome };
         let name = format!("fermata_{}", self.port);
-        if asked(uri, "token").is_some_and(|shown| same(&shown, token)) {
-            return Verdict::Keep { cookie: format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict") };
-        }
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookie| cookie.to_str().ok());
         let mut pairs = cookies.flat_map(|all| all.split(';')).filter_map(|one| one.trim().split_once('='));
-        let shown = pairs.any(|(key, value)| key == name && same(value, token));
-        if shown || public { Verdict::Welcome } else { Verdict::NoToken }
+        if pairs.any(|(key, value)| key == name && admitted.is_session(value)) || public {
+            return Verdict::Welcome;
+        }
+        let token = asked(uri, "token").filter(|_| method == Method::GET);
+        match token.and_then(|shown| admitted.exchange(&shown)) {
+            Some(session) => {
+                Verdict::Keep { cookie: format!("{name}={session}; Path=/; HttpOnly; SameSite=Strict") }
+            }
+            None => Verdict::NoToken,
+        }
     }
 
     fn is_ours(&self, host: &str) -> bool {
@@ -103,7 +150,7 @@ mod tests {
 
     #[test]
     fn only_this_machine_s_names_are_ours() {
-        let guard = Guard { port: 81, token: None };
+        let guard = Guard::new(81, false);
         for host in ["127.0.0.1:81", "localhost:81", "LOCALHOST:81", "[::1]:81"] {
             assert_eq!(judge(&guard, &Method::GET, "/", &[("host", host)]), Verdict::Welcome, "{host}");
         }
@@ -123,14 +170,14 @@ mod tests {
         assert_eq!(judge(&guard, &Method::GET, "/", &two), Verdict::NotFromHere);
         let named = judge(&guard, &Method::GET, "http://evil:81/", &[("host", "localhost:81")]);
         assert_eq!(named, Verdict::NotFromHere);
-        let plain = Guard { port: 80, token: None };
+        let plain = Guard::new(80, false);
         assert_eq!(judge(&plain, &Method::GET, "/", &[("host", "localhost")]), Verdict::Welcome);
         assert_eq!(judge(&plain, &Method::GET, "/", &[("host", "[::1]")]), Verdict::Welcome);
     }
 
     #[test]
     fn only_reads() {
-        let guard = Guard { port: 81, token: None };
+        let guard = Guard::new(81, false);
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::CONNECT] {
             assert_eq!(judge(&guard, &method, "/", &[("host", "localhost:81")]), Verdict::NotARead);
         }
@@ -138,24 +185,35 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_cluster_s_pages_need_the_token() {
+    fn a_closed_cluster_s_pages_need_a_token_that_is_good_once() {
         let guard = Guard::new(81, true);
-        let token = guard.token.clone().unwrap();
-        assert!(token.len() == 32 && guard.address().ends_with(&token));
+        let address = guard.address();
+        let token = address.strip_prefix("http://127.0.0.1:81/?token=").unwrap().to_owned();
+        assert_eq!(token.len(), 32);
         let host = ("host", "127.0.0.1:81");
+        let shown = format!("/job/job_1?x=1&token={token}");
+        assert_eq!(judge(&guard, &Method::HEAD, &shown, &[host]), Verdict::NoToken, "only looked at");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host]), Verdict::NoToken);
         assert_eq!(judge(&guard, &Method::GET, "/?token=x", &[host]), Verdict::NoToken);
-        let Verdict::Keep { cookie } =
-            judge(&guard, &Method::GET, &format!("/job/job_1?x=1&token={token}"), &[host])
-        else {
+        let Verdict::Keep { cookie } = judge(&guard, &Method::GET, &shown, &[host]) else {
             panic!("the token counts");
         };
+        assert_eq!(judge(&guard, &Method::GET, &shown, &[host]), Verdict::NoToken, "it counts once");
+        assert!(!cookie.contains(&token), "the cookie is another secret");
         assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
         let pair = cookie.split(';').next().unwrap();
         let shown = format!("other=1; {pair}");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", &shown)]), Verdict::Welcome);
         let wrong = ("cookie", "fermata_81=x");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, wrong]), Verdict::NoToken);
-        assert_ne!(Guard::new(81, true).token, guard.token);
+        // A fresh one lets in another browser, and the first stays in.
+        let fresh = guard.address();
+        let (_, path) = fresh.split_once(":81").unwrap();
+        assert!(matches!(judge(&guard, &Method::GET, path, &[host]), Verdict::Keep { .. }));
+        assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", pair)]), Verdict::Welcome);
+        for _ in 0..2 * TOKENS_MAX {
+            guard.address();
+        }
+        assert_eq!(guard.admitted().unwrap().tokens.len(), TOKENS_MAX);
     }
 }

@@ -20,6 +20,10 @@ use anyhow::{Context, Result, bail};
 use guard::Guard;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    termios::tcgetpgrp,
+};
 use std::{io, net::Ipv4Addr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -39,7 +43,8 @@ const HEADERS_MAX: usize = 64;
 ///
 /// Serves read-only pages on 127.0.0.1 until Ctrl-C: the cluster, its nodes and jobs, each job with its preemptions, its attempts
 /// over time, its tasks and why it waits. The pages show what you may see, as every other command does. Of a closed cluster
-/// the address holds a token, because others on this machine could open it too: keep it to yourself.
+/// the address holds a token, because others on this machine could open it too. It is good once: the first browser that
+/// opens it stays signed in. Enter prints a fresh address.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl web                          then open the address that it prints\n  \
@@ -68,13 +73,48 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let port = listener.local_addr().context("cannot tell the port")?.port();
     let guard = Guard::new(port, name.is_some());
     output::line(guard.address())?;
-    eprintln!("mrctl: open this address in a browser; Ctrl-C ends it");
+    let fresh = if guard.is_closed() { " (it is good once); Enter prints a fresh one," } else { ";" };
+    eprintln!("mrctl: open this address in a browser{fresh} Ctrl-C ends it");
     let site = Arc::new(Site { guard, desk: Desk::new(target, name) });
+    if site.guard.is_closed() {
+        let site = site.clone();
+        std::thread::spawn(move || print_at_enter(&site));
+    }
     tokio::select! {
         () = serve(&listener, &site) => {}
         () = crate::command::end_signal() => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a fresh address for each line that comes in. Ends with standard input.
+fn print_at_enter(site: &Site) {
+    let mut line = String::new();
+    while await_line() {
+        line.clear();
+        match io::stdin().read_line(&mut line) {
+            Ok(1..) if output::line(site.guard.address()).is_ok() => {}
+            _ => return,
+        }
+    }
+}
+
+/// Waits until there is something to read. In the background of a terminal, reading would stop the process.
+fn await_line() -> bool {
+    let stdin = rustix::stdio::stdin();
+    loop {
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return false,
+        }
+        let foreground = tcgetpgrp(stdin).map_or(true, |group| group == rustix::process::getpgrp());
+        if foreground {
+            return true;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
 
 async fn listen(port: u16) -> Result<TcpListener> {

@@ -1,21 +1,28 @@
 //! Runs a map: records, the mapper, and its output sorted or, without reduces, written as it is.
 
-use super::{Meter, OutputSink, Progress, Pulse, Refusal, Settings, StopFlag, TaskIo, TaskOutcome, Wish};
+use super::{
+    Meter, OutputSink, Progress, Pulse, Refusal, Settings, StopFlag, TaskIo, TaskOutcome, Wish,
+    skip::{self, Skipping},
+};
 use crate::{
     api::{Emit, Mapper},
     conf::Conf,
     context::Context,
     error::TaskError,
-    input::{self, Flow, Record, RecordSource, SplitSpec},
+    input::{Coding, Flow, Pin, Record, RecordSource},
     job::Job,
     merge::SortOrder,
+    panics,
     partition::{Partitioning, RangePartitioner},
     sort::{MapBuffer, SortSpec},
+    streaming,
 };
-use std::{io, path::PathBuf};
+use std::{ops::Range, path::PathBuf};
 
 /// From the word that it is to end until its output was there, over all splits.
 const SPLIT_COUNTER: &str = "SPLIT_MILLISECONDS";
+/// Records skipped where they are that are named by their line.
+const LINES_NAMED_MAX: u64 = 10;
 
 /// A map to run.
 #[derive(Debug, Clone)]
@@ -28,6 +35,8 @@ pub struct MapTask {
     pub end: u64,
     /// The whole file, whatever `end` says (gzip, whole-file records).
     pub whole: bool,
+    /// The file as it was when the job was submitted, if that is known.
+    pub pin: Option<Pin>,
     /// How many reduces there are; 0: map only.
     pub reduces: u32,
     /// Where the map output goes (the index beside it); not used by a map-only job.
@@ -38,55 +47,125 @@ pub struct MapTask {
     pub conf: Conf,
 }
 
-/// Runs it to the end of its range, or to where it is cut short.
+/// Runs it to the end of its range, or to where it is cut short. With `skip.bad.records` it starts over without a record
+/// that its mapper panics or crashes at.
 pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOutcome, TaskError> {
     let settings = Settings::new(job, &task.conf)?;
-    let mut mapper = (job.mapper)(&task.conf)?;
-    let mut output = open_output(job, task, &settings, io)?;
-    let source = io.open_input(&task.source)?;
-    let length = source.len();
-    if !task.whole && length < task.end {
-        let why = format!(
-            "input is shorter than when the job was submitted: {length} bytes, of which {} were to be read",
-            task.end
-        );
-        return Err(TaskError::io(task.source.as_str())(io::Error::new(io::ErrorKind::UnexpectedEof, why)));
+    let mut skipping = Skipping::new(settings.skip_records);
+    loop {
+        let failed = match run_once(job, task, &settings, &skipping, io) {
+            Ok(outcome) => return Ok(outcome),
+            Err(failed) => failed,
+        };
+        let error = match failed.error {
+            TaskError::Crashed { program, why }
+                if skipping.max > 0 && program.starts_with(streaming::MAPPER) =>
+            {
+                io.stop().check()?;
+                match skip::find_crash(job, task, &settings, &skipping, failed.given, io)? {
+                    Some((offset, why)) => {
+                        TaskError::Record { source_path: task.source.clone(), offset, line: None, why }
+                    }
+                    None => {
+                        let why = format!("{why}\n(no single record makes it fail: none was skipped)");
+                        return Err(TaskError::Crashed { program, why });
+                    }
+                }
+            }
+            error @ TaskError::Record { .. } if failed.panicked && skipping.max > 0 => error,
+            error => return Err(skip::with_line(error, task, &settings, io)),
+        };
+        let error = skip::with_line(error, task, &settings, io);
+        let TaskError::Record { offset, .. } = &error else { return Err(error) };
+        if !skipping.add(*offset, &error) {
+            return Err(too_many(skipping.max, &error));
+        }
     }
-    let range = if task.whole { 0..length } else { task.start..task.end };
-    let spec = SplitSpec {
-        path: task.source.clone(),
-        range: range.clone(),
-        format: settings.input,
-        record_bytes_max: settings.record_bytes_max,
-        skip_bad: settings.skip_bad_records,
-    };
-    let gzip = input::is_gzip(&task.source);
+}
+
+fn too_many(max: u64, last: &TaskError) -> TaskError {
+    TaskError::Program(format!("more bad records than skip.bad.records = {max} allows; the last: {last}"))
+}
+
+/// A run of a map that has failed.
+struct Failed {
+    error: TaskError,
+    /// Records that its mapper was given.
+    given: u64,
+    panicked: bool,
+}
+
+impl From<TaskError> for Failed {
+    fn from(error: TaskError) -> Self {
+        Self { error, given: 0, panicked: false }
+    }
+}
+
+fn run_once(
+    job: &Job,
+    task: &MapTask,
+    settings: &Settings,
+    skipping: &Skipping,
+    io: &mut dyn TaskIo,
+) -> Result<TaskOutcome, Failed> {
+    let mut mapper = (job.mapper)(&task.conf)?;
+    let mut output = open_output(job, task, settings, io)?;
+    let (mut records, range) = skip::open_records(task, settings, io)?;
+    let gzip = settings.codec.by_name(&task.source).is_ok_and(|coding| coding == Coding::Gzip);
     let mut reading = Reading {
         context: Context::new(io.pulse(), io.stop()),
         meter: Meter::new(settings.pace_map, true, io.pulse()),
         stop: io.stop(),
         pulse: io.pulse(),
-        skip_bad: settings.skip_bad_records,
+        task,
+        settings,
+        skipping,
         start: range.start,
         span: range.end.saturating_sub(range.start),
         gzip,
-        heeds: !gzip && mapper.divisible(),
+        heeds: !gzip && job.divisible,
         records: 0,
+        given: 0,
         skipped: 0,
     };
     reading.context.set_source(&task.source, range.start);
-    let mut records = input::open_split(spec, source)?;
-    reading.run(&task.source, &mut *records, &mut *mapper, &mut output, io)?;
+    let ran = panics::catch(|| {
+        reading.run(&mut *records, &mut *mapper, &mut output, io)?;
+        mapper.finish(&mut output, &mut reading.context)
+    });
+    let given = reading.given;
+    match ran {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(Failed { error, given, panicked: false }),
+        Err(why) => {
+            let error = match reading.pulse.record() {
+                Some(offset) => {
+                    TaskError::Record { source_path: task.source.clone(), offset, line: None, why }
+                }
+                None => TaskError::Program(why),
+            };
+            return Err(Failed { error, given, panicked: true });
+        }
+    }
+    Ok(conclude(reading, &*records, output, &range, io)?)
+}
+
+/// What a map that has read its range, or as much of it as it was to, has to show.
+fn conclude(
+    reading: Reading<'_>,
+    records: &dyn RecordSource,
+    output: MapOutput,
+    range: &Range<u64>,
+    io: &mut dyn TaskIo,
+) -> Result<TaskOutcome, TaskError> {
     let mut context = reading.context;
-    mapper.finish(&mut output, &mut context)?;
     // A compressed file has been read as a whole, or not to its end for a good reason.
-    let position = if gzip { range.end } else { records.position().max(range.start) };
-    let mut outcome = output.finish(task, &mut context, io)?;
-    let skipped = reading.skipped + records.skipped();
+    let position = if reading.gzip { range.end } else { records.position().max(range.start) };
+    let mut outcome = output.finish(reading.task, &mut context, io)?;
     for (name, value) in [
         ("MAP_INPUT_RECORDS", reading.records),
         ("MAP_INPUT_BYTES", position.saturating_sub(range.start)),
-        ("SKIPPED_RECORDS", skipped),
+        ("SKIPPED_RECORDS", reading.skipped + records.skipped()),
     ] {
         context.count(name, value);
     }
@@ -100,25 +179,28 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
 }
 
 /// The loop over records, and what it counts.
-struct Reading {
+struct Reading<'a> {
     context: Context,
     meter: Meter,
     stop: StopFlag,
     pulse: Pulse,
-    skip_bad: bool,
+    task: &'a MapTask,
+    settings: &'a Settings,
+    skipping: &'a Skipping,
     start: u64,
     span: u64,
     gzip: bool,
     /// Whether it may end before the end of its range.
     heeds: bool,
     records: u64,
+    /// Records that the mapper was given: all that are not left out.
+    given: u64,
     skipped: u64,
 }
 
-impl Reading {
+impl Reading<'_> {
     fn run(
         &mut self,
-        path: &str,
         records: &mut dyn RecordSource,
         mapper: &mut dyn Mapper,
         output: &mut MapOutput,
@@ -128,9 +210,14 @@ impl Reading {
         let mut short = false;
         while !short {
             let more = records.pump(&mut |record| {
-                self.pulse.at_record(record.offset);
-                if let Err(error) = mapper.map(record.key, record.value, output, &mut self.context) {
-                    self.bad_record(path, record, error)?;
+                if self.skipping.has(record.offset) {
+                    self.skipped += 1;
+                } else {
+                    self.given += 1;
+                    self.pulse.at_record(record.offset);
+                    if let Err(error) = mapper.map(record.key, record.value, output, &mut self.context) {
+                        self.bad_record(record, error, io)?;
+                    }
                 }
                 self.records += 1;
                 if !self.gzip {
@@ -143,6 +230,11 @@ impl Reading {
                 short = self.stop.wish()? != Wish::GoOn && self.heeds;
                 Ok(if short { Flow::Stop } else { Flow::Go })
             })?;
+            let unreadable = records.skipped();
+            if unreadable > 0 && self.skipped + unreadable > self.skipping.max {
+                let last = TaskError::Program("it could not be read".into());
+                return Err(too_many(self.skipping.max, &last));
+            }
             if !more {
                 break;
             }
@@ -157,19 +249,34 @@ impl Reading {
         self.meter.wait(if short { read } else { self.span }, &self.stop)
     }
 
-    /// A record that the mapper would not take.
+    /// A record that the mapper returned an error for.
     #[cold]
-    fn bad_record(&mut self, path: &str, record: Record<'_>, error: TaskError) -> Result<(), TaskError> {
-        match error {
-            TaskError::Program(_) | TaskError::Record { .. } if self.skip_bad => {
-                self.skipped += 1;
-                Ok(())
-            }
+    fn bad_record(
+        &mut self,
+        record: Record<'_>,
+        error: TaskError,
+        io: &mut dyn TaskIo,
+    ) -> Result<(), TaskError> {
+        let source_path = self.task.source.clone();
+        let error = match error {
             TaskError::Program(why) => {
-                Err(TaskError::Record { source_path: path.to_owned(), offset: record.offset, why })
+                TaskError::Record { source_path, offset: record.offset, line: None, why }
             }
-            other => Err(other),
+            error @ TaskError::Record { .. } => error,
+            other => return Err(other),
+        };
+        if self.skipping.max == 0 {
+            return Err(error);
         }
+        // Counting lines takes a while, so only the first are named by theirs.
+        let few = self.skipped < LINES_NAMED_MAX || self.skipped >= self.skipping.max;
+        let error = if few { skip::with_line(error, self.task, self.settings, io) } else { error };
+        if self.skipped >= self.skipping.max {
+            return Err(too_many(self.skipping.max, &error));
+        }
+        self.skipped += 1;
+        skip::name_skipped(self.skipped, self.skipping.max, &error);
+        Ok(())
     }
 
     #[cold]

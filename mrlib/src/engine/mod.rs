@@ -7,6 +7,7 @@ pub(crate) mod reduce;
 mod sample;
 mod scratch;
 mod settings;
+mod skip;
 mod stop;
 
 #[cfg(test)]
@@ -24,7 +25,11 @@ pub use settings::Settings;
 pub(crate) use settings::{output_replication, record_bytes_max};
 pub use stop::{Refusal, StopFlag, Wish};
 
-use crate::{error::TaskError, input::ByteSource, job::OutputFormat};
+use crate::{
+    error::TaskError,
+    input::{ByteSource, Pin},
+    job::OutputFormat,
+};
 use security::Connector;
 use std::collections::BTreeMap;
 
@@ -74,6 +79,11 @@ pub trait TaskIo {
 
     /// Opens an input file.
     fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError>;
+
+    /// Opens the file of a map's split; an error if it is not the one that was pinned.
+    fn open_split(&mut self, path: &str, _pin: Option<Pin>) -> Result<Box<dyn ByteSource>, TaskError> {
+        self.open_input(path)
+    }
 
     /// Opens this task's output (reduces, and maps of map-only jobs), to go on behind the pieces that an attempt before
     /// it has closed.

@@ -6,7 +6,7 @@ use crate::{
     conf::Conf,
     context::Context,
     error::TaskError,
-    input::{self, ByteSource, Flow, SplitSpec},
+    input::{self, ByteSource, Coding, Flow, SplitSpec},
     job::Job,
 };
 
@@ -42,13 +42,15 @@ pub fn sample_keys(
             break;
         };
         // A compressed file begins where it begins.
-        let start = if input::is_gzip(path) { 0 } else { at };
+        let coding = settings.codec.by_name(path).map_err(|error| TaskError::Fatal(error.to_string()))?;
+        let start = if coding == Coding::Gzip { 0 } else { at };
         let spec = SplitSpec {
             path: path.clone(),
             range: start..length.min(&(start + PLACE_BYTES)).to_owned(),
             format: settings.input,
             record_bytes_max: settings.record_bytes_max,
-            skip_bad: settings.skip_bad_records,
+            codec: settings.codec,
+            skip_bad: settings.skip_records > 0,
         };
         sample.until = keys * (place as usize + 1) / places as usize;
         let mut mapper = (job.mapper)(conf)?;
@@ -57,7 +59,7 @@ pub fn sample_keys(
         while !full
             && records.pump(&mut |record| {
                 match mapper.map(record.key, record.value, &mut sample, &mut context) {
-                    Err(TaskError::Program(_) | TaskError::Record { .. }) if settings.skip_bad_records => {}
+                    Err(TaskError::Program(_) | TaskError::Record { .. }) if settings.skip_records > 0 => {}
                     mapped => mapped?,
                 }
                 full = sample.keys.len() >= sample.until;

@@ -50,6 +50,7 @@ impl Here {
             start,
             end,
             whole: false,
+            pin: None,
             reduces,
             map_output: self.dir.path().join(format!("out-{start}")),
             other_outputs: Vec::new(),
@@ -113,6 +114,10 @@ struct Words {
 }
 
 impl Mapper for Words {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _: &[u8],
@@ -267,13 +272,96 @@ fn stopped_and_bad_records() {
     let source = here.file("text", b"good\nbad\nbad\nfine\n");
     let mut task = here.task(&source, 0, 100, 1);
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
-    assert_eq!(error, format!("record at {source}:5: no word for it"));
+    assert_eq!(error, format!("record at {source}:2: no word for it"));
     task.conf.set("skip.bad.records", "true");
     let outcome = run_map(&words(None), &task, &mut here).unwrap();
     assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 2));
+    task.conf.set("skip.bad.records", "1");
+    let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("more bad records than skip.bad.records = 1"), "{error}");
     here.stop.set("killed by its user");
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
     assert_eq!(error, "stopped: killed by its user");
+}
+
+/// Panics at words, and keeps a state that would be wrong after a panic.
+struct Panicky(u64);
+
+impl Mapper for Panicky {
+    fn map(
+        &mut self,
+        _: &[u8],
+        line: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        let lines = context.counter("LINES");
+        context.add(lines, 1);
+        self.0 += 1;
+        out.emit(line, &self.0.to_be_bytes())?;
+        assert!(line != b"bad", "no word for it");
+        Ok(())
+    }
+}
+
+#[test]
+fn records_that_a_mapper_panics_at_are_skipped_up_to_the_bound() {
+    let mut here = Here::new();
+    let source = here.file("text", b"good\nbad\nfine\nbad\nlast\n");
+    let job = Job::map(|_| Ok(Panicky(0)));
+    let mut task = here.task(&source, 0, 100, 1);
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("record at {source}:2: panicked at ")), "{error}");
+    task.conf.set("skip.bad.records", "1");
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("skip.bad.records = 1") && error.contains(&format!("{source}:4")), "{error}");
+    task.conf.set("skip.bad.records", "2");
+    let outcome = run_map(&job, &task, &mut here).unwrap();
+    assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["LINES"]), (2, 3));
+    assert_eq!(outcome.counters["MAP_OUTPUT_RECORDS"], 3, "nothing is left of the runs before");
+}
+
+#[test]
+fn records_that_a_streaming_mapper_crashes_at_are_found_by_bisecting() {
+    let mut here = Here::new();
+    let lines: Vec<String> =
+        (0..3000).map(|n| if n == 77 || n == 2500 { "bad".into() } else { format!("line {n}") }).collect();
+    let source = here.file("text", (lines.join("\n") + "\n").as_bytes());
+    let mut task = here.task(&source, 0, u64::MAX, 1);
+    let script = "while read -r line; do [ \"$line\" = bad ] && exit 3; echo \"$line\"; done";
+    task.conf.set("stream.mapper", format!("sh -c '{script}'"));
+    let job = crate::registry::job("streaming", &task.conf).unwrap();
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("exit status: 3"), "{error}");
+    task.conf.set("skip.bad.records", "5");
+    let outcome = run_map(&job, &task, &mut here).unwrap();
+    assert_eq!((outcome.counters["SKIPPED_RECORDS"], outcome.counters["MAP_OUTPUT_RECORDS"]), (2, 2998));
+    // One that fails whatever it reads has no bad record.
+    task.conf.set("stream.mapper", "sh -c 'cat > /dev/null; exit 4'");
+    let job = crate::registry::job("streaming", &task.conf).unwrap();
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("exit status: 4"), "{error}");
+    // One that fails at no record alone is not helped by skipping.
+    let script = "n=0; while read -r line; do n=$((n+1)); [ $n -gt 2000 ] && exit 5; done; exit 0";
+    task.conf.set("stream.mapper", format!("sh -c '{script}'"));
+    let job = crate::registry::job("streaming", &task.conf).unwrap();
+    let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
+    assert!(error.contains("exit status: 5") && error.contains("no single record"), "{error}");
+}
+
+#[test]
+fn compressed_input_that_cannot_be_decoded_fails_the_job() {
+    let mut here = Here::new();
+    for (name, bytes) in
+        [("a.bz2", &b"BZh91AY&SY..."[..]), ("b", b"\x28\xb5\x2f\xfd..."), ("c.gz", b"text\n")]
+    {
+        let source = here.file(name, bytes);
+        let mut task = here.task(&source, 0, 100, 1);
+        let error = run_map(&words(None), &task, &mut here).unwrap_err();
+        assert!(matches!(&error, TaskError::Fatal(why) if why.contains(&source)), "{error}");
+        task.conf.set("input.codec", "none");
+        run_map(&words(None), &task, &mut here).unwrap();
+    }
 }
 
 #[test]

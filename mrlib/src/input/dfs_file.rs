@@ -7,7 +7,8 @@ use super::{ByteSource, local::STRETCH_BYTES};
 use crate::error::TaskError;
 use bytes::Bytes;
 use dfs::{
-    client::{Client, FileReader, FileStatus, LocalBlock, LocatedBlock},
+    client::{Client, ClientError, FileReader, FileStatus, LocalBlock, LocatedBlock},
+    error::Kind,
     path::DfsPath,
 };
 use tokio::runtime::Handle;
@@ -15,11 +16,46 @@ use tokio::runtime::Handle;
 /// How much of a file is located at a time.
 const LOCATE_BYTES: u64 = 1 << 30;
 
-/// A file of the distributed file system. Its length is that at opening.
+/// A file as it was when its job was submitted. A file of the same id is never changed before its end, it can only grow:
+/// the first `length` bytes are those that were there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pin {
+    /// The job's number, for errors.
+    pub job: u64,
+    /// The file's id.
+    pub file_id: u64,
+    /// How long it was.
+    pub length: u64,
+}
+
+impl Pin {
+    fn changed(&self, path: &DfsPath, what: &str) -> TaskError {
+        let job = self.job;
+        TaskError::Fatal(format!(
+            "input {path} was {what} after job_{job} was submitted: a result would mix old and new input; submit it again"
+        ))
+    }
+
+    /// Whether a file is the one that was there.
+    fn check(&self, status: &FileStatus) -> Result<(), TaskError> {
+        let path = &status.path;
+        if status.is_dir || status.file_id.0 != self.file_id {
+            return Err(self.changed(path, "replaced"));
+        }
+        if status.length < self.length {
+            let (length, now) = (self.length, status.length);
+            return Err(self.changed(path, &format!("truncated from {length} to {now} bytes")));
+        }
+        Ok(())
+    }
+}
+
+/// A file of the distributed file system. Its length is that at opening, or that of its pin.
 pub struct DfsFile {
     client: Client,
     runtime: Handle,
     status: FileStatus,
+    pin: Option<Pin>,
     blocks: Vec<LocatedBlock>,
     at: u64,
     now: Now,
@@ -45,11 +81,40 @@ enum Now {
 impl DfsFile {
     /// Opens it. To be called, as all of this, outside of async code; `runtime` runs the client's.
     pub fn open(client: Client, runtime: Handle, path: DfsPath) -> Result<Self, TaskError> {
-        let (status, blocks) = runtime.block_on(client.locate(&path, 0, LOCATE_BYTES))?;
+        Self::open_pinned(client, runtime, path, None)
+    }
+
+    /// Opens it if it is the file that it was, when there is a pin.
+    pub fn open_pinned(
+        client: Client,
+        runtime: Handle,
+        path: DfsPath,
+        pin: Option<Pin>,
+    ) -> Result<Self, TaskError> {
+        let located = runtime.block_on(client.locate(&path, 0, LOCATE_BYTES));
+        let (mut status, blocks) = located.map_err(|error| gone(error, pin, &path))?;
+        if let Some(pin) = &pin {
+            pin.check(&status)?;
+            status.length = pin.length;
+        }
         if status.is_dir {
             return Err(TaskError::Program(format!("{path} is a folder: name a file in it")));
         }
-        Ok(Self { client, runtime, status, blocks, at: 0, now: Now::Nowhere })
+        Ok(Self { client, runtime, status, pin, blocks, at: 0, now: Now::Nowhere })
+    }
+
+    /// Whether what is at the path now is still this file.
+    fn check_same(&self, now: &FileStatus) -> Result<(), TaskError> {
+        if let Some(pin) = &self.pin {
+            return pin.check(now);
+        }
+        if now.file_id == self.status.file_id {
+            return Ok(());
+        }
+        Err(TaskError::Program(format!(
+            "{} was replaced by another file while it was read",
+            self.status.path
+        )))
     }
 
     fn block_at(&self, at: u64) -> Option<usize> {
@@ -61,11 +126,9 @@ impl DfsFile {
     fn locate(&mut self) -> Result<LocatedBlock, TaskError> {
         let path = &self.status.path;
         if self.block_at(self.at).is_none() {
-            let located = self.runtime.block_on(self.client.locate(path, self.at, LOCATE_BYTES))?;
-            if located.0.file_id != self.status.file_id {
-                let words = format!("{path} was replaced by another file while it was read");
-                return Err(TaskError::Program(words));
-            }
+            let located = self.runtime.block_on(self.client.locate(path, self.at, LOCATE_BYTES));
+            let located = located.map_err(|error| gone(error, self.pin, path))?;
+            self.check_same(&located.0)?;
             self.blocks = located.1;
         }
         let index = self.block_at(self.at);
@@ -85,11 +148,9 @@ impl DfsFile {
     }
 
     fn stream(&mut self, end: u64) -> Result<(), TaskError> {
-        let mut reader = self.runtime.block_on(self.client.open(&self.status.path))?;
-        if reader.status().file_id != self.status.file_id {
-            let words = format!("{} was replaced by another file while it was read", self.status.path);
-            return Err(TaskError::Program(words));
-        }
+        let reader = self.runtime.block_on(self.client.open(&self.status.path));
+        let mut reader = reader.map_err(|error| gone(error, self.pin, &self.status.path))?;
+        self.check_same(reader.status())?;
         reader.seek(self.at);
         self.now = Now::Stream { reader: Box::new(reader), offset: self.at, bytes: Bytes::new(), end };
         Ok(())
@@ -135,6 +196,15 @@ impl DfsFile {
     }
 }
 
+/// A pinned file that is not there any more is a reason to give the job up.
+fn gone(error: ClientError, pin: Option<Pin>, path: &DfsPath) -> TaskError {
+    let missing = error.is(Kind::NotFound) || error.is(Kind::NotDirectory);
+    match pin.filter(|_| missing) {
+        Some(pin) => pin.changed(path, "deleted or moved"),
+        None => error.into(),
+    }
+}
+
 impl ByteSource for DfsFile {
     fn len(&self) -> u64 {
         self.status.length
@@ -149,7 +219,8 @@ impl ByteSource for DfsFile {
         if self.at >= self.len() {
             return Ok(&[]);
         }
-        let length = self.prepare()?;
+        // The file may have grown since it was pinned.
+        let length = self.prepare()?.min((self.len() - self.at) as usize);
         let at = self.at;
         self.at += length as u64;
         Ok(match &self.now {

@@ -3,6 +3,7 @@
 //! Invariant: whatever the splits of a file, each of its records is read by exactly one of them. A split has the
 //! records that *start* in it; the last may end beyond it.
 
+mod codec;
 mod dfs_file;
 mod fixed;
 mod gzip;
@@ -13,13 +14,16 @@ mod whole;
 #[cfg(test)]
 mod tests;
 
-pub use dfs_file::DfsFile;
+pub use codec::{Codec, Coding, MAGIC_BYTES, Unreadable};
+pub use dfs_file::{DfsFile, Pin};
 pub use gzip::Gunzip;
 pub use local::LocalFile;
 
 use crate::{error::TaskError, job::InputFormat};
-pub use dfs::client::is_gzip;
 use std::ops::Range;
+
+/// Unreadable records that are named in a task's log.
+const SKIPPED_NAMED_MAX: u64 = 1000;
 
 /// The bytes of one file, from a place on, in stretches as they come.
 pub trait ByteSource: Send {
@@ -89,18 +93,22 @@ pub struct SplitSpec {
     pub range: Range<u64>,
     /// How it is cut.
     pub format: InputFormat,
+    /// How it is decoded.
+    pub codec: Codec,
     /// A record may not be longer.
     pub record_bytes_max: u64,
     /// Pass over what cannot be read, rather than fail.
     pub skip_bad: bool,
 }
 
-/// Opens a split. A path that ends in `.gz` is decompressed; it can only be read as a whole.
+/// Opens a split. What is compressed by its name or by `codec` is decompressed; it can only be read as a whole.
 pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dyn RecordSource>, TaskError> {
-    let (source, spec) = if is_gzip(&spec.path) {
+    let coding = spec.codec.by_name(&spec.path).map_err(|error| TaskError::Fatal(error.to_string()))?;
+    let (source, spec) = if coding == Coding::Gzip {
         if spec.range.start > 0 {
             let why = "gzip can only be read from its start: give it as one split".into();
-            return Err(TaskError::Record { source_path: spec.path, offset: spec.range.start, why });
+            let offset = spec.range.start;
+            return Err(TaskError::Record { source_path: spec.path, offset, line: None, why });
         }
         // Offsets are those of the decompressed bytes, of which nobody knows how many there are.
         let source: Box<dyn ByteSource> = Box::new(Gunzip::new(source, &spec.path));
@@ -120,11 +128,15 @@ impl SplitSpec {
     /// What to do about a record that cannot be read.
     #[cold]
     fn bad(&self, offset: u64, why: impl Into<String>, skipped: &mut u64) -> Result<(), TaskError> {
-        if self.skip_bad {
-            *skipped += 1;
-            return Ok(());
+        let error = TaskError::Record { source_path: self.path.clone(), offset, line: None, why: why.into() };
+        if !self.skip_bad {
+            return Err(error);
         }
-        Err(TaskError::Record { source_path: self.path.clone(), offset, why: why.into() })
+        *skipped += 1;
+        if *skipped <= SKIPPED_NAMED_MAX {
+            eprintln!("skipped: {error}");
+        }
+        Ok(())
     }
 
     fn too_long(&self) -> String {

@@ -36,7 +36,14 @@ impl ByteSource for Memory {
 type Found = (u64, Vec<u8>, Vec<u8>);
 
 fn spec(range: Range<u64>, format: InputFormat) -> SplitSpec {
-    SplitSpec { path: "/file".into(), range, format, record_bytes_max: 1 << 20, skip_bad: false }
+    SplitSpec {
+        path: "/file".into(),
+        range,
+        format,
+        codec: Codec::Auto,
+        record_bytes_max: 1 << 20,
+        skip_bad: false,
+    }
 }
 
 fn open(bytes: &[u8], stretch: usize, spec: SplitSpec) -> Box<dyn RecordSource> {

@@ -26,6 +26,10 @@ const END_OF_NAME: u8 = 0;
 struct WordToFile;
 
 impl Mapper for WordToFile {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _key: &[u8],
@@ -96,6 +100,10 @@ pub(super) fn inverted_index(_conf: &Conf) -> Result<Job, TaskError> {
 struct FileAndWord;
 
 impl Mapper for FileAndWord {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _key: &[u8],
@@ -189,6 +197,10 @@ pub(super) fn term_vector(conf: &Conf) -> Result<Job, TaskError> {
 struct Sequences;
 
 impl Mapper for Sequences {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _key: &[u8],
@@ -220,6 +232,10 @@ pub(super) fn sequence_count(_conf: &Conf) -> Result<Job, TaskError> {
 struct SequenceToFile;
 
 impl Mapper for SequenceToFile {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         key: &[u8],

@@ -36,6 +36,7 @@ struct Assign {
     skipped: Option<Counter>,
 }
 
+/// Not divisible: sums of floating-point numbers depend on where they are divided.
 impl Mapper for Assign {
     fn map(
         &mut self,

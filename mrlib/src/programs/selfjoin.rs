@@ -15,6 +15,10 @@ use crate::{
 struct CutLast;
 
 impl Mapper for CutLast {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _key: &[u8],

@@ -15,6 +15,10 @@ struct Generate {
 }
 
 impl Mapper for Generate {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _key: &[u8],
@@ -47,6 +51,10 @@ pub(super) fn generate(_conf: &Conf) -> Result<Job, TaskError> {
 struct Identity;
 
 impl Mapper for Identity {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         key: &[u8],
@@ -85,6 +93,10 @@ struct Validate {
 }
 
 impl Mapper for Validate {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         key: &[u8],

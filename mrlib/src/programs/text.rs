@@ -63,6 +63,10 @@ fn end_of_word(line: &[u8], start: usize) -> usize {
 struct WordCount;
 
 impl Mapper for WordCount {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _key: &[u8],
@@ -86,6 +90,10 @@ struct Grep {
 }
 
 impl Mapper for Grep {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _key: &[u8],
@@ -118,6 +126,10 @@ pub(super) fn grep(conf: &Conf) -> Result<Job, TaskError> {
 struct LineToKey;
 
 impl Mapper for LineToKey {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _key: &[u8],

@@ -29,6 +29,7 @@ use crate::{
     engine::record_bytes_max,
     error::TaskError,
     job::Job,
+    settings::{Kind, Setting},
     task,
 };
 use combine::Combining;
@@ -45,9 +46,18 @@ pub const REDUCER: &str = "stream.reducer";
 /// of its input, and another one goes on with the next key.
 pub const RESTARTABLE: &str = "stream.reducer.restartable";
 
-/// The setting that says whether the mapper's input may be divided at any line, between two runs of its program: true
-/// unless it says false.
+/// The setting that promises that the mapper's input may be divided at any line, between two runs of its program. Without
+/// it a streaming map is never split.
 pub const DIVISIBLE: &str = "stream.mapper.divisible";
+
+/// The settings of streaming jobs.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(MAPPER, Kind::Text, "the mapper's command (--mapper)"),
+    Setting::new(COMBINER, Kind::Text, "the combiner's command (--combiner)"),
+    Setting::new(REDUCER, Kind::Text, "the reducer's command (--reducer)"),
+    Setting::new(DIVISIBLE, Kind::Flag, "whether the mapper's input may be divided at any line"),
+    Setting::new(RESTARTABLE, Kind::Flag, "true: the reducer keeps nothing from key to key"),
+];
 
 /// The job, by its settings.
 pub fn job(conf: &Conf) -> Result<Job, TaskError> {
@@ -60,8 +70,8 @@ pub fn job(conf: &Conf) -> Result<Job, TaskError> {
         }
     }
     conf.parse(RESTARTABLE, false)?;
-    conf.parse(DIVISIBLE, true)?;
-    let job = Job::map(StreamMapper::new);
+    let mut job = Job::map(StreamMapper::new);
+    job.divisible = conf.parse(DIVISIBLE, false)?;
     Ok(if conf.get(REDUCER).is_some() { job.reduce(StreamReducer::new) } else { job })
 }
 
@@ -74,7 +84,6 @@ struct StreamMapper {
     /// Whether its lines are the job's output.
     last: bool,
     combining: Option<Combining>,
-    divisible: bool,
 }
 
 impl StreamMapper {
@@ -83,8 +92,7 @@ impl StreamMapper {
         let last = conf.get(task::JOB_REDUCES) == Some("0");
         let combining = conf.get(COMBINER).filter(|_| !last).map(|_| Combining::new(conf.clone()));
         let lines = Lines::new(record_bytes_max(conf)?);
-        let divisible = conf.parse(DIVISIBLE, true)?;
-        Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining, divisible })
+        Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining })
     }
 
     fn pump(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
@@ -136,10 +144,6 @@ impl Mapper for StreamMapper {
             Some(combining) => combining.flush(out, context),
             None => Ok(()),
         }
-    }
-
-    fn divisible(&self) -> bool {
-        self.divisible
     }
 }
 

@@ -216,7 +216,7 @@ impl Program {
         let (name, words) = (&self.name, self.reports.last_lines());
         let last = if words.is_empty() { String::new() } else { format!("; its last words:\n{words}") };
         // Not an error of the record at hand: that one may be far from the one that the program stumbled over.
-        Err(TaskError::io(name.as_str())(io::Error::other(format!("ended with {status}{last}"))))
+        Err(TaskError::Crashed { program: name.clone(), why: format!("ended with {status}{last}") })
     }
 
     /// Lets the threads end. One whose pipe somebody else holds open is left to itself.

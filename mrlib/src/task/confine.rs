@@ -6,8 +6,8 @@
 
 use crate::error::TaskError;
 use landlock::{
-    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
-    path_beneath_rules,
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, Scope, path_beneath_rules,
 };
 use proto::mr::Confinement;
 use std::path::PathBuf;
@@ -45,6 +45,12 @@ const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random"
 /// What people are told where it cannot be done.
 pub(super) const NO_LANDLOCK: &str = "the kernel has no Landlock: this task can reach what its account can";
 
+/// Whether this kernel has Landlock.
+pub fn is_supported() -> bool {
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    ruleset.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
+}
+
 /// Locks this process in; false if the kernel cannot.
 pub(super) fn confine(to: &Confinement) -> Result<bool, TaskError> {
     let failed = |error: RulesetError| TaskError::Program(format!("cannot confine this process: {error}"));
@@ -52,8 +58,9 @@ pub(super) fn confine(to: &Confinement) -> Result<bool, TaskError> {
 }
 
 fn restrict(to: &Confinement) -> Result<RulesetStatus, RulesetError> {
-    let own_program = std::env::current_exe().ok();
-    let system = SYSTEM.iter().map(|path| (*path).into()).chain(own_program);
+    // By its link in /proc: the account may be unable to reach the file by its path.
+    let own_program = PathBuf::from("/proc/self/exe");
+    let system = SYSTEM.iter().map(|path| (*path).into()).chain([own_program]);
     let reads = to.reads.iter().map(Into::into).chain(system);
     let reads: Vec<PathBuf> = reads.collect();
     // What it prints into lies where it may not go, but `/dev/stderr` is opened anew by many a script.

@@ -4,7 +4,7 @@ use super::{Attempt, facts::conf_of, umbilical::Umbilical};
 use crate::{
     engine::{OutputSink, Progress, Pulse, Scratch, StopFlag, TaskIo, output_replication},
     error::TaskError,
-    input::{ByteSource, DfsFile},
+    input::{ByteSource, DfsFile, Pin},
     job::OutputFormat,
     output::{PieceWriter, RecordWriter, Target},
 };
@@ -130,6 +130,12 @@ impl TaskIo for ProcessIo {
         let path = dfs_path(path)?;
         let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
         Ok(Box::new(DfsFile::open(client, runtime, path)?))
+    }
+
+    fn open_split(&mut self, path: &str, pin: Option<Pin>) -> Result<Box<dyn ByteSource>, TaskError> {
+        let path = dfs_path(path)?;
+        let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
+        Ok(Box::new(DfsFile::open_pinned(client, runtime, path, pin)?))
     }
 
     fn open_output(

@@ -14,6 +14,7 @@ pub mod process;
 pub mod shim;
 mod umbilical;
 
+pub use confine::is_supported as can_confine;
 pub use facts::*;
 
 use crate::{
@@ -21,25 +22,26 @@ use crate::{
     conf::Conf,
     engine::{CPU_COUNTER, MapTask, ReduceEnd, ReduceTask, TaskOutcome, run_map, run_reduce},
     error::TaskError,
+    input::Pin,
     job::Job,
+    panics,
 };
 use daemon::logging::{self, LogFormat};
 use frame::{read_frame, write_frame};
 use io::{Dfs, ProcessIo};
 use proto::mr::{
-    FromTask, PausedState, Program, TaskHello, TaskResult, TaskSpec, TaskStart, ToTask, from_task, task_spec,
-    to_task,
+    FromTask, PausedState, Program, Split, TaskHello, TaskResult, TaskSpec, TaskStart, ToTask, from_task,
+    task_spec, to_task,
 };
 use std::{
     env,
     io::Write,
     mem::ManuallyDrop,
     os::unix::net::UnixStream,
-    panic::{self, AssertUnwindSafe, PanicHookInfo},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
-        Arc, Mutex, Once, PoisonError,
+        Arc,
         mpsc::{self, RecvTimeoutError},
     },
     thread,
@@ -50,7 +52,7 @@ use umbilical::{Heard, Umbilical};
 /// The path of the tracker's Unix socket. Set: this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
 /// Of the umbilical.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Progress is sent at most this often.
 const TELL_PERIOD: Duration = Duration::from_millis(200);
@@ -154,7 +156,7 @@ impl Attempt {
         let well = matches!(last, from_task::Kind::Done(_) | from_task::Kind::Paused(_));
         umbilical.send(last)?;
         // Whatever is not as it should be is not for another attempt to meet; and what was printed is of this one.
-        let sound = well && umbilical.stop().check().is_ok() && panic_words().is_empty();
+        let sound = well && umbilical.stop().check().is_ok() && !panics::seen();
         if !stay || !sound || std::io::stdout().flush().is_err() {
             return Ok(None);
         }
@@ -189,48 +191,12 @@ fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> mpsc::Receiver<TaskS
 fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: Attempt) -> Ended {
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
-        remember_panics();
-        let run = AssertUnwindSafe(|| run(&umbilical, &start, &spec, &attempt));
-        let outcome = panic::catch_unwind(run).unwrap_or_else(|_| {
-            let words = panic_words();
-            Err(TaskError::Program(match (&spec.input, umbilical.pulse().record()) {
-                (Some(task_spec::Input::Split(split)), Some(offset)) => {
-                    format!("record at {}:{offset}: {words}", split.source)
-                }
-                _ => words,
-            }))
-        });
+        let outcome = panics::catch(|| run(&umbilical, &start, &spec, &attempt));
+        let outcome = outcome.unwrap_or_else(|words| Err(TaskError::Program(words)));
         // Nobody listens only if the process is ending.
         let _ = sender.send(outcome);
     });
     ended
-}
-
-/// The words and place of the last panic in this process, which does not stay after one.
-static PANICKED: Mutex<String> = Mutex::new(String::new());
-
-/// Has them kept, besides being printed.
-fn remember_panics() {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            *PANICKED.lock().unwrap_or_else(PoisonError::into_inner) = words_of(info);
-            usual(info);
-        }));
-    });
-}
-
-fn panic_words() -> String {
-    PANICKED.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-fn words_of(info: &PanicHookInfo<'_>) -> String {
-    let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
-    let payload = info.payload();
-    let owned = || payload.downcast_ref::<String>().map(String::as_str);
-    let message = payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message");
-    format!("panicked{place}: {message}")
 }
 
 fn run(
@@ -249,6 +215,7 @@ fn run(
                 start: split.start,
                 end: split.end,
                 whole: split.whole,
+                pin: pin(spec, split),
                 reduces: spec.reduces,
                 map_output: PathBuf::from(&start.map_output),
                 other_outputs: start.other_map_outputs.iter().map(PathBuf::from).collect(),
@@ -275,6 +242,12 @@ fn run(
         }
         None => Err(TaskError::Program("a task without input: a bug of the tracker".into())),
     }
+}
+
+/// What the split's file was at submission. File ids begin with 1.
+fn pin(spec: &TaskSpec, split: &Split) -> Option<Pin> {
+    let job = spec.attempt.split('.').next()?.strip_prefix("job_")?.parse().ok()?;
+    (split.file_id > 0).then_some(Pin { job, file_id: split.file_id, length: split.file_length })
 }
 
 /// Tells progress until the task has ended; returns the last words. `end` is that of a map's range, if it has one.
@@ -324,6 +297,7 @@ fn last_word(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_before: 
         Err(TaskError::Dfs(error)) if error.is_away() => {
             from_task::Kind::Away(limits::short_failure(error.to_string()))
         }
+        Err(TaskError::Fatal(why)) => from_task::Kind::Fatal(limits::short_failure(why)),
         Err(error) => from_task::Kind::Failed(limits::short_failure(error.to_string())),
     }
 }

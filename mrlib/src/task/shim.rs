@@ -83,7 +83,18 @@ fn become_program(parent: &str) -> String {
         return "the task has ended".into();
     }
     let error = Command::new(&program).args(arguments).env_remove(SHIM_VAR).exec();
-    format!("start {}: {error}", program.display())
+    let hint = if error.kind() == io::ErrorKind::PermissionDenied { refused() } else { String::new() };
+    format!("start {}: {error}{hint}", program.display())
+}
+
+/// Why a program that is there may not be started, and what to do.
+fn refused() -> String {
+    let account = daemon::account::name_of(rustix::process::geteuid().as_raw());
+    format!(
+        ": tasks run as account {account}, and a confined task reads only the system's programs, its job's files and the \
+         folders in tasktracker.task_reads; ship the program with --file, make it executable for {account}, or add its \
+         folder to tasktracker.task_reads"
+    )
 }
 
 /// A command that starts `program`, by way of this binary if it knows how. To be spawned by a thread that lives as

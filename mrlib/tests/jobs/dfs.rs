@@ -1,6 +1,6 @@
 //! Maps and reduces in real task processes, on a file system whose daemons run in this process.
 
-use crate::task::{Tracker, done, failed};
+use crate::task::{Tracker, done, failed, fatal};
 use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
 use dfs::{
     client::{Client, ClientOptions, CreateOptions},
@@ -137,7 +137,8 @@ impl FileSystem {
     }
 
     fn map(&self, index: u64, program: &str, reduces: u32, range: (u64, u64)) -> Tracker {
-        let split = Split { source: "/in".into(), start: range.0, end: range.1, whole: false };
+        let split =
+            Split { source: "/in".into(), start: range.0, end: range.1, whole: false, ..Split::default() };
         self.run(&format!("job_1.m{index}.0"), program, reduces, task_spec::Input::Split(split), &[])
     }
 
@@ -203,7 +204,8 @@ fn map_only_output_goes_to_pieces_and_a_failed_map_leaves_none() {
     let result = done(files.map(0, "identity", 0, (0, text.len() as u64)).end());
     assert_eq!(runtime.block_on(files.read(&result.pieces[0])), text);
     // One that puts out more than a portion, then fails.
-    let split = Split { source: "/in".into(), start: 0, end: text.len() as u64, whole: false };
+    let split =
+        Split { source: "/in".into(), start: 0, end: text.len() as u64, whole: false, ..Split::default() };
     let conf = [("stream.mapper", "sh -c 'cat; echo too bad >&2; exit 3'")];
     let input = task_spec::Input::Split(split);
     let why = failed(files.run("job_1.m1.0", "streaming", 0, input, &conf).end());
@@ -218,10 +220,39 @@ fn a_record_that_a_mapper_panics_at_is_named() {
     let runtime = runtime();
     let files = runtime.block_on(up());
     runtime.block_on(files.write("/in", b"good\ngood\npanic\ngood\n"));
-    let split = Split { source: "/in".into(), start: 0, end: 21, whole: false };
+    let split = Split { source: "/in".into(), start: 0, end: 21, whole: false, ..Split::default() };
     let (own, input) = (Tracker::with_own_program(), task_spec::Input::Split(split));
     let why = failed(files.run_in(own, "job_1.m0.0", "any", 1, input, &[]).end());
-    assert!(why.starts_with("record at /in:10: panicked") && why.ends_with("this mapper panics"), "{why}");
+    assert!(why.starts_with("record at /in:3: panicked") && why.ends_with("this mapper panics"), "{why}");
+}
+
+#[test]
+fn a_pinned_input_that_was_replaced_or_deleted_is_fatal() {
+    let runtime = runtime();
+    let files = runtime.block_on(up());
+    runtime.block_on(files.write("/in", b"old\n"));
+    let status = runtime.block_on(files.client.stat(&path("/in"))).expect("a file");
+    let split = Split {
+        source: "/in".into(),
+        start: 0,
+        end: 4,
+        whole: false,
+        file_id: status.file_id.0,
+        file_length: 4,
+    };
+    let run = |attempt: &str, split: &Split| {
+        files.run(attempt, "identity", 0, task_spec::Input::Split(split.clone()), &[]).end()
+    };
+    done(run("job_7.m0.0", &split));
+    let longer = Split { file_length: 5, ..split.clone() };
+    let why = fatal(run("job_7.m1.0", &longer));
+    assert!(why.contains("truncated from 5 to 4 bytes after job_7 was submitted"), "{why}");
+    runtime.block_on(files.client.delete(&path("/in"), false)).expect("it is there");
+    let why = fatal(run("job_7.m2.0", &split));
+    assert!(why.contains("input /in was deleted or moved after job_7 was submitted"), "{why}");
+    runtime.block_on(files.write("/in", b"new\n"));
+    let why = fatal(run("job_7.m3.0", &split));
+    assert!(why.contains("input /in was replaced after job_7 was submitted"), "{why}");
 }
 
 #[test]

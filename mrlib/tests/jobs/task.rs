@@ -164,6 +164,13 @@ pub(crate) fn done(end: End) -> TaskResult {
     }
 }
 
+pub(crate) fn fatal(end: End) -> String {
+    match end.0 {
+        Some(from_task::Kind::Fatal(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
 pub(crate) fn failed(end: End) -> String {
     assert!(end.1.success(), "a task that has failed is a process that has not");
     match end.0 {

@@ -45,7 +45,14 @@ impl Life {
                 slots: PerPhase { map: 1, reduce: 1 },
             },
         );
-        let split = Split { source: String::new(), start: 0, end: 100, divisible: true, hosts: Vec::new() };
+        let split = Split {
+            source: String::new(),
+            start: 0,
+            end: 100,
+            divisible: true,
+            hosts: Vec::new(),
+            pin: mrcore::job::InputPin::default(),
+        };
         let spec = JobSpec {
             name: "j".into(),
             user: "ann".into(),

@@ -92,7 +92,14 @@ impl World {
         let splits = job.maps.iter().zip(replicas.chunks(copies.max(1))).map(|(map, at)| {
             let mut hosts: Vec<String> = at.iter().map(|at| self.nodes[*at as usize].name.clone()).collect();
             hosts.dedup();
-            Split { source: format!("/{plan}"), start: 0, end: map.bytes.max(1), divisible: true, hosts }
+            Split {
+                source: format!("/{plan}"),
+                start: 0,
+                end: map.bytes.max(1),
+                divisible: true,
+                hosts,
+                pin: mrcore::job::InputPin::default(),
+            }
         });
         JobSpec {
             name: job.name.clone(),

@@ -150,6 +150,10 @@ impl World {
         self.by_tracker.insert(number, at as u32);
         let request = self.request();
         self.tell(Event::Registration { request, tracker });
+        let given = self.mind.as_ref().and_then(|mind| mind.cluster().tracker(number));
+        if let Some(incarnation) = given.map(|tracker| tracker.incarnation.0) {
+            self.nodes[at].incarnation = incarnation;
+        }
     }
 }
 

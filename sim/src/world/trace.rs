@@ -61,6 +61,7 @@ fn words(fact: &Fact) -> [u64; 3] {
         Fact::StageLost { attempt: id, time, .. } => [23, attempt(*id), time.0],
         Fact::TrackerDraining { tracker, until, .. } => [24, u64::from(tracker.0), until.0],
         Fact::TrackerReturned { tracker, .. } => [25, u64::from(tracker.0), 0],
+        Fact::TrackerForgotten { tracker, .. } => [31, u64::from(tracker.0), 0],
         Fact::MapOutputTaken { attempt: id, tracker, .. } => [26, attempt(*id), u64::from(tracker.0)],
         Fact::CheckpointTaken { attempt: id, tracker, .. } => [27, attempt(*id), u64::from(tracker.0)],
         Fact::PauseRefused { attempt: id } => [28, attempt(*id), 0],

@@ -13,6 +13,10 @@ pub enum Event {
     Registered {
         /// How often it wants to hear of us.
         heartbeat: Duration,
+        /// It gives us up when it has not heard of us for so long.
+        lost_after: Duration,
+        /// The number of this process among those that have had its name.
+        incarnation: u64,
     },
     /// It does not know us any more.
     RegisterAgain,
@@ -113,6 +117,8 @@ pub enum Ending {
     Spoilt(String),
     /// Who has the state that it was to take up does not answer.
     Unreached(String),
+    /// It failed in a way in which every attempt would.
+    Fatal(String),
     /// It did not work out, and why.
     Failed(String),
     /// It was stopped.
@@ -158,6 +164,8 @@ pub enum Action {
     Clean(Job),
     /// Say who we are and what we have.
     Register {
+        /// What the JobTracker gave this process before; 0 if nothing.
+        incarnation: u64,
         /// Running, or ended and not yet told.
         attempts: Vec<Report>,
         /// Maps whose output is here.

@@ -9,8 +9,8 @@
 //!   are, the job is registered;
 //! - no message is longer than the JobTracker reads.
 //!
-//! While the JobTracker is away everything goes on, up to a bound: a tracker cut off for longer stops its tasks,
-//! which by then run elsewhere. After a registration the JobTracker says what to stop; each such end is told.
+//! While the JobTracker is away everything goes on, up to a bound: a tracker that is not answered stops its tasks before
+//! the JobTracker gives it up and runs them elsewhere, so that no task runs twice unknowingly. After a registration the JobTracker says what to stop; each such end is told.
 //! Deliberately absent: how to reach the JobTracker again (`link`), how to run anything (`child`).
 
 mod language;
@@ -34,6 +34,8 @@ use telling::{Untold, shorten};
 pub const GAP: Duration = Duration::from_millis(2);
 /// Until what could not be deleted is tried again.
 const CLEAN_AGAIN_AFTER: Duration = Duration::from_mins(1);
+/// The part of `lost_after` after which tasks are stopped: the rest is for ending their processes.
+const ISOLATED_AT: f64 = 0.9;
 /// The interval until the JobTracker names one.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -110,20 +112,28 @@ pub struct Agent {
     next_beat: Option<Instant>,
     /// Something has happened since the last heartbeat that should not wait for the interval.
     urgent: bool,
-    /// When the JobTracker last spoke.
+    /// What the JobTracker gave this process.
+    incarnation: u64,
+    /// When the message was first sent that is to be answered next.
+    asked: Option<Instant>,
+    /// When the newest message was sent that the JobTracker has answered: it heard of us then, or later.
     heard: Option<Instant>,
-    cut_off_after: Duration,
+    /// At most so long without an answer; `None` for as long as the JobTracker bears.
+    isolation_timeout: Option<Duration>,
+    /// So long the JobTracker bears to hear nothing.
+    lost_after: Option<Duration>,
 }
+
 
 impl Agent {
     /// With the map outputs, the checkpoints and the jobs that an earlier start left on disk. Tasks are stopped when the
-    /// JobTracker has not been heard of for `cut_off_after`.
+    /// JobTracker has not answered for `isolation_timeout`, and before it gives this tracker up.
     pub fn new(
         slots: Slots,
         outputs: BTreeSet<Attempt>,
         checkpoints: BTreeMap<Attempt, PausedState>,
         jobs: BTreeSet<Job>,
-        cut_off_after: Duration,
+        isolation_timeout: Option<Duration>,
     ) -> Self {
         Self {
             slots,
@@ -143,30 +153,37 @@ impl Agent {
             sent: None,
             next_beat: None,
             urgent: false,
+            incarnation: 0,
+            asked: None,
             heard: None,
-            cut_off_after,
+            isolation_timeout,
+            lost_after: None,
         }
     }
 
     /// When to come back with a `Tick`, if nothing happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let cut_off = self.heard.and_then(|heard| heard.checked_add(self.cut_off_after));
+        let cut_off = self.heard.zip(self.bears()).and_then(|(heard, bears)| heard.checked_add(bears));
         let cut_off = cut_off.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
         let again = self.cleaning.values().filter_map(Cleaning::again);
         [self.next_beat, cut_off].into_iter().flatten().chain(again).min()
     }
 
+    /// How long tasks run on without an answer.
+    fn bears(&self) -> Option<Duration> {
+        let lost = self.lost_after.map(|lost| lost.mul_f64(ISOLATED_AT));
+        self.isolation_timeout.into_iter().chain(lost).min()
+    }
+
     /// Takes an event in; what follows from it goes to `out`.
     pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
-        let spoke = matches!(event, Event::Registered { .. } | Event::RegisterAgain | Event::Orders { .. });
-        if spoke {
-            self.heard = Some(now);
-        }
         match event {
             // Said again before the registration was read: another would be answered with orders that begin anew.
             Event::RegisterAgain if self.line == Line::Registering => {}
-            Event::Connected | Event::RegisterAgain => self.register(out),
-            Event::Registered { heartbeat } => self.registered(now, heartbeat),
+            Event::Connected | Event::RegisterAgain => self.register(now, out),
+            Event::Registered { heartbeat, lost_after, incarnation } => {
+                self.registered(now, heartbeat, lost_after, incarnation);
+            }
             Event::Disconnected => self.hang_up(),
             Event::Refused(words) => self.refused(words, out),
             Event::Orders { answers, orders } => self.ordered(now, answers, orders, out),
@@ -194,11 +211,13 @@ impl Agent {
         self.beat_if_due(now, out);
     }
 
-    fn register(&mut self, out: &mut Vec<Action>) {
+    fn register(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.hang_up();
         self.line = Line::Registering;
+        self.asked = Some(now);
         self.on_its_way.ended = self.untold.take_ended();
         out.push(Action::Register {
+            incarnation: self.incarnation,
             attempts: self.reports(),
             outputs: self.outputs.iter().copied().collect(),
             checkpoints: self.checkpoints.clone().into_iter().collect(),
@@ -207,11 +226,13 @@ impl Agent {
     }
 
     /// Orders and heartbeats are numbered anew within each registration.
-    fn registered(&mut self, now: Instant, heartbeat: Duration) {
+    fn registered(&mut self, now: Instant, heartbeat: Duration, lost_after: Duration, incarnation: u64) {
         if self.line != Line::Registering {
             return;
         }
         self.line = Line::Up;
+        self.heard = self.asked.take();
+        (self.lost_after, self.incarnation) = (Some(lost_after), incarnation);
         self.on_its_way = Untold::default();
         (self.seq, self.acked) = (0, 0);
         self.interval = heartbeat.max(GAP);
@@ -230,12 +251,12 @@ impl Agent {
     /// What runs here runs elsewhere by now.
     fn stop_if_cut_off(&mut self, now: Instant, out: &mut Vec<Action>) {
         let Some(silence) = self.heard.map(|heard| now.saturating_duration_since(heard)) else { return };
-        if silence < self.cut_off_after {
+        if self.bears().is_none_or(|bears| silence < bears) {
             return;
         }
         for (attempt, running) in &mut self.running {
             if running.stopped.is_none() {
-                let why = format!("cut off from the jobtracker for {} s", silence.as_secs());
+                let why = format!("cut off from the jobtracker for {:.1} s", silence.as_secs_f64());
                 running.stopped = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
@@ -257,6 +278,7 @@ impl Agent {
         }
         if self.sent.as_ref().is_some_and(|sent| sent.seq == answers) {
             self.sent = None;
+            self.heard = self.asked.take().or(self.heard);
             self.on_its_way = Untold::default();
             self.next_beat = Some(now + if self.urgent { GAP } else { self.interval });
         }
@@ -413,7 +435,7 @@ impl Agent {
         let Some(running) = self.running.remove(&attempt) else { return };
         let ending = match (ending, running.stopped) {
             // Whatever a process says while it is being killed, it was killed.
-            (Ending::Failed(_) | Ending::Killed(_), Some(why)) => Ending::Killed(why),
+            (Ending::Failed(_) | Ending::Fatal(_) | Ending::Killed(_), Some(why)) => Ending::Killed(why),
             (ending, _) => ending,
         };
         if !self.cleaning.contains_key(&attempt.job) {
@@ -448,7 +470,10 @@ impl Agent {
         self.next_beat = Some(now + self.interval);
         let heartbeat = match self.sent.take() {
             Some(again) => Heartbeat { acked: self.acked, ..again },
-            None => self.new_heartbeat(),
+            None => {
+                self.asked = Some(now);
+                self.new_heartbeat()
+            }
         };
         self.sent = Some(heartbeat.clone());
         out.push(Action::Beat(heartbeat));

@@ -83,6 +83,7 @@ impl Report {
                 Status::Ended(Ending::Paused(state)) => state.encoded_len(),
                 Status::Ended(
                     Ending::Failed(words)
+                    | Ending::Fatal(words)
                     | Ending::Killed(words)
                     | Ending::Spoilt(words)
                     | Ending::Unreached(words),

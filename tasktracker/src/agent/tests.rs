@@ -6,6 +6,7 @@ use proto::mr::{MapAvailable, Recall, TaskResult, map_event};
 mod more;
 
 const CUT_OFF: Duration = Duration::from_mins(10);
+const LOST_AFTER: Duration = Duration::from_hours(2);
 
 struct World {
     agent: Agent,
@@ -44,7 +45,7 @@ impl World {
             BTreeSet::new(),
             BTreeMap::new(),
             BTreeSet::new(),
-            CUT_OFF,
+            Some(CUT_OFF),
         );
         Self { agent, now: Instant::now() }
     }
@@ -58,7 +59,7 @@ impl World {
     }
 
     fn register(&mut self) {
-        let first = self.on(Event::Registered { heartbeat: INTERVAL });
+        let first = self.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
         assert!(matches!(&first[..], [Action::Beat(Heartbeat { seq: 1, .. })]), "{first:?}");
         assert_eq!(self.orders(1, vec![]), []);
     }
@@ -98,6 +99,7 @@ fn word(status: &Status) -> &'static str {
         Status::Ended(Ending::Spoilt(_)) => "spoilt",
         Status::Ended(Ending::Unreached(_)) => "unreached",
         Status::Ended(Ending::Failed(_)) => "failed",
+        Status::Ended(Ending::Fatal(_)) => "fatal",
         Status::Ended(Ending::Killed(_)) => "killed",
         Status::Taken(Ok(_)) => "taken",
         Status::Taken(Err(_)) => "not taken",
@@ -195,7 +197,7 @@ fn after_a_broken_line_everything_is_told_again() {
     // Lost too: the next says the same.
     world.on(Event::Disconnected);
     assert_eq!(world.on(Event::Connected), again);
-    let first = world.on(Event::Registered { heartbeat: INTERVAL });
+    let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
     let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
     // Numbers begin anew, what was registered is not told twice, and the rest is not forgotten.
     assert_eq!((first.seq, first.acked), (1, 0));
@@ -213,7 +215,7 @@ fn what_ends_between_registration_and_its_answer_is_told_after() {
     world.on(Event::Ended(attempt("job_1.m0.0"), done()));
     // Orders of before are void until the answer.
     assert_eq!(world.orders(0, vec![(2, launch("job_1.m1.0"))]), []);
-    let first = world.on(Event::Registered { heartbeat: INTERVAL });
+    let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
     let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
     assert_eq!(told(first), ["job_1.m0.0 succeeded"]);
 }
@@ -336,10 +338,11 @@ fn outputs_of_an_earlier_start_are_registered() {
     let (outputs, jobs) = (BTreeSet::from([held]), BTreeSet::from([Job(9)]));
     let aside = (paused, PausedState { stage: "merge".into(), bytes: 5, bytes_in: 9, records: 0 });
     let states = [aside.clone()].into();
-    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, states, jobs, CUT_OFF);
+    let mut agent = Agent::new(Slots { map: 1, reduce: 1 }, outputs, states, jobs, Some(CUT_OFF));
     let mut out = Vec::new();
     agent.handle(Instant::now(), Event::Connected, &mut out);
     let registered = Action::Register {
+        incarnation: 0,
         attempts: vec![],
         outputs: vec![held],
         checkpoints: vec![aside],

@@ -1,5 +1,5 @@
-//! Takes the folders into service. One that cannot be used is left out, and that is said, if there is another; a full one
-//! still serves what it has.
+//! Takes the folders into service. One that cannot be used is left out, and that is said, if there is another; so is one that
+//! was in use and is empty now, because its disk is not mounted. A full one still serves what it has.
 
 use super::{
     Disk, Disks, Found, PRIVATE, is_full, replace,
@@ -10,7 +10,10 @@ use crate::{
     error::{TrackerError, folder},
     keeper, system,
 };
-use daemon::lock::{FolderLock, LockError};
+use daemon::{
+    data_dirs,
+    lock::{FolderLock, LockError},
+};
 use parking_lot::Mutex;
 use std::{
     fs, io,
@@ -34,8 +37,14 @@ impl Disks {
     ) -> Result<(Self, Found), TrackerError> {
         let mut all = Vec::new();
         let mut trouble = None;
+        let vanished = data_dirs::vanished(dirs);
         for dir in dirs {
-            match Disk::open(dir, room) {
+            let opened = if vanished.contains(dir) {
+                Err(folder("use", dir)(data_dirs::vanished_error(dir)))
+            } else {
+                Disk::open(dir, room)
+            };
+            match opened {
                 Ok(disk) => all.push(disk),
                 Err(error @ (TrackerError::Folder { .. } | TrackerError::Lock(LockError::Io { .. }))) => {
                     tracing::error!(folder = %dir.display(), %error, "cannot be used: this start goes without it");
@@ -47,6 +56,7 @@ impl Disks {
         if let Some(error) = trouble.filter(|_| all.is_empty()) {
             return Err(error);
         }
+        data_dirs::remember(dirs, all.iter().map(|disk| disk.root.as_path()));
         let (turn, numbers) = (AtomicU64::new(0), AtomicU64::new(0));
         let disks = Self { all, reserve, room, turn, numbers, account: None };
         // Before anything is looked at: they may be writing. The first folder of an earlier start, which they are marked

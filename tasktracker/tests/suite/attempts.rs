@@ -117,7 +117,11 @@ async fn what_cannot_be_fetched_or_started_fails_with_the_reason() {
     let world = World::with(|config| config.client.deadline = daemon::Period::millis(200)).await;
     let mut spec = spec("job_1.m0.0", "ok");
     spec.namenode = "127.0.0.1:1".into();
-    spec.program = Some(Program { kind: Some(program::Kind::Executable("/bin/job".into())), files: vec![] });
+    spec.program = Some(Program {
+        kind: Some(program::Kind::Executable("/bin/job".into())),
+        files: vec![],
+        settings: vec![],
+    });
     world.launch_spec(spec.clone());
     // A file system that is away is nobody's fault.
     let end = world.jobtracker.end_of("job_1.m0.0").await;

@@ -123,7 +123,13 @@ impl JobTracker {
                 let heartbeat_ms = if heard.heartbeat_ms == 0 { 50 } else { heard.heartbeat_ms };
                 let kind = match heard.refusal.clone() {
                     Some(words) => to_tracker::Kind::Refused(words),
-                    None => to_tracker::Kind::Registered(Registered { tracker: 0, epoch: 1, heartbeat_ms }),
+                    None => to_tracker::Kind::Registered(Registered {
+                        tracker: 0,
+                        epoch: 1,
+                        heartbeat_ms,
+                        incarnation: 1,
+                        lost_after_ms: 600_000,
+                    }),
                 };
                 out.send(Ok(ToTracker { kind: Some(kind) })).ok();
             }

@@ -129,12 +129,16 @@ async fn until_true(what: &str, look: impl Fn() -> bool) {
 
 fn spec(attempt: &str, fake: &str) -> TaskSpec {
     let map = attempt.contains(".m");
-    let split = Split { source: "/in".into(), start: 0, end: 10, whole: false };
+    let split = Split { source: "/in".into(), start: 0, end: 10, whole: false, ..Split::default() };
     TaskSpec {
         attempt: attempt.into(),
         job_name: "a test".into(),
         user: "tester".into(),
-        program: Some(Program { kind: Some(program::Kind::Builtin("fake".into())), files: vec![] }),
+        program: Some(Program {
+            kind: Some(program::Kind::Builtin("fake".into())),
+            files: vec![],
+            settings: vec![],
+        }),
         conf: [("fake".to_string(), fake.to_string())].into(),
         input: Some(if map {
             task_spec::Input::Split(split)

@@ -59,7 +59,11 @@ async fn one_that_did_not_do_well_or_runs_the_programs_of_others_does_not_stay()
     let (after, _) = process_of(&world, reduce_of_nothing("job_1.r1.0")).await;
     assert!(!failed.starts_with(&format!("{after} ")), "{failed}");
     let streaming = |attempt| {
-        let program = Program { kind: Some(program::Kind::Builtin("streaming".into())), files: vec![] };
+        let program = Program {
+            kind: Some(program::Kind::Builtin("streaming".into())),
+            files: vec![],
+            settings: vec![],
+        };
         TaskSpec { program: Some(program), ..reduce_of_nothing(attempt) }
     };
     let (first, _) = process_of(&world, streaming("job_2.r0.0")).await;

@@ -1,7 +1,7 @@
 //! A job of a user's own, for the cluster tests: sorts lines as a whole behind the prefix that its side file holds,
 //! or does harm (setting `harm`) when it meets the line `now`.
 
-use mrlib::{Conf, Context, Emit, Job, Mapper, Reducer, TaskError, Values};
+use mrlib::{Conf, Context, Emit, Job, Mapper, Reducer, TaskError, Values, settings::Kind};
 use std::{fs, process::Command, thread, time::Duration};
 
 struct Lines {
@@ -18,6 +18,10 @@ impl Lines {
 }
 
 impl Mapper for Lines {
+    fn divisible() -> bool {
+        true
+    }
+
     fn map(
         &mut self,
         _offset: &[u8],
@@ -52,6 +56,7 @@ fn do_harm(harm: &str, context: &mut Context) -> Result<(), TaskError> {
             context.set_status("forked");
             panic!("after forking");
         }
+        "panic" => panic!("this line is no good"),
         "exit" => {
             eprintln!("the last word of the task");
             std::process::exit(3);
@@ -85,5 +90,9 @@ impl Reducer for Show {
 }
 
 fn main() {
-    mrlib::run(|_: &Conf| Job::map(|conf| Ok(Lines::new(conf))).reduce(|_| Ok(Show)).totally_ordered())
+    mrlib::run(|_: &Conf| {
+        let job =
+            Job::map(|conf| Ok(Lines::new(conf))).takes("harm", Kind::Text, "what to do at the line `now`");
+        job.reduce(|_| Ok(Show)).totally_ordered()
+    })
 }

@@ -207,6 +207,10 @@ fn scripts_are_ones_that_bash_reads() {
     for name in [
         "grid5000/fermata.oar",
         "grid5000/example-experiment",
+        "grid5000/test/oar",
+        "grid5000/test/launch",
+        "container/test/docker",
+        "container/test/cluster",
         "netns/net",
         "netns/common",
         "netns/demo",

@@ -7,7 +7,6 @@ use dfs::{
 };
 use fermata_tests::{Cluster, QUICK, Up};
 use std::{
-    fs,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
@@ -15,15 +14,13 @@ use std::{
 /// For the work that is done before a kill, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-async fn connect(cluster: &Cluster) -> Client {
-    let text = fs::read_to_string(cluster.path(".fermata/fermata.toml")).unwrap();
-    let table: toml::Table = text.parse().unwrap();
-    let address = table["cluster"]["namenode"].as_str().unwrap().to_owned();
+pub(crate) async fn connect(cluster: &Cluster) -> Client {
+    let address = cluster.config().cluster.namenode;
     let config = daemon::config::ClientConfig {
         deadline: daemon::Period(Duration::from_millis(1500)),
         ..daemon::config::ClientConfig::default()
     };
-    Client::connect(ClientOptions::new(address, config)).await.unwrap()
+    Client::connect(ClientOptions::new(address, config).with(cluster.credentials())).await.unwrap()
 }
 
 /// What one worker did to one file, in order; the last was perhaps not acknowledged.

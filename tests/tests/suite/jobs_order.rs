@@ -145,6 +145,7 @@ fn a_submission_is_taken_once_however_often_it_is_sent() {
         program: Some(pb::Program {
             kind: Some(pb::program::Kind::Builtin("wordcount".into())),
             files: Vec::new(),
+            settings: Vec::new(),
         }),
         inputs: vec!["/in".into()],
         output: "/out".into(),

@@ -46,7 +46,20 @@ fn maps_that_are_split_again_and_again_bring_the_same_output() {
         ("wordcount", &["wordcount", "--reduces", "3"]),
         ("grep", &["grep", "--reduces", "0", "--conf", "grep.pattern=7"]),
         ("sort", &["sort", "--reduces", "2"]),
-        ("cat", &["streaming", "--mapper", "cat", "--reducer", "cat", "--reduces", "2"]),
+        (
+            "cat",
+            &[
+                "streaming",
+                "--mapper",
+                "cat",
+                "--reducer",
+                "cat",
+                "--reduces",
+                "2",
+                "--conf",
+                "stream.mapper.divisible=true",
+            ],
+        ),
     ];
     for (name, program) in programs {
         let (plain, disturbed) = (format!("/plain-{name}"), format!("/split-{name}"));

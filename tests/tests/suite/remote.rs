@@ -101,6 +101,7 @@ fn a_cluster_keeps_out_of_anothers_folders_and_knows_how_it_stands() {
     assert!(pair.path("m/data/namenode").is_dir());
     pair.done(&["status"]);
 
+    a_part_of_the_machines_is_meant_once(&pair);
     settings_that_changed_are_told_from_those_that_run(&pair);
     nobody_inherits_what_is_open(&pair);
     strangers_do_not_fill_the_log(&pair);
@@ -108,6 +109,18 @@ fn a_cluster_keeps_out_of_anothers_folders_and_knows_how_it_stands() {
     a_machine_is_removed(&pair);
     assert!(pair.done(&["down", "--purge"]).contains("deleted"));
     assert!(!pair.path("m").exists());
+}
+
+/// A hosts file with some of the cluster's machines is for one command: the next one is for all again.
+fn a_part_of_the_machines_is_meant_once(pair: &Pair) {
+    let all = fs::read_to_string(pair.path("lab/hosts")).unwrap();
+    let master: Vec<&str> = all.lines().filter(|line| line.starts_with("m ")).collect();
+    let part = pair.path("part");
+    fs::write(&part, master.join("\n") + "\n").unwrap();
+    let up = pair.done(&["up", "--hosts", part.to_str().unwrap()]);
+    assert!(up.contains("m: ") && !up.contains("n: "), "{up}");
+    let up = pair.done(&["up"]);
+    assert!(up.contains("m: ") && up.contains("n: "), "the next `up` skips a machine: {up}");
 }
 
 fn settings_that_changed_are_told_from_those_that_run(pair: &Pair) {

@@ -22,11 +22,13 @@ fn two_users(settings: &str) -> (Cluster, String, String) {
     let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings, ..Up::default() });
     fs::write(cluster.path("in"), "some words\n".repeat(30_000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
-    let ann = sleepers(&cluster, "ann", "/ann");
+    cluster.mrctl(&["fs", "mkdir", "/out"]);
+    cluster.mrctl(&["fs", "chmod", "777", "/out"]);
+    let ann = sleepers(&cluster, "ann", "/out/ann");
     eventually("ann's job has both slots", PATIENCE, || {
         (cluster.json(&["job", &ann])["maps"]["running"] == 2).then_some(())
     });
-    let bob = sleepers(&cluster, "bob", "/bob");
+    let bob = sleepers(&cluster, "bob", "/out/bob");
     (cluster, ann, bob)
 }
 

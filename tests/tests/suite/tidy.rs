@@ -19,7 +19,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("daemon", &[]),
     ("dfs", &["proto", "journal", "daemon", "placement", "security"]),
     ("fuzzing", &["core", "daemon", "dfs", "journal", "mrlib", "proto", "security", "sim", "tasktracker"]),
-    ("jobtracker", &["core", "schedulers", "proto", "dfs", "journal", "daemon", "security"]),
+    ("jobtracker", &["core", "schedulers", "proto", "mrlib", "dfs", "journal", "daemon", "security"]),
     ("journal", &[]),
     ("mrctl", &["bench", "proto", "mrlib", "dfs", "sim", "daemon", "schedulers", "security"]),
     ("mrlib", &["proto", "dfs", "daemon", "security"]),

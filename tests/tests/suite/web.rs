@@ -7,6 +7,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::{Child, Command, Stdio},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -18,6 +19,8 @@ struct Pages {
     process: Child,
     port: u16,
     token: String,
+    /// What the browser keeps, once it has shown the token.
+    cookie: OnceLock<String>,
 }
 
 /// An answer.
@@ -37,7 +40,16 @@ impl Pages {
             line.trim().strip_prefix("http://127.0.0.1:").unwrap_or_else(|| panic!("no address: {line:?}"));
         let (port, path) = rest.split_once('/').expect("a path");
         let token = path.strip_prefix("?token=").unwrap_or_default().to_owned();
-        Self { process, port: port.parse().expect("a port"), token }
+        Self { process, port: port.parse().expect("a port"), token, cookie: OnceLock::new() }
+    }
+
+    /// Shows the token, once, as a browser does that opens the whole address.
+    fn sign_in(&self, path: &str) -> Page {
+        let page = self.get(&format!("{path}?token={}", self.token));
+        let cookie = page.head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
+        let pair = cookie.and_then(|cookie| cookie.split(';').next()).expect("a cookie").to_owned();
+        self.cookie.set(pair).expect("signed in once");
+        page
     }
 
     /// Sends `METHOD PATH` with these headers over a plain socket.
@@ -54,15 +66,13 @@ impl Pages {
         Page { status, head: head.to_lowercase(), body: body.into() }
     }
 
+    /// With the cookie, if there is one.
     fn get(&self, path: &str) -> Page {
-        self.ask("GET", path, &[&format!("Host: 127.0.0.1:{}", self.port)])
-    }
-
-    /// As a browser that was shown the whole address.
-    fn with_token(&self, path: &str) -> Page {
-        let host = format!("Host: localhost:{}", self.port);
-        let cookie = format!("Cookie: other=1; fermata_{}={}", self.port, self.token);
-        self.ask("GET", path, &[&host, &cookie])
+        let host = format!("Host: 127.0.0.1:{}", self.port);
+        match self.cookie.get() {
+            Some(cookie) => self.ask("GET", path, &[&host, &format!("Cookie: other=1; {cookie}")]),
+            None => self.ask("GET", path, &[&host]),
+        }
     }
 
     /// Waits until a page says this.
@@ -106,7 +116,7 @@ fn pages_show_what_commands_show() {
     fs::write(cluster.path("text"), jobs_pause::lines(15_000)).unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     let pages = pages(&cluster);
-    assert!(pages.token.is_empty(), "an open cluster's pages are open");
+    pages.sign_in("/");
     let job = disturbed(&cluster);
 
     let shown = cluster.json(&["job", &job]);
@@ -190,7 +200,7 @@ fn masters_away(cluster: &Cluster, pages: &Pages, job: &str) {
         let why = cluster.refused(1, asks);
         assert!(why.contains("JobTracker") || why.contains("jobtracker"), "{asks:?}: {why}");
     }
-    let page = pages.says(&format!("/job/{job}"), "chaos restart jobtracker");
+    let page = pages.says(&format!("/job/{job}"), "again with `mrctl up`");
     assert!(page.status == 503 && page.body.contains("data-live='yes'"), "{} {}", page.status, page.body);
     let page = pages.says("/", "away");
     assert!(page.status == 200 && page.body.contains("answers"), "the NameNode is there: {}", page.body);
@@ -198,7 +208,7 @@ fn masters_away(cluster: &Cluster, pages: &Pages, job: &str) {
     let page = pages.says(&format!("/job/{job}"), "1 paused by hand");
     assert_eq!(page.status, 200);
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    let page = pages.says("/", "chaos restart namenode");
+    let page = pages.says("/", "again with `mrctl up`");
     assert!(page.status == 200 && page.body.contains(job), "the JobTracker is there: {}", page.body);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     eventually("the NameNode is back", PATIENCE, || (!pages.get("/").body.contains("away")).then_some(()));
@@ -213,8 +223,9 @@ fn ends_by_a_signal(mut pages: Pages) {
 
 #[test]
 fn only_reads_and_only_from_here() {
-    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() });
     let pages = pages(&cluster);
+    assert!(pages.token.is_empty(), "an open cluster's pages are open");
     let own = format!("Host: 127.0.0.1:{}", pages.port);
     let page = pages.get("/");
     assert_eq!(page.status, 200, "{}", page.body);
@@ -292,22 +303,29 @@ fn a_closed_cluster_s_pages_are_their_user_s() {
             page.body
         );
     }
-    let first = ann.get(&format!("/job/job_1?token={}", ann.token));
+    let first = ann.sign_in("/job/job_1");
     assert!(first.status == 303 && first.head.contains("location: /job/job_1\r\n"), "{}", first.head);
     assert!(first.head.contains("samesite=strict") && first.head.contains("httponly"), "{}", first.head);
-    let page = ann.with_token("/job/job_1");
+    // The token counts once, and not as a cookie.
+    let host = format!("Host: 127.0.0.1:{}", ann.port);
+    assert_eq!(ann.ask("GET", &format!("/?token={}", ann.token), &[&host]).status, 403);
+    let as_cookie = format!("Cookie: fermata_{}={}", ann.port, ann.token);
+    assert_eq!(ann.ask("GET", "/", &[&host, &as_cookie]).status, 403);
+    let page = ann.get("/job/job_1");
     assert!(
         page.status == 200 && page.body.contains("/home/ann/out") && page.body.contains("as <bdi>ann"),
         "{}",
         page.body
     );
-    assert!(ann.with_token("/task/job_1.m0").body.contains("id='log'"));
+    assert!(ann.get("/task/job_1.m0").body.contains("id='log'"));
     // Another user's: that there is one, whose it is and how far; nothing else.
-    let page = bob.with_token("/job/job_1");
+    bob.sign_in("/");
+    let page = bob.get("/job/job_1");
     assert!(page.status == 200 && page.body.contains("bob may not"), "{}", page.body);
     assert!(!page.body.contains("/home/ann") && !page.body.contains("job_1.m0"), "{}", page.body);
-    let task = bob.with_token("/task/job_1.m0");
+    let task = bob.get("/task/job_1.m0");
     assert!(task.status == 403 && task.body.contains("bob may not"), "{}", task.body);
-    let another = format!("Cookie: fermata_{}={}", bob.port, ann.token);
+    let (_, of_ann) = ann.cookie.get().unwrap().split_once('=').unwrap();
+    let another = format!("Cookie: fermata_{}={of_ann}", bob.port);
     assert_eq!(bob.ask("GET", "/", &[&format!("Host: localhost:{}", bob.port), &another]).status, 403);
 }

@@ -256,7 +256,15 @@ async fn a_local_block_is_mapped_and_verified() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("data"), &content).unwrap();
-    let sums = |block| Checksums { block, length: content.len() as u64, sums: sums_of(&content) }.encode();
+    let sums = |block| {
+        Checksums {
+            block,
+            nonce: crate::ids::Nonce(0),
+            length: content.len() as u64,
+            sums: sums_of(&content),
+        }
+        .encode()
+    };
     std::fs::write(at("sums"), sums(block)).unwrap();
     std::fs::write(at("wrong"), sums(BlockId(block.0 + 1))).unwrap();
     serve_local(&at("good.sock"), &at("data"), &at("sums"));

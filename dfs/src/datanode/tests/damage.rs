@@ -109,7 +109,7 @@ async fn found_by_checks() {
     fill(&node);
     damage(&dir);
     for block in 1..=7 {
-        bench.namenode.command(&node, Kind::Check(CheckBlock { block_id: block }));
+        bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named(block)) }));
     }
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [2, 3, 4, 5, 6, 7]).await;
     let known = bench.namenode.known(&node);

@@ -133,7 +133,7 @@ async fn folders_that_cannot_be_used_are_refused_by_name() {
     node.stop().await;
     fs::write(bench.dir("c").join("VERSION"), "layout = 9\n").unwrap();
     let error = start(&["c"]).await.unwrap_err().to_string();
-    assert!(error.contains("has layout 9, this build knows 1"), "{error}");
+    assert!(error.contains("has layout 9, this build knows 2"), "{error}");
     fs::write(bench.dir("c").join("VERSION"), "gibberish").unwrap();
     let error = start(&["c"]).await.unwrap_err().to_string();
     assert!(error.contains("c/VERSION is damaged"), "{error}");
@@ -307,18 +307,27 @@ impl Disk for UnreadableFile {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scan_that_meets_an_io_error_deletes_nothing() {
+async fn start_with_an_unreadable_block_quarantines_it_and_serves_the_others() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let data = bytes(1000, 1);
     put(&chain(&[&node]), 1, &data).unwrap();
+    put(&chain(&[&node]), 2, &bytes(500, 2)).unwrap();
     node.stop().await;
     let [block, sums] = ["blk_1", "blk_1.crc"].map(|name| bench.dir("n1").join("current/01").join(name));
     assert!(block.is_file() && sums.is_file(), "{}", block.display());
     for name in ["blk_1", "blk_1.crc"] {
-        let failed = bench.node_on(&bench.config("n1"), Arc::new(UnreadableFile(name))).await;
-        assert!(failed.is_err(), "{name}: its only folder cannot be read");
-        assert!(block.is_file() && sums.is_file(), "{name}: both are where they were");
+        let node = bench.node_on(&bench.config("n1"), Arc::new(UnreadableFile(name))).await.unwrap();
+        bench.namenode.until(&node, "the bad block", |known| known.bad.iter().any(|b| b.block_id == 1)).await;
+        assert_eq!(kind(read(&node, 1, 1000)), "not-found", "{name}");
+        assert!(read(&node, 2, 500).unwrap().1 == bytes(500, 2), "{name}: the other block is served");
+        put(&chain(&[&node]), 3, b"hello").ok();
+        node.stop().await;
+        // Nothing is deleted: the operator finds both files in bad/.
+        let [bad, bad_sums] = ["blk_1", "blk_1.crc"].map(|name| bench.dir("n1").join("bad").join(name));
+        assert!(bad.is_file() && bad_sums.is_file(), "{name}");
+        fs::rename(bad, &block).unwrap();
+        fs::rename(bad_sums, &sums).unwrap();
     }
     let node = bench.node("n1").await;
     assert!(read(&node, 1, 1000).unwrap().1 == data);

@@ -11,8 +11,8 @@ use daemon::{Bytes, Period, config::Config};
 use parking_lot::Mutex;
 use proto::dfs::{
     BadReplica, BulkRequest, Command, DataNodeAddress, FullReportReply, FullReportRequest, HeartbeatReply,
-    HeartbeatRequest, MayFinishReply, MayFinishRequest, Packet, ReadBlock, ReadReply, RegisterReply,
-    RegisterRequest, WriteBlock, WriteStatus,
+    HeartbeatRequest, MayFinishReply, MayFinishRequest, NamedBlock, Packet, ReadBlock, ReadReply,
+    RegisterReply, RegisterRequest, WriteBlock, WriteStatus,
     block_reports_server::{BlockReports, BlockReportsServer},
     bulk_request::Op,
     command::Kind,
@@ -29,6 +29,12 @@ use tempfile::TempDir;
 use tonic::{Request, Response, Status};
 
 pub(super) const CHUNK: usize = CHUNK_BYTES;
+/// The nonce of every block here.
+pub(super) const NONCE: u64 = 0xfeed_0000_0000_0077;
+
+pub(super) fn named(block: u64) -> NamedBlock {
+    NamedBlock { block_id: block, nonce: NONCE }
+}
 
 /// What the fake NameNode knows of one DataNode.
 #[derive(Debug, Default, Clone)]
@@ -53,6 +59,8 @@ pub(super) struct Books {
     /// 50 if none.
     pub(super) heartbeat_ms: Option<u64>,
     pub(super) refuse: Option<String>,
+    /// Of the NameNode's start; 1 if 0.
+    pub(super) epoch: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -99,10 +107,11 @@ impl BlockReports for FakeNameNode {
         let request = request.into_inner();
         let uuid = request.address.as_ref().unwrap().uuid.clone();
         let heartbeat_ms = books.heartbeat_ms.unwrap_or(50);
+        let epoch = books.epoch.max(1);
         let known = books.nodes.entry(uuid).or_default();
         known.registrations.push(request);
         known.forget = false;
-        Ok(Response::new(RegisterReply { cluster_id: "test-cluster".into(), heartbeat_ms }))
+        Ok(Response::new(RegisterReply { cluster_id: "test-cluster".into(), heartbeat_ms, epoch, start: 1 }))
     }
 
     async fn full_report(
@@ -248,6 +257,7 @@ impl Put {
             resume_at,
             mirrors: chain[1..].to_vec(),
             expected_length: 64 << 20,
+            nonce: NONCE,
         };
         request(&mut put.stream, Op::Write(write));
         let status = put.status()?;
@@ -337,7 +347,7 @@ pub(super) fn read_on(
     block_length: u64,
 ) -> Result<(ReadReply, Vec<u8>), FrameError> {
     let (offset, length) = (range.start, range.end - range.start);
-    request(stream, Op::Read(ReadBlock { block_id: block, offset, length, block_length }));
+    request(stream, Op::Read(ReadBlock { block_id: block, offset, length, block_length, nonce: NONCE }));
     let reply: ReadReply = read_frame(stream, BytesMut::new())?.expect(FrameKind::ReadReply)?;
     let mut data = vec![0; reply.length as usize];
     stream.read_exact(&mut data)?;

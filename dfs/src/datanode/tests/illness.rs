@@ -1,4 +1,4 @@
-//! Disks that will not be read, or not now, or hang: what is the folder's trouble is not held against a replica.
+//! Disks that cannot be read, or not now, or hang: a read error costs one replica, an error of the process nothing.
 
 use super::{
     super::{
@@ -68,7 +68,7 @@ fn nothing_in_bad(bench: &Bench) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_at_start_up_is_not_damaged() {
+async fn passing_errors_refuse_a_start_and_leave_replicas_alone() {
     let bench = Bench::new().await;
     let disk = Arc::new(IllDisk::default());
     filled(&bench, disk.clone()).await.stop().await;
@@ -81,22 +81,6 @@ async fn what_cannot_be_read_at_start_up_is_not_damaged() {
         assert!(error.starts_with("cannot read the block ") && error.contains("/a/current/"), "{error}");
         assert_eq!(blocks_in(&bench.dir("a")), in_a);
     }
-    for broken in [Errno::ACCESS, Errno::IO, Errno::PERM] {
-        *disk.opens.lock() = Some((a.clone(), broken));
-        let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
-        bench
-            .namenode
-            .until(&node, "a failed folder", |k| k.heartbeats.last().is_some_and(|b| b.failed_volumes == 1))
-            .await;
-        let known = bench.namenode.known(&node);
-        assert_eq!(known.replicas.keys().copied().collect::<Vec<_>>(), in_b);
-        assert!(known.bad.is_empty(), "{:?}", known.bad);
-        node.stop().await;
-        let mut alone = bench.config("n1");
-        alone.datanode.dirs = vec![bench.dir("a")];
-        let error = bench.node_on(&alone, disk.clone()).await.unwrap_err().to_string();
-        assert!(error.starts_with("cannot read the block "), "{error}");
-    }
     *disk.opens.lock() = None;
     let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
     assert_eq!(bench.namenode.known(&node).replicas.len(), 6, "all were sound all the time");
@@ -104,23 +88,94 @@ async fn what_cannot_be_read_at_start_up_is_not_damaged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_later_costs_the_folder_or_nothing() {
+async fn read_error_costs_one_replica_and_not_the_folder() {
     for error in [Errno::MFILE, Errno::ACCESS, Errno::IO] {
         let bench = Bench::new().await;
         let disk = Arc::new(IllDisk::default());
         let node = filled(&bench, disk.clone()).await;
-        let in_a = blocks_in(&bench.dir("a"));
-        *disk.opens.lock() = Some((fs::canonicalize(bench.dir("a")).unwrap(), error));
-        assert_eq!(kind(read(&node, in_a[0], 100)), "failed");
-        let failed = u32::from(error != Errno::MFILE);
-        let lost = if error == Errno::MFILE { vec![] } else { in_a.clone() };
-        let told = |known: &Known| known.heartbeats.last().is_some_and(|beat| beat.failed_volumes == failed);
-        bench.namenode.until(&node, "losses", |known| told(known) && known.lost == lost).await;
-        assert!(nothing_in_bad(&bench) && blocks_in(&bench.dir("a")) == in_a);
-        assert!(bench.namenode.known(&node).bad.is_empty());
+        let a = fs::canonicalize(bench.dir("a")).unwrap();
+        let in_a = blocks_in(&a);
+        for suffix in ["", ".crc"] {
+            *disk.opens.lock() = Some((block_file(&a, in_a[0], suffix), error));
+            let passing = error == Errno::MFILE;
+            if passing || suffix.is_empty() {
+                assert_eq!(kind(read(&node, in_a[0], 100)), if passing { "failed" } else { "damaged" });
+            }
+        }
         *disk.opens.lock() = None;
-        assert_eq!(read(&node, in_a[0], 100).is_ok(), error == Errno::MFILE);
+        if error == Errno::MFILE {
+            assert!(read(&node, in_a[0], 100).is_ok() && nothing_in_bad(&bench), "it passed");
+            continue;
+        }
+        bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
+        let known = bench.namenode.known(&node);
+        assert_eq!(known.bad[0].block_id, in_a[0]);
+        assert!(known.lost.is_empty() && known.heartbeats.iter().all(|beat| beat.failed_volumes == 0));
+        assert!(a.join(format!("bad/blk_{}", in_a[0])).is_file(), "quarantined");
+        assert_eq!(kind(read(&node, in_a[0], 100)), "not-found", "and never served again");
+        for block in in_a.iter().skip(1).chain(&blocks_in(&bench.dir("b"))) {
+            assert!(read(&node, *block, 100).unwrap().1 == bytes(100, *block), "the others are served");
+        }
+        put(&chain(&[&node]), 7, b"hello").unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn folder_retires_after_bad_blocks_max_but_the_last_one_goes_on_serving() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(IllDisk::default());
+    let mut config = two_folders(&bench);
+    config.datanode.bad_blocks_max = 2;
+    let node = bench.node_on(&config, disk.clone()).await.unwrap();
+    for block in 1..=6 {
+        put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
+    }
+    let spoil = |dir: &str, count: usize| {
+        let root = fs::canonicalize(bench.dir(dir)).unwrap();
+        for block in blocks_in(&root).into_iter().take(count) {
+            *disk.opens.lock() = Some((block_file(&root, block, ""), Errno::IO));
+            assert_eq!(kind(read(&node, block, 100)), "damaged");
+        }
+        *disk.opens.lock() = None;
+    };
+    let failed = |known: &Known, count| known.heartbeats.last().is_some_and(|b| b.failed_volumes == count);
+    spoil("a", 1);
+    bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1 && failed(known, 0)).await;
+    spoil("a", 1);
+    bench.namenode.until(&node, "folder a retired", |known| failed(known, 1)).await;
+    assert_eq!(bench.namenode.known(&node).lost.len(), 1, "the third block of the folder");
+    // Folder b is the last: it is not retired, but takes no new blocks.
+    let in_b = blocks_in(&bench.dir("b"));
+    spoil("b", 2);
+    bench
+        .namenode
+        .until(&node, "no more room", |known| {
+            failed(known, 1) && known.heartbeats.last().is_some_and(|beat| beat.free == 0)
+        })
+        .await;
+    assert!(read(&node, in_b[2], 100).unwrap().1 == bytes(100, in_b[2]), "what is good is served");
+    assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replica_that_cannot_be_moved_to_quarantine_is_not_served_again() {
+    let bench = Bench::new().await;
+    let disk = Arc::new(IllDisk::default());
+    let node = filled(&bench, disk.clone()).await;
+    let a = fs::canonicalize(bench.dir("a")).unwrap();
+    let block = blocks_in(&a)[0];
+    // A folder in its place that is not empty: the rename fails.
+    fs::create_dir_all(a.join(format!("bad/blk_{block}/x"))).unwrap();
+    *disk.opens.lock() = Some((block_file(&a, block, ""), Errno::IO));
+    assert_eq!(kind(read(&node, block, 100)), "damaged");
+    *disk.opens.lock() = None;
+    bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
+    assert_eq!(kind(read(&node, block, 100)), "not-found");
+    assert!(bench.namenode.known(&node).heartbeats.iter().all(|beat| beat.failed_volumes == 0));
+    bench.namenode.books.lock().nodes.values_mut().for_each(|known| known.forget = true);
+    bench.namenode.until(&node, "a new registration", |known| known.registrations.len() == 2).await;
+    bench.namenode.until(&node, "its report", |known| known.full_reports == 2).await;
+    assert_eq!(bench.namenode.known(&node).replicas.len(), 5, "nor reported again");
 }
 
 #[tokio::test(flavor = "multi_thread")]

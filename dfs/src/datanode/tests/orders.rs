@@ -16,6 +16,7 @@ async fn a_copy_is_made_verified_and_reported() {
             length: length as u64,
             targets: chain(&[&to, &behind]),
             token: Vec::new(),
+            nonce: NONCE,
         };
         bench.namenode.command(&from, Kind::Copy(copy));
         for node in [&to, &behind] {
@@ -35,7 +36,7 @@ async fn a_node_that_has_made_its_copies_asks_for_more_at_once() {
     }
     let copy = |block| {
         let (targets, length) = (chain(&[&to]), CHUNK as u64);
-        Kind::Copy(CopyBlock { block_id: block, length, targets, token: Vec::new() })
+        Kind::Copy(CopyBlock { block_id: block, length, targets, token: Vec::new(), nonce: NONCE })
     };
     // News bring the first heartbeat; all others are owed to copies that ended. The order comes a moment after that,
     // as it does where the target's word is slow.
@@ -57,8 +58,13 @@ async fn a_damaged_replica_is_not_copied_but_reported() {
     let mut bad = data.clone();
     bad[3 * CHUNK] ^= 1;
     fs::write(block_file(&bench.dir("n1"), 1, ""), &bad).unwrap();
-    let copy =
-        CopyBlock { block_id: 1, length: data.len() as u64, targets: chain(&[&to]), token: Vec::new() };
+    let copy = CopyBlock {
+        block_id: 1,
+        length: data.len() as u64,
+        targets: chain(&[&to]),
+        token: Vec::new(),
+        nonce: NONCE,
+    };
     bench.namenode.command(&from, Kind::Copy(copy));
     bench.namenode.until(&from, "bad replica", |known| known.bad.len() == 1).await;
     assert!(!bench.namenode.known(&to).replicas.contains_key(&1));
@@ -76,7 +82,7 @@ async fn deletions_take_sound_and_bad_replicas() {
     fs::write(block_file(&dir, 2, ""), b"short").unwrap();
     assert_eq!(kind(read(&node, 2, CHUNK as u64)), "damaged");
     assert!(dir.join("bad/blk_2").exists());
-    bench.namenode.command(&node, Kind::Delete(DeleteBlocks { block_ids: vec![1, 2, 99] }));
+    bench.namenode.command(&node, Kind::Delete(DeleteBlocks { blocks: [1, 2, 99].map(named).to_vec() }));
     bench.namenode.until(&node, "deletions", |known| known.deleted == [1, 2, 99]).await;
     assert!(!block_file(&dir, 1, "").exists() && !block_file(&dir, 1, ".crc").exists());
     assert!(!dir.join("bad/blk_2").exists() && !dir.join("bad/blk_2.crc").exists());
@@ -121,7 +127,10 @@ async fn a_burst_of_news_makes_few_heartbeats_and_loses_none() {
     let before = bench.namenode.known(&node).heartbeats.len();
     let begin = std::time::Instant::now();
     for block in 0..200 {
-        node.node.store.news.post([(crate::ids::BlockId(block), super::super::news::Item::Received(7))]);
+        node.node.store.news.post([(
+            crate::ids::BlockId(block),
+            super::super::news::Item::Received(crate::ids::Nonce(NONCE), 7),
+        )]);
     }
     bench.namenode.until(&node, "all news", |known| known.replicas.len() == 200).await;
     let beats = bench.namenode.known(&node).heartbeats.len() - before;
@@ -169,7 +178,9 @@ async fn deletions_and_writes_of_one_block_never_cross() {
     for _ in 0..15 {
         std::thread::scope(|scope| {
             scope.spawn(|| put(&chain(&[&node]), 1, &data).unwrap());
-            scope.spawn(|| node.node.store.delete(&[crate::ids::BlockId(1)], || true));
+            scope.spawn(|| {
+                node.node.store.delete(&[(crate::ids::BlockId(1), crate::ids::Nonce(NONCE))], || true)
+            });
         });
         let there = file.exists();
         let served = read(&node, 1, CHUNK as u64);
@@ -187,7 +198,7 @@ async fn a_command_in_a_lost_answer_is_carried_out_once_it_is_repeated() {
         let mut books = bench.namenode.books.lock();
         let known = books.nodes.get_mut(&node.uuid().to_string()).unwrap();
         known.lose_answers = 1;
-        let delete = Kind::Delete(DeleteBlocks { block_ids: vec![1] });
+        let delete = Kind::Delete(DeleteBlocks { blocks: vec![named(1)] });
         known.commands.push(proto::dfs::Command { kind: Some(delete) });
     }
     bench.namenode.until(&node, "the deletion", |known| known.deleted == [1]).await;

@@ -85,7 +85,8 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
     put(&chain(&[&node]), 1, &data).unwrap();
     let socket = node.address().local_socket.clone();
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    let ask = OpenLocal { block_id: 1, block_length: data.len() as u64, node_uuid: node.uuid().to_string() };
+    let (block_length, node_uuid) = (data.len() as u64, node.uuid().to_string());
+    let ask = OpenLocal { block_id: 1, block_length, node_uuid, nonce: NONCE };
     let (reply, mut files) = open_local(&socket, ask.clone()).unwrap();
     assert_eq!((reply.offset, reply.length, files.len()), (0, 0, 2));
     let mut sums = Vec::new();
@@ -100,6 +101,7 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
     let stranger = OpenLocal { node_uuid: "another".into(), ..ask.clone() };
     assert_eq!(kind(open_local(&socket, stranger)), "invalid");
     assert_eq!(kind(open_local(&socket, OpenLocal { block_id: 2, ..ask.clone() })), "not-found");
+    assert_eq!(kind(open_local(&socket, OpenLocal { nonce: NONCE + 1, ..ask.clone() })), "not-found");
     assert_eq!(kind(open_local(&socket, OpenLocal { block_length: 1, ..ask })), "damaged");
 }
 
@@ -112,7 +114,7 @@ async fn a_folder_with_a_long_path_has_its_socket_elsewhere() {
     put(&chain(&[&node]), 1, b"hello").unwrap();
     let socket = node.address().local_socket.clone();
     assert!(!socket.is_empty() && socket.len() <= 100, "{socket}");
-    let ask = OpenLocal { block_id: 1, block_length: 5, node_uuid: node.uuid().to_string() };
+    let ask = OpenLocal { block_id: 1, block_length: 5, node_uuid: node.uuid().to_string(), nonce: NONCE };
     assert_eq!(open_local(&socket, ask).unwrap().1.len(), 2);
     node.stop().await;
     assert!(!std::path::Path::new(&socket).parent().unwrap().exists());

@@ -1,12 +1,16 @@
 //! Blocks come in: alone, down pipelines, with members dying, resumed and taken over.
 
-use super::harness::*;
+use super::{super::DataNode, harness::*};
 use crate::{
     bulk::{FrameError, FrameKind, PACKET_BYTES, encode_frame, read_frame},
     checksum::{sums_of, to_bytes, verify},
 };
+use bytes::BytesMut;
 use daemon::Period;
-use proto::dfs::{DataNodeAddress, Packet, WriteStatus};
+use proto::dfs::{
+    DataNodeAddress, DeleteBlocks, NamedBlock, Packet, ReadBlock, ReadReply, WriteBlock, WriteStatus,
+    bulk_request::Op, command::Kind,
+};
 use std::{io::Write, net::TcpListener};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -349,4 +353,52 @@ async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
     for node in nodes {
         assert!(read(node, 3, data.len() as u64).unwrap().1 == data);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn block_of_the_same_id_and_another_nonce_is_never_taken_for_this_one() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 1, b"first").unwrap();
+    let mut stream = connect(node.data_addr());
+    // A writer with another nonce is not told that its block is there.
+    let other = WriteBlock { block_id: 1, expected_length: 5, nonce: NONCE + 1, ..WriteBlock::default() };
+    request(&mut stream, Op::Write(other));
+    let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<WriteStatus>(FrameKind::Status);
+    assert!(kind(answer) == "failed", "refused, and the first block stays");
+    // Neither is it read by one who means the other.
+    let mut stream = connect(node.data_addr());
+    let ask = ReadBlock { block_id: 1, offset: 0, length: 5, block_length: 5, nonce: NONCE + 1 };
+    request(&mut stream, Op::Read(ask));
+    let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<ReadReply>(FrameKind::ReadReply);
+    assert_eq!(kind(answer), "not-found");
+    // Nor deleted by an order that means the other.
+    let delete = DeleteBlocks { blocks: vec![NamedBlock { block_id: 1, nonce: NONCE + 1 }] };
+    bench.namenode.command(&node, Kind::Delete(delete));
+    bench.namenode.until(&node, "an answer", |known| known.deleted == [1]).await;
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"first");
+    // The nonce is durable, and told in reports.
+    node.stop().await;
+    let node = bench.node("n1").await;
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_refuses_a_namenode_older_than_the_last_one_it_registered_with() {
+    let bench = Bench::new().await;
+    bench.namenode.books.lock().epoch = 7;
+    let node = bench.node("n1").await;
+    put(&chain(&[&node]), 1, b"hello").unwrap();
+    node.stop().await;
+    bench.namenode.books.lock().epoch = 6;
+    let node = DataNode::start(&bench.config("n1")).await.unwrap();
+    let asked = |known: &Known| known.registrations.len() >= 3;
+    bench.namenode.until(&node, "two more tries", asked).await;
+    let known = bench.namenode.known(&node);
+    assert_eq!(known.registrations.last().unwrap().seen_epoch, 7, "it says what it has seen");
+    assert_eq!(known.full_reports, 1, "nothing is shown to the older one");
+    // It has not ended: with the right NameNode it goes on.
+    bench.namenode.books.lock().epoch = 8;
+    bench.namenode.until(&node, "a report", |known| known.full_reports == 2).await;
+    assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
 }

@@ -4,7 +4,7 @@
 
 use super::{ApplyError, Block, Body, Edit, File, Folder, Inode, Namespace, Open, Record, Totals};
 use crate::{
-    ids::{BlockId, FileId},
+    ids::{BlockId, FileId, Nonce},
     namenode::op::OnAbandon,
 };
 use std::sync::Arc;
@@ -15,9 +15,9 @@ pub(in crate::namenode) struct Changes {
     /// Blocks that got their length.
     pub(in crate::namenode) committed: Vec<BlockId>,
     /// Blocks that are no more.
-    pub(in crate::namenode) dropped: Vec<BlockId>,
+    pub(in crate::namenode) dropped: Vec<(BlockId, Nonce)>,
     /// Blocks whose number of wanted replicas may have changed.
-    pub(in crate::namenode) rewanted: Vec<BlockId>,
+    pub(in crate::namenode) rewanted: Vec<(BlockId, u32)>,
     /// Files that got a writer.
     pub(in crate::namenode) opened: Vec<FileId>,
     /// Files that lost their writer, and who it was.
@@ -26,7 +26,7 @@ pub(in crate::namenode) struct Changes {
     pub(in crate::namenode) drains: Vec<String>,
 }
 
-fn unfit(what: impl std::fmt::Display) -> ApplyError {
+pub(super) fn unfit(what: impl std::fmt::Display) -> ApplyError {
     ApplyError(format!("record does not fit the namespace: {what}"))
 }
 
@@ -56,7 +56,7 @@ impl Namespace {
         match edit {
             Edit::FolderMade { .. } | Edit::FileCreated { .. } => self.made(at_ms, edit, changes),
             Edit::FileReopened { file, holder } => self.reopened(*file, holder, changes),
-            Edit::BlockAdded { file, block } => self.block_added(*file, *block),
+            Edit::BlockAdded { file, block, nonce } => self.block_added(*file, *block, *nonce),
             Edit::BlockCommitted { block, length } => self.block_committed(*block, *length, changes),
             Edit::BlockDropped { block } => self.block_dropped(*block, changes),
             Edit::FileClosed { file } => self.closed(at_ms, *file, changes),
@@ -72,6 +72,10 @@ impl Namespace {
                 self.file_mut(*file)?.commit_id = Some(commit_id.as_str().into());
                 Ok(())
             }
+            Edit::Committed { scope, commit_id } => {
+                self.commits.insert(scope, commit_id, at_ms);
+                Ok(())
+            }
             Edit::Fenced { scope, epoch } => {
                 self.fences.insert(scope.clone(), *epoch);
                 Ok(())
@@ -85,19 +89,8 @@ impl Namespace {
                 changes.drains.push(node.clone());
                 Ok(())
             }
-            Edit::IdsSkipped { next_file, next_block } => self.ids_skipped(*next_file, *next_block),
+            Edit::Started { .. } => self.started(edit),
         }
-    }
-
-    fn ids_skipped(&mut self, next_file: u64, next_block: u64) -> Result<(), ApplyError> {
-        if next_file < self.next_file || next_block < self.next_block {
-            return Err(unfit("ids go backwards"));
-        }
-        if next_block > self.next_block {
-            self.skipped.push((self.next_block, next_block));
-        }
-        (self.next_file, self.next_block) = (next_file, next_block);
-        Ok(())
     }
 
     fn made(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
@@ -166,8 +159,9 @@ impl Namespace {
         for gone in self.subtree(id) {
             let Some(Inode { body: Body::File(file), .. }) = self.inodes.remove(&gone) else { continue };
             for block in file.blocks {
-                self.finished -= u64::from(self.blocks.remove(&block).is_some_and(|b| b.length().is_some()));
-                changes.dropped.push(block);
+                let Some(known) = self.blocks.remove(&block) else { continue };
+                self.finished -= u64::from(known.length().is_some());
+                changes.dropped.push((block, known.nonce));
             }
             if let Some(open) = file.open {
                 self.open.remove(&gone);
@@ -189,7 +183,7 @@ impl Namespace {
         Ok(())
     }
 
-    fn block_added(&mut self, id: FileId, block: BlockId) -> Result<(), ApplyError> {
+    fn block_added(&mut self, id: FileId, block: BlockId, nonce: Nonce) -> Result<(), ApplyError> {
         if block.0 < self.next_block {
             return Err(unfit(format_args!("{block} was given out before")));
         }
@@ -198,11 +192,9 @@ impl Namespace {
             file.blocks.push(block);
             Ok(())
         })?;
-        if block.0 > self.next_block {
-            self.skipped.push((self.next_block, block.0));
-        }
+        self.skip_blocks(block.0);
         self.next_block = block.0 + 1;
-        self.blocks.insert(block, Block::new(id, None));
+        self.blocks.insert(block, Block::new(id, nonce, None));
         Ok(())
     }
 
@@ -212,13 +204,13 @@ impl Namespace {
         length: u64,
         changes: &mut Changes,
     ) -> Result<(), ApplyError> {
-        let id = self.unfinished(block)?;
+        let (id, nonce) = self.unfinished(block)?;
         self.with_file(id, |file| {
             file.open.as_mut().ok_or_else(|| unfit(format_args!("{id} is closed")))?.unfinished -= 1;
             file.length += length;
             Ok(())
         })?;
-        self.blocks.insert(block, Block::new(id, Some(length)));
+        self.blocks.insert(block, Block::new(id, nonce, Some(length)));
         self.finished += 1;
         changes.committed.push(block);
         Ok(())
@@ -236,7 +228,7 @@ impl Namespace {
             Ok(())
         })?;
         self.finished -= u64::from(known.length().is_some());
-        changes.dropped.push(block);
+        changes.dropped.push((block, known.nonce));
         Ok(())
     }
 
@@ -257,8 +249,8 @@ impl Namespace {
         };
         if let Some(replication) = replication {
             self.with_file(*id, |file| {
-                file.replication = *replication;
-                changes.rewanted.extend_from_slice(&file.blocks);
+                let before = std::mem::replace(&mut file.replication, *replication);
+                changes.rewanted.extend(file.blocks.iter().map(|block| (*block, before)));
                 Ok(())
             })?;
         }
@@ -297,7 +289,7 @@ impl Namespace {
             Ok(())
         })?;
         self.touch(target, at_ms);
-        changes.rewanted.extend_from_slice(&tail.blocks);
+        changes.rewanted.extend(tail.blocks.iter().map(|block| (*block, tail.replication)));
         Ok(())
     }
 
@@ -318,9 +310,9 @@ impl Namespace {
         Ok(())
     }
 
-    fn unfinished(&self, block: BlockId) -> Result<FileId, ApplyError> {
+    fn unfinished(&self, block: BlockId) -> Result<(FileId, Nonce), ApplyError> {
         match self.blocks.get(&block) {
-            Some(known) if known.length().is_none() => Ok(known.file),
+            Some(known) if known.length().is_none() => Ok((known.file, known.nonce)),
             _ => Err(unfit(format_args!("{block} is not being written"))),
         }
     }

@@ -1,7 +1,7 @@
 //! The facts that make up the namespace's history. One [`Record`] is one atomic step of it.
 
 use crate::{
-    ids::{BlockId, FileId, RequestId},
+    ids::{BlockId, FileId, Nonce, RequestId, StartId},
     namenode::op::{OnAbandon, Outcome, Quota},
 };
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub enum Edit {
     /// A closed file was opened again to append blocks.
     FileReopened { file: FileId, holder: String },
     /// An open file got a block at its end. Ids skipped on the way are never given out.
-    BlockAdded { file: FileId, block: BlockId },
+    BlockAdded { file: FileId, block: BlockId, nonce: Nonce },
     /// A block is wholly written.
     BlockCommitted { block: BlockId, length: u64 },
     /// A block was taken out of its open file.
@@ -65,10 +65,14 @@ pub enum Edit {
     Concatenated { target: FileId, source: FileId },
     /// A fenced commit put the file where it is.
     CommitStamped { file: FileId, commit_id: String },
+    /// A fenced commit was carried out.
+    Committed { scope: String, commit_id: String },
     /// No commit of the scope below this epoch any more.
     Fenced { scope: String, epoch: u64 },
     /// A DataNode is to be emptied, or no longer.
     DrainSet { node: String, on: bool },
-    /// Records were lost: ids below these may have been given out by them, and are never given out again.
-    IdsSkipped { next_file: u64, next_block: u64 },
+    /// A NameNode started. Ids below `next_file` and `next_block` may have been used by records that this log has
+    /// lost (an older copy was restored), so they are never used again. With `accepted`, an operator declared this
+    /// namespace the right one, whatever DataNodes have seen (ADR 0022).
+    Started { epoch: u64, start: StartId, accepted: bool, next_file: u64, next_block: u64 },
 }

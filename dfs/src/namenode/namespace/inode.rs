@@ -1,7 +1,7 @@
 //! Folders and files as the namespace keeps them: small, because there are millions.
 
 use crate::{
-    ids::{BlockId, FileId},
+    ids::{BlockId, FileId, Nonce},
     namenode::op::{OnAbandon, Quota},
 };
 use smallvec::SmallVec;
@@ -59,6 +59,7 @@ pub(in crate::namenode) struct Open {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::namenode) struct Block {
     pub(in crate::namenode) file: FileId,
+    pub(in crate::namenode) nonce: Nonce,
     length: u64,
 }
 
@@ -66,8 +67,8 @@ const UNFINISHED: u64 = u64::MAX;
 
 impl Block {
     /// A block of `file`; without a length it is being written.
-    pub(super) fn new(file: FileId, length: Option<u64>) -> Self {
-        Self { file, length: length.unwrap_or(UNFINISHED) }
+    pub(super) fn new(file: FileId, nonce: Nonce, length: Option<u64>) -> Self {
+        Self { file, nonce, length: length.unwrap_or(UNFINISHED) }
     }
 
     /// Its bytes, once committed.

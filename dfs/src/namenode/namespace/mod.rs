@@ -9,21 +9,25 @@
 mod answers;
 mod apply;
 mod check;
+mod commits;
 mod edit;
 mod inode;
 mod snapshot;
+mod start;
 mod tree;
 
 pub(super) use apply::Changes;
 pub use edit::{Edit, Record};
 pub(super) use inode::{Block, Body, File, Folder, Inode, Open, Totals};
 pub use snapshot::{Entry, SnapshotItem, SnapshotLoader};
+pub(super) use start::StartMismatch;
 
 use super::op::Outcome;
-use crate::ids::{BlockId, FileId, RequestId};
+use crate::ids::{BlockId, FileId, RequestId, StartId};
 use answers::Answers;
+use commits::Commits;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -45,11 +49,17 @@ pub struct Namespace {
     open: BTreeSet<FileId>,
     answers: Answers,
     fences: BTreeMap<String, u64>,
+    commits: Commits,
     draining: BTreeSet<String>,
     next_file: u64,
     next_block: u64,
     /// Block ids that were never given out, `from..to`: see [`Namespace::never_given`].
     skipped: Vec<(u64, u64)>,
+    /// The number of the current start, and the ids of the latest starts since the last accepted restore.
+    epoch: u64,
+    starts: VecDeque<(u64, StartId)>,
+    /// Whether an operator accepted this namespace after a restore or a loss of records.
+    accepted: bool,
     /// Blocks with a length.
     finished: u64,
     records: u64,
@@ -113,10 +123,14 @@ impl Namespace {
             open: BTreeSet::new(),
             answers: Answers::default(),
             fences: BTreeMap::new(),
+            commits: Commits::default(),
             draining: BTreeSet::new(),
             next_file: ROOT.0 + 1,
             next_block: 1,
             skipped: Vec::new(),
+            epoch: 0,
+            starts: VecDeque::new(),
+            accepted: false,
             finished: 0,
             records: 0,
             words,
@@ -131,11 +145,6 @@ impl Namespace {
     /// Records applied in its life.
     pub fn records(&self) -> u64 {
         self.records
-    }
-
-    /// Whether there is nothing but the root folder.
-    pub(super) fn is_empty(&self) -> bool {
-        self.inodes.len() == 1
     }
 
     /// How many scopes have a fence.
@@ -196,6 +205,11 @@ impl Namespace {
     /// The highest epoch of a scope.
     pub(super) fn fence(&self, scope: &str) -> u64 {
         self.fences.get(scope).copied().unwrap_or(0)
+    }
+
+    /// Whether a commit was carried out, as far back as commits are remembered.
+    pub(super) fn is_committed(&self, scope: &str, commit_id: &str) -> bool {
+        self.commits.contains(scope, commit_id)
     }
 
     /// Whether a node of this name is to be emptied.

@@ -1,11 +1,11 @@
 //! The namespace as a stream of items, and back.
 //!
-//! Items come in a fixed order: Header, folders and files by id, fences, draining nodes, answers, End. Folders'
+//! Items come in a fixed order: Header, folders and files by id, fences, commits, draining nodes, answers, End. Folders'
 //! children and totals are not written; the loader works them out again from each item's parent.
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Namespace, Open, ROOT, Words};
 use crate::{
-    ids::{BlockId, FileId, RequestId},
+    ids::{BlockId, FileId, Nonce, RequestId, StartId},
     namenode::op::{OnAbandon, Outcome, Quota},
 };
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,16 @@ use serde::{Deserialize, Serialize};
 #[allow(missing_docs, reason = "the fields are what the names say")]
 pub enum SnapshotItem {
     /// First.
-    Header { cluster_id: String, next_file: u64, next_block: u64, skipped: Vec<(u64, u64)>, records: u64 },
+    Header {
+        cluster_id: String,
+        next_file: u64,
+        next_block: u64,
+        skipped: Vec<(u64, u64)>,
+        epoch: u64,
+        starts: Vec<(u64, StartId)>,
+        accepted: bool,
+        records: u64,
+    },
     /// A folder; the root is its own parent.
     Folder { entry: Entry, quota: Quota },
     /// A file; a block without a length is being written.
@@ -23,12 +32,14 @@ pub enum SnapshotItem {
         entry: Entry,
         replication: u32,
         block_size: u64,
-        blocks: Vec<(BlockId, Option<u64>)>,
+        blocks: Vec<(BlockId, Nonce, Option<u64>)>,
         open: Option<(String, OnAbandon)>,
         commit_id: Option<String>,
     },
     /// A scope's fence.
     Fence { scope: String, epoch: u64 },
+    /// A commit that was carried out, oldest first.
+    Commit { scope: String, commit_id: String, at_ms: u64 },
     /// A node being emptied.
     Draining { node: String },
     /// An answer kept for repeats, oldest first.
@@ -58,6 +69,9 @@ impl Namespace {
             next_file: self.next_file,
             next_block: self.next_block,
             skipped: self.skipped.clone(),
+            epoch: self.epoch,
+            starts: self.starts.iter().copied().collect(),
+            accepted: self.accepted,
             records: self.records,
         };
         let inodes = self.inodes.iter().map(|(id, inode)| self.inode_item(*id, inode));
@@ -65,12 +79,17 @@ impl Namespace {
             let scope = scope.clone();
             SnapshotItem::Fence { scope, epoch: *epoch }
         });
+        let commits = self.commits.iter().map(|(scope, commit_id, at_ms)| {
+            let (scope, commit_id) = (scope.to_owned(), commit_id.to_owned());
+            SnapshotItem::Commit { scope, commit_id, at_ms }
+        });
         let draining = self.draining.iter().map(|node| SnapshotItem::Draining { node: node.clone() });
         let answers = self.answers.iter().map(|(request, at_ms, outcome)| {
             let outcome = outcome.clone();
             SnapshotItem::Answer { request, at_ms, outcome }
         });
-        let items = std::iter::once(header).chain(inodes).chain(fences).chain(draining).chain(answers);
+        let others = fences.chain(commits).chain(draining).chain(answers);
+        let items = std::iter::once(header).chain(inodes).chain(others);
         let mut counts = Counts::default();
         items.map(Some).chain(std::iter::once(None)).map(move |item| match item {
             Some(item) => {
@@ -97,7 +116,11 @@ impl Namespace {
                 entry,
                 replication: file.replication,
                 block_size: file.block_size,
-                blocks: file.blocks.iter().map(|id| (*id, self.block(*id).and_then(Block::length))).collect(),
+                blocks: file
+                    .blocks
+                    .iter()
+                    .filter_map(|id| self.block(*id).map(|block| (*id, block.nonce, block.length())))
+                    .collect(),
                 open: file.open.as_ref().map(|open| (open.holder.to_string(), open.on_abandon)),
                 commit_id: file.commit_id.as_ref().map(ToString::to_string),
             },
@@ -141,6 +164,18 @@ fn bad(what: impl std::fmt::Display) -> ApplyError {
     ApplyError(format!("snapshot does not hold together: {what}"))
 }
 
+/// An empty namespace with the header's values.
+fn begun(item: SnapshotItem) -> Result<Namespace, ApplyError> {
+    let SnapshotItem::Header { cluster_id, next_file, next_block, skipped, epoch, starts, accepted, records } =
+        item
+    else {
+        return Err(bad("it does not begin with its header"));
+    };
+    let bare = Namespace::bare(cluster_id, Words::default());
+    let starts = starts.into();
+    Ok(Namespace { next_file, next_block, skipped, epoch, starts, accepted, records, ..bare })
+}
+
 impl SnapshotLoader {
     /// A loader whose namespace keeps at most this many answers for repeats.
     pub fn keeping_answers(limit: usize) -> Self {
@@ -162,12 +197,7 @@ impl SnapshotLoader {
         }
         self.counts.add(&item);
         let Some(namespace) = &mut self.namespace else {
-            let SnapshotItem::Header { cluster_id, next_file, next_block, skipped, records } = item else {
-                return Err(bad("it does not begin with its header"));
-            };
-            let bare = Namespace::bare(cluster_id, Words::default());
-            let namespace = Namespace { next_file, next_block, skipped, records, ..bare };
-            let namespace = self.namespace.insert(namespace);
+            let namespace = self.namespace.insert(begun(item)?);
             if let Some(limit) = self.answers {
                 namespace.keep_answers(limit);
             }
@@ -197,11 +227,11 @@ impl Namespace {
             }
             SnapshotItem::File { entry, replication, block_size, blocks, open, commit_id } => {
                 let open = open.map(|(holder, on_abandon)| {
-                    let unfinished = blocks.iter().filter(|(_, length)| length.is_none()).count() as u32;
+                    let unfinished = blocks.iter().filter(|(.., length)| length.is_none()).count() as u32;
                     Box::new(Open { holder: holder.into(), on_abandon, unfinished })
                 });
                 let mut file = File {
-                    blocks: blocks.iter().map(|(block, _)| *block).collect(),
+                    blocks: blocks.iter().map(|(block, ..)| *block).collect(),
                     length: 0,
                     block_size,
                     replication,
@@ -212,6 +242,9 @@ impl Namespace {
                 return self.take_inode(entry, Body::File(Box::new(file)));
             }
             SnapshotItem::Fence { scope, epoch } => drop(self.fences.insert(scope, epoch)),
+            SnapshotItem::Commit { scope, commit_id, at_ms } => {
+                self.commits.insert(&scope, &commit_id, at_ms)
+            }
             SnapshotItem::Draining { node } => drop(self.draining.insert(node)),
             SnapshotItem::Answer { request, at_ms, outcome } => self.answers.insert(request, at_ms, outcome),
             SnapshotItem::Header { .. } | SnapshotItem::End { .. } => {
@@ -225,10 +258,11 @@ impl Namespace {
         &mut self,
         id: FileId,
         file: &mut File,
-        blocks: &[(BlockId, Option<u64>)],
+        blocks: &[(BlockId, Nonce, Option<u64>)],
     ) -> Result<(), ApplyError> {
-        for (block, length) in blocks {
-            if block.0 >= self.next_block || self.blocks.insert(*block, Block::new(id, *length)).is_some() {
+        for (block, nonce, length) in blocks {
+            let known = Block::new(id, *nonce, *length);
+            if block.0 >= self.next_block || self.blocks.insert(*block, known).is_some() {
                 return Err(bad(format_args!("{block} is given twice or not yet")));
             }
             if length.is_none() && file.open.is_none() {

@@ -57,7 +57,7 @@ impl Plan<'_> {
         check_word("scope", scope)?;
         check_word("commit id", commit_id)?;
         self.raise_fence(scope, epoch)?;
-        if moves.iter().any(|step| self.is_committed(&step.to, commit_id)) {
+        if self.namespace.is_committed(scope, commit_id) {
             return Ok(Outcome::Committed { already_done: true });
         }
         for path in deletes {
@@ -73,12 +73,8 @@ impl Plan<'_> {
             self.commit_move(commit_id, step, &mut pieces)?;
         }
         self.commit_deletes(deletes, &pieces)?;
+        self.edits.push(Edit::Committed { scope: scope.to_owned(), commit_id: commit_id.to_owned() });
         Ok(Outcome::Committed { already_done: false })
-    }
-
-    fn is_committed(&self, to: &DfsPath, commit_id: &str) -> bool {
-        let file = self.namespace.find(to).ok().flatten().and_then(|id| self.namespace.file(id));
-        file.is_some_and(|file| file.commit_id.as_deref() == Some(commit_id))
     }
 
     fn commit_move(

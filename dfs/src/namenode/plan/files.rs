@@ -3,7 +3,7 @@
 use super::{FILE_MODE, Plan, check_mode, check_word, refuse};
 use crate::{
     error::{Error, Kind},
-    ids::{BlockId, FileId},
+    ids::{BlockId, FileId, Nonce},
     namenode::{
         namespace::{Block, Edit, File, Inode, Totals},
         op::{BlockLength, OnAbandon, Outcome},
@@ -98,14 +98,14 @@ impl<'a> Plan<'a> {
         id: FileId,
         holder: &str,
         commits: &[BlockLength],
-        block: BlockId,
+        (block, nonce): (BlockId, Nonce),
         expected: u64,
     ) -> Result<(u64, u32), Error> {
         let (inode, file) = self.written_by(id, holder)?;
         self.commit_lengths(id, inode, file, commits)?;
         let space = i128::from(expected.clamp(1, file.block_size)) * i128::from(file.replication);
         self.charge(inode.parent, Totals { space, ..Totals::default() });
-        self.edits.push(Edit::BlockAdded { file: id, block });
+        self.edits.push(Edit::BlockAdded { file: id, block, nonce });
         *self.gained.entry(id).or_default() += 1;
         Ok((file.block_size, file.replication))
     }

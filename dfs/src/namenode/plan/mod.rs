@@ -30,8 +30,8 @@ const FOLDER_MODE: u32 = 0o755;
 /// Mode of a file that nobody asked a mode for.
 const FILE_MODE: u32 = 0o644;
 /// Blocks of one file, at the most: a snapshot holds a file in one record, and so does the log its recovery, at
-/// up to 20 bytes a block.
-const FILE_BLOCKS_MAX: usize = 800_000;
+/// up to 29 bytes a block.
+const FILE_BLOCKS_MAX: usize = 500_000;
 /// Longest holder, owner, group, scope, commit id.
 const WORD_BYTES_MAX: usize = 255;
 

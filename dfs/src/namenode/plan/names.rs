@@ -46,6 +46,15 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Done)
     }
 
+    /// Makes a home folder with the default quota. Its parent must exist: only a superuser makes that.
+    pub(in crate::namenode) fn make_home(&mut self, path: &DfsPath, mode: u32) -> Result<(), Error> {
+        check_word("user", self.user)?;
+        let place = self.place(path, false)?;
+        let id = self.make_folder(&place, Some(mode));
+        self.edits.push(Edit::QuotaSet { id, quota: self.settings.default_quota });
+        Ok(())
+    }
+
     /// Gives a file or folder another place. `to` is the final path.
     pub(in crate::namenode) fn rename(
         &mut self,

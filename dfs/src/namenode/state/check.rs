@@ -22,6 +22,13 @@ impl State {
         self.check_leases()
     }
 
+    /// Blocks that readers are sent to this node for.
+    #[cfg(test)]
+    pub(in crate::namenode) fn located_on(&self, node: crate::ids::NodeUuid) -> Vec<BlockId> {
+        let ix = self.nodes.find(node);
+        ix.map_or_else(Vec::new, |ix| self.nodes.get(ix).blocks.iter().copied().collect())
+    }
+
     fn check_replicas(&self) -> Result<(), String> {
         let mut seen = 0;
         for (block, on) in &self.good {
@@ -31,7 +38,9 @@ impl State {
                 seen += 1;
                 let node = self.nodes.get(*ix);
                 demand(node.blocks.contains(block), || format!("node {ix} does not know it has {block}"))?;
-                demand(!node.deletes.contains(*block), || format!("{block} on {ix} counts, being deleted"))?;
+                demand(!node.deletes.contains_block(*block), || {
+                    format!("{block} on {ix} counts, being deleted")
+                })?;
                 demand(!self.bad.contains(&(*block, *ix)), || format!("{block} on {ix} is good and bad"))?;
                 demand(!self.copies.contains_key(&(*block, *ix)), || format!("{block} comes to {ix} again"))?;
             }
@@ -45,8 +54,17 @@ impl State {
         for (block, ix) in &self.bad {
             demand(self.namespace.block(*block).is_some(), || format!("{block} on {ix} is bad and unknown"))?;
         }
-        for (block, ix) in &self.orphans {
+        for (block, ix) in self.orphans.keys() {
             demand(self.namespace.block(*block).is_none(), || format!("{block} on {ix} is no orphan"))?;
+        }
+        for ((block, ix), nonce) in &self.stale {
+            let known = self.namespace.block(*block);
+            demand(known.is_none_or(|known| known.nonce != *nonce), || {
+                format!("{block} on {ix} is not stale")
+            })?;
+            demand(!self.nodes.get(*ix).blocks.contains(block), || {
+                format!("{block} on {ix} is stale and counts")
+            })?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! die later, it says that it is stuck.
 
 use super::{
-    State,
+    Event, State,
     nodes::{Ix, Life},
 };
 use crate::{
@@ -70,10 +70,13 @@ impl State {
         let Some(ix) = self.nodes.find_name(name) else { return };
         let draining = self.namespace.is_draining(name);
         let node = self.nodes.get_mut(ix);
-        node.draining = draining;
+        let changed = std::mem::replace(&mut node.draining, draining) != draining;
         node.left.clear();
         let blocks: Vec<BlockId> = node.blocks.iter().copied().collect();
         self.nodes.recount();
+        if changed {
+            self.note(Event::Drain(name.to_owned(), draining));
+        }
         for block in blocks {
             self.recheck(block);
         }

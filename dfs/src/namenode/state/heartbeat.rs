@@ -1,16 +1,13 @@
 //! A DataNode's regular word, and what it is told in return.
 
-use super::State;
+use super::{State, checks::printable};
 use crate::{
-    error::{Error, Kind},
-    ids::{BlockId, Incarnation, NodeUuid},
+    ids::{Incarnation, NodeUuid},
     namenode::op::{Command, Heartbeat, HeartbeatAnswer, Now},
 };
 
 /// Most replicas to delete named in one answer.
 const DELETES_MAX: usize = 1000;
-/// Most checks waiting for one node: clients ask for them, and clients may err.
-const CHECKS_MAX: usize = 1000;
 
 impl State {
     /// Takes a heartbeat. A repeat (the same `seq`) gets the same answer and changes nothing.
@@ -37,12 +34,17 @@ impl State {
             Some((seq, _)) if *seq > heartbeat.seq => return HeartbeatAnswer::Commands(Vec::new()),
             _ => {}
         }
-        node.life = super::nodes::Life::Live;
+        let was_suspect =
+            std::mem::replace(&mut node.life, super::nodes::Life::Live) == super::nodes::Life::Suspect;
+        let back = was_suspect.then(|| super::Event::NodeBack(node.who.node.clone()));
         node.capacity = heartbeat.capacity;
         node.used = heartbeat.used;
         node.free = heartbeat.free;
         node.volumes = heartbeat.volumes;
         node.failed_volumes = heartbeat.failed_volumes;
+        if let Some(back) = back {
+            self.note(back);
+        }
         self.take_news(ix, &heartbeat);
         self.repair_on(now);
         let commands = self.commands(now, ix);
@@ -61,12 +63,19 @@ impl State {
                 self.lose_replica(ix, *block);
             }
         }
-        for (block, _) in &heartbeat.bad {
+        for (block, reason) in &heartbeat.bad {
             self.nodes.get_mut(ix).touch(*block);
+            if !self.bad.contains(&(*block, ix)) && self.namespace.block(*block).is_some() {
+                let node = &self.nodes.get(ix).who.node;
+                self.note(super::Event::ReplicaCorrupt(format!("{block} on {node}: {}", printable(reason))));
+            }
             self.found_bad(ix, *block);
         }
         for block in &heartbeat.lost {
             self.nodes.get_mut(ix).touch(*block);
+            if self.nodes.get(ix).blocks.contains(block) {
+                self.explain(*block, 1);
+            }
             self.lose_replica(ix, *block);
         }
     }
@@ -77,7 +86,7 @@ impl State {
         let again_ms = self.settings.copy_timeout_ms;
         let node = self.nodes.get_mut(ix);
         let (now_told, later): (Vec<_>, Vec<_>) =
-            node.outbox.drain(..).partition(|command| !safe || matches!(command, Command::Check(_)));
+            node.outbox.drain(..).partition(|command| !safe || matches!(command, Command::Check(..)));
         node.outbox.extend(later);
         let mut commands = now_told;
         if !safe {
@@ -87,22 +96,5 @@ impl State {
             }
         }
         commands
-    }
-
-    /// A client could not use a replica: its node is told to check it, and nothing more. A client's word is
-    /// no proof.
-    pub fn report_bad_replica(&mut self, block: BlockId, node: NodeUuid) -> Result<(), Error> {
-        let unknown = || Error::new(Kind::NotFound, format!("DataNode {node} has no {block}"));
-        let ix = self.nodes.find(node).ok_or_else(unknown)?;
-        let unsettled = self.unsettled.get(&block).is_some_and(|on| on.iter().any(|(at, _)| *at == ix));
-        if !self.nodes.get(ix).blocks.contains(&block) && !unsettled {
-            return if self.bad.contains(&(block, ix)) { Ok(()) } else { Err(unknown()) };
-        }
-        let outbox = &mut self.nodes.get_mut(ix).outbox;
-        let check = Command::Check(block);
-        if !outbox.contains(&check) && outbox.len() < CHECKS_MAX {
-            outbox.push_back(check);
-        }
-        Ok(())
     }
 }

@@ -8,8 +8,11 @@
 //! before it lets answers out, and calls [`State::tick`] a few times a second.
 
 mod check;
+pub(crate) mod checks;
 mod drain;
+mod events;
 mod heartbeat;
+mod homes;
 mod leases;
 mod nodes;
 mod query;
@@ -28,8 +31,10 @@ use super::{
 };
 use crate::{
     error::{Error, Kind},
-    ids::BlockId,
+    ids::{BlockId, Nonce},
 };
+use checks::Checks;
+pub use events::Event;
 use journal::{codec, log::RECORD_BYTES_MAX};
 use leases::Lease;
 use nodes::{Ix, Nodes};
@@ -68,8 +73,13 @@ pub struct State {
     unsettled: BTreeMap<BlockId, Vec<(Ix, u64)>>,
     /// Damaged replicas of known blocks.
     bad: BTreeSet<(BlockId, Ix)>,
-    /// Replicas of blocks that are no more.
-    orphans: BTreeSet<(BlockId, Ix)>,
+    /// Replicas of blocks that are no more, with their nonces.
+    orphans: BTreeMap<(BlockId, Ix), Nonce>,
+    /// Replicas with the id of a known block and another nonce: bytes of another history. They never count. They are
+    /// kept unless an operator has declared this namespace the right one.
+    stale: BTreeMap<(BlockId, Ix), Nonce>,
+    /// DataNodes that were refused because they have registered with a NameNode of a newer or another history, and why.
+    refused: BTreeMap<String, String>,
     /// Replicas of blocks that never were: from a history this NameNode has lost. Never deleted.
     future: BTreeSet<(BlockId, Ix)>,
     /// Blocks with a good replica but fewer than wanted.
@@ -92,6 +102,13 @@ pub struct State {
     counters: Counters,
     started: Now,
     ticked_ms: u64,
+    events: Vec<Event>,
+    /// Until the end of the grace after a start: replicas that are known to be gone, or wanted on top, by block. Their
+    /// copies need not wait for DataNodes that have not come yet.
+    explained: BTreeMap<BlockId, u32>,
+    /// Blocks from here on were made since the start: no DataNode that is late has a replica.
+    first_block: BlockId,
+    checks: Checks,
 }
 
 /// Since the start.
@@ -115,7 +132,9 @@ impl State {
             good: BTreeMap::new(),
             unsettled: BTreeMap::new(),
             bad: BTreeSet::new(),
-            orphans: BTreeSet::new(),
+            orphans: BTreeMap::new(),
+            stale: BTreeMap::new(),
+            refused: BTreeMap::new(),
             future: BTreeSet::new(),
             queue: Queue::default(),
             surplus: BTreeSet::new(),
@@ -129,7 +148,12 @@ impl State {
             counters: Counters::default(),
             started: now,
             ticked_ms: now.mono_ms,
+            events: Vec::new(),
+            explained: BTreeMap::new(),
+            first_block: BlockId(0),
+            checks: Checks::default(),
         };
+        state.first_block = BlockId(state.namespace.next_block());
         state.lease_all(now);
         state
     }
@@ -165,6 +189,8 @@ impl State {
         }
         self.judge_nodes(now);
         self.tick_safemode(now);
+        self.note_drained();
+        self.checks.forget_old(now.mono_ms);
         self.drop_late_copies(now);
         self.fresh.retain(|_, until| *until > now.mono_ms);
         if self.safemode.is_on() {
@@ -215,10 +241,12 @@ impl State {
         for block in changes.committed {
             self.settle(now, block);
         }
-        for block in changes.dropped {
-            self.drop_block(block);
+        for (block, nonce) in changes.dropped {
+            self.drop_block(block, nonce);
         }
-        for block in changes.rewanted {
+        for (block, before) in changes.rewanted {
+            let more = self.namespace.wanted(block).unwrap_or(0).saturating_sub(before);
+            self.explain(block, more);
             self.recheck(block);
         }
         for node in changes.drains {

@@ -5,9 +5,9 @@
 
 use super::repair::Traffic;
 use crate::{
-    ids::{BlockId, NodeUuid},
+    ids::{BlockId, NodeUuid, Nonce},
     namenode::{
-        op::{BlockLength, Command, Registration},
+        op::{Command, Registration, Replica},
         view::{NodeAddress, NodeState},
     },
 };
@@ -65,71 +65,80 @@ pub(super) struct Node {
     pub(super) report: Option<Incoming>,
     /// Its full report is in.
     pub(super) reported: bool,
+    /// The end of its drain has been noted.
+    pub(super) drained_noted: bool,
 }
 
 /// A full report on its way.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     pub(super) next_chunk: u32,
-    pub(super) replicas: Vec<BlockLength>,
+    pub(super) replicas: Vec<Replica>,
     /// Blocks that heartbeats have told of since: they know better than the report.
     pub(super) touched: BTreeSet<BlockId>,
 }
 
-/// Replicas that a node has been, or is to be, told to delete. They count no more.
+/// Replicas that a node has been, or is to be, told to delete, with their nonces. They count no more.
 #[derive(Debug, Default)]
 pub(super) struct Deletes {
-    untold: BTreeSet<BlockId>,
+    untold: BTreeMap<BlockId, Nonce>,
     /// Those of `untold` that were never told and are good.
     spare: BTreeSet<BlockId>,
-    told: BTreeSet<BlockId>,
+    told: BTreeMap<BlockId, Nonce>,
     told_at: VecDeque<(u64, BlockId)>,
 }
 
 impl Deletes {
-    pub(super) fn add(&mut self, block: BlockId) {
-        if !self.told.contains(&block) {
-            self.untold.insert(block);
+    pub(super) fn add(&mut self, block: BlockId, nonce: Nonce) {
+        if self.told.get(&block) != Some(&nonce) {
+            self.untold.insert(block, nonce);
         }
     }
 
-    pub(super) fn contains(&self, block: BlockId) -> bool {
-        self.untold.contains(&block) || self.told.contains(&block)
+    /// Whether this very replica is to go.
+    pub(super) fn contains(&self, block: BlockId, nonce: Nonce) -> bool {
+        [&self.untold, &self.told].iter().any(|map| map.get(&block) == Some(&nonce))
+    }
+
+    /// Whether any replica of this id is to go.
+    pub(super) fn contains_block(&self, block: BlockId) -> bool {
+        self.untold.contains_key(&block) || self.told.contains_key(&block)
     }
 
     /// The node says it is done. Whether it was asked to.
     pub(super) fn done(&mut self, block: BlockId) -> bool {
         self.spare.remove(&block);
-        self.untold.remove(&block) | self.told.remove(&block)
+        self.untold.remove(&block).is_some() | self.told.remove(&block).is_some()
     }
 
     /// It is good, and going only because there are too many.
     pub(super) fn may_be_taken_back(&mut self, block: BlockId) {
-        if self.untold.contains(&block) {
+        if self.untold.contains_key(&block) {
             self.spare.insert(block);
         }
     }
 
     /// The replica is needed after all: whether it is still there for sure, and stays.
     pub(super) fn take_back(&mut self, block: BlockId) -> bool {
-        self.spare.remove(&block) && self.untold.remove(&block)
+        self.spare.remove(&block) && self.untold.remove(&block).is_some()
     }
 
     /// Up to `most` to tell now; those told longer than `again_after_ms` ago and not done are told again.
-    pub(super) fn tell(&mut self, now_ms: u64, again_after_ms: u64, most: usize) -> Vec<BlockId> {
+    pub(super) fn tell(&mut self, now_ms: u64, again_after_ms: u64, most: usize) -> Vec<(BlockId, Nonce)> {
         while let Some((at, block)) = self.told_at.front().copied()
             && now_ms.saturating_sub(at) >= again_after_ms
         {
             self.told_at.pop_front();
-            if self.told.remove(&block) {
-                self.untold.insert(block);
+            if let Some(nonce) = self.told.remove(&block) {
+                self.untold.entry(block).or_insert(nonce);
             }
         }
-        let some: Vec<BlockId> = self.untold.iter().copied().take(most).collect();
-        for block in &some {
+        let some: Vec<(BlockId, Nonce)> =
+            self.untold.iter().map(|(block, nonce)| (*block, *nonce)).take(most).collect();
+        for (block, nonce) in &some {
             self.untold.remove(block);
             self.spare.remove(block);
-            self.told.insert(*block);
+            self.told.insert(*block, *nonce);
             self.told_at.push_back((now_ms, *block));
         }
         some
@@ -159,6 +168,7 @@ impl Node {
             writes: 0,
             report: Some(Incoming::default()),
             reported: false,
+            drained_noted: false,
         }
     }
 

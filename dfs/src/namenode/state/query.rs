@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     error::{Error, Kind},
-    ids::{BlockId, FileId, NodeUuid},
+    ids::{BlockId, FileId, NodeUuid, Nonce},
     namenode::{
         namespace::{Block, Body, File, Folder, Inode, Totals},
         op::Quota,
@@ -24,6 +24,49 @@ impl State {
     pub fn stat(&self, path: &DfsPath) -> Result<FileStatus, Error> {
         let (id, inode) = self.namespace.get(path)?;
         Ok(self.status(path.clone(), id, inode))
+    }
+
+    /// Whether the quotas above a path where nothing is leave room for so many files and folders, and for a byte. Quotas
+    /// may change before anything is made: this is for an early answer, not a promise.
+    pub(in crate::namenode) fn check_room(&self, path: &DfsPath, entries: u64) -> Result<(), Error> {
+        let mut missing = 0_u64;
+        let mut at = path.clone();
+        let nearest = loop {
+            match self.namespace.find(&at) {
+                Ok(Some(id)) => break id,
+                _ => match at.split_last() {
+                    Some((above, _)) => (at, missing) = (above, missing + 1),
+                    None => return Ok(()),
+                },
+            }
+        };
+        if missing == 0 {
+            return Ok(());
+        }
+        // The last of the missing is the path itself, which `entries` counts.
+        let more = entries.max(1) + missing - 1;
+        for id in std::iter::once(nearest).chain(self.namespace.ancestors(nearest)) {
+            let Some(folder) = self.namespace.inode(id).and_then(Inode::folder) else { continue };
+            let name = || self.namespace.path_of(id).map_or_else(|| id.to_string(), |path| path.to_string());
+            let had = i128::from(folder.totals.files) + i128::from(folder.totals.dirs) + 1;
+            if let Some(most) = folder.quota.files
+                && had + i128::from(more) > i128::from(most)
+            {
+                let words = format!(
+                    "{}: quota of {most} files and folders: {had} there, {more} more are needed",
+                    name()
+                );
+                return Err(Error::new(Kind::Quota, words));
+            }
+            if let Some(most) = folder.quota.space
+                && folder.totals.space >= i128::from(most)
+            {
+                let used = folder.totals.space;
+                let words = format!("{}: quota of {most} bytes over all replicas: {used} used", name());
+                return Err(Error::new(Kind::Quota, words));
+            }
+        }
+        Ok(())
     }
 
     /// A file or folder by id.
@@ -79,15 +122,16 @@ impl State {
     }
 
     /// Committed blocks up to the first that is not: what a reader may count on.
-    fn readable<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, u64)> + 'a {
-        file.blocks
-            .iter()
-            .map_while(|block| Some((*block, self.namespace.block(*block).and_then(Block::length)?)))
+    fn readable<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, Nonce, u64)> + 'a {
+        file.blocks.iter().map_while(|block| {
+            let known = self.namespace.block(*block)?;
+            Some((*block, known.nonce, known.length()?))
+        })
     }
 
     fn readable_length(&self, file: &File) -> u64 {
         match file.open {
-            Some(_) => self.readable(file).map(|(_, length)| length).sum(),
+            Some(_) => self.readable(file).map(|(.., length)| length).sum(),
             None => file.length,
         }
     }
@@ -110,14 +154,14 @@ impl State {
         let end = offset.saturating_add(length);
         let mut at = 0;
         let mut blocks = Vec::new();
-        for (block, length) in self.readable(file) {
+        for (block, nonce, length) in self.readable(file) {
             if at >= end || blocks.len() == LOCATE_BLOCKS_MAX {
                 break;
             }
             if at + length > offset {
                 let nodes = self.near(block, reader_host, rack);
                 let damaged_on = self.damaged_on(block);
-                blocks.push(LocatedBlock { block, offset: at, length, nodes, damaged_on });
+                blocks.push(LocatedBlock { block, nonce, offset: at, length, nodes, damaged_on });
             }
             at += length;
         }
@@ -160,6 +204,7 @@ impl State {
         let own = known.length().unwrap_or(0);
         Ok(LocatedBlock {
             block,
+            nonce: known.nonce,
             offset: file.length - own - from_here.sum::<u64>(),
             length: own,
             nodes: nodes.iter().filter_map(|uuid| self.node_address(*uuid)).collect(),
@@ -174,8 +219,8 @@ impl State {
     }
 
     /// Whether a writer may still put replicas of it anywhere: it is a block, and how long it is has not been settled.
-    pub fn is_being_written(&self, block: BlockId) -> bool {
-        self.namespace.block(block).is_some_and(|block| block.length().is_none())
+    pub fn is_being_written(&self, block: BlockId, nonce: Nonce) -> bool {
+        self.namespace.block(block).is_some_and(|block| block.length().is_none() && block.nonce == nonce)
     }
 
     /// Where a node is, e.g. the target of a Copy command.

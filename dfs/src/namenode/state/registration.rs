@@ -1,16 +1,21 @@
 //! How DataNodes come and go: registration, full reports, silence.
 
 use super::{
-    State,
+    Event, State,
     nodes::{Incoming, Ix, Life, Node},
 };
 use crate::{
     error::{Error, Kind},
     ids::{BlockId, Incarnation, NodeUuid},
-    namenode::op::{BlockLength, Now, Op, Registration},
+    namenode::{
+        namespace::StartMismatch,
+        op::{Now, Op, Registration, Replica},
+    },
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+/// Refused DataNodes remembered for the report.
+const REFUSED_MAX: usize = 1000;
 /// Chunks of one full report, at the most.
 const REPORT_CHUNKS_MAX: u32 = 1 << 16;
 /// Replicas in one full report, at the most.
@@ -22,6 +27,7 @@ impl State {
     /// one that started last wins; the other is forgotten, and refused when it comes again.
     pub fn register(&mut self, now: Now, who: Registration) -> Result<(), Error> {
         self.check_registration(&who)?;
+        self.check_history(&who)?;
         let draining = self.namespace.is_draining(&who.node);
         let known = self.nodes.find(who.uuid);
         if let Some(other) = self.nodes.find_name(&who.node)
@@ -30,6 +36,10 @@ impl State {
             self.bury(other);
             self.nodes.vacate(other);
         }
+        self.note(match known {
+            Some(_) => Event::NodeBack(who.node.clone()),
+            None => Event::NodeRegistered(who.node.clone()),
+        });
         match known {
             Some(ix) => {
                 self.void_orders(ix);
@@ -90,6 +100,35 @@ impl State {
         Ok(())
     }
 
+    /// Refuses a DataNode that has registered with a newer NameNode, or with one of another history: this NameNode was
+    /// started from an older copy of its folder, and would delete or overlook what the DataNode holds for the other.
+    fn check_history(&mut self, who: &Registration) -> Result<(), Error> {
+        let Err(mismatch) = self.namespace.check_start(who.seen_epoch, who.seen_start) else {
+            self.refused.remove(&who.node);
+            return Ok(());
+        };
+        let (node, seen, ours) = (&who.node, who.seen_epoch, self.namespace.epoch());
+        let what = match mismatch {
+            StartMismatch::Newer => {
+                format!("has registered with start {seen} of the NameNode and this is start {ours}")
+            }
+            StartMismatch::OtherHistory => {
+                format!("has registered with another NameNode's start {seen} (this is start {ours})")
+            }
+        };
+        let why = format!(
+            "{node} {what}: this NameNode runs from an older copy of its folder; start it from the newest one, or accept \
+             the older one for good with `namenode --recover`"
+        );
+        if self.refused.get(node) != Some(&why) {
+            self.note(Event::NodeRefused(why.clone()));
+        }
+        if self.refused.len() < REFUSED_MAX || self.refused.contains_key(&who.node) {
+            self.refused.insert(who.node.clone(), why.clone());
+        }
+        Err(Error::new(Kind::OlderNameNode, why))
+    }
+
     /// A chunk of everything on a DataNode's disks. With the last one, what was known of it is replaced;
     /// only what heartbeats told since it registered (or since chunk 0) is kept.
     pub fn full_report(
@@ -99,7 +138,7 @@ impl State {
         incarnation: Incarnation,
         chunk: u32,
         last: bool,
-        replicas: Vec<BlockLength>,
+        replicas: Vec<Replica>,
     ) -> Result<(), Error> {
         let Some(ix) = self.current(node, incarnation) else {
             return Err(Error::new(
@@ -173,7 +212,8 @@ impl State {
             set.iter().filter(|(_, at)| *at == ix).map(|(block, _)| *block).collect()
         };
         let mut all = self.nodes.get(ix).blocks.clone();
-        all.extend(elsewhere(&self.orphans));
+        let with_nonce = [&self.orphans, &self.stale].into_iter().flat_map(BTreeMap::keys);
+        all.extend(with_nonce.filter(|(_, at)| *at == ix).map(|(block, _)| *block));
         all.extend(elsewhere(&self.future));
         let unsettled = self.unsettled.iter().filter(|(_, on)| on.iter().any(|(at, _)| *at == ix));
         all.extend(unsettled.map(|(block, _)| *block));
@@ -193,12 +233,19 @@ impl State {
         for ix in 0..self.nodes.len() {
             let node = self.nodes.get_mut(ix);
             let silence = now.mono_ms.saturating_sub(node.heard_ms);
-            match node.life {
+            let before = node.life;
+            match before {
                 Life::Dead => {}
                 _ if silence >= self.settings.dead_after_ms => dead.push(ix),
                 _ if silence >= self.settings.suspect_after_ms => node.life = Life::Suspect,
                 _ => node.life = Life::Live,
             }
+            let event = match (before, node.life) {
+                (Life::Live, Life::Suspect) => Event::NodeSuspect(node.who.node.clone()),
+                (Life::Suspect, Life::Live) => Event::NodeBack(node.who.node.clone()),
+                _ => continue,
+            };
+            self.note(event);
         }
         for ix in &dead {
             self.bury(*ix);
@@ -212,11 +259,17 @@ impl State {
     pub(super) fn bury(&mut self, ix: Ix) {
         self.void_orders(ix);
         let node = self.nodes.get_mut(ix);
-        node.life = Life::Dead;
+        let was_dead = std::mem::replace(&mut node.life, Life::Dead) == Life::Dead;
+        let died = Event::NodeDead(node.who.node.clone(), node.blocks.len());
         node.report = None;
         node.reported = false;
         node.left.clear();
-        for block in std::mem::take(&mut node.blocks) {
+        let blocks = std::mem::take(&mut node.blocks);
+        if !was_dead {
+            self.note(died);
+        }
+        for block in blocks {
+            self.explain(block, 1);
             self.forget_good(ix, block);
             self.recheck(block);
         }
@@ -224,7 +277,10 @@ impl State {
             on.retain(|(at, _)| *at != ix);
             !on.is_empty()
         });
-        for set in [&mut self.bad, &mut self.orphans, &mut self.future] {
+        for map in [&mut self.orphans, &mut self.stale] {
+            map.retain(|(_, at), _| *at != ix);
+        }
+        for set in [&mut self.bad, &mut self.future] {
             set.retain(|(_, at)| *at != ix);
         }
     }

@@ -1,12 +1,14 @@
 //! Repair: too few replicas are copied, most endangered blocks first; too many are thinned out.
 //!
 //! All of it is incremental: queues are kept by `recheck`, each pass looks at a bounded number of entries and
-//! the next goes on where it stopped. Repair waits a while after the start, until a node that has not come
-//! back would count as dead: before that its replicas are late, not lost.
+//! the next goes on where it stopped. After a start, copies that may be needless wait until a DataNode that
+//! has not come yet would count as dead: its replicas are late, not lost. Copies that replace corrupt, draining or lost
+//! replicas, or that a higher replication asks for, do not wait.
 
 use super::{
     State,
     nodes::{Ix, Life, Node},
+    replicas::Tally,
 };
 use crate::{
     ids::BlockId,
@@ -21,6 +23,9 @@ use std::{
     ops::Bound::{Excluded, Unbounded},
 };
 
+/// After a start, a block with one replica left waits this many times `suspect_after` for late DataNodes, if that is
+/// shorter than `dead_after`.
+const ENDANGERED_WAITS: u64 = 10;
 /// Queue entries looked at in one pass.
 const PASS: usize = 1024;
 /// A copy of so much or more takes up a slot (`copies_max`, `copies_per_node_max`); smaller ones share slots, so that a
@@ -120,10 +125,12 @@ impl Queue {
 impl State {
     /// Orders copies, as many as the limits allow.
     pub(super) fn repair(&mut self, now: Now) {
-        let waited = now.mono_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms;
         let all = self.settings.copies_max;
-        if !waited || self.queue.len() == 0 || !self.copying.has_slot(all) {
+        if self.queue.len() == 0 || !self.copying.has_slot(all) {
             return;
+        }
+        if self.has_waited(now, self.settings.dead_after_ms) {
+            self.explained.clear();
         }
         for block in self.queue.next_pass() {
             if !self.copying.has_slot(all) {
@@ -134,6 +141,35 @@ impl State {
                 self.copy_block(now, block);
             }
         }
+    }
+
+    fn has_waited(&self, now: Now, ms: u64) -> bool {
+        now.mono_ms.saturating_sub(self.started.mono_ms) >= ms
+    }
+
+    /// So many replicas of a block are known to be gone, or are wanted on top: no DataNode that is late has them.
+    pub(super) fn explain(&mut self, block: BlockId, replicas: u32) {
+        let in_grace = !self.has_waited_at_tick();
+        if in_grace && replicas > 0 && block < self.first_block {
+            *self.explained.entry(block).or_default() += replicas;
+        }
+    }
+
+    fn has_waited_at_tick(&self) -> bool {
+        self.ticked_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms
+    }
+
+    /// How many of the missing replicas need not be waited for. Soon after a start a DataNode that is not here yet may
+    /// have the others. A block that is down to one replica waits a shorter time.
+    fn copies_due(&self, now: Now, block: BlockId, tally: Tally, short: u32) -> u32 {
+        let last_one = tally.live + tally.draining == 1;
+        let hurried_ms = self.settings.dead_after_ms.min(ENDANGERED_WAITS * self.settings.suspect_after_ms);
+        let grace_ms = if last_one { hurried_ms } else { self.settings.dead_after_ms };
+        if block >= self.first_block || self.has_waited(now, grace_ms) {
+            return short;
+        }
+        let bad = self.bad_holders(block).count() as u32;
+        short.min(bad + tally.draining + self.explained.get(&block).copied().unwrap_or(0))
     }
 
     /// Copies have ended since the last pass and left room for more: nobody waits for the next tick.
@@ -156,8 +192,9 @@ impl State {
     }
 
     fn copy_block(&mut self, now: Now, block: BlockId) {
-        let (Some(tally), Some(length)) =
-            (self.tally(block), self.namespace.block(block).and_then(Block::length))
+        let known = self.namespace.block(block);
+        let (Some(tally), Some(nonce), Some(length)) =
+            (self.tally(block), known.map(|known| known.nonce), known.and_then(Block::length))
         else {
             return;
         };
@@ -167,7 +204,8 @@ impl State {
         }
         let pending: Vec<Ix> =
             self.copies.range((block, 0)..=(block, Ix::MAX)).map(|((_, target), _)| *target).collect();
-        let short = (tally.wanted.saturating_sub(tally.live) as usize).saturating_sub(pending.len());
+        let short = self.copies_due(now, block, tally, tally.wanted.saturating_sub(tally.live)) as usize;
+        let short = short.saturating_sub(pending.len());
         if short == 0 || tally.live as usize + pending.len() >= self.nodes.staying() {
             return;
         }
@@ -185,7 +223,7 @@ impl State {
             self.nodes.get_mut(target).receiving.add(share);
             let node = self.nodes.get_mut(source);
             node.sending.add(share);
-            node.outbox.push_back(Command::Copy { block, length, targets: vec![uuid] });
+            node.outbox.push_back(Command::Copy { block, nonce, length, targets: vec![uuid] });
         }
     }
 
@@ -208,7 +246,8 @@ impl State {
         will_do: impl Fn(&Node) -> bool,
     ) -> Vec<Ix> {
         let slots = self.settings.copies_per_node_max;
-        let bad: Vec<Ix> = self.bad_holders(block).collect();
+        let stale = self.stale.range((block, 0)..=(block, Ix::MAX)).map(|((_, ix), _)| *ix);
+        let spoilt: Vec<Ix> = self.bad_holders(block).chain(stale).collect();
         let candidates: Vec<Candidate<'_>> = self
             .nodes
             .iter()
@@ -216,8 +255,8 @@ impl State {
                 let mut candidate = candidate(node, length);
                 candidate.usable &= will_do(node)
                     && node.receiving.has_slot(slots)
-                    && !bad.contains(&ix)
-                    && !node.deletes.contains(block);
+                    && !spoilt.contains(&ix)
+                    && !node.deletes.contains_block(block);
                 candidate
             })
             .collect();
@@ -300,8 +339,28 @@ impl State {
         if !self.safemode.left_for(now, self.settings.orphan_grace_ms) {
             return;
         }
-        while let Some((block, ix)) = self.orphans.pop_first() {
-            self.nodes.get_mut(ix).deletes.add(block);
+        while let Some(((block, ix), nonce)) = self.orphans.pop_first() {
+            self.nodes.get_mut(ix).deletes.add(block, nonce);
+        }
+        self.delete_stale();
+    }
+
+    /// Replicas of other histories go only when an operator has declared this namespace the right one, and when the
+    /// block of that id has all its replicas.
+    fn delete_stale(&mut self) {
+        if !self.namespace.is_accepted() {
+            return;
+        }
+        let settled = |block: BlockId| match self.namespace.block(block) {
+            Some(_) => self.tally(block).is_some_and(|tally| tally.sure >= tally.wanted),
+            None => true,
+        };
+        let going: Vec<(BlockId, Ix)> =
+            self.stale.keys().copied().filter(|(block, _)| settled(*block)).take(PASS).collect();
+        for (block, ix) in going {
+            if let Some(nonce) = self.stale.remove(&(block, ix)) {
+                self.nodes.get_mut(ix).deletes.add(block, nonce);
+            }
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Who has what: every replica is good, unsettled (its block is not committed yet), damaged, an orphan, or
-//! from a lost future. Whatever changes for a block, [`State::recheck`] puts it in the right queues.
+//! Who has what: every replica is good, unsettled (its block is not committed yet), damaged, an orphan, stale (its
+//! nonce is not its block's), or from a lost future. Whatever changes for a block, [`State::recheck`] puts it in the right queues.
 //!
 //! Invariants: `good` and each node's `blocks` are two views of the same; a replica that a node was told to
 //! delete is in none of the maps; a damaged one never counts.
 
 use super::{State, nodes::Ix};
 use crate::{
-    ids::BlockId,
+    ids::{BlockId, Nonce},
     namenode::{
         namespace::Block,
-        op::{BlockLength, Now},
+        op::{Now, Replica},
     },
 };
 
@@ -69,24 +69,27 @@ impl State {
     }
 
     /// A node has finished a replica.
-    pub(super) fn received_replica(&mut self, ix: Ix, told: BlockLength) {
-        if !self.nodes.get(ix).deletes.contains(told.block) {
+    pub(super) fn received_replica(&mut self, ix: Ix, told: Replica) {
+        if !self.nodes.get(ix).deletes.contains(told.block, told.nonce) {
             self.bad.remove(&(told.block, ix));
             self.add_replica(ix, told);
         }
     }
 
     /// A node's full report names a replica. One known to be damaged stays so.
-    pub(super) fn reported_replica(&mut self, ix: Ix, told: BlockLength) {
-        if !self.bad.contains(&(told.block, ix)) && !self.nodes.get(ix).deletes.contains(told.block) {
+    pub(super) fn reported_replica(&mut self, ix: Ix, told: Replica) {
+        let deleting = self.nodes.get(ix).deletes.contains(told.block, told.nonce);
+        if !self.bad.contains(&(told.block, ix)) && !deleting {
             self.add_replica(ix, told);
         }
     }
 
-    fn add_replica(&mut self, ix: Ix, BlockLength { block, length }: BlockLength) {
+    fn add_replica(&mut self, ix: Ix, Replica { block, nonce, length }: Replica) {
+        self.stale.remove(&(block, ix));
         match self.namespace.block(block) {
             None if self.namespace.never_given(block) => drop(self.future.insert((block, ix))),
-            None => drop(self.orphans.insert((block, ix))),
+            None => drop(self.orphans.insert((block, ix), nonce)),
+            Some(known) if known.nonce != nonce => self.found_stale(ix, block, nonce),
             Some(known) => match known.length() {
                 None => {
                     let on = self.unsettled.entry(block).or_default();
@@ -112,13 +115,25 @@ impl State {
         self.recheck(block);
     }
 
+    /// A replica has the id of a known block and holds other bytes: it does not count. It may be all that is left of
+    /// another history, so it is not deleted until somebody has decided (`delete_stale`).
+    fn found_stale(&mut self, ix: Ix, block: BlockId, nonce: Nonce) {
+        if self.copies.contains_key(&(block, ix)) {
+            self.drop_copy(block, ix);
+        }
+        self.forget_replica(ix, block);
+        self.stale.insert((block, ix), nonce);
+        self.recheck(block);
+    }
+
     /// A replica is damaged: it does not count, and is deleted once it is replaced.
     pub(super) fn found_bad(&mut self, ix: Ix, block: BlockId) {
-        if self.nodes.get(ix).deletes.contains(block) {
+        if self.nodes.get(ix).deletes.contains_block(block) {
             return;
         }
         if self.namespace.block(block).is_none() {
-            self.add_replica(ix, BlockLength { block, length: 0 });
+            // A quarantined replica is deleted whatever its nonce.
+            self.add_replica(ix, Replica { block, nonce: Nonce(0), length: 0 });
             return;
         }
         if self.copies.contains_key(&(block, ix)) {
@@ -135,7 +150,9 @@ impl State {
     pub(super) fn lose_replica(&mut self, ix: Ix, block: BlockId) {
         self.nodes.get_mut(ix).deletes.done(block);
         self.forget_replica(ix, block);
-        for set in [&mut self.bad, &mut self.orphans, &mut self.future] {
+        self.orphans.remove(&(block, ix));
+        self.stale.remove(&(block, ix));
+        for set in [&mut self.bad, &mut self.future] {
             set.remove(&(block, ix));
         }
         self.recheck(block);
@@ -182,30 +199,32 @@ impl State {
 
     /// Tells a node to delete a good replica that is one too many.
     pub(super) fn order_thinning(&mut self, ix: Ix, block: BlockId) {
-        self.order_delete(ix, block);
+        let Some(known) = self.namespace.block(block) else { return };
+        self.order_delete(ix, block, known.nonce);
         self.nodes.get_mut(ix).deletes.may_be_taken_back(block);
     }
 
     /// Tells a node to delete its replica, which counts no more from now on.
-    pub(super) fn order_delete(&mut self, ix: Ix, block: BlockId) {
+    pub(super) fn order_delete(&mut self, ix: Ix, block: BlockId, nonce: Nonce) {
         self.forget_replica(ix, block);
         self.bad.remove(&(block, ix));
-        self.nodes.get_mut(ix).deletes.add(block);
+        self.nodes.get_mut(ix).deletes.add(block, nonce);
     }
 
     /// A block got its length: its replicas prove good or damaged.
     pub(super) fn settle(&mut self, now: Now, block: BlockId) {
         self.forget_write(block);
         self.fresh.insert(block, now.mono_ms + self.settings.suspect_after_ms);
+        let nonce = self.namespace.block(block).map_or(Nonce(0), |known| known.nonce);
         for (ix, length) in self.unsettled.remove(&block).unwrap_or_default() {
             self.nodes.get_mut(ix).left.remove(&block);
-            self.add_replica(ix, BlockLength { block, length });
+            self.add_replica(ix, Replica { block, nonce, length });
         }
         self.recheck(block);
     }
 
     /// A block is no more: so shall be its replicas.
-    pub(super) fn drop_block(&mut self, block: BlockId) {
+    pub(super) fn drop_block(&mut self, block: BlockId, nonce: Nonce) {
         self.forget_write(block);
         self.fresh.remove(&block);
         let copies = self.copies.range((block, 0)..=(block, Ix::MAX));
@@ -216,7 +235,7 @@ impl State {
         on.extend(self.unsettled.get(&block).into_iter().flatten().map(|(ix, _)| *ix));
         on.extend(self.bad_holders(block));
         for ix in on {
-            self.order_delete(ix, block);
+            self.order_delete(ix, block, nonce);
         }
         self.recheck(block);
     }
@@ -258,8 +277,9 @@ impl State {
         if tally.sure < tally.wanted.min(possible) {
             return;
         }
+        let Some(known) = self.namespace.block(block) else { return };
         for ix in bad {
-            self.order_delete(ix, block);
+            self.order_delete(ix, block, known.nonce);
             self.counters.corrupt_replaced += 1;
         }
     }

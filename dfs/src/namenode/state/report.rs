@@ -42,6 +42,10 @@ impl State {
             last_edit: self.namespace.records(),
             started_ms: self.started.wall_ms,
             nodes: self.node_reports(now),
+            future_replicas: self.future.len() as u64,
+            stale_replicas: self.stale.len() as u64,
+            refused_nodes: self.refused.values().cloned().collect(),
+            epoch: self.namespace.epoch(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Safemode: nothing changes and nothing is deleted. Three reasons, each on its own: waiting for blocks after
 //! a start, an operator's wish, an edit-log disk with no room.
 
-use super::{State, nodes::Life};
+use super::{Event, State, nodes::Life};
 use crate::namenode::{namespace::Namespace, op::Now, settings::Settings, view::SafemodeStatus};
 
 /// Why it is on, or since when it is off.
@@ -12,12 +12,14 @@ pub(super) struct Safemode {
     disk_free: Option<u64>,
     /// Monotonic; known from the first tick after it.
     left_ms: Option<u64>,
+    /// Whether it was on when that was last noted.
+    noted: bool,
 }
 
 impl Safemode {
     pub(super) fn at_start(settings: &Settings, namespace: &Namespace) -> Self {
         let waiting = needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
-        Self { waiting, manual: false, disk_free: None, left_ms: None }
+        Self { waiting, manual: false, disk_free: None, left_ms: None, noted: false }
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -66,6 +68,21 @@ impl State {
             self.safemode.left_ms = Some(now.mono_ms);
             self.nodes_changed();
         }
+        self.note_safemode();
+    }
+
+    fn note_safemode(&mut self) {
+        let on = self.safemode.is_on();
+        if std::mem::replace(&mut self.safemode.noted, on) == on {
+            return;
+        }
+        let status = self.safemode();
+        self.note(if on {
+            Event::SafemodeEntered(status.reason)
+        } else {
+            let total = self.namespace.finished_blocks();
+            Event::SafemodeLeft(format!("{} of {total} blocks are reported", status.blocks_seen))
+        });
     }
 
     fn reported_nodes(&self) -> u32 {
@@ -97,6 +114,15 @@ impl State {
                 "future_blocks {}: DataNodes have blocks that this NameNode never gave out, so its log is not the newest: restore it; they are not deleted",
                 self.future.len()
             ));
+        }
+        if !self.stale.is_empty() {
+            reasons.push(format!(
+                "stale_replicas {}: DataNodes have blocks of another history under ids that are in use here; they are never served, and kept until `namenode --recover` accepts this history",
+                self.stale.len()
+            ));
+        }
+        if let Some(why) = self.refused.values().next() {
+            reasons.push(format!("{} DataNodes are refused: {why}", self.refused.len()));
         }
         let reason = reasons.join("; ");
         let reason = if on { format!("safemode is on: {reason}") } else { reason };

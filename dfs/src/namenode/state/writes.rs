@@ -19,13 +19,22 @@ const FUTURE_MAX: u64 = 1 << 40;
 impl State {
     /// Plans `AddBlock`: the namespace's part, then the nodes.
     pub(super) fn plan_block(&self, plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
-        let Op::AddBlock { file, holder, commits, exclude_nodes, writer_host, suggested_hosts, expected } =
-            op
+        let Op::AddBlock {
+            file,
+            holder,
+            commits,
+            exclude_nodes,
+            writer_host,
+            suggested_hosts,
+            expected,
+            nonce,
+        } = op
         else {
             unreachable!("only AddBlock is planned here");
         };
         let block = self.next_block();
-        let (block_bytes, replication) = plan.add_block(*file, holder, commits, block, *expected)?;
+        let (block_bytes, replication) =
+            plan.add_block(*file, holder, commits, (block, *nonce), *expected)?;
         let candidates: Vec<Candidate<'_>> =
             self.nodes.iter().map(|(_, node)| candidate(node, block_bytes)).collect();
         let placing = Placing {

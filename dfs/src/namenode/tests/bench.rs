@@ -3,19 +3,20 @@
 
 use crate::{
     error::{Error, Kind},
-    ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
+    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
     namenode::{
-        Namespace, Record, Settings, State,
+        Edit, Namespace, Record, Settings, State,
         namespace::Block,
         op::{
-            BlockLength, Caller, Command, Heartbeat, HeartbeatAnswer, Now, OnAbandon, Op, Outcome,
-            Registration, Request,
+            BlockLength, Caller, Command, Heartbeat, HeartbeatAnswer, Now, OnAbandon, Op, Outcome, Quota,
+            Replica, Request,
         },
         view::FileStatus,
     },
     path::DfsPath,
 };
-use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) use super::fake_node::FakeNode;
 
 pub(super) const BLOCK: u64 = 100;
 
@@ -40,77 +41,7 @@ pub(super) fn settings() -> Settings {
         orphan_grace_ms: 2_000,
         retry_cache: 100_000,
         dir_entries_max: 1_000,
-    }
-}
-
-/// A DataNode: its disk, and what it has not told yet.
-#[derive(Debug, Clone)]
-pub(super) struct FakeNode {
-    pub(super) name: String,
-    pub(super) rack: String,
-    pub(super) uuid: NodeUuid,
-    pub(super) incarnation: u64,
-    pub(super) seq: u64,
-    pub(super) up: bool,
-    /// Answers to it get lost.
-    pub(super) deaf: bool,
-    /// Other nodes do not reach it.
-    pub(super) apart: bool,
-    pub(super) capacity: u64,
-    /// Length, and whether it is damaged.
-    pub(super) disk: BTreeMap<BlockId, (u64, bool)>,
-    pub(super) aside: BTreeSet<BlockId>,
-    pub(super) news: Heartbeat,
-    pub(super) told: Vec<Command>,
-}
-
-impl FakeNode {
-    pub(super) fn new(index: usize, name: &str, rack: &str) -> Self {
-        Self {
-            name: name.into(),
-            rack: rack.into(),
-            uuid: NodeUuid(uuid::Uuid::from_u128(index as u128 + 1)),
-            incarnation: 1,
-            seq: 0,
-            up: true,
-            deaf: false,
-            apart: false,
-            capacity: 1_000_000,
-            disk: BTreeMap::new(),
-            aside: BTreeSet::new(),
-            news: Heartbeat::default(),
-            told: Vec::new(),
-        }
-    }
-
-    pub(super) fn registration(&self) -> Registration {
-        Registration {
-            uuid: self.uuid,
-            incarnation: Incarnation(self.incarnation),
-            node: self.name.clone(),
-            host: self.name.clone(),
-            rack: self.rack.clone(),
-            data_addr: format!("{}:1", self.name),
-            local_socket: String::new(),
-            version: "test".into(),
-            cluster_id: String::new(),
-        }
-    }
-
-    pub(super) fn receive(&mut self, block: BlockId, length: u64) {
-        self.disk.insert(block, (length, false));
-        self.news.received.push(BlockLength { block, length });
-    }
-
-    pub(super) fn set_aside(&mut self, block: BlockId) {
-        self.disk.remove(&block);
-        self.aside.insert(block);
-        self.news.bad.push((block, "checksum".into()));
-    }
-
-    fn has_news(&self) -> bool {
-        let Heartbeat { received, deleted, bad, lost, .. } = &self.news;
-        !(received.is_empty() && deleted.is_empty() && bad.is_empty() && lost.is_empty())
+        default_quota: Quota { files: Some(50), space: Some(100_000) },
     }
 }
 
@@ -153,7 +84,15 @@ impl Bench {
         self.check();
         match handled {
             Ok(handled) => {
-                self.records.push(handled.entry.expect("a first answer has a record").record);
+                let record = handled.entry.expect("a first answer has a record").record;
+                for edit in &record.edits {
+                    if let Edit::BlockAdded { block, nonce, .. } = edit {
+                        for node in &mut self.nodes {
+                            node.offered.insert(*block, *nonce);
+                        }
+                    }
+                }
+                self.records.push(record);
                 let again = self.state.handle(self.now, request).unwrap();
                 assert_eq!((&again.outcome, again.entry), (&handled.outcome, None));
                 Ok(handled.outcome)
@@ -164,6 +103,11 @@ impl Bench {
                 Err(error)
             }
         }
+    }
+
+    /// As random as anything here.
+    pub(super) fn next_nonce(&self) -> Nonce {
+        Nonce((self.requests as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     pub(super) fn refused(&mut self, op: Op) -> Kind {
@@ -222,6 +166,7 @@ impl Bench {
             writer_host: String::new(),
             suggested_hosts: vec![],
             expected: 0,
+            nonce: self.next_nonce(),
         })?;
         let Outcome::Block { block, nodes } = outcome else { panic!("{outcome:?}") };
         Ok((block, nodes))
@@ -275,10 +220,10 @@ impl Bench {
         };
         let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
         match self.state.heartbeat(self.now, uuid, incarnation, heartbeat.clone()) {
-            HeartbeatAnswer::RegisterAgain => {
-                self.register(index).unwrap();
-                self.beat(index);
-            }
+            HeartbeatAnswer::RegisterAgain => match self.register(index) {
+                Ok(()) => self.beat(index),
+                Err(error) => assert_eq!(error.kind, Kind::OlderNameNode, "{error}"),
+            },
             HeartbeatAnswer::Commands(commands) => {
                 self.check();
                 let again = self.state.heartbeat(self.now, uuid, incarnation, heartbeat);
@@ -298,11 +243,10 @@ impl Bench {
         let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
         self.state.register(self.now, node.registration())?;
         self.check();
-        let all: Vec<BlockLength> = node
-            .disk
-            .iter()
-            .map(|(block, (length, _))| BlockLength { block: *block, length: *length })
-            .collect();
+        let all: Vec<Replica> = node.disk.keys().map(|block| node.replica(*block)).collect();
+        let namespace = self.state.namespace();
+        let seen = (namespace.epoch(), namespace.start_id().unwrap_or(StartId(0)));
+        self.nodes[index].seen = seen;
         let (first, second) = all.split_at(all.len() / 2);
         self.nodes[index].news.bad =
             self.nodes[index].aside.iter().map(|block| (*block, "checksum".into())).collect();
@@ -316,7 +260,10 @@ impl Bench {
     fn obey(&mut self, index: usize, command: Command) {
         self.nodes[index].told.push(command.clone());
         match command {
-            Command::Copy { block, length, targets } => {
+            Command::Copy { block, nonce, length, targets } => {
+                if self.nodes[index].nonce(block) != nonce {
+                    return;
+                }
                 if self.nodes[index].disk.get(&block) != Some(&(length, false)) {
                     if self.nodes[index].disk.contains_key(&block) {
                         self.nodes[index].set_aside(block);
@@ -326,20 +273,23 @@ impl Bench {
                 for target in targets {
                     let node = self.node(target);
                     if node.up && !node.apart {
+                        node.offered.insert(block, nonce);
                         node.receive(block, length);
                     }
                 }
             }
             Command::Delete(blocks) => {
-                for block in blocks {
-                    self.check_delete(index, block);
+                for (block, nonce) in blocks {
+                    self.check_delete(index, block, nonce);
                     let node = &mut self.nodes[index];
-                    node.disk.remove(&block);
+                    if node.nonce(block) == nonce {
+                        node.disk.remove(&block);
+                    }
                     node.aside.remove(&block);
                     node.news.deleted.push(block);
                 }
             }
-            Command::Check(block) => {
+            Command::Check(block, _) => {
                 if self.nodes[index].disk.get(&block).is_some_and(|(_, damaged)| *damaged) {
                     self.nodes[index].set_aside(block);
                 }
@@ -348,15 +298,27 @@ impl Bench {
     }
 
     /// Never the last good replica of a block that somebody may want; and nothing in safemode.
-    fn check_delete(&self, index: usize, block: BlockId) {
+    fn check_delete(&self, index: usize, block: BlockId, nonce: Nonce) {
         assert!(!self.state.safemode().on, "{block} deleted in safemode");
+        let meant = self.nodes[index].nonce(block) == nonce;
+        if self.nodes[index].disk.contains_key(&block) && !meant {
+            return;
+        }
+        if let Some(known) = self.state.namespace().block(block)
+            && known.nonce != nonce
+        {
+            assert!(self.state.namespace().is_accepted(), "{block} of another history is deleted unasked");
+            return;
+        }
         let Some(known) = self.state.namespace().block(block) else {
             assert!(!self.state.namespace().never_given(block), "{block} is from a lost history");
             return;
         };
         let good = |node: &FakeNode| {
             node.disk.get(&block).is_some_and(|(length, damaged)| {
-                !damaged && known.length().is_none_or(|right| right == *length)
+                !damaged
+                    && node.nonce(block) == known.nonce
+                    && known.length().is_none_or(|right| right == *length)
             })
         };
         let others = self.nodes.iter().enumerate().any(|(at, node)| at != index && good(node));
@@ -404,17 +366,47 @@ impl Bench {
 
     /// The NameNode dies and starts again from its log.
     pub(super) fn restart(&mut self) {
-        let namespace = self.replayed();
-        assert_eq!(&namespace, self.state.namespace());
+        assert_eq!(&self.replayed(), self.state.namespace());
+        self.start(false);
+    }
+
+    /// The NameNode dies and starts again from an older copy of its log, of so many records.
+    pub(super) fn restore(&mut self, records: usize) {
+        self.records.truncate(records);
+        self.start(false);
+    }
+
+    /// The NameNode dies and starts again with other settings.
+    pub(super) fn restart_with(&mut self, settings: &Settings) {
+        self.restart();
+        let namespace = self.state.namespace().clone();
+        self.state = State::new(settings.clone(), namespace, self.now);
+    }
+
+    /// Starts from the log; with `accept`, as an operator who declares it the right one.
+    pub(super) fn start(&mut self, accept: bool) {
+        self.requests += 1;
+        let mut namespace = self.replayed();
+        let start = StartId(self.requests as u64);
+        let mut record = namespace.start_record(self.now.wall_ms, start, accept, Quota::default());
+        // Without the folders of a new namespace, which the tests do not expect.
+        record.edits.truncate(1);
+        namespace.apply(&record).unwrap();
+        self.records.push(record);
         self.state = State::new(settings(), namespace, self.now);
         self.check();
     }
 
     /// Nodes (by index) with a good replica on disk.
     pub(super) fn good_on(&self, block: BlockId) -> Vec<usize> {
-        let length = self.state.namespace().block(block).and_then(Block::length);
+        let known = self.state.namespace().block(block);
+        let length = known.and_then(Block::length);
         let good = |node: &FakeNode| {
-            node.disk.get(&block).is_some_and(|(told, damaged)| !damaged && length.is_none_or(|l| l == *told))
+            known.is_none_or(|known| known.nonce == node.nonce(block))
+                && node
+                    .disk
+                    .get(&block)
+                    .is_some_and(|(told, damaged)| !damaged && length.is_none_or(|l| l == *told))
         };
         (0..self.nodes.len()).filter(|at| good(&self.nodes[*at])).collect()
     }

@@ -139,3 +139,26 @@ fn what_the_log_would_not_take_is_refused_before_it_is_applied() {
     assert_eq!(bench.ask(commit(1, "c1", &moves[..2], &[])), DONE);
     assert_eq!(&bench.replayed(), bench.state.namespace());
 }
+
+#[test]
+fn repeated_commit_is_recognised_whatever_became_of_its_output() {
+    let mut bench = job();
+    assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp"])), DONE);
+    // The user has moved one file, deleted another and put something else in the place of the third.
+    bench.ask(Op::Rename { from: path("/out/part-0"), to: path("/mine"), overwrite: false }).unwrap();
+    for at in ["/out/part-1", "/out/_SUCCESS"] {
+        bench.ask(Op::Delete { path: path(at), recursive: false }).unwrap();
+    }
+    bench.file("/out/part-1", 1, &[7]);
+    assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp"])), REPEATED);
+    // Also by a JobTracker that has begun again, and by a NameNode that has.
+    bench.restart();
+    bench.beat_all();
+    bench.tick();
+    assert_eq!(bench.ask(commit(4, "c1", MOVES, &["/tmp"])), REPEATED);
+    assert_eq!((bench.stat("/mine").unwrap().length, bench.stat("/out/part-1").unwrap().length), (30, 7));
+    assert_eq!(bench.stat("/out/part-0").unwrap_err(), Kind::NotFound);
+    // A commit without files is recognised too.
+    assert_eq!(bench.ask(commit(4, "empty", &[], &[])), DONE);
+    assert_eq!(bench.ask(commit(4, "empty", &[], &[])), REPEATED);
+}

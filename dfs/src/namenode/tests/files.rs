@@ -3,7 +3,7 @@
 use super::bench::{BLOCK, Bench, path};
 use crate::{
     error::Kind,
-    ids::{BlockId, FileId},
+    ids::{BlockId, FileId, Nonce},
     namenode::op::{BlockLength, OnAbandon, Op, Outcome, Quota},
 };
 
@@ -86,6 +86,7 @@ fn commits_must_make_sense() {
         writer_host: "n1".into(),
         suggested_hosts: vec![],
         expected: 0,
+        nonce: Nonce(1),
     };
     bench.ask(add(vec![good])).unwrap();
     assert_eq!(bench.refused(add(vec![BlockLength { length: 51, ..good }])), Kind::Invalid);
@@ -257,6 +258,7 @@ fn quotas_stop_growth() {
         writer_host: String::new(),
         suggested_hosts: vec![],
         expected,
+        nonce: Nonce(1),
     };
     // 450 bytes hold 225, twice; blocks of 100. Open blocks reserve nothing, so small files fit beside each other.
     let blocks = [bench.write(file, 100), bench.write(file, 100), bench.write(file, 5)];
@@ -322,6 +324,7 @@ fn an_expired_lease_closes_with_the_leading_run() {
             writer_host: String::new(),
             suggested_hosts: vec![],
             expected: 0,
+            nonce: Nonce(1),
         })
         .unwrap();
     // The second block was finished but never committed, the third never arrived, the fourth is committed.

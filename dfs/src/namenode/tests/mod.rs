@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod commits;
+mod fake_node;
 mod files;
 mod memory;
 mod model;

@@ -9,7 +9,7 @@ use crate::{
     error::Kind,
     namenode::op::{BlockLength, CommitMove, OnAbandon, Op, Outcome, Quota},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq)]
 struct Thing {
@@ -33,6 +33,7 @@ struct Model {
     flat: Flat,
     root_quota: Option<u64>,
     epoch: u64,
+    commits: BTreeSet<String>,
 }
 
 fn above(at: &str) -> &str {
@@ -263,8 +264,7 @@ impl Model {
             return Err(Kind::Fenced);
         }
         self.epoch = epoch;
-        let ours = |thing: &Thing| thing.file.as_ref().is_some_and(|file| file.commit.as_deref() == Some(id));
-        if moves.iter().any(|step| self.flat.get(step.to.as_str()).is_some_and(ours)) {
+        if self.commits.contains(id) {
             return Ok(());
         }
         let before = self.clone();
@@ -294,6 +294,7 @@ impl Model {
             }
             self.remove(at);
         }
+        self.commits.insert(id.into());
         Ok(())
     }
 }
@@ -375,7 +376,7 @@ impl Play {
             })
             .collect();
         let deletes = (0..self.random.below(2)).map(|_| path(&self.path())).collect();
-        let commit_id = format!("c{}", self.random.below(50));
+        let commit_id = format!("c{}", self.random.below(400));
         let epoch = self.model.epoch.saturating_sub(1) + self.random.below(3) as u64;
         Op::Commit { scope: "s".into(), epoch, commit_id, moves, deletes }
     }

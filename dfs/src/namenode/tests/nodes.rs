@@ -3,9 +3,10 @@
 use super::bench::{Bench, FakeNode, path, settings};
 use crate::{
     error::Kind,
-    ids::{BlockId, Incarnation, NodeUuid},
+    ids::{BlockId, Incarnation, NodeUuid, Nonce},
     namenode::{
-        op::{BlockLength, Command, Heartbeat, HeartbeatAnswer, Op},
+        op::{Caller, Command, Heartbeat, HeartbeatAnswer, Op, Replica},
+        state::Event,
         view::NodeState,
     },
 };
@@ -217,7 +218,10 @@ fn a_report_replaces_but_heartbeats_since_know_better() {
     let mine: Vec<BlockId> = blocks.iter().copied().filter(|b| node.disk.contains_key(b)).collect();
     let other = blocks.iter().copied().find(|b| !node.disk.contains_key(b));
     let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
-    let told = |block| BlockLength { block, length: 10 };
+    let nonces: std::collections::BTreeMap<_, _> =
+        blocks.iter().map(|block| (*block, bench.state.namespace().block(*block).unwrap().nonce)).collect();
+    let nonce_of = |block| nonces[&block];
+    let told = |block| Replica { block, nonce: nonce_of(block), length: 10 };
     // It restarts; its report (taken with nothing on disk) arrives after a heartbeat that tells of one.
     bench.state.register(bench.now, node.registration()).unwrap();
     assert!(bench.good_known(mine[0]), "known until the report is in");
@@ -331,12 +335,149 @@ fn a_clients_complaint_is_checked_by_the_node() {
     let mut bench = Bench::with_nodes(2);
     let (_, blocks) = bench.file("/f", 2, &[10]);
     let uuid = bench.nodes[0].uuid;
-    for _ in 0..3 {
-        bench.state.report_bad_replica(blocks[0], uuid).unwrap();
-    }
+    let nonce = bench.state.namespace().block(blocks[0]).unwrap().nonce;
+    let report = |bench: &mut Bench, block| {
+        bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), block, uuid)
+    };
+    assert_eq!([(); 3].map(|()| report(&mut bench, blocks[0]).unwrap()), [true, false, false]);
     assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "a client's word is no proof");
     bench.beat(0);
-    assert_eq!(bench.nodes[0].told, [Command::Check(blocks[0])]);
-    let unknown = bench.state.report_bad_replica(BlockId(9), uuid);
-    assert_eq!(unknown.unwrap_err().kind, Kind::NotFound);
+    assert_eq!(bench.nodes[0].told, [Command::Check(blocks[0], nonce)]);
+    assert_eq!(report(&mut bench, BlockId(9)).unwrap_err().kind, Kind::NotFound);
+    // Told and not yet done, or done lately: not again for a while.
+    bench.run_ms(30_000);
+    assert!(!report(&mut bench, blocks[0]).unwrap());
+    bench.run_ms(40_000);
+    assert!(report(&mut bench, blocks[0]).unwrap());
+}
+
+#[test]
+fn reports_of_bad_replicas_are_limited_by_user_and_need_read_permission() {
+    let mut bench = Bench::with_nodes(1);
+    let (_, blocks) = bench.file("/f", 1, &[10; 1]);
+    let uuid = bench.nodes[0].uuid;
+    let user = Caller { user: "eve".into(), groups: std::sync::Arc::default(), superuser: false };
+    let report = |bench: &mut Bench| bench.state.report_bad_replica(bench.now, &user, blocks[0], uuid);
+    assert!(report(&mut bench).unwrap());
+    let set = |mode| Op::SetAttributes {
+        path: path("/f"),
+        replication: None,
+        mode: Some(mode),
+        owner: None,
+        group: None,
+        modified_ms: None,
+    };
+    bench.ask(set(0o600)).unwrap();
+    assert_eq!(report(&mut bench).unwrap_err().kind, Kind::Denied, "who cannot read it knows nothing of it");
+    bench.ask(set(0o644)).unwrap();
+    let last = (0..200).map(|_| report(&mut bench)).last().unwrap();
+    assert_eq!(last.unwrap_err().kind, Kind::Quota);
+    bench.run_ms(61_000);
+    assert!(report(&mut bench).unwrap(), "a minute later it may");
+}
+
+#[test]
+fn replica_with_another_nonce_never_counts_and_is_kept_until_an_operator_decides() {
+    let mut bench = Bench::with_nodes(2);
+    let (_, blocks) = bench.file("/f", 1, &[10]);
+    let block = blocks[0];
+    let (holder, other) = (bench.good_on(block)[0], 1 - bench.good_on(block)[0]);
+    // The other node has a block of the same id and length, of another history.
+    bench.nodes[other].offered.insert(block, Nonce(666));
+    bench.nodes[other].receive(block, 10);
+    bench.beat(other);
+    let report = bench.state.report(bench.now);
+    assert_eq!((report.stale_replicas, report.over_replicated), (1, 0));
+    assert!(bench.state.safemode().reason.contains("stale_replicas 1"));
+    let located = |bench: &Bench| bench.state.locate(&path("/f"), 0, 10, "").unwrap().1[0].nodes.clone();
+    assert_eq!(located(&bench).iter().map(|node| node.uuid).collect::<Vec<_>>(), [bench.nodes[holder].uuid]);
+    // With the holder gone there is no replica: an error for readers, never other bytes.
+    bench.nodes[holder].up = false;
+    bench.run_ms(20_000);
+    assert!(located(&bench).is_empty());
+    assert_eq!(bench.state.report(bench.now).missing, 1);
+    assert!(
+        bench.nodes[other].disk.contains_key(&block),
+        "kept: it may be all that is left of the other history"
+    );
+    bench.nodes[holder].up = true;
+    bench.restart();
+    bench.run_ms(20_000);
+    assert_eq!(bench.state.report(bench.now).stale_replicas, 1, "a full report tells the same");
+    assert!(bench.nodes[other].disk.contains_key(&block));
+    // An operator accepts this history: the block has its replicas, so the stale one goes.
+    bench.start(true);
+    bench.run_ms(20_000);
+    assert!(!bench.nodes[other].disk.contains_key(&block) && bench.nodes[holder].disk.contains_key(&block));
+    assert_eq!(bench.state.report(bench.now).stale_replicas, 0);
+}
+
+#[test]
+fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts() {
+    let mut bench = Bench::with_nodes(2);
+    bench.file("/old", 2, &[10]);
+    bench.restart();
+    bench.run_ms(2_000);
+    let copy = bench.records.len();
+    // The lost history: two more starts and a file.
+    for _ in 0..2 {
+        bench.restart();
+        bench.run_ms(2_000);
+    }
+    let (_, lost) = bench.file("/lost", 2, &[10]);
+    let later = bench.nodes[0].seen;
+    bench.restore(copy);
+    let refused = |bench: &mut Bench| bench.register(0).map_err(|error| (error.kind, error.message));
+    let (kind, message) = refused(&mut bench).unwrap_err();
+    assert_eq!(kind, Kind::OlderNameNode);
+    assert!(message.contains("older copy") && message.contains("namenode --recover"), "{message}");
+    assert_eq!(bench.state.report(bench.now).refused_nodes.len(), 1);
+    assert!(bench.state.safemode().reason.contains("are refused"));
+    let events = bench.state.take_events();
+    assert!(events.iter().any(|event| matches!(event, Event::NodeRefused(_))), "{events:?}");
+    refused(&mut bench).unwrap_err();
+    assert!(bench.state.take_events().is_empty(), "said once");
+    // A second start has the number that the DataNode has seen, and is another start all the same.
+    bench.restart();
+    assert_eq!(bench.state.namespace().epoch(), later.0);
+    assert!(refused(&mut bench).unwrap_err().1.contains("another NameNode's start"));
+    bench.restart();
+    refused(&mut bench).expect_err("higher numbers do not help");
+    bench.start(true);
+    bench.beat_all();
+    bench.run_ms(5_000);
+    assert!(bench.state.report(bench.now).refused_nodes.is_empty());
+    assert!(bench.stat("/old").is_ok() && bench.stat("/lost").is_err());
+    assert!(bench.nodes.iter().all(|node| node.disk.contains_key(&lost[0])), "its blocks are kept");
+    assert_eq!(bench.state.report(bench.now).future_replicas, 2);
+}
+
+#[test]
+fn operators_are_told_of_nodes_drains_and_safemode() {
+    let mut bench = Bench::with_nodes(3);
+    let (_, _) = bench.file("/f", 1, &[10]);
+    bench.run_ms(1_000);
+    let mut seen = bench.state.take_events();
+    let tell = |bench: &mut Bench| -> Vec<String> {
+        bench.state.take_events().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    assert_eq!(seen.remove(0), Event::NodeRegistered("n1".into()));
+    bench.ask(Op::Drain { node: "n1".into(), cancel: false }).unwrap();
+    bench.run_ms(5_000);
+    let told = tell(&mut bench);
+    assert_eq!(told, ["drain of DataNode n1 began", "drain of DataNode n1 finished: it may be stopped"]);
+    bench.nodes[1].up = false;
+    bench.run_ms(12_000);
+    let told = tell(&mut bench);
+    assert!(told[0].contains("n2 is suspect") && told[1].contains("n2 is dead"), "{told:?}");
+    bench.nodes[1].up = true;
+    bench.run_ms(2_000);
+    assert_eq!(tell(&mut bench), ["DataNode n2 is back"]);
+    bench.state.set_safemode(true);
+    bench.run_ms(1_000);
+    bench.state.set_safemode(false);
+    bench.run_ms(1_000);
+    let told = tell(&mut bench);
+    assert!(told[0].contains("turned on by an operator") && told[1].contains("safemode is off"), "{told:?}");
 }

@@ -188,3 +188,30 @@ fn what_one_may_not_read_does_not_become_part_of_ones_own() {
     let answer = town.bench.ask_as(ann, concat());
     assert_ne!(answer.map_err(|error| error.kind).err(), Some(Kind::Denied));
 }
+
+#[test]
+fn first_call_of_a_user_makes_a_home_that_only_the_user_can_enter() {
+    let mut bench = Bench::with_nodes(1);
+    // Without /user, which only a superuser makes, there is no home and nothing changes.
+    assert_eq!(bench.state.make_home(bench.now, "ann").unwrap_err().kind, Kind::NotFound);
+    bench.ask(mkdir("/user")).unwrap();
+    let entry = bench.state.make_home(bench.now, "ann").unwrap().expect("nothing was there");
+    bench.records.push(entry.record);
+    bench.check();
+    let home = bench.stat("/user/ann").unwrap();
+    assert_eq!((home.owner.as_str(), home.mode), ("ann", 0o700));
+    assert_eq!(home.quota, Some(Quota { files: Some(50), space: Some(100_000) }), "the default quota");
+    assert_eq!(bench.state.make_home(bench.now, "ann").unwrap(), None, "it exists");
+    let mut town = Town { bench };
+    town.may(&user("ann", &[]), create("/user/ann/f"));
+    town.may_not(&user("bob", &[]), create("/user/ann/g"));
+    // The default quota stops a user who fills the NameNode's memory.
+    let ann = user("ann", &[]);
+    let full = (0..60).find_map(|n| town.bench.ask_as(ann.clone(), mkdir(&format!("/user/ann/d{n}"))).err());
+    assert_eq!(full.map(|error| error.kind), Some(Kind::Quota));
+    town.bench.restart();
+    assert!(town.bench.state.has_home("ann").unwrap(), "and it is durable");
+    for name in ["a/b", "..", ""] {
+        assert!(town.bench.state.make_home(town.bench.now, name).is_err(), "{name:?} is no folder's name");
+    }
+}

@@ -323,7 +323,7 @@ fn told_to_delete(bench: &mut Bench, index: usize) -> Vec<BlockId> {
         Command::Delete(blocks) => Some(blocks),
         _ => None,
     });
-    deletes.flatten().collect()
+    deletes.flatten().map(|(block, _)| block).collect()
 }
 
 #[test]
@@ -407,4 +407,43 @@ fn fsck_goes_page_by_page() {
     assert_eq!(bench.state.fsck(&path("/a/x"), None, 5).unwrap().files, 1);
     let after = path("/a/xx");
     assert_eq!(bench.state.fsck(&path("/a"), Some(&after), 5).unwrap().last_path, Some(path("/a/y")));
+}
+
+#[test]
+fn after_a_start_only_copies_for_late_nodes_wait() {
+    let slow = crate::namenode::Settings { dead_after_ms: 600_000, ..settings() };
+    let mut bench = Bench::with_settings(5, slow.clone());
+    let late = 4;
+    let (_, corrupt) = bench.file("/corrupt", 2, &[10]);
+    let (_, raised) = bench.file("/raised", 1, &[10]);
+    let files: Vec<BlockId> = (0..12).map(|n| bench.file(&format!("/f{n}"), 3, &[10]).1[0]).collect();
+    bench.run_ms(1_000);
+    let drained = bench.good_on(corrupt[0])[0];
+    bench.nodes[late].up = false;
+    bench.restart_with(&slow);
+    bench.beat_all();
+    bench.state.set_safemode(false);
+    bench.run_ms(1_000);
+    // A replica rots, a file wants more replicas, a node is to go: none waits for the ten minutes of `dead_after`.
+    let rotten = bench.good_on(corrupt[0]).into_iter().find(|at| *at != late).unwrap();
+    bench.nodes[rotten].set_aside(corrupt[0]);
+    bench.ask(setrep("/raised", 3)).unwrap();
+    let node = format!("n{}", (drained + 1) % 4 + 1);
+    bench.ask(drain(&node, false)).unwrap();
+    bench.run_ms(15_000);
+    let up = |bench: &Bench, block| bench.good_on(block).into_iter().filter(|at| *at != late).count();
+    assert!(up(&bench, corrupt[0]) >= 1 && !bench.nodes[rotten].aside.contains(&corrupt[0]), "replaced");
+    assert!(up(&bench, raised[0]) >= 3 - usize::from(bench.nodes[late].disk.contains_key(&raised[0])));
+    assert_eq!(bench.state.drain_status(&node).blocks_left, 0, "drained");
+    // Blocks that lack a replica only because a node has not come are left alone.
+    let on_late: Vec<BlockId> =
+        files.iter().copied().filter(|b| bench.nodes[late].disk.contains_key(b)).collect();
+    assert!(!on_late.is_empty());
+    let all = |bench: &Bench, block| bench.good_on(block).len();
+    bench.nodes[late].up = true;
+    bench.run_ms(5_000);
+    for block in on_late {
+        assert!(all(&bench, block) <= 4, "no needless copy but the drain's");
+    }
+    assert_eq!(bench.state.report(bench.now).under_replicated, 0);
 }

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, path};
 use crate::{
-    ids::{BlockId, FileId},
+    ids::{BlockId, FileId, Nonce},
     namenode::{Edit, Namespace, Record, SnapshotItem, SnapshotLoader, op::Op},
 };
 
@@ -71,8 +71,8 @@ fn records_that_do_not_fit_are_refused_and_never_panic() {
         Edit::FileClosed { file },
         Edit::FileClosed { file: none },
         Edit::FileReopened { file: folder, holder: "x".into() },
-        Edit::BlockAdded { file, block: BlockId(50) },
-        Edit::BlockAdded { file, block: BlockId(1) },
+        Edit::BlockAdded { file, block: BlockId(50), nonce: Nonce(1) },
+        Edit::BlockAdded { file, block: BlockId(1), nonce: Nonce(1) },
         Edit::BlockCommitted { block: BlockId(1), length: 5 },
         Edit::BlockDropped { block: BlockId(1) },
         Edit::BlockDropped { block: BlockId(77) },
@@ -159,7 +159,7 @@ fn a_file_has_a_largest_number_of_blocks() {
         holder: "w".into(),
         on_abandon: crate::namenode::op::OnAbandon::Close,
     };
-    let blocks = (1..=800_000).map(|n| Edit::BlockAdded { file, block: BlockId(n + 100) });
+    let blocks = (1..=500_000).map(|n| Edit::BlockAdded { file, block: BlockId(n + 100), nonce: Nonce(n) });
     let mut state = state_with(std::iter::once(created).chain(blocks).collect());
     let add = Op::AddBlock {
         file,
@@ -169,6 +169,7 @@ fn a_file_has_a_largest_number_of_blocks() {
         writer_host: String::new(),
         suggested_hosts: vec![],
         expected: 0,
+        nonce: Nonce(1),
     };
     state.register(now(), super::bench::FakeNode::new(0, "n1", "r1").registration()).unwrap();
     let uuid = super::bench::FakeNode::new(0, "n1", "r1").uuid;
@@ -176,5 +177,5 @@ fn a_file_has_a_largest_number_of_blocks() {
         crate::namenode::op::Heartbeat { seq: 1, capacity: 1 << 40, free: 1 << 40, ..Default::default() };
     state.heartbeat(now(), uuid, crate::ids::Incarnation(1), room);
     let error = refusal(&mut state, add).unwrap();
-    assert!(error.message.contains("would have 800001 blocks and 800000 is the limit"), "{error}");
+    assert!(error.message.contains("would have 500001 blocks and 500000 is the limit"), "{error}");
 }

@@ -2,8 +2,10 @@
 
 use crate::{
     error::{Error, Kind},
-    ids::{BlockId, FileId, Incarnation, NodeUuid, RequestId},
-    namenode::op::{BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Request},
+    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
+    namenode::op::{
+        BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Replica, Request,
+    },
     path::DfsPath,
 };
 use proto::dfs as pb;
@@ -134,6 +136,7 @@ mutations! {
         writer_host: m.writer_host,
         suggested_hosts: m.suggested_hosts,
         expected: m.expected,
+        nonce: Nonce::random(),
     };
     pb::AbandonBlockRequest: |m| Op::AbandonBlock {
         file: FileId(m.file_id),
@@ -191,14 +194,16 @@ pub(crate) fn registration(message: pb::RegisterRequest) -> Result<Registration,
         local_socket: address.local_socket,
         version: message.version,
         cluster_id: message.cluster_id,
+        seen_epoch: message.seen_epoch,
+        seen_start: StartId(message.seen_start),
     })
 }
 
-pub(crate) fn replicas(replicas: Vec<pb::Replica>) -> Result<Vec<BlockLength>, Error> {
+pub(crate) fn replicas(replicas: Vec<pb::Replica>) -> Result<Vec<Replica>, Error> {
     within_limit("replicas", replicas.len())?;
     Ok(replicas
         .into_iter()
-        .map(|one| BlockLength { block: BlockId(one.block_id), length: one.length })
+        .map(|one| Replica { block: BlockId(one.block_id), nonce: Nonce(one.nonce), length: one.length })
         .collect())
 }
 

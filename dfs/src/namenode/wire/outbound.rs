@@ -1,5 +1,6 @@
 //! To the wire: what the state shows of itself becomes replies.
 
+use crate::ids::{BlockId, Nonce};
 use crate::namenode::{
     op::{Command, HeartbeatAnswer, Quota},
     state::State,
@@ -56,8 +57,9 @@ fn sealed(node: NodeAddress, key: &BlockKey) -> pb::DataNodeAddress {
 /// A block to be read.
 pub(crate) fn located(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
     pb::LocatedBlock {
-        token: key.to_read(block.block.0).to_bytes(),
+        token: key.to_read(block.block.0, block.nonce.0).to_bytes(),
         block_id: block.block.0,
+        nonce: block.nonce.0,
         offset: block.offset,
         length: block.length,
         nodes: block.nodes.into_iter().map(address).collect(),
@@ -68,8 +70,9 @@ pub(crate) fn located(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
 /// A block to be written, of no more than `most` bytes.
 pub(crate) fn to_write(block: LocatedBlock, key: &BlockKey, most: u64) -> pb::LocatedBlock {
     pb::LocatedBlock {
-        token: key.to_write(block.block.0, most).to_bytes(),
+        token: key.to_write(block.block.0, block.nonce.0, most).to_bytes(),
         block_id: block.block.0,
+        nonce: block.nonce.0,
         offset: block.offset,
         length: block.length,
         nodes: block.nodes.into_iter().map(|node| sealed(node, key)).collect(),
@@ -191,6 +194,10 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
         started_ms: report.started_ms,
         nodes: report.nodes.into_iter().map(node_report).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
+        future_replicas: report.future_replicas,
+        stale_replicas: report.stale_replicas,
+        refused_nodes: report.refused_nodes,
+        epoch: report.epoch,
     }
 }
 
@@ -199,19 +206,23 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
 fn command(state: &State, command: Command, key: &BlockKey) -> Option<pb::Command> {
     use pb::command::Kind;
     let kind = match command {
-        Command::Copy { block, length, targets } => {
+        Command::Copy { block, nonce, length, targets } => {
             let located = state.located_block(block, &targets).ok()?;
             let targets: Vec<_> = located.nodes.into_iter().map(|node| sealed(node, key)).collect();
             if targets.is_empty() {
                 return None;
             }
-            let token = key.to_copy(block.0, length).to_bytes();
-            Kind::Copy(pb::CopyBlock { block_id: block.0, length, targets, token })
+            let token = key.to_copy(block.0, nonce.0, length).to_bytes();
+            Kind::Copy(pb::CopyBlock { block_id: block.0, nonce: nonce.0, length, targets, token })
         }
         Command::Delete(blocks) => {
-            Kind::Delete(pb::DeleteBlocks { block_ids: blocks.into_iter().map(|block| block.0).collect() })
+            let named =
+                |(block, nonce): (BlockId, Nonce)| pb::NamedBlock { block_id: block.0, nonce: nonce.0 };
+            Kind::Delete(pb::DeleteBlocks { blocks: blocks.into_iter().map(named).collect() })
         }
-        Command::Check(block) => Kind::Check(pb::CheckBlock { block_id: block.0 }),
+        Command::Check(block, nonce) => {
+            Kind::Check(pb::CheckBlock { block: Some(pb::NamedBlock { block_id: block.0, nonce: nonce.0 }) })
+        }
     };
     Some(pb::Command { kind: Some(kind) })
 }

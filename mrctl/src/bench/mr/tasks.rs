@@ -15,7 +15,7 @@ use dfs::{
     client::{PutOptions, PutSource},
     path::DfsPath,
 };
-use security::Credentials;
+use security::{Credentials, Role};
 use std::{collections::BTreeMap, path::Path, time::Instant};
 use tokio::task::JoinSet;
 
@@ -83,15 +83,11 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Figure
         let source = PutSource::Reader(Box::new(std::io::Cursor::new(input())));
         files.put(source, &DfsPath::parse(&format!("/tasks/{file}"))?, options, &()).await?;
     }
+    let shown = Credentials::of_daemon(&launch.layout.config, Role::TaskTracker)?;
     let mut ghosts = JoinSet::new();
     for number in 1..=trackers {
-        let ghost = ghost::Tracker::attach(
-            &launch.state.jobtracker,
-            &Credentials::default(),
-            &format!("node{number}"),
-            slots,
-        )
-        .await?;
+        let ghost =
+            ghost::Tracker::attach(&launch.state.jobtracker, &shown, &format!("node{number}"), slots).await?;
         ghosts.spawn(ghost.serve());
     }
     let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;

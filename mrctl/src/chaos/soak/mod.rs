@@ -13,7 +13,7 @@ use super::{
     site::Site,
 };
 use crate::{
-    cluster::{ClusterState, Launch, Layout, Overrides},
+    cluster::{ClusterState, Launch, Layout, Overrides, remove_elsewhere, temporary},
     output,
     remote::{Fleet, Reach},
 };
@@ -93,6 +93,9 @@ impl Drop for Own {
         if let Ok(Some(state)) = ClusterState::load(&self.folder) {
             let _ = state.stop_all();
         }
+        if let Err(error) = remove_elsewhere(&self.folder) {
+            eprintln!("mrctl: {}", crate::output::chain(&error));
+        }
     }
 }
 
@@ -102,8 +105,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         let site = Arc::new(Site::Machines(Fleet::of(&Reach::of(cluster))?));
         return tell(&soak(args, &site).await?, args.json);
     }
-    let folder = tempfile::Builder::new().prefix("fermata-soak-").tempdir_in(&args.dir);
-    let folder = folder.with_context(|| format!("cannot make a folder in {}", args.dir.display()))?;
+    let folder = temporary(&args.dir, "fermata-soak-")?;
     let report = {
         let own = start(folder.path(), args.nodes).await?;
         let site = Arc::new(Site::here(own.folder.clone())?);
@@ -129,6 +131,7 @@ async fn start(folder: &Path, nodes: u32) -> Result<Own> {
         block_size: Some(Bytes(256 << 10)),
         map_slots: Some(2),
         reduce_slots: Some(2),
+        temporary: true,
         ..Overrides::default()
     };
     let mut layout = Layout::prepare(&folder.join("cluster"), &overrides)?;

@@ -35,7 +35,8 @@ fn machine(dir: &Path, shell: Shell) -> Machine {
     let host = Host { name: "n1".into(), part: Part::Node, rack: "r1".into(), addr: "n1".into() };
     let dir = dir.display().to_string();
     let bin = format!("{dir}/bin");
-    Machine { host, shell, cluster: "lab-1".into(), dir, bin, ports: [1, 2] }
+    let data = DataDirs::of(&daemon::config::Config::default()).unwrap().on(&dir, "n1");
+    Machine { host, shell, cluster: "lab-1".into(), dir, bin, ports: [1, 2], data, formatted: false }
 }
 
 /// The numbers of accounts at a desk are not those of the machines.

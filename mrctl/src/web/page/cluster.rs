@@ -90,7 +90,7 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
     } else {
         let row = |job: &&Job| {
             let mut state = Html::new();
-            html!(state, "{}", chip(&job.state));
+            html!(state, "{}", chip(job.shown_state()));
             let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
             let bars = [progress(&job.maps), progress(&job.reduces), Cell("", state), since];
             who(job).into_iter().chain(bars).collect()
@@ -127,7 +127,7 @@ fn rest(out: &mut Html, count: usize, shown: usize) {
     }
 }
 
-pub(super) const ENDED: [&str; 7] = ["Job", "Name", "User", "State", "Ended", "Took#", "Preempted"];
+pub(super) const ENDED: [&str; 8] = ["Job", "Name", "User", "State", "Ended", "Took#", "Preempted", "Why"];
 
 pub(super) fn newest_first<'a>(jobs: &[&'a Job]) -> Vec<&'a Job> {
     let mut jobs = jobs.to_vec();
@@ -137,10 +137,11 @@ pub(super) fn newest_first<'a>(jobs: &[&'a Job]) -> Vec<&'a Job> {
 
 pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     let mut state = Html::new();
-    html!(state, "{}", chip(&job.state));
+    html!(state, "{}", chip(job.shown_state()));
     let ended = if job.is_over() { output::time(job.ended_ms) } else { String::new() };
     let took = if job.is_over() { format!("{:.1} s", job.seconds()) } else { String::new() };
-    let more = [Cell("", state), cell("flat", &ended), num(took), cell("", &preempted::briefly(job))];
+    let (preempted, why) = (preempted::briefly(job), job.why_briefly());
+    let more = [Cell("", state), cell("flat", &ended), num(took), cell("", &preempted), cell("wide", why)];
     who(job).into_iter().chain(more).collect()
 }
 

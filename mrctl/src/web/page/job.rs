@@ -24,7 +24,7 @@ const SHOWN_ELSEWHERE: [&str; 5] = ["job", "state", "maps", "reduces", "preempte
 pub(in crate::web) fn page(whole: &Whole, view: &View) -> Frame {
     let Whole { job, tasks, why, past } = whole;
     let mut main = Html::new();
-    html!(main, "<h1><bdi>{}</bdi> {}</h1>", job.name, chip(&job.state));
+    html!(main, "<h1><bdi>{}</bdi> {}</h1>", job.name, chip(job.shown_state()));
     html!(main, "<p class='lead'>{}</p>", lead(job));
     if !job.why.is_empty() {
         html!(main, "<div class='note {}'>{}</div>", if job.state == "failed" { "bad" } else { "" }, job.why);

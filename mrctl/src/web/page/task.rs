@@ -4,13 +4,14 @@ use super::{Cell, Frame, cell, chip, facts, job::reasons, named, note, num, tabl
 use crate::{
     desk::{LOG_BYTES_MAX, Told},
     job::{
-        model::{Attempt, Task},
+        model::{Attempt, Job, Task},
         preempted,
         scheduling::Why,
         tasks as words,
     },
     output,
 };
+use schedulers::words::{Names, say_text as words_of};
 use sim::{html, report::html::Html};
 
 /// What an attempt printed.
@@ -21,17 +22,18 @@ pub(in crate::web) struct Log<'a> {
 }
 
 pub(in crate::web) fn page(
-    job: &str,
+    job: &Job,
     all: &[Task],
     task: &Task,
     why: Option<Told<Why>>,
     log: Option<Log<'_>>,
 ) -> Frame {
+    let (job, owner) = (job.job.as_str(), job);
     let mut main = Html::new();
     html!(main, "<p class='crumb'><a href='/job/{}'>{}</a></p>", job, job);
     html!(main, "<h1>{} {}</h1>", task.task, chip(&task.state));
     facts(&mut main, about(all, task));
-    attempts(&mut main, task);
+    attempts(&mut main, owner, task);
     if let Some(why) = &why {
         reasons(&mut main, why);
     }
@@ -67,7 +69,13 @@ fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn attempts(out: &mut Html, task: &Task) {
+/// Why an attempt was placed where it was, as a sentence. Pools are users here, as they are unless configured otherwise.
+fn placed(job: &Job, why: &str) -> String {
+    let Job { user, queue, .. } = job;
+    words_of(why, &Names { user, queue, pool: user, tracker: &|id| format!("tracker {id}") })
+}
+
+fn attempts(out: &mut Html, job: &Job, task: &Task) {
     html!(out, "<h2>Attempts <small>{}</small></h2>", task.attempts.len());
     if task.attempts.is_empty() {
         html!(out, "<p class='soft'>None yet.</p>");
@@ -83,7 +91,7 @@ fn attempts(out: &mut Html, task: &Task) {
             named(&attempt.tracker),
             cell("flat", &output::time(attempt.launched_ms)),
             num(words::took(attempt, now_ms)),
-            cell("wide", &attempt.why),
+            cell("wide", &placed(job, &attempt.why)),
             cell("wide", &words::note(task, attempt)),
         ]
     };

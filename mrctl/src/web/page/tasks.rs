@@ -3,7 +3,7 @@
 use super::{Cell, cell, chip, cut, linked, num, pager, table};
 use crate::{
     job::{
-        model::{Attempt, Task},
+        model::{Attempt, Task, last_line},
         preempted, tasks,
     },
     output,
@@ -176,7 +176,7 @@ pub(super) fn failures(out: &mut Html, all: &[Task]) {
             attempt.attempt,
             attempt.attempt,
             attempt.tracker,
-            attempt.error.lines().next().unwrap_or_default()
+            last_line(&attempt.error)
         );
         let lines: Vec<&str> = attempt.error.lines().take(ERROR_LINES).collect();
         html!(out, "<div class='scroll'><pre>{}</pre></div></details>", lines.join("\n"));

@@ -8,7 +8,7 @@ use mrcore::{
     Fact, PerPhase, Span, Time, Why,
     fact::{Entry, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
-    job::{JobOutcome, JobSpec, Priority, Split},
+    job::{InputPin, JobOutcome, JobSpec, Priority, Split},
     task::{AttemptResult, Recall, Stage},
 };
 use serde::Deserialize;
@@ -45,23 +45,66 @@ pub(super) struct Spec {
     speculation: bool,
     #[serde(default)]
     conf: BTreeMap<String, String>,
-    splits: Vec<Piece>,
+    #[serde(default)]
+    hosts: Vec<String>,
+    splits: Vec<SplitRun>,
 }
 
-#[derive(Deserialize)]
-struct Piece {
-    #[serde(default)]
-    source: String,
-    start: u64,
+/// Splits of one file that follow each other; the range is the first one's. Without a file or a start it goes on where
+/// the last one ended.
+#[derive(Debug, Deserialize)]
+pub struct SplitRun {
+    source: Option<String>,
+    start: Option<u64>,
     end: u64,
+    #[serde(default = "one")]
+    count: u32,
     #[serde(default = "yes")]
     divisible: bool,
     #[serde(default)]
-    hosts: Vec<String>,
+    hosts: Vec<Host>,
+}
+
+/// By number, or by name as in histories of format 1.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Host {
+    Number(usize),
+    Name(String),
 }
 
 fn yes() -> bool {
     true
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// No job has more maps; a history that claims more is not one.
+const MAPS_MAX: usize = 10_000_000;
+
+/// The splits that runs stand for; `names` are the hosts that they number.
+pub fn expand(runs: Vec<SplitRun>, names: &[String]) -> Vec<Split> {
+    let mut splits: Vec<Split> = Vec::new();
+    for SplitRun { source, start, end, count, divisible, hosts } in runs {
+        let name = |host| match host {
+            Host::Number(number) => names.get(number).cloned(),
+            Host::Name(name) => Some(name),
+        };
+        let hosts: Vec<String> = hosts.into_iter().filter_map(name).collect();
+        let before = splits.last();
+        let source = source.or_else(|| before.map(|split| split.source.clone())).unwrap_or_default();
+        let start = start.or_else(|| before.map(|split| split.end)).unwrap_or(0);
+        let length = end.saturating_sub(start);
+        for index in 0..u64::from(count).min((MAPS_MAX - splits.len()) as u64) {
+            let start = start.saturating_add(length.saturating_mul(index));
+            let end = start.saturating_add(length);
+            let (source, hosts) = (source.clone(), hosts.clone());
+            splits.push(Split { source, start, end, divisible, hosts, pin: InputPin::default() });
+        }
+    }
+    splits
 }
 
 /// Every other line.
@@ -73,20 +116,14 @@ pub(super) struct Line {
 
 impl From<Spec> for JobSpec {
     fn from(spec: Spec) -> Self {
-        let split = |piece: Piece| Split {
-            source: piece.source,
-            start: piece.start,
-            end: piece.end.max(piece.start),
-            divisible: piece.divisible,
-            hosts: piece.hosts,
-        };
+        let splits = expand(spec.splits, &spec.hosts);
         Self {
             name: spec.name,
             user: spec.user,
             queue: spec.queue,
             priority: spec.priority,
             program: spec.program,
-            splits: spec.splits.into_iter().map(split).collect(),
+            splits,
             reduces: spec.reduces,
             output: String::new(),
             slow_start: spec.slow_start,

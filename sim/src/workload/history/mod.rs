@@ -20,7 +20,8 @@ use heed::Heed;
 pub use heed::{LeftOut, Ran, left_out};
 use job::{Finished, Job};
 use lines::{Head, Line, Trackers};
-pub use lines::{Place, Under};
+pub use lines::{Place, SplitRun, Under, expand};
+pub use mrcore::job::Split;
 use mrcore::{PerPhase, Span, Time, ids::JobId, job::JobSpec, metrics::Metrics};
 pub use promised::Unsaid;
 use serde_json::Value;
@@ -217,7 +218,7 @@ impl Reading {
     /// None for a job that has been read already.
     fn head(&mut self, value: Value) -> Result<Option<Job>, String> {
         let head: Head = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        if head.format != 1 {
+        if !(1..=2).contains(&head.format) {
             return Err(format!("format {}: this reads format 1", head.format));
         }
         let id: JobId = head.job.parse().map_err(|error| format!("{error}"))?;

@@ -133,7 +133,7 @@ fn a_held_reduce_is_known_by_its_release() {
 #[test]
 fn bad_histories_name_the_line() {
     let cases = [
-        (life().replace("\"format\":1", "\"format\":2"), ":1: format 2"),
+        (life().replace("\"format\":1", "\"format\":3"), ":1: format 3"),
         (life().replacen("\"at_us\":5000000", "\"at_us\":5", 1), ":5: job_7: at_us 5 is before"),
         (life().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
         (life().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),

@@ -80,7 +80,7 @@ fn no_message_is_longer_than_the_jobtracker_reads() {
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
     let words: Vec<&str> = attempts.iter().map(|report| word(&report.status)).collect();
     assert_eq!(words, ["running", "running", "succeeded"]);
-    let first = world.on(Event::Registered { heartbeat: INTERVAL });
+    let first = world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
     let [Action::Beat(first)] = &first[..] else { panic!("{first:?}") };
     assert_eq!(told(first), ["job_1.m3.0 running", "job_1.m2.0 succeeded"]);
 }
@@ -158,6 +158,65 @@ fn the_number_of_maps_is_passed_on_also_when_it_is_the_only_news() {
     assert_eq!(heard[1], Action::News(attempt("job_1.r0.1"), some(0, &["a"], 6)));
 }
 
+/// Silent after its answer, with one map running; how long until it stops that map.
+fn isolated(timeout: Option<Duration>, lost_after: Duration) -> Duration {
+    let mut world = World::new();
+    world.agent =
+        Agent::new(Slots { map: 1, reduce: 1 }, BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), timeout);
+    world.on(Event::Connected);
+    world.on(Event::Registered { heartbeat: INTERVAL, lost_after, incarnation: 1 });
+    world.orders(1, vec![(1, launch("job_1.m0.0"))]);
+    let began = world.now;
+    let step = Duration::from_millis(100);
+    for _ in 0..100_000 {
+        if world.after(step).iter().any(|action| matches!(action, Action::Kill(..))) {
+            return world.now - began;
+        }
+    }
+    panic!("it is never stopped");
+}
+
+#[test]
+fn an_isolated_tracker_stops_its_tasks_before_it_is_given_up() {
+    let secs = Duration::from_secs;
+    let lost = isolated(None, secs(10));
+    assert!(secs(8) <= lost && lost < secs(10), "{lost:?}");
+    assert_eq!(isolated(Some(secs(3)), secs(10)), secs(3), "sooner if it is told to");
+    let lost = isolated(Some(secs(600)), secs(10));
+    assert!(lost < secs(10), "never later: {lost:?}");
+}
+
+#[test]
+fn time_without_an_answer_counts_from_when_the_message_was_sent() {
+    let mut world = World::online();
+    world.orders(0, vec![(1, launch("job_1.m0.0"))]);
+    let sent = world.now + INTERVAL;
+    let beat = world.beat_after(INTERVAL);
+    // The answer takes its time; the JobTracker may have heard of this tracker at the beginning of it.
+    world.now += INTERVAL / 2;
+    world.orders(beat.seq, vec![]);
+    world.on(Event::Disconnected);
+    assert_eq!(world.agent.next_deadline(), Some(sent + CUT_OFF));
+    // Orders that answer nothing say nothing of what the JobTracker has heard.
+    world.on(Event::Connected);
+    world.register();
+    let heard = world.now;
+    world.now += INTERVAL / 4;
+    world.orders(0, vec![(1, launch("job_1.m1.0"))]);
+    world.on(Event::Disconnected);
+    assert_eq!(world.agent.next_deadline(), Some(heard + CUT_OFF));
+}
+
+#[test]
+fn the_incarnation_that_the_jobtracker_gave_is_registered_again() {
+    let mut world = World::new();
+    let first = world.on(Event::Connected);
+    assert!(matches!(&first[..], [Action::Register { incarnation: 0, .. }]), "{first:?}");
+    world.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 7 });
+    let again = world.on(Event::RegisterAgain);
+    assert!(matches!(&again[..], [Action::Register { incarnation: 7, .. }]), "{again:?}");
+}
+
 #[test]
 fn cut_off_for_long_it_stops_its_tasks_and_says_so() {
     let mut world = World::online();
@@ -166,7 +225,7 @@ fn cut_off_for_long_it_stops_its_tasks_and_says_so() {
     world.on(Event::Disconnected);
     assert_eq!(world.agent.next_deadline(), Some(world.now + CUT_OFF));
     assert_eq!(world.after(CUT_OFF.saturating_sub(GAP)), []);
-    let why = "cut off from the jobtracker for 600 s".to_string();
+    let why = "cut off from the jobtracker for 600.0 s".to_string();
     assert_eq!(world.after(GAP), [Action::Kill(id, why.clone())]);
     assert_eq!(world.after(CUT_OFF), []);
     assert_eq!(world.agent.next_deadline(), None);
@@ -221,7 +280,7 @@ fn what_is_copied_from_elsewhere_is_kept_and_told_until_it_is_answered() {
     // Not answered: told again with the next registration, which has what is here.
     world.on(Event::Disconnected);
     let again = world.on(Event::Connected);
-    let [Action::Register { attempts, outputs, checkpoints, jobs }] = &again[..] else { panic!("{again:?}") };
+    let [Action::Register { attempts, outputs, checkpoints, jobs, .. }] = &again[..] else { panic!("{again:?}") };
     assert_eq!(attempts.len(), 2);
     assert_eq!((&outputs[..], &checkpoints[..], &jobs[..]), (&[output][..], &[][..], &[Job(1)][..]));
     world.register();

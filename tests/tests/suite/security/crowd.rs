@@ -73,8 +73,8 @@ fn thousands_of_idle_connections_keep_nobody_out_of_a_closed_cluster() {
 fn overload(tls: bool) {
     let lab = Lab::up(tls, "[datanode]\ntransfers_max = 2\n");
     let block = block_of(&lab, &[]);
-    let (id, length, node) = (block.block_id, block.length, &block.nodes[0]);
-    let read = || Op::Read(ReadBlock { block_id: id, offset: 0, length, block_length: length });
+    let (id, length, nonce, node) = (block.block_id, block.length, block.nonce, &block.nodes[0]);
+    let read = || Op::Read(ReadBlock { block_id: id, offset: 0, length, block_length: length, nonce });
     let boss = lab.credentials(Role::Admin, "boss", Good::Yes);
     let connect = || {
         let socket = TcpStream::connect(&node.data_addr).unwrap();

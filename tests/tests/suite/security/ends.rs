@@ -53,7 +53,8 @@ fn a_tasks_token_ends_with_its_job() {
     let stat = |job: u64| {
         runtime().block_on(async {
             let task = Caller::new(&lab, "127.0.0.1:1", lab.task("ann", &job_word(&scope, job)));
-            task.call(STAT, fs::StatRequest { path: "/home/ann/text".into(), to_make: false }).await
+            task.call(STAT, fs::StatRequest { path: "/home/ann/text".into(), to_make: false, entries: 0 })
+                .await
         })
     };
     let refused = |job: u64| {
@@ -141,10 +142,11 @@ fn a_revoked_token_is_good_no_more() {
 }
 
 /// Writes a whole block to a DataNode, as its writer would; the kind of the refusal, None if it was taken.
-fn plant(addr: &str, block_id: u64, token: Vec<u8>, bytes: &[u8]) -> Option<String> {
+fn plant(addr: &str, (block_id, nonce): (u64, u64), token: Vec<u8>, bytes: &[u8]) -> Option<String> {
     let mut stream = TcpStream::connect(addr).unwrap();
     let length = bytes.len() as u64;
-    let op = Op::Write(fs::WriteBlock { block_id, resume_at: 0, mirrors: vec![], expected_length: length });
+    let op =
+        Op::Write(fs::WriteBlock { block_id, resume_at: 0, mirrors: vec![], expected_length: length, nonce });
     let mut out = Vec::new();
     encode_frame(FrameKind::Request, &fs::BulkRequest { op: Some(op), token }, 0, &mut out);
     let packet = fs::Packet { offset: 0, last: true, checksums: to_bytes(&sums_of(bytes)) };
@@ -166,9 +168,9 @@ fn plant(addr: &str, block_id: u64, token: Vec<u8>, bytes: &[u8]) -> Option<Stri
 fn a_closed_block_is_not_written_again() {
     let lab = Lab::up(false, "");
     let block = block_of(&lab, &["--replication", "1"]);
-    let (id, length) = (block.block_id, block.length);
+    let (id, length, nonce) = (block.block_id, block.length, block.nonce);
     // What its writer was given, and still has.
-    let token = key_of(&lab.path("ours/secret")).to_write(id, length).to_bytes();
+    let token = key_of(&lab.path("ours/secret")).to_write(id, nonce, length).to_bytes();
     let report: fs::ReportReply = runtime().block_on(async {
         let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
         boss.ask("/fermata.dfs.v1.NameNode/Report", fs::ReportRequest {}).await.unwrap()
@@ -176,7 +178,7 @@ fn a_closed_block_is_not_written_again() {
     let nodes = report.nodes.into_iter().filter_map(|node| node.address);
     let other = nodes.map(|node| node.data_addr).find(|addr| *addr != block.nodes[0].data_addr).unwrap();
     let bytes = vec![b'x'; length as usize];
-    assert_eq!(plant(&other, id, token, &bytes).as_deref(), Some("denied"));
+    assert_eq!(plant(&other, (id, nonce), token, &bytes).as_deref(), Some("denied"));
     assert_eq!(locate(&lab).nodes.len(), 1, "nobody has seen another replica");
     // The NameNode's own copies still go there.
     lab.cluster.mrctl(&["fs", "setrep", "2", "/in"]);

@@ -140,7 +140,7 @@ pub(super) async fn set(lab: &Lab) -> Stage {
     let about = mr::TasksRequest { job: job.clone(), ..Default::default() };
     let tasks: mr::TasksReply = ann.ask("/fermata.mr.v1.JobTracker/Tasks", about).await.unwrap();
     let mr::AttemptInfo { attempt, logs_addr: logs, .. } = tasks.tasks[0].attempts[0].clone();
-    let about = dfs::StatRequest { path: "/home/ann/text".into(), to_make: false };
+    let about = dfs::StatRequest { path: "/home/ann/text".into(), to_make: false, entries: 0 };
     let stat: dfs::StatReply = ann.ask("/fermata.dfs.v1.NameNode/Stat", about).await.unwrap();
     Stage { attempt, logs, file_id: stat.status.unwrap().file_id, job }
 }
@@ -178,7 +178,7 @@ async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
         (false, "Mkdir") => {
             call!(dfs::MkdirRequest { request_id, path: "/home/ann/d".into(), parents: true, mode: 0 })
         }
-        (false, "Stat") => call!(dfs::StatRequest { path, to_make: false }),
+        (false, "Stat") => call!(dfs::StatRequest { path, to_make: false, entries: 0 }),
         (false, "List") => call!(dfs::ListRequest { path: "/home/ann".into(), ..Default::default() }),
         (false, "Rename") => {
             call!(dfs::RenameRequest { request_id, from: file, to: "/x".into(), overwrite: false })

@@ -5,6 +5,7 @@ mod crowd;
 mod doors;
 mod ends;
 mod gate;
+mod one_machine;
 mod owners;
 mod paths;
 mod paused;

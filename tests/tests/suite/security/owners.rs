@@ -112,7 +112,8 @@ fn jobs_are_limited(lab: &Lab, text: &str) {
 #[test]
 fn in_an_open_cluster_with_permissions_logs_are_their_owners() {
     let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
-    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    let cluster =
+        Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, open: true, ..Up::default() });
     let run = |user: &str, args: &[&str]| -> Ran {
         cluster.command(args).env("FERMATA_USER", user).output().unwrap().into()
     };
@@ -129,4 +130,29 @@ fn in_an_open_cluster_with_permissions_logs_are_their_owners() {
     }
     assert_ne!(run("bob", &["logs", "job_1.m0"]).code, 0);
     cluster.mrctl(&["logs", "job_1.m0"]);
+}
+
+/// A fresh closed cluster is usable: nobody has to make a folder first.
+#[test]
+fn first_call_makes_the_home_folder_and_the_first_job_runs() {
+    let lab = Lab::up(false, "[namenode]\ndefault_quota_files = 60\n");
+    let text = lab.cluster.path("text");
+    std::fs::write(&text, "one two two\n").unwrap();
+    let text = text.to_str().unwrap();
+    lab.done("ann", &["fs", "put", text, "/user/ann/in"]);
+    let home: serde_json::Value =
+        serde_json::from_str(&lab.done("ann", &["fs", "stat", "/user/ann", "--json"])).unwrap();
+    assert_eq!((&home[0]["owner"], &home[0]["mode"]), (&"ann".into(), &serde_json::json!(0o700)), "{home}");
+    lab.denied("bob", &["fs", "ls", "/user/ann"]);
+    lab.done("bob", &["fs", "put", text, "/tmp/from-bob"]);
+    lab.denied("ann", &["fs", "rm", "/tmp/from-bob"]);
+    let ran =
+        lab.run("ann", &["submit", "wordcount", "--input", "/user/ann/in", "--output", "/user/ann/out"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    // The default quota stops who fills the NameNode's memory, and is shown.
+    assert!(lab.done("ann", &["fs", "quota", "/user/ann"]).contains("60"));
+    let full = (0..80)
+        .map(|n| lab.run("ann", &["fs", "mkdir", &format!("/user/ann/d{n}")]))
+        .find(|ran| ran.code != 0);
+    assert!(full.is_some_and(|ran| ran.stderr.contains("quota of 60 files")), "the quota holds");
 }

@@ -1,0 +1,68 @@
+//! Settings laid over others as text, for programs that write a `fermata.toml`.
+
+use super::{Config, ConfigError};
+use std::path::Path;
+use toml::{Table, Value};
+
+impl Config {
+    /// The settings of `base` with those of `over` in their place, as a file. `path` is where `over` comes from; its settings
+    /// are checked as those of a daemon are. What `base` sets and `fixed` names (`section.key`) may not be set by `over`.
+    pub fn merge(base: &str, over: &str, path: &Path, fixed: &[&str]) -> Result<String, ConfigError> {
+        Self::parse(over, path)?;
+        let parse = |text: &str| -> Table { text.parse().expect("both have been parsed before") };
+        let (mut all, over) = (parse(base), parse(over));
+        for key in fixed {
+            let (section, name) = key.split_once('.').expect("section.key");
+            let set = |table: &Table| table.get(section).and_then(|section| section.get(name)).cloned();
+            if let (Some(_), Some(value)) = (set(&all), set(&over)) {
+                let why = format!("{}: {key} = {value}: it is not for this file to set", path.display());
+                return Err(ConfigError::Setting { key: (*key).into(), value: None, why });
+            }
+        }
+        lay_over(&mut all, over);
+        let text = toml::to_string(&all).expect("plain values");
+        Self::parse(&text, path)?.check()?;
+        Ok(text)
+    }
+}
+
+fn lay_over(all: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (all.get_mut(&key), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => lay_over(below, above),
+            (_, value) => drop(all.insert(key, value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &str = "[cluster]\nnamenode = \"a:1\"\n[tasktracker]\nlisten = \"0.0.0.0:9501\"\n";
+
+    fn merge(over: &str) -> Result<Config, String> {
+        let path = Path::new("more.toml");
+        let text =
+            Config::merge(BASE, over, path, &["cluster.namenode"]).map_err(|error| error.to_string())?;
+        Ok(Config::parse(&text, path).unwrap())
+    }
+
+    #[test]
+    fn settings_of_the_file_go_over_those_below_them() {
+        let config = merge("[scheduler]\nname = \"fair\"\n[tasktracker]\nmap_slots = 8\n").unwrap();
+        assert_eq!((config.scheduler.name.as_str(), config.tasktracker.map_slots), ("fair", 8));
+        assert_eq!(config.tasktracker.listen, "0.0.0.0:9501");
+        assert_eq!(config.cluster.namenode, "a:1");
+    }
+
+    #[test]
+    fn what_is_wrong_or_not_for_the_file_is_refused_by_name() {
+        let error = merge("[cluster]\nnamenode = \"b:2\"\n").unwrap_err();
+        assert_eq!(error, "more.toml: cluster.namenode = \"b:2\": it is not for this file to set");
+        let error = merge("\n[tasktracker]\nmap_slot = 8\n").unwrap_err();
+        assert!(error.starts_with("more.toml:3: unknown field `map_slot`"), "{error}");
+        let error = merge("[jobtracker]\nsuspect_after = \"1s\"\n").unwrap_err();
+        assert!(error.contains("must be longer than jobtracker.heartbeat"), "{error}");
+    }
+}

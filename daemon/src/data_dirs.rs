@@ -1,0 +1,97 @@
+//! Which folders a daemon keeps its data in, remembered in each of them.
+//!
+//! A disk that is not mounted leaves an empty folder at its mount point. A daemon that took such a folder for a new one would
+//! fill the root file system, and would come back with half of its data when the disk is mounted again. So each folder has a
+//! file `VOLUMES` with the paths of all of them: a folder that another one lists, and that has no such file itself, is
+//! [`vanished`]. A file `NEW` in it says that it is meant: a replaced disk. Deliberately absent: the case of a daemon all of
+//! whose folders are empty, which looks like a first start; `mrctl cluster up` remembers that.
+
+use crate::files::{USUAL, replace};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+const LIST: &str = "VOLUMES";
+const NEW: &str = "NEW";
+
+fn path_of(dir: &Path) -> String {
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned()).to_string_lossy().into_owned()
+}
+
+/// The folders among `dirs` that were in use at the last start and are empty now. Touches nothing.
+pub fn vanished(dirs: &[PathBuf]) -> Vec<PathBuf> {
+    let lists = dirs.iter().filter_map(|dir| fs::read_to_string(dir.join(LIST)).ok());
+    let known: BTreeSet<String> =
+        lists.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let is_gone =
+        |dir: &&PathBuf| known.contains(&path_of(dir)) && !dir.join(LIST).exists() && !dir.join(NEW).exists();
+    dirs.iter().filter(is_gone).cloned().collect()
+}
+
+/// Why a vanished folder is not used, and what to do about it.
+pub fn vanished_error(dir: &Path) -> io::Error {
+    let dir = dir.display();
+    io::Error::other(format!(
+        "it was in use at the last start and is empty now: mount its disk, or create the file {dir}/{NEW} if the \
+         disk was replaced by an empty one"
+    ))
+}
+
+/// Writes into each of `usable` that the data lies in `dirs`. A folder that cannot be written to is reported, and no error:
+/// the next start recognises it by the others.
+pub fn remember<'a>(dirs: &[PathBuf], usable: impl IntoIterator<Item = &'a Path>) {
+    let list: String = dirs.iter().map(|dir| path_of(dir) + "\n").collect();
+    for folder in usable {
+        let path = folder.join(LIST);
+        if fs::read_to_string(&path).is_ok_and(|text| text == list) {
+            continue;
+        }
+        if let Err(error) = replace(&path, list.as_bytes(), USUAL, true) {
+            tracing::warn!(path = %path.display(), %error, "cannot remember the data folders there");
+            continue;
+        }
+        match fs::remove_file(folder.join(NEW)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(folder = %folder.display(), %error, "cannot remove the file {NEW}: remove it by hand");
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_folder_that_was_in_use_has_vanished_until_it_is_declared_new() {
+        let space = tempfile::tempdir().unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|name| space.path().join(name));
+        for dir in [&a, &b] {
+            fs::create_dir(dir).unwrap();
+        }
+        let two = [a.clone(), b.clone()];
+        assert_eq!(vanished(&two), Vec::<PathBuf>::new(), "a first start");
+        remember(&two, two.iter().map(PathBuf::as_path));
+        assert_eq!(vanished(&two), Vec::<PathBuf>::new());
+        // One that was never used is new, not gone.
+        assert_eq!(vanished(&[a.clone(), b.clone(), c]), Vec::<PathBuf>::new());
+        fs::remove_file(b.join(LIST)).unwrap();
+        assert_eq!(vanished(&two), [b.clone()]);
+        // The same while the folder itself is missing; and it stays so over a start without it.
+        fs::remove_dir(&b).unwrap();
+        assert_eq!(vanished(&two), [b.clone()]);
+        remember(&two, [a.as_path()]);
+        assert_eq!(vanished(&two), [b.clone()]);
+        fs::create_dir(&b).unwrap();
+        fs::write(b.join(NEW), "").unwrap();
+        assert_eq!(vanished(&two), Vec::<PathBuf>::new());
+        remember(&two, two.iter().map(PathBuf::as_path));
+        assert!(!b.join(NEW).exists() && b.join(LIST).exists());
+        // A folder that is no longer configured is nobody's concern.
+        fs::remove_file(b.join(LIST)).unwrap();
+        assert_eq!(vanished(&[a]), Vec::<PathBuf>::new());
+    }
+}

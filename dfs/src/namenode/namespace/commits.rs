@@ -1,0 +1,69 @@
+//! Commits that were carried out, so that a repeat is recognised whatever became of their files since.
+//!
+//! The latest are kept, for [`KEEP_MS`] and up to [`COMMITS_MAX`]: far longer than a JobTracker repeats a commit after a
+//! restart. The oldest goes first.
+
+use std::collections::{BTreeSet, VecDeque};
+
+/// How long a commit is remembered, by the time of records.
+const KEEP_MS: u64 = 30 * 24 * 3600 * 1000;
+/// This many are kept however old they are: a clock set forward must not drop all at once.
+const KEEP_MIN: usize = 1000;
+/// Most commits remembered (about 150 bytes each).
+const COMMITS_MAX: usize = 100_000;
+
+type Key = (Box<str>, Box<str>);
+
+/// Scopes and ids of the latest commits.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Commits {
+    known: BTreeSet<Key>,
+    /// With the time of each, oldest first.
+    order: VecDeque<(Key, u64)>,
+}
+
+impl Commits {
+    pub(super) fn contains(&self, scope: &str, commit_id: &str) -> bool {
+        self.known.contains(&(scope.into(), commit_id.into()))
+    }
+
+    pub(super) fn insert(&mut self, scope: &str, commit_id: &str, at_ms: u64) {
+        let key: Key = (scope.into(), commit_id.into());
+        if self.known.insert(key.clone()) {
+            self.order.push_back((key, at_ms));
+        }
+        while let Some((_, oldest_ms)) = self.order.front() {
+            let old = self.order.len() > KEEP_MIN && oldest_ms.saturating_add(KEEP_MS) < at_ms;
+            if !old && self.order.len() <= COMMITS_MAX {
+                break;
+            }
+            if let Some((key, _)) = self.order.pop_front() {
+                self.known.remove(&key);
+            }
+        }
+    }
+
+    /// All, oldest first: scope, id, time.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str, u64)> {
+        self.order.iter().map(|((scope, id), at_ms)| (&**scope, &**id, *at_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_commits_go_first_and_age_counts_only_beyond_a_minimum() {
+        let mut commits = Commits::default();
+        for number in 0..=COMMITS_MAX as u64 {
+            commits.insert("jobs", &format!("job_{number}"), number);
+        }
+        assert_eq!(commits.iter().count(), COMMITS_MAX);
+        assert!(!commits.contains("jobs", "job_0") && commits.contains("jobs", "job_1"));
+        assert!(!commits.contains("others", "job_1"), "ids are of their scope");
+        commits.insert("jobs", "late", 100 * KEEP_MS);
+        assert_eq!(commits.iter().count(), KEEP_MIN);
+        assert!(commits.contains("jobs", "late") && commits.contains("jobs", &format!("job_{COMMITS_MAX}")));
+    }
+}

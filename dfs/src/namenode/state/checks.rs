@@ -1,0 +1,114 @@
+//! Checks that clients ask for: a client that could not use a replica says so, and its DataNode reads it again.
+//!
+//! A check is a full read of a block, so it is rationed: one replica is checked once in [`AGAIN_MS`], so many replicas are
+//! being checked at a time, and one user asks for so many a minute. A client's word is no proof: only the DataNode
+//! decides that a replica is corrupt.
+
+use super::{State, nodes::Ix};
+use crate::{
+    error::{Error, Kind},
+    ids::{BlockId, NodeUuid},
+    namenode::{
+        op::{Caller, Command, Now},
+        permit::Need,
+    },
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A replica is not checked again for this long.
+const AGAIN_MS: u64 = 60_000;
+/// Replicas being checked, or checked lately, at a time; superusers may ask for more (`fsck --verify`).
+const CHECKS_MAX: usize = 10_000;
+/// The same on one DataNode, waiting to be told.
+const NODE_CHECKS_MAX: usize = 1000;
+/// Replicas that one user may report within [`AGAIN_MS`]; superusers are not limited.
+const USER_CHECKS_MAX: u32 = 100;
+/// Longest reason that is logged, in characters.
+const REASON_MAX: usize = 200;
+
+/// A text of somebody else's as it may be logged: bounded, on one line, without control characters.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().take(REASON_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// What is being checked, and who asked how often.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    until: BTreeMap<(BlockId, Ix), u64>,
+    order: VecDeque<(u64, (BlockId, Ix))>,
+    /// Reports by user, and when they are forgotten.
+    by_user: BTreeMap<String, (u64, u32)>,
+}
+
+impl Checks {
+    pub(super) fn forget_old(&mut self, now_ms: u64) {
+        while let Some((until, key)) = self.order.front().copied()
+            && until <= now_ms
+        {
+            self.order.pop_front();
+            self.until.remove(&key);
+        }
+        self.by_user.retain(|_, (until, _)| *until > now_ms);
+    }
+
+    fn admit(&mut self, now_ms: u64, user: &str) -> Result<(), Error> {
+        let (_, count) = self.by_user.entry(user.to_owned()).or_insert((now_ms + AGAIN_MS, 0));
+        if *count >= USER_CHECKS_MAX {
+            let message =
+                format!("user {user} has reported {USER_CHECKS_MAX} bad replicas in a minute: try later");
+            return Err(Error::new(Kind::Quota, message));
+        }
+        *count += 1;
+        Ok(())
+    }
+}
+
+impl State {
+    /// A client could not use a replica: its node is told to check it. Whether that is new.
+    pub fn report_bad_replica(
+        &mut self,
+        now: Now,
+        caller: &Caller,
+        block: BlockId,
+        node: NodeUuid,
+    ) -> Result<bool, Error> {
+        let unknown = || Error::new(Kind::NotFound, format!("DataNode {node} has no {block}"));
+        if !caller.superuser {
+            self.checks.admit(now.mono_ms, &caller.user)?;
+            // Only those who may read the file can have found out.
+            let file = self.namespace.block(block).ok_or_else(unknown)?.file;
+            let path = self.namespace.path_of(file).ok_or_else(unknown)?;
+            self.permit(caller, &path, Need::Read)?;
+        }
+        let ix = self.nodes.find(node).ok_or_else(unknown)?;
+        let unsettled = self.unsettled.get(&block).is_some_and(|on| on.iter().any(|(at, _)| *at == ix));
+        if !self.nodes.get(ix).blocks.contains(&block) && !unsettled {
+            return if self.bad.contains(&(block, ix)) { Ok(false) } else { Err(unknown()) };
+        }
+        let nonce = self.namespace.block(block).ok_or_else(unknown)?.nonce;
+        if self.checks.until.contains_key(&(block, ix)) {
+            return Ok(false);
+        }
+        let waiting = self.nodes.get(ix).outbox.len();
+        if !caller.superuser && self.checks.until.len() >= CHECKS_MAX || waiting >= NODE_CHECKS_MAX {
+            let message = format!("{} replicas are being checked: ask again", self.checks.until.len());
+            return Err(Error::new(Kind::Unavailable, message));
+        }
+        let until = now.mono_ms + AGAIN_MS;
+        self.checks.until.insert((block, ix), until);
+        self.checks.order.push_back((until, (block, ix)));
+        self.nodes.get_mut(ix).outbox.push_back(Command::Check(block, nonce));
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn reasons_are_bounded_and_stay_on_one_line() {
+        assert_eq!(printable("a\nb\u{1b}[31mc"), "a?b?[31mc");
+        assert_eq!(printable(&"x".repeat(10_000)).len(), 200);
+    }
+}

@@ -1,0 +1,104 @@
+//! A DataNode of the bench: a map of replicas, and what it has not reported yet.
+
+use crate::{
+    ids::{BlockId, Incarnation, NodeUuid, Nonce, StartId},
+    namenode::op::{Command, Heartbeat, Registration, Replica},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A DataNode: its disk, and what it has not told yet.
+#[derive(Debug, Clone)]
+pub(super) struct FakeNode {
+    pub(super) name: String,
+    pub(super) rack: String,
+    pub(super) uuid: NodeUuid,
+    pub(super) incarnation: u64,
+    pub(super) seq: u64,
+    pub(super) up: bool,
+    /// Answers to it get lost.
+    pub(super) deaf: bool,
+    /// Other nodes do not reach it.
+    pub(super) apart: bool,
+    pub(super) capacity: u64,
+    /// Length, and whether it is damaged.
+    pub(super) disk: BTreeMap<BlockId, (u64, bool)>,
+    /// The nonces of what is, or was, on disk,
+    pub(super) nonces: BTreeMap<BlockId, Nonce>,
+    /// and of what writers offer.
+    pub(super) offered: BTreeMap<BlockId, Nonce>,
+    /// The NameNode's start that it last registered with.
+    pub(super) seen: (u64, StartId),
+    pub(super) aside: BTreeSet<BlockId>,
+    pub(super) news: Heartbeat,
+    pub(super) told: Vec<Command>,
+}
+
+impl FakeNode {
+    pub(super) fn new(index: usize, name: &str, rack: &str) -> Self {
+        Self {
+            name: name.into(),
+            rack: rack.into(),
+            uuid: NodeUuid(uuid::Uuid::from_u128(index as u128 + 1)),
+            incarnation: 1,
+            seq: 0,
+            up: true,
+            deaf: false,
+            apart: false,
+            capacity: 1_000_000,
+            disk: BTreeMap::new(),
+            nonces: BTreeMap::new(),
+            offered: BTreeMap::new(),
+            seen: (0, StartId(0)),
+            aside: BTreeSet::new(),
+            news: Heartbeat::default(),
+            told: Vec::new(),
+        }
+    }
+
+    pub(super) fn registration(&self) -> Registration {
+        Registration {
+            uuid: self.uuid,
+            incarnation: Incarnation(self.incarnation),
+            node: self.name.clone(),
+            host: self.name.clone(),
+            rack: self.rack.clone(),
+            data_addr: format!("{}:1", self.name),
+            local_socket: String::new(),
+            version: "test".into(),
+            cluster_id: String::new(),
+            seen_epoch: self.seen.0,
+            seen_start: self.seen.1,
+        }
+    }
+
+    /// Takes a replica from a writer, unless another block of this id is on disk: that one stays.
+    pub(super) fn receive(&mut self, block: BlockId, length: u64) {
+        let nonce = self.offered.get(&block).copied().unwrap_or(Nonce(0));
+        if self.disk.contains_key(&block) && self.nonce(block) != nonce {
+            return;
+        }
+        self.disk.insert(block, (length, false));
+        self.nonces.insert(block, nonce);
+        self.news.received.push(self.replica(block));
+    }
+
+    pub(super) fn nonce(&self, block: BlockId) -> Nonce {
+        self.nonces.get(&block).copied().unwrap_or(Nonce(0))
+    }
+
+    /// What it reports of a replica on disk.
+    pub(super) fn replica(&self, block: BlockId) -> Replica {
+        Replica { block, nonce: self.nonce(block), length: self.disk[&block].0 }
+    }
+
+    pub(super) fn set_aside(&mut self, block: BlockId) {
+        self.disk.remove(&block);
+        self.aside.insert(block);
+        self.news.bad.push((block, "checksum".into()));
+    }
+
+    pub(super) fn has_news(&self) -> bool {
+        let Heartbeat { received, deleted, bad, lost, .. } = &self.news;
+        !(received.is_empty() && deleted.is_empty() && bad.is_empty() && lost.is_empty())
+    }
+}

@@ -1,0 +1,45 @@
+//! One line in the log for what an operator looks for there: trackers that come and go, jobs that come and end.
+//!
+//! Written when the fact is durable, and only by the process that made it: a replayed journal says nothing.
+
+use mrcore::{Cluster, Fact, fact::Entry, ids::TrackerId, job::JobOutcome};
+
+/// Logs a fact, if it is one of those.
+pub(crate) fn log(cluster: &Cluster, entry: &Entry) {
+    let name = |id: &TrackerId| cluster.tracker(*id).map_or_else(|| id.to_string(), |at| at.name.clone());
+    match &entry.fact {
+        Fact::TrackerJoined { name, incarnation, host, rack, slots, .. } => {
+            let (incarnation, maps, reduces) = (incarnation.0, slots.map, slots.reduce);
+            tracing::info!(tracker = name, incarnation, host, rack, maps, reduces, "tracker registered");
+        }
+        Fact::TrackerSuspected { tracker, why } => {
+            tracing::warn!(tracker = name(tracker), why, "tracker is suspect");
+        }
+        Fact::TrackerRecovered { tracker } => tracing::info!(tracker = name(tracker), "tracker is back"),
+        Fact::TrackerLost { tracker, why } => tracing::warn!(tracker = name(tracker), why, "tracker is lost"),
+        Fact::TrackerForgotten { name, why, .. } => {
+            tracing::info!(tracker = name, why, "tracker is forgotten");
+        }
+        Fact::TrackerDraining { tracker, by, .. } => {
+            tracing::info!(tracker = name(tracker), by, "tracker is being drained");
+        }
+        Fact::TrackerReturned { tracker, by } => {
+            tracing::info!(tracker = name(tracker), by, "tracker is used again after a drain");
+        }
+        Fact::JobSubmitted { job, spec, .. } => {
+            let (maps, reduces) = (spec.splits.len(), spec.reduces);
+            let (user, queue) = (&spec.user, &spec.queue);
+            tracing::info!(%job, name = spec.name, user, queue, maps, reduces, "job submitted");
+        }
+        Fact::JobEnded { job, outcome } => match outcome {
+            JobOutcome::Succeeded => tracing::info!(%job, "job succeeded"),
+            JobOutcome::Failed(why) => tracing::warn!(%job, why = first_line(why), "job failed"),
+            JobOutcome::Killed(why) => tracing::info!(%job, why = first_line(why), "job killed"),
+        },
+        _ => {}
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}

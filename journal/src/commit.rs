@@ -1,0 +1,171 @@
+//! The commit point: how far the log had been acknowledged, in a file apart from the log.
+//!
+//! `COMMIT` has two slots, each in a sector of its own and checksummed; the valid one with the higher counter counts.
+//! A slot is written after its batch is durable, so it never claims too much. It is not synced with every batch: after
+//! a crash of the process it is exact, after a power loss it may be behind by what was written since it was last
+//! synced ([`crate::Log::settle`], rotation, close). What a sound slot claims must be in the log; if it is not, the log
+//! is damaged. A clean close seals both slots: then nothing was being written, and nothing can be torn.
+
+use crate::{
+    LogError, Seq,
+    disk::{Disk, WriteFile},
+    format::{u32_at, u64_at},
+    source::Source,
+};
+
+/// The file's name.
+pub(crate) const COMMIT_FILE: &str = "COMMIT";
+const TEMPORARY_FILE: &str = "COMMIT.tmp";
+const MAGIC: [u8; 4] = *b"FMTC";
+const SLOT_BYTES: usize = 32;
+/// Slots are so far apart that one bad sector hits one of them.
+const SLOT_STRIDE: usize = 4096;
+const FILE_BYTES: usize = 2 * SLOT_STRIDE;
+
+/// What a slot claims.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Point {
+    /// The first record of the newest segment; 0 before there is one.
+    pub(crate) newest: Seq,
+    /// The last record that was acknowledged.
+    pub(crate) committed: Seq,
+    /// The log was closed cleanly, and not opened since.
+    pub(crate) sealed: bool,
+}
+
+/// What was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Found {
+    /// There is no such file.
+    Missing,
+    /// A sound slot, its counter, and whether the other slot is damaged.
+    Sound(Point, u64, bool),
+    /// There is no sound slot.
+    Damaged,
+}
+
+impl Point {
+    fn encode(self, counter: u64) -> [u8; SLOT_BYTES] {
+        let mut out = [0; SLOT_BYTES];
+        out[..4].copy_from_slice(&MAGIC);
+        // The top bit of the counter is the seal.
+        let marked = counter | u64::from(self.sealed) << 63;
+        out[4..12].copy_from_slice(&marked.to_le_bytes());
+        out[12..20].copy_from_slice(&self.newest.to_le_bytes());
+        out[20..28].copy_from_slice(&self.committed.to_le_bytes());
+        let crc = crc32c::crc32c(&out[..28]);
+        out[28..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    fn parse(bytes: &[u8]) -> Option<(Self, u64)> {
+        let bytes = bytes.first_chunk::<SLOT_BYTES>()?;
+        if bytes[..4] != MAGIC || u32_at(bytes, 28) != crc32c::crc32c(&bytes[..28]) {
+            return None;
+        }
+        let marked = u64_at(bytes, 4);
+        let point =
+            Self { newest: u64_at(bytes, 12), committed: u64_at(bytes, 20), sealed: marked >> 63 == 1 };
+        Some((point, marked & (u64::MAX >> 1)))
+    }
+}
+
+/// Reads the file.
+pub(crate) fn read(disk: &dyn Disk) -> Result<Found, LogError> {
+    let names = disk.list().map_err(LogError::io("list", "the journal folder"))?;
+    if !names.iter().any(|name| name == COMMIT_FILE) {
+        return Ok(Found::Missing);
+    }
+    let mut source = Source::open(disk, COMMIT_FILE.into())?;
+    let bytes = source.bytes(0, FILE_BYTES)?;
+    let slots = [0, SLOT_STRIDE].map(|at| Point::parse(bytes.get(at..).unwrap_or_default()));
+    Ok(match slots {
+        [Some(a), Some(b)] => {
+            let (point, counter) = if a.1 > b.1 { a } else { b };
+            Found::Sound(point, counter, false)
+        }
+        [Some((point, counter)), None] | [None, Some((point, counter))] => Found::Sound(point, counter, true),
+        [None, None] => Found::Damaged,
+    })
+}
+
+/// The file, open for writing.
+pub(crate) struct CommitFile {
+    file: Box<dyn WriteFile>,
+    counter: u64,
+    unsynced: bool,
+}
+
+impl CommitFile {
+    /// Makes the file, durably, before the first segment: a segment without it has lost it.
+    pub(crate) fn create(disk: &dyn Disk) -> Result<(), LogError> {
+        let mut content = vec![0; FILE_BYTES];
+        for (at, counter) in [(0, 0), (SLOT_STRIDE, 1)] {
+            content[at..at + SLOT_BYTES].copy_from_slice(&Point::default().encode(counter));
+        }
+        let mut file = disk.create(TEMPORARY_FILE).map_err(LogError::io("create", TEMPORARY_FILE))?;
+        file.write(&content).map_err(LogError::io("write", TEMPORARY_FILE))?;
+        file.sync().map_err(LogError::io("sync", TEMPORARY_FILE))?;
+        disk.rename(TEMPORARY_FILE, COMMIT_FILE).map_err(LogError::io("rename to", COMMIT_FILE))?;
+        disk.sync_folder().map_err(LogError::io("sync the folder of", COMMIT_FILE))
+    }
+
+    /// Opens it; the next slot is counted after `counter`.
+    pub(crate) fn open(disk: &dyn Disk, counter: u64) -> Result<Self, LogError> {
+        let file = disk.overwrite(COMMIT_FILE).map_err(LogError::io("open", COMMIT_FILE))?;
+        Ok(Self { file, counter, unsynced: false })
+    }
+
+    /// Writes a slot. Durable only after [`Self::sync`].
+    pub(crate) fn note(&mut self, point: Point) -> Result<(), LogError> {
+        self.counter += 1;
+        let at = (self.counter % 2) * SLOT_STRIDE as u64;
+        let slot = point.encode(self.counter);
+        self.file.write_at(at, &slot).map_err(LogError::io("write", COMMIT_FILE))?;
+        self.unsynced = true;
+        Ok(())
+    }
+
+    /// Writes both slots, durably: neither claims what an earlier life of the log did.
+    pub(crate) fn note_both(&mut self, point: Point) -> Result<(), LogError> {
+        self.note(point)?;
+        self.note(point)?;
+        self.sync()
+    }
+
+    /// Makes the slots durable.
+    pub(crate) fn sync(&mut self) -> Result<(), LogError> {
+        if !self.unsynced {
+            return Ok(());
+        }
+        self.file.sync().map_err(LogError::io("sync", COMMIT_FILE))?;
+        self.unsynced = false;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::CrashDisk;
+
+    #[test]
+    fn one_damaged_slot_leaves_the_other_and_two_are_noticed() {
+        let disk = CrashDisk::new();
+        assert!(matches!(read(&disk).unwrap(), Found::Missing));
+        CommitFile::create(&disk).unwrap();
+        let mut file = CommitFile::open(&disk, 1).unwrap();
+        file.note(Point { newest: 1, committed: 5, sealed: false }).unwrap();
+        file.note(Point { newest: 1, committed: 6, sealed: true }).unwrap();
+        let Found::Sound(point, 3, false) = read(&disk).unwrap() else { panic!("two sound slots") };
+        assert_eq!(point, Point { newest: 1, committed: 6, sealed: true });
+        let mut bytes = disk.files()[COMMIT_FILE].clone();
+        bytes[SLOT_STRIDE + 20] ^= 1;
+        disk.set_file(COMMIT_FILE, bytes.clone());
+        let Found::Sound(point, 2, true) = read(&disk).unwrap() else { panic!("one sound slot") };
+        assert_eq!(point.committed, 5);
+        bytes[20] ^= 1;
+        disk.set_file(COMMIT_FILE, bytes);
+        assert!(matches!(read(&disk).unwrap(), Found::Damaged));
+    }
+}

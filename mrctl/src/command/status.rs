@@ -1,0 +1,132 @@
+//! `mrctl status`: the cluster of a folder, who may use it, and which of its daemons run.
+
+use crate::{
+    cluster::{ClusterState, Layout, Overrides},
+    locate::{dir_flag, state_folder},
+    output,
+};
+use anyhow::{Result, bail};
+use serde::Serialize;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Show the cluster of this folder: who may use it, and which daemons run
+///
+/// Looks at processes, not at what they do: `mrctl nodes` and `mrctl health` ask the masters. The exit code is 0 if all
+/// daemons run. For a cluster of several machines there is `mrctl cluster status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl status\n  mrctl status --json")]
+pub(crate) struct Args {
+    /// Folder of the cluster [default: the nearest .fermata upwards]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A cluster as its folder tells it. What `up --json` and `status --json` print.
+#[derive(Debug, Serialize)]
+pub(crate) struct Standing {
+    folder: PathBuf,
+    /// `running`, `degraded` (some daemons have died) or `stopped`.
+    state: &'static str,
+    /// `closed` or `open`.
+    access: &'static str,
+    /// Who may use it.
+    users: String,
+    /// The configuration file that clients use.
+    config: PathBuf,
+    namenode: String,
+    jobtracker: String,
+    daemons: Vec<Process>,
+}
+
+#[derive(Debug, Serialize)]
+struct Process {
+    name: String,
+    kind: &'static str,
+    /// `running` or `dead`.
+    state: &'static str,
+    pid: u32,
+    addr: String,
+    log: PathBuf,
+}
+
+impl Standing {
+    /// Of the cluster in this folder.
+    pub(crate) fn of(folder: &Path) -> Result<Self> {
+        let layout = Layout::prepare(folder, &Overrides::default())?;
+        let state = ClusterState::load(folder)?.unwrap_or_default();
+        let process = |daemon: &crate::cluster::Daemon| Process {
+            name: daemon.name.clone(),
+            kind: daemon.kind.program(),
+            state: if daemon.is_running() { "running" } else { "dead" },
+            pid: daemon.identity.pid,
+            addr: daemon.addr.clone(),
+            log: daemon.log.clone(),
+        };
+        let daemons: Vec<Process> = state.daemons.iter().map(process).collect();
+        let running = daemons.iter().filter(|daemon| daemon.state == "running").count();
+        let security = &layout.config.security;
+        let (access, users) = match (security.is_closed(), layout.has_own_secret()) {
+            (false, _) => ("open", "every account of this machine".to_owned()),
+            (true, true) => ("closed", format!("only {}", daemon::account::user())),
+            (true, false) => ("closed", "holders of the cluster's credentials".to_owned()),
+        };
+        Ok(Self {
+            state: match running {
+                0 => "stopped",
+                _ if running == daemons.len() => "running",
+                _ => "degraded",
+            },
+            access,
+            users,
+            config: layout.config_file(),
+            folder: layout.folder,
+            namenode: state.namenode,
+            jobtracker: state.jobtracker,
+            daemons,
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let folder = state_folder(args.dir.as_deref())?;
+    if !folder.join("layout.json").is_file() {
+        bail!(
+            "no cluster in {}: start one with `mrctl up`; `mrctl cluster status` looks at one of several machines",
+            folder.display()
+        );
+    }
+    let standing = Standing::of(&folder)?;
+    let code = if standing.state == "running" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if args.json {
+        output::json(&standing)?;
+        return Ok(code);
+    }
+    let Standing { state, access, users, folder, .. } = &standing;
+    output::line(format!("{state}, {access} ({users} can use it); folder {}", folder.display()))?;
+    let mut table = output::table(&["NODE", "DAEMON", "STATE", "PID", "ADDRESS"], &[3]);
+    for one in &standing.daemons {
+        let addr = if one.addr.is_empty() { "-" } else { &one.addr };
+        table.add_row([&one.name, one.kind, one.state, &one.pid.to_string(), addr]);
+    }
+    if !standing.daemons.is_empty() {
+        output::print_table(&table)?;
+    }
+    let dir = dir_flag(Some(folder));
+    match *state {
+        "stopped" => output::line(format!("start it with `mrctl up{dir}`"))?,
+        "degraded" => {
+            for one in standing.daemons.iter().filter(|one| one.state == "dead") {
+                output::line(format!("{} of {} has died: see {}", one.kind, one.name, one.log.display()))?;
+            }
+            output::line(format!("start what has died again with `mrctl up{dir}`"))?;
+        }
+        _ => {}
+    }
+    Ok(code)
+}

@@ -1,0 +1,44 @@
+//! Panics of programs: caught, and remembered with their message and place.
+
+use std::{
+    cell::RefCell,
+    panic::{self, AssertUnwindSafe, PanicHookInfo},
+    sync::{
+        Once,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+thread_local! {
+    static LAST: RefCell<String> = const { RefCell::new(String::new()) };
+}
+static SEEN: AtomicBool = AtomicBool::new(false);
+
+/// Runs `work`; if it panics, what it said and where. Besides, the panic is printed as usual.
+pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            LAST.with_borrow_mut(|last| *last = words(info));
+            usual(info);
+        }));
+    });
+    panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        SEEN.store(true, Ordering::Relaxed);
+        LAST.with_borrow_mut(std::mem::take)
+    })
+}
+
+/// Whether anything in this process has panicked and was caught.
+pub(crate) fn seen() -> bool {
+    SEEN.load(Ordering::Relaxed)
+}
+
+fn words(info: &PanicHookInfo<'_>) -> String {
+    let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
+    let payload = info.payload();
+    let owned = || payload.downcast_ref::<String>().map(String::as_str);
+    let message = payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message");
+    format!("panicked{place}: {message}")
+}

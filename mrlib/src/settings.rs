@@ -1,0 +1,376 @@
+//! The settings of a job: one table, used to check them at submission, to parse them and to print help.
+//!
+//! A setting is known if it is in [`ENGINE`], if the program declares it ([`crate::registry::Builtin::settings`],
+//! [`crate::Job::takes`]), or if its name begins with [`USER`]. Everything else is refused by name, with the nearest
+//! known one: a misspelled setting would otherwise have no effect and no message.
+
+use crate::input::Codec;
+use daemon::Bytes;
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, str::FromStr};
+
+/// Names with this prefix are for the user's own program; nobody else reads them.
+pub const USER: &str = "user.";
+/// Names with this prefix are set by the JobTracker only.
+pub const RESERVED: &str = "fermata.";
+/// Records that `skip.bad.records=true` allows a task to skip.
+pub const SKIP_DEFAULT: u64 = 100;
+/// The largest replication that a job may ask for. A NameNode may allow less.
+pub const REPLICATION_MAX: u64 = 64;
+
+/// The values that a setting takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// `true` or `false`.
+    Flag,
+    /// A whole number in this range.
+    Count {
+        /// The smallest value.
+        min: u64,
+        /// The largest value.
+        max: u64,
+    },
+    /// A size of at least one byte.
+    Size,
+    /// A number from 0 to 1.
+    Fraction,
+    /// `lines`, `keyvalue`, `whole` or `fixed:RECORD:KEY`.
+    Format,
+    /// `auto`, `none` or `gzip`.
+    Codec,
+    /// A number of records, `true` or `false`.
+    Skip,
+    /// Any text.
+    Text,
+}
+
+/// One setting of the engine or of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Its name, as in `--conf NAME=VALUE`.
+    pub name: Cow<'static, str>,
+    /// The values that it takes.
+    pub kind: Kind,
+    /// What it means, in one line.
+    pub help: Cow<'static, str>,
+}
+
+impl Setting {
+    /// A row of a table.
+    pub const fn new(name: &'static str, kind: Kind, help: &'static str) -> Self {
+        Self { name: Cow::Borrowed(name), kind, help: Cow::Borrowed(help) }
+    }
+}
+
+const ANY: Kind = Kind::Count { min: 1, max: u32::MAX as u64 };
+
+/// The settings that every job takes.
+pub const ENGINE: &[Setting] = &[
+    Setting::new("split.size", Kind::Size, "bytes that one map reads [default: a block]"),
+    Setting::new("input.format", Kind::Format, "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)"),
+    Setting::new("input.codec", Kind::Codec, "auto, gzip, or none: read compressed files as they are"),
+    Setting::new("input.recursive", Kind::Flag, "false: as --no-recursive [default: true]"),
+    Setting::new(
+        "output.replication",
+        Kind::Count { min: 1, max: REPLICATION_MAX },
+        "replicas of the result",
+    ),
+    Setting::new("slow.start", Kind::Fraction, "part of the maps done before reduces begin, from 0 to 1"),
+    Setting::new("speculation", Kind::Flag, "false: disable speculative execution"),
+    Setting::new("speculation.split", Kind::Flag, "false: speculate on a slow map, never split it"),
+    Setting::new("attempts.max", ANY, "failed attempts of a task that fail the job [default: 4]"),
+    Setting::new("skip.bad.records", Kind::Skip, "bad records that a task may skip (true: 100; see below)"),
+    Setting::new("record.bytes.max", Kind::Size, "the longest record [default: 256MiB]"),
+    Setting::new("pace.map", Kind::Size, "bytes a second at most that a map reads, to try things"),
+    Setting::new("pace.reduce", Kind::Size, "bytes a second at most that a reduce reads"),
+    Setting::new("sort.memory", Kind::Size, "sort buffer of a task"),
+    Setting::new("merge.factor", Kind::Count { min: 2, max: 1 << 20 }, "runs merged at a time [default: 64]"),
+    Setting::new("fetch.parallel", Kind::Count { min: 1, max: 1 << 10 }, "parallel fetches [default: 4]"),
+    Setting::new("map.output.compress", Kind::Flag, "false: never compress map output"),
+    Setting::new("total.order.splits", Kind::Text, "file of split keys, for jobs that are sorted as a whole"),
+    Setting::new("group", Kind::Text, "group of jobs in `mrctl history --figures`"),
+];
+
+/// Set by `mrctl submit` itself: the folder with the job's files, and what the program says of its mapper.
+const INTERNAL: &[&str] = &["staging", "mapper.divisible"];
+
+/// Hadoop's names and what to use here.
+const HADOOP: &[(&[&str], &str)] = &[
+    (&["mapreduce.job.reduces", "mapred.reduce.tasks"], "use --reduces {}"),
+    (&["mapreduce.job.name", "mapred.job.name"], "use --name {}"),
+    (&["mapreduce.job.queuename", "mapred.job.queue.name"], "use --queue {}"),
+    (&["mapreduce.job.priority", "mapred.job.priority"], "use --priority"),
+    (&["mapreduce.input.fileinputformat.inputdir", "mapred.input.dir"], "use --input {}"),
+    (&["mapreduce.output.fileoutputformat.outputdir", "mapred.output.dir"], "use --output {}"),
+    (
+        &[
+            "mapreduce.input.fileinputformat.split.maxsize",
+            "mapreduce.input.fileinputformat.split.minsize",
+            "mapred.max.split.size",
+            "mapred.min.split.size",
+        ],
+        "use --conf split.size={}",
+    ),
+    (
+        &["mapreduce.input.fileinputformat.input.dir.recursive", "mapred.input.dir.recursive"],
+        "folders are read with their subfolders; --no-recursive reads a folder alone",
+    ),
+    (
+        &[
+            "mapreduce.map.maxattempts",
+            "mapreduce.reduce.maxattempts",
+            "mapred.map.max.attempts",
+            "mapred.reduce.max.attempts",
+        ],
+        "use --conf attempts.max={}",
+    ),
+    (
+        &[
+            "mapreduce.map.speculative",
+            "mapreduce.reduce.speculative",
+            "mapred.map.tasks.speculative.execution",
+            "mapred.reduce.tasks.speculative.execution",
+        ],
+        "use --conf speculation={}",
+    ),
+    (
+        &["mapreduce.job.reduce.slowstart.completedmaps", "mapred.reduce.slowstart.completed.maps"],
+        "use --conf slow.start={}",
+    ),
+    (&["mapreduce.map.output.compress", "mapred.compress.map.output"], "use --conf map.output.compress={}"),
+    (&["mapreduce.task.io.sort.mb", "io.sort.mb"], "use --conf sort.memory={}MiB"),
+    (&["mapreduce.task.io.sort.factor", "io.sort.factor"], "use --conf merge.factor={}"),
+    (
+        &["mapreduce.reduce.shuffle.parallelcopies", "mapred.reduce.parallel.copies"],
+        "use --conf fetch.parallel={}",
+    ),
+    (
+        &["mapreduce.map.skip.maxrecords", "mapred.skip.map.max.skip.records"],
+        "use --conf skip.bad.records={}",
+    ),
+    (&["dfs.replication"], "use --conf output.replication={}"),
+    (
+        &[
+            "stream.map.output.field.separator",
+            "stream.reduce.output.field.separator",
+            "stream.map.input.field.separator",
+            "stream.num.map.output.key.fields",
+            "mapreduce.map.output.key.field.separator",
+            "mapreduce.partition.keypartitioner.options",
+            "mapreduce.partition.keycomparator.options",
+        ],
+        "here the key ends at the first tab of a line: have the mapper write a tab there",
+    ),
+];
+const HADOOP_PREFIXES: &[&str] = &["mapreduce.", "mapred.", "stream.", "yarn.", "dfs.", "io.", "fs."];
+
+impl Kind {
+    /// What it accepts, in words for an error.
+    fn wanted(self) -> String {
+        match self {
+            Self::Flag => "true or false".into(),
+            Self::Count { min, max } if max == u64::from(u32::MAX) => format!("a whole number from {min}"),
+            Self::Count { min, max } => format!("a number from {min} to {max}"),
+            Self::Size => "a size such as 16MiB".into(),
+            Self::Fraction => "a number from 0 to 1".into(),
+            Self::Format => "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into(),
+            Self::Codec => "auto, none or gzip".into(),
+            Self::Skip => "a number of records, true or false".into(),
+            Self::Text => "text".into(),
+        }
+    }
+
+    fn accepts(self, text: &str) -> bool {
+        match self {
+            Self::Flag => text.parse::<bool>().is_ok(),
+            Self::Count { min, max } => text.parse().is_ok_and(|count| (min..=max).contains(&count)),
+            Self::Size => text.parse().is_ok_and(|Bytes(bytes)| bytes > 0),
+            Self::Fraction => text.parse().is_ok_and(|part: f64| (0.0..=1.0).contains(&part)),
+            Self::Format => crate::job::InputFormat::from_str(text).is_ok(),
+            Self::Codec => Codec::from_str(text).is_ok(),
+            Self::Skip => skip_records(text).is_some(),
+            Self::Text => true,
+        }
+    }
+}
+
+/// How many records a task may skip by this value of `skip.bad.records`.
+pub(crate) fn skip_records(text: &str) -> Option<u64> {
+    match text {
+        "true" => Some(SKIP_DEFAULT),
+        "false" => Some(0),
+        number => number.parse().ok(),
+    }
+}
+
+/// The error for a value that a setting does not take.
+pub fn bad(name: &str, value: &str, wanted: &str) -> String {
+    format!("setting {name} = {value:?}: it must be {wanted}")
+}
+
+/// Checks every setting of a job whose program declares `own`: a line for people about the first that is unknown or has
+/// a value that it does not take.
+pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Setting]) -> Result<(), String> {
+    for (name, value) in conf {
+        if name.starts_with(RESERVED) {
+            return Err(format!("setting {name}: names that begin with {RESERVED} are Fermata's own"));
+        }
+        if name.starts_with(USER) || INTERNAL.contains(&name) {
+            continue;
+        }
+        let Some(known) = ENGINE.iter().chain(own).find(|setting| setting.name == name) else {
+            return Err(unknown(name, value, own));
+        };
+        if !known.kind.accepts(value.trim()) {
+            return Err(bad(name, value, &known.kind.wanted()));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the values of the engine's settings alone: a task's settings hold more than what its user gave.
+pub(crate) fn check_engine<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), String> {
+    for (name, value) in conf {
+        let known = ENGINE.iter().find(|setting| setting.name == name);
+        if let Some(known) = known.filter(|known| !known.kind.accepts(value.trim())) {
+            return Err(bad(name, value, &known.kind.wanted()));
+        }
+    }
+    Ok(())
+}
+
+fn unknown(name: &str, value: &str, own: &[Setting]) -> String {
+    let start = format!("setting {name} is unknown");
+    if let Some((_, instead)) = HADOOP.iter().find(|(names, _)| names.contains(&name)) {
+        return format!("setting {name} is Hadoop's: {}", instead.replace("{}", value));
+    }
+    if let Some(near) = nearest(name, ENGINE.iter().chain(own).map(|setting| &*setting.name)) {
+        return format!("{start}: did you mean {near}?");
+    }
+    if HADOOP_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return format!(
+            "setting {name} looks like Hadoop's and has no equivalent here (`mrctl submit --help`)"
+        );
+    }
+    format!(
+        "{start}: `mrctl submit --help` and `mrctl programs` list all; settings of your own program begin with {USER}"
+    )
+}
+
+/// The candidate with the smallest edit distance, if it is near enough to be meant.
+pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let allowed = (name.len() / 3).max(2);
+    let near = candidates.map(|candidate| (distance(name, candidate), candidate));
+    near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, candidate)| candidate)
+}
+
+/// Insertions, deletions and substitutions that make one text of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The rows of a table as help text, indented and aligned.
+pub fn help(settings: &[Setting]) -> String {
+    let width = settings.iter().map(|setting| setting.name.len()).max().unwrap_or(0);
+    let lines: Vec<String> =
+        settings.iter().map(|setting| format!("  {:width$}  {}\n", setting.name, setting.help)).collect();
+    lines.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(name: &str, value: &str) -> Option<String> {
+        let own = [Setting::new("word.length", ANY, "the shortest word")];
+        check([(name, value)], &own).err()
+    }
+
+    #[test]
+    fn known_settings_and_the_users_own_pass() {
+        for (name, value) in [
+            ("pace.map", "1MiB"),
+            ("skip.bad.records", "3"),
+            ("skip.bad.records", "true"),
+            ("input.format", "fixed:100:10"),
+            ("slow.start", " 0.5 "),
+            ("word.length", "4"),
+            ("user.anything", "at all"),
+            ("staging", "/tmp/x"),
+        ] {
+            assert_eq!(refusal(name, value), None, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn misspelled_settings_are_refused_with_the_nearest_name() {
+        for (name, near) in [
+            ("pace.mpa", "pace.map"),
+            ("speculaton", "speculation"),
+            ("word.lenght", "word.length"),
+            ("input.recursiv", "input.recursive"),
+            ("skip.bad.record", "skip.bad.records"),
+        ] {
+            let why = refusal(name, "1").expect(name);
+            assert!(why.contains(&format!("setting {name} is unknown: did you mean {near}?")), "{why}");
+        }
+        let why = refusal("nonsense", "1").expect("unknown");
+        assert!(why.contains("nonsense is unknown") && why.contains("begin with user."), "{why}");
+    }
+
+    #[test]
+    fn names_of_hadoop_are_translated() {
+        let reduces = refusal("mapreduce.job.reduces", "2").expect("Hadoop's");
+        assert_eq!(reduces, "setting mapreduce.job.reduces is Hadoop's: use --reduces 2");
+        let separator = refusal("stream.map.output.field.separator", ",").expect("Hadoop's");
+        assert!(separator.contains("first tab"), "{separator}");
+        assert!(refusal("mapreduce.map.memory.mb", "1").expect("Hadoop's").contains("no equivalent"));
+    }
+
+    #[test]
+    fn values_that_a_setting_does_not_take_are_refused_by_its_name() {
+        for (name, value) in [
+            ("slow.start", "1.5"),
+            ("slow.start", "NaN"),
+            ("speculation", "perhaps"),
+            ("attempts.max", "0"),
+            ("attempts.max", "-1"),
+            ("split.size", "0"),
+            ("split.size", "big"),
+            ("input.format", "fixed:10"),
+            ("input.format", "fixed:10:11"),
+            ("input.format", "fixed:0:0"),
+            ("input.format", "xml"),
+            ("input.codec", "zstd"),
+            ("input.recursive", "yes"),
+            ("skip.bad.records", "-1"),
+            ("output.replication", "99"),
+            ("merge.factor", "1"),
+            ("fermata.token", "00"),
+        ] {
+            let why = refusal(name, value).expect(name);
+            assert!(why.starts_with(&format!("setting {name}")) && !why.contains('\n'), "{why}");
+        }
+    }
+
+    #[test]
+    fn edit_distances_are_those_of_levenshtein() {
+        for (a, b, apart) in
+            [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("pace.mpa", "pace.map", 2)]
+        {
+            assert_eq!(distance(a, b), apart, "{a} {b}");
+        }
+    }
+}

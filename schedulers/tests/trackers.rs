@@ -1,0 +1,122 @@
+//! Who a tracker is: the JobTracker numbers its processes and forgets those that stay away, whatever their clocks say.
+
+use fermata_schedulers::{Params, make};
+use mrcore::{
+    Config, Effect, Event, JobTracker, PerPhase, Span, Time,
+    event::{Heartbeat, Registration, Reply},
+    ids::{Incarnation, RequestId, TrackerId},
+};
+
+struct Life {
+    mind: JobTracker,
+    now: Time,
+    requests: u128,
+}
+
+impl Life {
+    fn new() -> Self {
+        let config = Config { forget_after: Span::secs(60), ..Config::default() };
+        let mind = JobTracker::new(config, make("fifo", &Params::new()).unwrap());
+        let mut life = Self { mind, now: Time(1_000_000), requests: 0 };
+        life.tell(Event::Start);
+        life
+    }
+
+    fn tell(&mut self, event: Event) -> Option<Reply> {
+        let mut effects = Vec::new();
+        self.mind.handle(self.now, event, &mut effects);
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Reply { reply, .. } => Some(reply),
+            _ => None,
+        })
+    }
+
+    fn request(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId(self.requests)
+    }
+
+    /// The number and the incarnation that it gets; `None` if it is refused.
+    fn register(&mut self, name: &str, claims: u64) -> Option<(TrackerId, u64)> {
+        let request = self.request();
+        let tracker = Registration {
+            name: name.into(),
+            incarnation: Incarnation(claims),
+            host: name.into(),
+            rack: "r".into(),
+            shuffle_addr: "s:1".into(),
+            logs_addr: "l:1".into(),
+            slots: PerPhase { map: 1, reduce: 1 },
+            attempts: Vec::new(),
+            outputs: Vec::new(),
+            checkpoints: Vec::new(),
+            jobs: Vec::new(),
+        };
+        match self.tell(Event::Registration { request, tracker }) {
+            Some(Reply::Registered { tracker, incarnation, .. }) => Some((tracker, incarnation.0)),
+            Some(Reply::Refused(_)) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn forget(&mut self, tracker: TrackerId) -> Reply {
+        let request = self.request();
+        self.tell(Event::Forget { request, tracker, by: "ann".into() }).unwrap()
+    }
+
+    /// So many seconds, in which only this tracker is heard.
+    fn pass(&mut self, seconds: u64, heard: (TrackerId, u64)) {
+        for _ in 0..seconds {
+            self.now = self.now + Span::secs(1);
+            self.requests += 1;
+            self.tell(Event::Heartbeat(Heartbeat {
+                tracker: heard.0,
+                incarnation: Incarnation(heard.1),
+                seq: self.requests as u64,
+                acked: 0,
+                attempts: Vec::new(),
+                fetch_failures: Vec::new(),
+            }));
+            self.tell(Event::Tick);
+        }
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.mind.cluster().tracker_named(name).is_some()
+    }
+}
+
+#[test]
+fn the_jobtracker_numbers_processes_and_no_number_bars_a_name() {
+    let mut life = Life::new();
+    let (id, first) = life.register("a", 0).unwrap();
+    assert_eq!(first, 1);
+    assert_eq!(life.register("a", 1), Some((id, 1)), "the same process again");
+    assert_eq!(life.register("a", 0), Some((id, 2)), "a new one");
+    assert_eq!(life.register("a", 1), None, "the old one has been replaced");
+    // A number that was never given, as of a clock far ahead or of a journal that was lost.
+    assert_eq!(life.register("a", u64::MAX), Some((id, 3)));
+    assert_eq!(life.register("a", 0), Some((id, 4)));
+    assert_eq!(life.register("b", 7).map(|(_, incarnation)| incarnation), Some(1));
+}
+
+#[test]
+fn lost_trackers_are_forgotten_when_asked_or_after_a_time_and_their_numbers_are_not_used_again() {
+    let mut life = Life::new();
+    let heard = life.register("a", 0).unwrap();
+    let (lost, _) = life.register("b", 0).unwrap();
+    assert!(matches!(life.forget(lost), Reply::Refused(why) if why.contains("not lost")));
+    life.pass(15, heard);
+    assert!(life.knows("b"), "lost, and not forgotten");
+    assert_eq!(life.forget(lost), Reply::Taken);
+    assert!(!life.knows("b"));
+    assert!(matches!(life.forget(lost), Reply::Refused(_)));
+    let (again, incarnation) = life.register("b", 1).unwrap();
+    assert!(again > lost, "{again} is not {lost}");
+    assert_eq!(incarnation, 1);
+    life.pass(50, heard);
+    assert!(life.knows("b"));
+    life.pass(30, heard);
+    assert!(!life.knows("b") && life.knows("a"));
+    assert_eq!(life.mind.cluster().trackers().count(), 1);
+}

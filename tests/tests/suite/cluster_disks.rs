@@ -1,0 +1,139 @@
+//! Data folders of a cluster of several machines: where they are, and what happens when one is lost or not mounted.
+//! Skipped, with the reason, where network namespaces cannot be made.
+
+use fermata_tests::{Machines, eventually};
+use std::{fs, path::Path, process::Command, time::Duration};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A disk that is mounted, until it is dropped.
+struct Disk<'a>(&'a Path);
+
+impl<'a> Disk<'a> {
+    fn mount(at: &'a Path) -> Self {
+        fs::create_dir_all(at).unwrap();
+        let mut mount = Command::new("mount");
+        let done = mount.args(["-t", "tmpfs", "-o", "size=512m,mode=711", "tmpfs"]).arg(at).status().unwrap();
+        assert!(done.success(), "cannot mount {}", at.display());
+        Self(at)
+    }
+
+    fn unmount(self) {}
+}
+
+impl Drop for Disk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+fn blocks_in(folder: &Path) -> usize {
+    let shards = fs::read_dir(folder.join("current")).into_iter().flatten().flatten();
+    shards.map(|shard| fs::read_dir(shard.path()).unwrap().count()).sum()
+}
+
+fn log(machines: &Machines, node: &str, daemon: &str) -> String {
+    fs::read_to_string(machines.path(node).join(format!("logs/{daemon}.log"))).unwrap_or_default()
+}
+
+/// Operator's bug 2, and "at restart an unmounted disk means writes to the root file system".
+#[test]
+fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted() {
+    let Some(machines) = Machines::prepare("fq", 24, &["r1", "r1"], 2) else { return };
+    let root = machines.path("disks");
+    let dirs = format!("[\"{0}/{{host}}/a/dn\", \"{0}/{{host}}/b/dn\"]", root.display());
+    machines.set("datanode", &format!("dirs = {dirs}\nreserve = \"1MiB\""));
+    let tasks = dirs.replace("/dn", "/tasks");
+    machines.set("tasktracker", &format!("dirs = {tasks}\nreserve = \"1MiB\""));
+    let [a, b] = ["a", "b"].map(|disk| root.join("fq2").join(disk));
+    let (first, second) = (Disk::mount(&a), Disk::mount(&b));
+    for disk in ["a", "b"] {
+        fs::create_dir_all(root.join("fq3").join(disk)).unwrap();
+    }
+    // The account of tasks comes through to its folders.
+    Command::new("chmod").args(["-R", "a+X"]).arg(&root).status().unwrap();
+    machines.up();
+    let file = machines.path("file");
+    fermata_tests::random_file(&file, 2 << 20, 1);
+    for at in 0..4 {
+        let to = format!("/file{at}");
+        machines.mrctl(&["fs", "put", "--quiet", file.to_str().unwrap(), &to]);
+    }
+    for disk in [&a, &b] {
+        assert!(blocks_in(&disk.join("dn")) > 0, "{} is not used", disk.display());
+        assert!(disk.join("tasks/jobs").is_dir(), "{} is not used by the tracker", disk.display());
+    }
+    assert!(!machines.path("fq2/data/datanode").exists());
+
+    // One disk is not mounted: the node goes on without it, and does not write to the mount point.
+    machines.cluster(&["down"]);
+    second.unmount();
+    machines.cluster(&["up"]);
+    assert_eq!(fs::read_dir(&b).unwrap().count(), 0, "something was written below the mount point");
+    for daemon in ["datanode", "tasktracker"] {
+        let log = log(&machines, "fq2", daemon);
+        assert!(log.contains("was in use at the last start and is empty now: mount its disk"), "{log}");
+    }
+    machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+
+    // None is: nothing is started there.
+    machines.cluster(&["down"]);
+    first.unmount();
+    let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
+    assert_eq!(refused.code, 1);
+    for words in ["fq2: ", "datanode is not started", "had data and now has none", "--format fq2"] {
+        assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    }
+    assert_eq!(fs::read_dir(&a).unwrap().count(), 0, "something was written below the mount point");
+
+    // New disks, which is said.
+    let (_first, _second) = (Disk::mount(&a), Disk::mount(&b));
+    machines.cluster(&["up", "--format", "fq2"]);
+    eventually("all blocks have their replicas on the new disks", PATIENCE, || {
+        (blocks_in(&a.join("dn")) + blocks_in(&b.join("dn")) > 0).then_some(())
+    });
+    machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    machines.cluster(&["down", "--purge"]);
+    assert!(!a.join("dn").exists() && !b.join("tasks").exists(), "data is left after --purge");
+}
+
+/// Operator's bug 9.
+#[test]
+fn a_lost_master_disk_is_not_formatted_unasked() {
+    let Some(machines) = Machines::make("fv", 25, &["r1"]) else { return };
+    machines.mrctl(&["fs", "mkdir", "/precious"]);
+    machines.cluster(&["down"]);
+    let data = machines.path("fv1/data");
+    let kept = machines.path("kept");
+    for daemon in ["namenode", "jobtracker"] {
+        let folder = data.join(daemon);
+        fs::rename(&folder, &kept).unwrap();
+        let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
+        assert_eq!(refused.code, 1, "{}", refused.stdout);
+        for words in [daemon, "had data and now has none", "restore the folder from a backup", "--format fv1"]
+        {
+            assert!(refused.stderr.contains(words), "{}", refused.stderr);
+        }
+        assert!(!folder.exists(), "it was created anew");
+        machines.cluster(&["down"]);
+        fs::rename(&kept, &folder).unwrap();
+    }
+    machines.cluster(&["up"]);
+    assert!(machines.mrctl(&["fs", "ls", "/"]).contains("precious"));
+
+    // Asked for, it is done; the nodes' blocks are of another cluster, and are kept.
+    machines.cluster(&["down"]);
+    fs::rename(data.join("namenode"), &kept).unwrap();
+    let ran = machines.try_mrctl(&["cluster", "up", "--format", "fv1", "--cluster", "lab"]);
+    assert!(data.join("namenode/VERSION").exists(), "{}{}", ran.stdout, ran.stderr);
+    assert!(
+        ran.code == 1 && ran.stderr.contains("cluster"),
+        "the DataNode joins another cluster: {}",
+        ran.stderr
+    );
+    machines.cluster(&["down"]);
+    fs::remove_dir_all(data.join("namenode")).unwrap();
+    fs::rename(&kept, data.join("namenode")).unwrap();
+    machines.cluster(&["up"]);
+    assert!(machines.mrctl(&["fs", "ls", "/"]).contains("precious"));
+}

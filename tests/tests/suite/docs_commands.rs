@@ -1,0 +1,417 @@
+//! Every command block of README.md and docs/ is executed, or the page gives the reason why it is not.
+//!
+//! A command block is indented by four spaces, or fenced without a language or with `sh`. The blocks of a page run in one
+//! `bash -e`, in their order, in `~/fermata`, which looks like a checkout with its programs built; `HOME` is a fresh folder.
+//! Comments before a block change how it is run:
+//!
+//! ```text
+//! <!-- not run: REASON -->      it is not
+//! <!-- setup: COMMANDS -->      these first, in the same shell; may have several lines
+//! <!-- with: A for B -->        B is replaced by A in the block, for a smaller size or another address
+//! <!-- prints: TEXT -->         TEXT must be in what it prints
+//! <!-- fails -->                its exit code must not be 0
+//! ```
+//!
+//! A page with blocks that are run has a test here. Deliberately absent: a check of settings and outputs, which are fenced with
+//! a language (`toml`, `text`, ...).
+
+use fermata_tests::{binaries, stripped_binaries};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs,
+    os::unix::{
+        fs::{PermissionsExt, symlink},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A page is given up after this long.
+const LIMIT: Duration = Duration::from_mins(4);
+
+/// Pages that have a test below.
+const TESTED: [&str; 8] = [
+    "README.md",
+    "docs/by-hand.md",
+    "docs/deploy/machines.md",
+    "docs/deploy/namespaces.md",
+    "docs/schedulers.md",
+    "docs/security.md",
+    "docs/sim.md",
+    "docs/tutorial.md",
+];
+
+/// What a comment before a block asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Order {
+    NotRun,
+    Setup(String),
+    With { this: String, instead_of: String },
+    Prints(String),
+    Fails,
+}
+
+impl Order {
+    /// None for a comment that is not about a block.
+    fn parse(comment: &str) -> Option<Self> {
+        let comment = comment.trim();
+        if comment == "fails" {
+            return Some(Self::Fails);
+        }
+        let (kind, text) = comment.split_once(':')?;
+        let text = text.trim().to_owned();
+        match kind {
+            "not run" => {
+                assert!(text.len() > 5, "<!-- {comment} --> gives no reason");
+                Some(Self::NotRun)
+            }
+            "setup" => Some(Self::Setup(text)),
+            "prints" => Some(Self::Prints(text)),
+            "with" => {
+                let (this, instead_of) =
+                    text.split_once(" for ").unwrap_or_else(|| panic!("{comment}: A for B"));
+                Some(Self::With { this: this.trim().into(), instead_of: instead_of.trim().into() })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Commands of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Block {
+    /// Counted from 1.
+    line: usize,
+    text: String,
+    orders: Vec<Order>,
+}
+
+impl Block {
+    fn is_run(&self) -> bool {
+        !self.orders.contains(&Order::NotRun)
+    }
+
+    /// As a part of the page's script.
+    fn script(&self, page: &str) -> String {
+        let mut text = self.text.clone();
+        let mut script = format!("\nprintf '@@ %s\\n' '{page}:{}' >&2\n", self.line);
+        for order in &self.orders {
+            match order {
+                Order::Setup(commands) => _ = writeln!(script, "{commands}"),
+                Order::With { this, instead_of } => {
+                    assert!(
+                        text.contains(instead_of.as_str()),
+                        "{page}:{}: there is no {instead_of:?}",
+                        self.line
+                    );
+                    text = text.replace(instead_of.as_str(), this);
+                }
+                _ => {}
+            }
+        }
+        let prints = self.orders.iter().find_map(|order| match order {
+            Order::Prints(words) => Some(words),
+            _ => None,
+        });
+        if self.orders.contains(&Order::Fails) {
+            _ = write!(script, "if (\n{text}) then echo 'it should fail' >&2; exit 1; fi\n");
+        } else if let Some(words) = prints {
+            _ = write!(
+                script,
+                "{{\n{text}}} > ~/printed; cat ~/printed\n\
+                 grep -qF -- '{words}' ~/printed || {{ echo 'it does not print: {words}' >&2; exit 1; }}\n"
+            );
+        } else {
+            script += &text;
+        }
+        script
+    }
+}
+
+/// The command blocks of a page.
+fn blocks(page: &str) -> Vec<Block> {
+    let lines: Vec<&str> = page.lines().collect();
+    let mut found = Vec::new();
+    let mut orders = Vec::new();
+    let mut at = 0;
+    while at < lines.len() {
+        let line = lines[at];
+        let begin = at;
+        if let Some(comment) = line.trim_start().strip_prefix("<!--") {
+            let mut text = comment.to_owned();
+            while !text.contains("-->") {
+                at += 1;
+                text += "\n";
+                text += lines.get(at).expect("a comment ends");
+            }
+            at += 1;
+            orders.extend(Order::parse(text.split("-->").next().unwrap_or("")));
+        } else if let Some(language) = line.strip_prefix("```") {
+            let body: Vec<&str> =
+                lines[at + 1..].iter().take_while(|line| **line != "```").copied().collect();
+            at += body.len() + 2;
+            let orders = std::mem::take(&mut orders);
+            if ["", "sh", "bash"].contains(&language) {
+                let text = body.iter().map(|line| format!("{line}\n")).collect();
+                found.push(Block { line: begin + 1, text, orders });
+            }
+        } else if line.starts_with("    ") && !line.starts_with("     ") {
+            let mut text = String::new();
+            // Empty lines belong to it if it goes on after them.
+            let belongs = |at: usize| {
+                let next = lines[at..].iter().find(|line| !line.trim().is_empty());
+                next.is_some_and(|line| line.starts_with("    "))
+            };
+            while at < lines.len() && belongs(at) {
+                text += lines[at].strip_prefix("    ").unwrap_or("");
+                text += "\n";
+                at += 1;
+            }
+            found.push(Block { line: begin + 1, text, orders: std::mem::take(&mut orders) });
+        } else {
+            if !line.trim().is_empty() {
+                orders.clear();
+            }
+            at += 1;
+        }
+    }
+    found
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+fn pages() -> Vec<String> {
+    fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|kind| kind == "md") {
+                found.push(path);
+            }
+        }
+    }
+    let root = root();
+    let mut found = vec![root.join("README.md")];
+    collect(&root.join("docs"), &mut found);
+    let name = |path: PathBuf| path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+    found.into_iter().map(name).collect()
+}
+
+fn read(page: &str) -> Vec<Block> {
+    blocks(&fs::read_to_string(root().join(page)).unwrap())
+}
+
+#[test]
+fn every_command_block_is_run_or_says_why_not() {
+    let run: BTreeSet<String> =
+        pages().into_iter().filter(|page| read(page).iter().any(Block::is_run)).collect();
+    let tested: BTreeSet<String> = TESTED.map(str::to_owned).into();
+    let untested: Vec<String> = run
+        .difference(&tested)
+        .flat_map(|page| {
+            let blocks = read(page).into_iter().filter(Block::is_run);
+            blocks.map(move |block| format!("{page}:{}", block.line)).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(
+        untested.is_empty(),
+        "neither run nor marked: {}\nput <!-- not run: REASON --> before it, or a test of the page into {}",
+        untested.join(", "),
+        file!()
+    );
+    assert_eq!(run, tested, "a page that is tested has no command block any more");
+}
+
+/// What the programs of a checkout would be after `cargo build --release` are those under test.
+const CARGO: &str = r#"#!/bin/sh
+case "$1" in
+build) [ ! -e src/main.rs ] || { mkdir -p target/release && ln -sf PROGRAMS/wordcount-job target/release/; } ;;
+run) while [ "$1" != -- ]; do shift; done; shift; exec PROGRAMS/wordcount-job "$@" ;;
+*) echo "cargo $1: not in this test" >&2; exit 1 ;;
+esac
+"#;
+
+/// Stands for ssh: machines are network namespaces of the same names.
+const SSH: &str = r#"#!/bin/sh
+while :; do case "$1" in -o | -i | -p) shift 2 ;; -*) shift ;; *) break ;; esac; done
+host=${1#*@}; shift
+mkdir -p "$HOME/disks/$host" && chmod 711 "$HOME/disks" "$HOME/disks/$host"
+# `ip netns exec` has a mount namespace of its own: each machine has its own /var/tmp.
+exec ip netns exec "$host" sh -c 'mount --bind "$0" /var/tmp && exec "$@"' "$HOME/disks/$host" "$@"
+"#;
+
+/// Before the first block: what is started is ended, whatever comes.
+const BEGIN: &str = r#"set -e
+end() {
+    for state in $(find ~ -name cluster.json -path '*/.fermata/*' 2>/dev/null); do (cd "${state%/.fermata/*}" && mrctl down >/dev/null 2>&1) || true; done
+    for lab in $(find ~ -name launch.json 2>/dev/null); do mrctl cluster down --cluster "${lab%/launch.json}" >/dev/null 2>&1 || true; done
+    kill $(jobs -p) 2>/dev/null || true
+    [ -z "$AT_END" ] || eval "$AT_END"
+}
+trap end EXIT
+trap 'exit 1' TERM
+cd ~/fermata
+"#;
+
+fn write_program(path: &Path, text: &str) {
+    fs::write(path, text.replace("PROGRAMS", &stripped_binaries().display().to_string())).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A fresh home with what looks like a checkout in it.
+fn home() -> tempfile::TempDir {
+    let space = binaries().with_file_name("tmp");
+    fs::create_dir_all(&space).unwrap();
+    let home = tempfile::Builder::new().prefix("docs-").tempdir_in(space).unwrap();
+    // Tasks may have another account.
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let checkout = home.path().join("fermata");
+    fs::create_dir_all(checkout.join("target")).unwrap();
+    for entry in fs::read_dir(root()).unwrap().map(Result::unwrap) {
+        let name = entry.file_name();
+        if !name.to_string_lossy().starts_with('.') && name != "target" {
+            symlink(entry.path(), checkout.join(name)).unwrap();
+        }
+    }
+    symlink(stripped_binaries(), checkout.join("target/release")).unwrap();
+    let bin = home.path().join(".bin");
+    fs::create_dir(&bin).unwrap();
+    write_program(&bin.join("cargo"), CARGO);
+    write_program(&bin.join("ssh"), SSH);
+    home
+}
+
+/// Runs the blocks of a page; `before` goes first.
+fn run_page(page: &str, before: &str) {
+    let home = home();
+    let mut script = format!("{BEGIN}{before}\n");
+    for block in read(page).iter().filter(|block| block.is_run()) {
+        script += &block.script(page);
+    }
+    let file = home.path().join(".script");
+    fs::write(&file, script).unwrap();
+    let said = home.path().join(".said");
+    let out = fs::File::create(&said).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut bash = Command::new("bash");
+    bash.arg(&file)
+        .current_dir(home.path())
+        .env("HOME", home.path())
+        .env("PATH", format!("{}/.bin:{}:{path}", home.path().display(), stripped_binaries().display()))
+        .env("PROGRAMS", stripped_binaries())
+        .env_remove("FERMATA_CONFIG")
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().unwrap())
+        .stderr(out)
+        .process_group(0);
+    let mut child = bash.spawn().unwrap();
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if began.elapsed() > LIMIT {
+            // It ends what it has started.
+            let group = format!("-{}", child.id());
+            Command::new("kill").args(["-TERM", "--", &group]).status().unwrap();
+            child.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let said = fs::read_to_string(said).unwrap_or_default();
+    let at = said.lines().rev().find_map(|line| line.strip_prefix("@@ ")).unwrap_or(page).to_owned();
+    let tail: Vec<&str> = said.lines().rev().take(30).collect();
+    let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n");
+    match status {
+        Some(status) if status.success() => {}
+        Some(status) => panic!("the block at {at}: {status}\n{tail}"),
+        None => panic!("the block at {at} is not over after {LIMIT:?}\n{tail}"),
+    }
+}
+
+/// Machines `node1` to `node4` that have names and that ssh reaches; false, and said, where they cannot be made.
+fn run_page_on_machines(page: &str) {
+    // The one who runs it has the names, and nobody else on this machine.
+    let before = r#"
+[ -n "$INSIDE" ] || INSIDE=1 exec ~/fermata/deploy/netns/net alone node unshare --mount --propagation private bash "$0"
+for i in 1 2 3 4 5; do echo "10.77.21.$i node$i"; done | cat /etc/hosts - > ~/.hosts
+mount --bind ~/.hosts /etc/hosts
+export SUBNET=21
+~/fermata/deploy/netns/net down node
+AT_END='~/fermata/deploy/netns/net down node'
+~/fermata/deploy/netns/net up node 5
+"#;
+    if namespaces() {
+        run_page(page, before);
+    }
+}
+
+fn namespaces() -> bool {
+    let can = Command::new("unshare").args(["--net", "--mount", "ip", "link"]).output();
+    let can = can.is_ok_and(|ran| ran.status.success());
+    if !can {
+        eprintln!("skipped: no network namespaces here: they need root and iproute2");
+    }
+    can
+}
+
+#[test]
+fn commands_of_the_readme() {
+    run_page("README.md", "");
+}
+
+#[test]
+fn commands_of_the_tutorial() {
+    run_page("docs/tutorial.md", "");
+}
+
+#[test]
+fn commands_of_by_hand() {
+    run_page("docs/by-hand.md", "");
+}
+
+#[test]
+fn commands_of_schedulers() {
+    run_page("docs/schedulers.md", "");
+}
+
+#[test]
+fn commands_of_sim() {
+    run_page("docs/sim.md", "");
+}
+
+#[test]
+fn commands_of_security() {
+    run_page_on_machines("docs/security.md");
+}
+
+#[test]
+fn commands_of_machines() {
+    run_page_on_machines("docs/deploy/machines.md");
+}
+
+#[test]
+fn commands_of_namespaces() {
+    if namespaces() {
+        run_page("docs/deploy/namespaces.md", "");
+    }
+}
+
+#[test]
+fn blocks_are_found_with_what_is_asked_of_them() {
+    let page = "# A page\n    mrctl up\n\n    mrctl down\ntext\n\n<!-- not run: it takes an hour -->\n\n    sleep 3600\n\n\
+                ```toml\n[cluster]\n```\n<!-- with: 10 for 1000 -->\n<!-- prints: done -->\n```\nmrctl x 1000\n```\n\
+                1. one\n       not a block\n";
+    let found = blocks(page);
+    let lines: Vec<(usize, &str)> = found.iter().map(|block| (block.line, block.text.as_str())).collect();
+    assert_eq!(lines, [(2, "mrctl up\n\nmrctl down\n"), (9, "sleep 3600\n"), (16, "mrctl x 1000\n")]);
+    assert!(found[0].is_run() && !found[1].is_run());
+    let script = found[2].script("page");
+    assert!(script.contains("mrctl x 10\n") && script.contains("grep -qF -- 'done'"), "{script}");
+}

@@ -1,0 +1,263 @@
+//! Jobs that could only succeed with a wrong result are refused, or fail and say why: input that was replaced or is
+//! compressed, settings that nobody reads, folders that were not looked into, output that cannot be written.
+
+use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually};
+use serde_json::Value;
+use std::{fs, time::Duration};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+fn put(cluster: &Cluster, at: &str, bytes: &[u8]) {
+    fs::write(cluster.path("upload"), bytes).unwrap();
+    cluster.mrctl(&["fs", "put", "--force", "upload", at]);
+}
+
+/// The job once it is over.
+fn over(cluster: &Cluster, job: &str) -> Value {
+    eventually(&format!("{job} is over"), PATIENCE, || {
+        let job = cluster.json(&["job", job]);
+        (!["running", "committing"].contains(&job["state"].as_str().unwrap())).then_some(job)
+    })
+}
+
+/// Attempts of a job's tasks that failed, by task.
+fn failed_attempts(cluster: &Cluster, job: &str) -> Vec<usize> {
+    let tasks = cluster.json(&["tasks", job]);
+    let failed = |task: &Value| {
+        task["attempts"].as_array().unwrap().iter().filter(|attempt| attempt["state"] == "failed").count()
+    };
+    tasks.as_array().unwrap().iter().map(failed).collect()
+}
+
+/// Audit finding 10. Old: maps that start after the replacement read the new file, and the job succeeds with a mixture.
+#[test]
+fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
+    let cluster =
+        Cluster::up(Up { nodes: 1, replication: 1, block_size: "1MiB", settings: QUICK, ..Up::default() });
+    let old: Vec<u8> = b"old words\n".repeat(600_000);
+    let new: Vec<u8> = b"new words\n".repeat(600_000);
+    let submit = |output: &str| {
+        let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
+        let job = cluster.detach(&[&["wordcount", "--input", "/in", "--output", output], &slow[..]].concat());
+        eventually("a map is done, and more are to come", PATIENCE, || {
+            let job = cluster.json(&["job", &job]);
+            let (done, total) =
+                (job["maps"]["done"].as_u64().unwrap(), job["maps"]["total"].as_u64().unwrap());
+            (done > 0 && done < total).then_some(())
+        });
+        job
+    };
+    for (change, words) in [("replace", "was replaced after"), ("delete", "was deleted or moved after")] {
+        put(&cluster, "/in/a", &old);
+        let output = format!("/{change}");
+        let job = submit(&output);
+        if change == "replace" {
+            put(&cluster, "/in/a", &new);
+        } else {
+            cluster.mrctl(&["fs", "rm", "/in/a"]);
+        }
+        let ended = over(&cluster, &job);
+        let why = ended["why"].as_str().unwrap();
+        assert_eq!(ended["state"], "failed", "{ended}");
+        assert!(why.contains(&format!("input /in/a {words} {job} was submitted")), "{why}");
+        let failed = failed_attempts(&cluster, &job);
+        assert!(failed.iter().all(|failed| *failed <= 1), "retries were useless: {failed:?}");
+        assert!(cluster.try_mrctl(&["fs", "ls", &output]).code != 0, "{change}: there is output");
+    }
+}
+
+/// A file that grows is read as it was when the job was submitted, to the byte.
+#[test]
+fn input_that_grows_is_read_as_it_was_at_submission() {
+    let cluster =
+        Cluster::up(Up { nodes: 1, replication: 1, block_size: "1MiB", settings: QUICK, ..Up::default() });
+    // No newline at its end: what is appended would otherwise lengthen the last word.
+    let text = [b"some words\n".repeat(400_000).as_slice(), b"last"].concat();
+    put(&cluster, "/in/a", &text);
+    let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
+    let job = cluster.detach(&[&["wordcount", "--input", "/in", "--output", "/out"], &slow[..]].concat());
+    fs::write(cluster.path("more"), b"ing change\n").unwrap();
+    cluster.mrctl(&["fs", "put", "--append", "more", "/in/a"]);
+    let ended = over(&cluster, &job);
+    assert_eq!(ended["state"], "succeeded", "{ended}");
+    assert_eq!(cluster.output("/out"), b"last\t1\nsome\t400000\nwords\t400000\n");
+}
+
+/// User bug 1. Old: such files are read as lines, and the job succeeds.
+#[test]
+fn compressed_input_that_cannot_be_decoded_is_refused_by_name() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "/in/good.txt", b"a b\n");
+    let gzip = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03KT\x48\xe2\x02\x00\x18\x20\x5f\xeb\x04\x00\x00\x00";
+    let cases: [(&str, &[u8], &str); 7] = [
+        ("/c/x.bz2", b"BZh91AY&SY\x01\x02", "bzip2"),
+        ("/c/x.zst", b"\x28\xb5\x2f\xfd\x04", "Zstandard"),
+        ("/c/x.xz", b"plain text under a wrong name\n", "xz"),
+        ("/c/x.dat", b"\x28\xb5\x2f\xfd\x04", "Zstandard"),
+        ("/c/x.csv", b"BZh91AY&SY\x01\x02", "bzip2"),
+        ("/c/x.log", gzip, "gzip"),
+        ("/c/x.gz", b"plain text\n", "not gzip"),
+    ];
+    for (path, bytes, words) in cases {
+        put(&cluster, path, bytes);
+        // Whether it is named itself, or found in a folder among others.
+        for input in [path, "/c"] {
+            let args = ["submit", "wordcount", "--input", "/in", input, "--output", "/out"];
+            let told = cluster.refused(2, &args);
+            assert!(told.contains(&format!("input {path} is")) && told.contains(words), "{told}");
+            assert!(told.contains("input.codec=none"), "{told}");
+        }
+        let output = format!("/as-it-is/{}", &path[3..]);
+        cluster.succeed(&["wordcount", "--input", path, "--output", &output, "--conf", "input.codec=none"]);
+        cluster.mrctl(&["fs", "rm", path]);
+    }
+    // By choice: binary formats may begin with any bytes.
+    put(&cluster, "/records", b"\x28\xb5\x2f\xfdabcd");
+    let fixed = ["--conf", "input.format=fixed:4:4"];
+    cluster.succeed(&[&["identity", "--input", "/records", "--output", "/fixed"], &fixed[..]].concat());
+}
+
+/// User bug 2. Old: every name passes, and has no effect.
+#[test]
+fn unknown_settings_are_refused_with_the_nearest_name() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "/in/a", b"a\nnow\nb\n");
+    let program = binaries().join("test-job").display().to_string();
+    for (program, setting, words) in [
+        ("wordcount", "nonsense=1", "setting nonsense is unknown"),
+        ("wordcount", "pace.mpa=1MiB", "did you mean pace.map?"),
+        ("wordcount", "mapreduce.job.reduces=2", "use --reduces 2"),
+        ("wordcount", "stream.map.output.field.separator=,", "first tab"),
+        ("grep", "grep.patern=x", "grep.pattern"),
+        (program.as_str(), "harn=panic", "did you mean harm?"),
+        (program.as_str(), "word.length=3", "setting word.length is unknown"),
+    ] {
+        let told =
+            cluster.refused(2, &["submit", program, "--input", "/in", "--output", "/o", "--conf", setting]);
+        assert!(told.contains(words), "{setting}: {told}");
+    }
+    // What the program declares, and what begins with `user.`, it gets.
+    let own = ["--conf", "harm=", "--conf", "user.anything=1"];
+    cluster.succeed(&[&[program.as_str(), "--input", "/in", "--output", "/own"], &own[..]].concat());
+    let mapper =
+        ["--mapper", "sh -c 'cat > /dev/null; echo $user_greeting'", "--conf", "user.greeting=hello"];
+    cluster.succeed(
+        &[&["streaming", "--input", "/in", "--output", "/env", "--reduces", "0"], &mapper[..]].concat(),
+    );
+    assert_eq!(cluster.output("/env"), b"hello\n");
+    let programs = cluster.mrctl(&["programs"]);
+    assert!(programs.contains("grep.pattern") && programs.contains("termvector.min"), "{programs}");
+}
+
+/// User bug 3. Old: subfolders are left out in silence.
+#[test]
+fn a_folder_is_read_with_its_subfolders_unless_told_otherwise() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    for (at, word) in [
+        ("/in/a", "top"),
+        ("/in/below/b", "below"),
+        ("/in/below/deeper/c", "deeper"),
+        ("/in/_temporary/d", "hidden"),
+        ("/in/.git/e", "hidden"),
+    ] {
+        put(&cluster, at, format!("{word}\n").as_bytes());
+    }
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/all"]);
+    assert_eq!(cluster.output("/all"), b"below\t1\ndeeper\t1\ntop\t1\n");
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/alone", "--no-recursive"]);
+    assert_eq!(cluster.output("/alone"), b"top\t1\n");
+    cluster.succeed(&["sort", "--input", "/in/bel*", "--output", "/sorted", "--reduces", "2"]);
+    assert_eq!(cluster.output("/sorted"), b"below\ndeeper\n");
+    assert!(cluster.mrctl(&["submit", "--help"]).contains("--no-recursive"));
+}
+
+/// User bug 4. Old: found after four failed attempts.
+#[test]
+fn what_a_job_may_not_read_or_write_is_told_at_submission() {
+    let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    put(&cluster, "/in/a", b"a\n");
+    put(&cluster, "/secret/b", b"b\n");
+    cluster.mrctl(&["fs", "chmod", "600", "/secret/b"]);
+    cluster.mrctl(&["fs", "mkdir", "/closed", "/open", "/full"]);
+    cluster.mrctl(&["fs", "chmod", "755", "/closed"]);
+    cluster.mrctl(&["fs", "chmod", "777", "/open", "/full"]);
+    cluster.mrctl(&["fs", "quota", "/full", "--files", "4"]);
+    let submit = |input: &str, output: &str, reduces: &str| -> Ran {
+        let args =
+            ["submit", "wordcount", "--input", input, "--output", output, "--reduces", reduces, "--json"];
+        cluster.command(&args).env("FERMATA_USER", "ann").output().unwrap().into()
+    };
+    for (input, output, words) in [
+        ("/in", "/closed/out", "may not make /closed/out"),
+        ("/in", "/closed/new/folder/out", "may not make /closed/new/folder/out"),
+        ("/secret", "/open/out", "may not read /secret/b"),
+        ("/in", "/full/out", "/full: quota of 4 files and folders"),
+    ] {
+        let ran = submit(input, output, "4");
+        assert_eq!(ran.code, 1, "{output}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains(words) && ran.stdout.is_empty(), "{}{}", ran.stdout, ran.stderr);
+    }
+    assert_eq!(cluster.json(&["jobs"]), serde_json::json!([]), "no job was made of any");
+    let ran = submit("/in", "/open/out", "4");
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+}
+
+/// User bugs 10 and 11. Old: panics and crashing streaming mappers fail the job, and a byte looks like a line.
+#[test]
+fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let lines: String = (0..2000)
+        .map(|n| if n == 70 || n == 1500 { "now\n".to_owned() } else { format!("line {n}\n") })
+        .collect();
+    put(&cluster, "/in/a", lines.as_bytes());
+    let program = binaries().join("test-job").display().to_string();
+    let python = "sh -c 'while read -r line; do [ \"$line\" = now ] && exit 3; echo \"$line\"; done'";
+    let panics = [program.as_str(), "--input", "/in", "--conf", "harm=panic"];
+    let crashes = ["streaming", "--input", "/in", "--reduces", "1", "--mapper", python];
+    for (name, args) in [("panics", &panics[..]), ("crashes", &crashes[..])] {
+        let with = |output: &str, skip: &str| {
+            let (output, skip) = (format!("/{name}-{output}"), format!("skip.bad.records={skip}"));
+            let more = ["--output", &output, "--conf", &skip, "--conf", "attempts.max=1"];
+            cluster.submit(&[args, &more[..]].concat())
+        };
+        let job = with("none", "0");
+        assert_eq!(job["state"], "failed", "{name}: {job}");
+        let why = job["why"].as_str().unwrap();
+        assert!(name == "crashes" || why.contains("record at /in/a:71: "), "{why}");
+        let job = with("one", "1");
+        let why = job["why"].as_str().unwrap();
+        assert!(job["state"] == "failed" && why.contains("skip.bad.records = 1"), "{name}: {job}");
+        let job = with("two", "2");
+        assert_eq!(job["state"], "succeeded", "{name}: {job}");
+        assert_eq!(job["counters"]["SKIPPED_RECORDS"], 2, "{name}: {job}");
+        assert_eq!(cluster.output(&format!("/{name}-two")).split(|byte| *byte == b'\n').count() - 1, 1998);
+        let log = cluster.mrctl(&["logs", &format!("{}.m0", job["job"].as_str().unwrap())]);
+        assert!(log.contains("record at /in/a:71: ") && log.contains("record at /in/a:1501: "), "{log}");
+    }
+}
+
+/// User bug 9 and smaller ones. Old: lists cut the exception off, the failed task is `unfinished`, teragen has input.
+#[test]
+fn failures_are_shown_by_their_last_line() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    put(&cluster, "/in/a", b"a\n");
+    let mapper = "sh -c 'echo Traceback >&2; echo \"  line 7\" >&2; echo \"ValueError: seven\" >&2; exit 1'";
+    let args = ["--input", "/in", "--output", "/out", "--mapper", mapper, "--conf", "attempts.max=1"];
+    let job = cluster.submit(&[&["streaming"], &args[..]].concat());
+    assert_eq!(job["state"], "failed", "{job}");
+    for command in ["jobs", "tasks job_1", "why job_1", "job job_1"] {
+        let shown = cluster.mrctl(&command.split(' ').collect::<Vec<_>>());
+        assert!(shown.contains("ValueError: seven"), "{command}: {shown}");
+    }
+    let tasks = cluster.json(&["tasks", "job_1"]);
+    assert_eq!(tasks[0]["state"], "failed", "{tasks}");
+    let generate = ["submit", "teragen", "--output", "/gen", "--conf", "rows=10", "--conf", "maps=1"];
+    let shown = cluster.mrctl(&generate);
+    assert!(shown.contains("1 map, 0 reduces") && !shown.contains("node-local"), "{shown}");
+    let log = cluster.try_mrctl(&["logs", "--stdout", "job_2.m0"]);
+    assert!(log.code == 0 && log.stderr.contains("printed nothing to standard output"), "{}", log.stderr);
+    let help = cluster.mrctl(&["help"]);
+    let (everyday, experiments) = help.split_once("For experiments").expect("a section of their own");
+    assert!(!everyday.contains("  chaos  ") && experiments.contains("  chaos  "), "{help}");
+}

@@ -1,0 +1,167 @@
+//! A master's journal is damaged at its end, where a torn write would be: nothing that was acknowledged is dropped in
+//! silence. The master says what is wrong and does not start; with `--recover` it keeps what it drops and says so.
+
+use fermata_tests::{Cluster, QUICK, Up, binaries, eventually};
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A master, and where its journal is.
+#[derive(Clone, Copy)]
+struct Master {
+    program: &'static str,
+    journal: &'static str,
+}
+
+const NAMENODE: Master = Master { program: "namenode", journal: ".fermata/data/namenode/edits" };
+const JOBTRACKER: Master = Master { program: "jobtracker", journal: ".fermata/data/jobtracker/journal" };
+
+/// A cluster with a file and a finished job, so that both masters have acknowledged something.
+fn cluster() -> Cluster {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: QUICK, ..Up::default() });
+    fs::write(cluster.path("text"), "one two two\n").unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts"]);
+    cluster
+}
+
+impl Master {
+    fn folder(self, cluster: &Cluster) -> PathBuf {
+        cluster.path(self.journal)
+    }
+
+    /// The newest segment.
+    fn newest(self, cluster: &Cluster) -> PathBuf {
+        let entries = fs::read_dir(self.folder(cluster)).unwrap().flatten().map(|entry| entry.path());
+        let segments = entries.filter(|path| path.extension().is_some_and(|end| end == "log"));
+        segments.max().expect("a segment")
+    }
+
+    /// Ends it at once, or has it end as it should.
+    fn stop(self, cluster: &Cluster, cleanly: bool) {
+        if cleanly {
+            let pids = cluster.processes_named(self.program);
+            let ran = Command::new("kill").arg("-TERM").args(&pids).status().unwrap();
+            assert!(ran.success());
+            eventually("it has ended", PATIENCE, || cluster.processes_named(self.program).is_empty().then_some(()));
+        } else {
+            cluster.mrctl(&["chaos", "kill", self.program]);
+        }
+    }
+
+    fn command(self, cluster: &Cluster) -> Command {
+        let mut command = Command::new(binaries().join(self.program));
+        command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
+        command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null());
+        command
+    }
+
+    /// It must not start, with one line that names the file and the remedy.
+    fn refuses(self, cluster: &Cluster, file: &str) {
+        let ran = self.command(cluster).output().unwrap();
+        let words = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(!ran.status.success(), "{} started: {words}", self.program);
+        let last = words.lines().last().unwrap_or_default();
+        for word in [file, "--recover"] {
+            assert!(last.contains(word), "{word:?} is not in {last}");
+        }
+    }
+
+    /// It starts with `--recover`; what it logs.
+    fn recovers(self, cluster: &Cluster) -> String {
+        let (ready, log) = (cluster.path("recovered"), cluster.path("recover.log"));
+        let mut recovering = self
+            .command(cluster)
+            .args(["--recover", "--ready-file"])
+            .arg(&ready)
+            .stderr(fs::File::create(&log).unwrap())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("it serves after --recover", PATIENCE, || ready.exists().then_some(()));
+        recovering.kill().unwrap();
+        recovering.wait().unwrap();
+        fs::remove_file(ready).unwrap();
+        fs::read_to_string(&log).unwrap()
+    }
+}
+
+/// Flips a bit shortly before the end of a file: in the last batch that was written.
+fn flip_near_the_end(path: &Path) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let at = file.metadata().unwrap().len() - 5;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+fn a_flipped_bit_is_refused_and_kept(master: Master, cleanly: bool) {
+    let cluster = cluster();
+    master.stop(&cluster, cleanly);
+    let newest = master.newest(&cluster);
+    flip_near_the_end(&newest);
+    let damaged = fs::read(&newest).unwrap();
+    master.refuses(&cluster, &name_of(&newest));
+    assert_eq!(fs::read(&newest).unwrap(), damaged, "a refusal changes nothing");
+    let words = master.recovers(&cluster);
+    for word in ["dropped", "kept_as", "may be lost"] {
+        assert!(words.contains(word), "{word:?} is not in {words}");
+    }
+    let kept = newest.with_file_name(format!("{}.damaged-1", name_of(&newest)));
+    assert_eq!(fs::read(kept).unwrap(), damaged, "what was dropped is kept as it was");
+    cluster.mrctl(&["chaos", "restart", master.program]);
+}
+
+#[test]
+fn a_flipped_bit_in_the_last_edit_is_refused_after_a_kill() {
+    a_flipped_bit_is_refused_and_kept(NAMENODE, false);
+}
+
+#[test]
+fn a_flipped_bit_in_the_last_edit_is_refused_after_a_clean_stop() {
+    a_flipped_bit_is_refused_and_kept(NAMENODE, true);
+}
+
+#[test]
+fn a_flipped_bit_in_the_last_fact_is_refused_after_a_kill() {
+    a_flipped_bit_is_refused_and_kept(JOBTRACKER, false);
+}
+
+#[test]
+fn a_flipped_bit_in_the_last_fact_is_refused_after_a_clean_stop() {
+    a_flipped_bit_is_refused_and_kept(JOBTRACKER, true);
+}
+
+#[test]
+fn a_missing_newest_segment_is_refused_and_job_numbers_skip_after_recovery() {
+    let cluster = cluster();
+    for master in [NAMENODE, JOBTRACKER] {
+        master.stop(&cluster, false);
+        let newest = master.newest(&cluster);
+        fs::remove_file(&newest).unwrap();
+        let commit = newest.with_file_name("COMMIT");
+        // Of the only segment there is nothing left: then the journal as a whole is missing.
+        assert!(commit.exists());
+        let ran = master.command(&cluster).output().unwrap();
+        let words = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(!ran.status.success() && words.contains("--recover"), "{words}");
+        let words = master.recovers(&cluster);
+        assert!(words.contains("may be lost"), "{words}");
+        cluster.mrctl(&["chaos", "restart", master.program]);
+    }
+    fs::write(cluster.path("text"), "three\n").unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/again"]);
+    let job = cluster.succeed(&["wordcount", "--input", "/again", "--output", "/counts-again"]);
+    let number: u32 = job["job"].as_str().unwrap().trim_start_matches("job_").parse().unwrap();
+    assert!(number > 1000, "numbers that may have been given before are not given again: {number}");
+}

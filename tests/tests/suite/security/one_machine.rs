@@ -1,0 +1,446 @@
+//! A cluster on one machine belongs to the account that started it: other accounts get nothing from it, its tasks never
+//! run as root nor read its secret, and `mrctl` follows no folder or file of another account.
+
+use super::doors::ask;
+use fermata_tests::{Cluster, Ran, Up, binaries, eventually, is_root};
+use proto::dfs::{ReadBlock, bulk_request::Op};
+use serde_json::Value;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::fs::{PermissionsExt, chown},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// An account that has nothing to do with any cluster.
+const STRANGER: u32 = 54_321;
+const NOBODY: u32 = 65_534;
+const PATIENCE: Duration = Duration::from_mins(1);
+/// A mapper that says as whom it runs.
+const WHO: &str = "sh -c 'cat > /dev/null; id -u'";
+
+/// `program`, as another account. None, visibly, without root.
+fn as_account(uid: u32, program: &Path) -> Option<Command> {
+    if !is_root() {
+        eprintln!("skipped: only root can act as another account");
+        return None;
+    }
+    let mut command = Command::new("setpriv");
+    let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
+    command.args(ids).args(["--clear-groups", "--inh-caps=-all", "--"]).arg(program).stdin(Stdio::null());
+    for key in ["FERMATA_NAMENODE", "FERMATA_JOBTRACKER", "FERMATA_CONFIG", "FERMATA_USER"] {
+        command.env_remove(key);
+    }
+    Some(command)
+}
+
+/// `mrctl ARGS` as another account, in this folder.
+fn mrctl_as(uid: u32, folder: &Path, args: &[&str]) -> Option<Ran> {
+    let mut command = as_account(uid, &binaries().join("mrctl"))?;
+    Some(command.args(args).current_dir(folder).output().expect("setpriv starts").into())
+}
+
+fn daemons(folder: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join("cluster.json")).expect("a state file");
+    let state: Value = serde_json::from_str(&text).unwrap();
+    state["daemons"].as_array().expect("daemons").clone()
+}
+
+fn address(folder: &Path, kind: &str) -> String {
+    let daemons = daemons(folder);
+    let found = daemons.iter().find(|daemon| daemon["kind"] == kind).expect(kind);
+    found["addr"].as_str().unwrap().to_owned()
+}
+
+/// Every file below.
+fn files_in(folder: &Path, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            files_in(&path, found);
+        } else if path.is_file() {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn another_account_gets_nothing_from_a_cluster() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    fs::write(cluster.path("in"), "one two two\n".repeat(2000)).unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counts"]);
+    let folder = cluster.path(".fermata");
+    let (namenode, jobtracker) = (address(&folder, "namenode"), address(&folder, "jobtracker"));
+    let at = ["--namenode", &namenode, "--jobtracker", &jobtracker];
+    let mapper = ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/stolen"];
+    for args in [
+        &["fs", "ls", "/"][..],
+        &["fs", "cat", "/in"],
+        &["fs", "rm", "/in"],
+        &["fs", "put", "/etc/hostname", "/planted"],
+        &["jobs"],
+        &["kill", "job_1"],
+        &mapper,
+    ] {
+        let Some(ran) = mrctl_as(STRANGER, Path::new("/"), &[&at[..], args].concat()) else { return };
+        assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("wants a credential"), "{args:?}: {}", ran.stderr);
+    }
+    // Nor by the folder, which it can see.
+    let ran = mrctl_as(STRANGER, &cluster.path("."), &["fs", "ls", "/"]).unwrap();
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    // A block, without a token.
+    let stat = cluster.json(&["fs", "stat", "--blocks", "/in"]);
+    let block = &stat[0]["locations"][0];
+    let name = block["block"].to_string();
+    let id = name.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or_else(|_| panic!("{stat}"));
+    let length = block["length"].as_u64().unwrap_or_else(|| panic!("{stat}"));
+    let read = Op::Read(ReadBlock { block_id: id, offset: 0, length, block_length: length });
+    let stream = TcpStream::connect(address(&folder, "datanode")).unwrap();
+    assert!(ask(stream, read, &[]).is_some(), "a block was sent without a token");
+    // Files on disk: blocks, logs, map outputs, the secret.
+    let mut files = Vec::new();
+    files_in(&folder, &mut files);
+    assert!(files.len() > 10 && files.contains(&folder.join("secret")), "{files:?}");
+    let mut command = as_account(STRANGER, Path::new("/bin/sh")).unwrap();
+    command.args(["-c", "for file; do test -r \"$file\" && echo \"$file\"; done; true", "sh"]).args(&files);
+    let readable = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert!(readable.is_empty(), "others can read {readable}");
+}
+
+#[test]
+fn pages_of_a_cluster_are_for_who_has_the_address() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let mut command = cluster.command(&["web", "--port", "0"]);
+    let mut web = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(web.stdout.take().unwrap()).lines();
+    let mut next = move || lines.next().expect("a line").unwrap();
+    let first = next();
+    let (host, token) = first.strip_prefix("http://").unwrap().split_once("/?token=").expect("a token");
+    let ask = |path: &str| {
+        let mut stream = TcpStream::connect(host).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text.split(' ').nth(1).expect("a status").to_owned()
+    };
+    assert_eq!((ask("/"), ask("/?token=guess")), ("403".into(), "403".into()));
+    assert_eq!(ask(&format!("/?token={token}")), "303", "the first browser is let in");
+    assert_eq!(ask(&format!("/?token={token}")), "403", "the second is not");
+    writeln!(web.stdin.as_ref().unwrap()).unwrap();
+    let fresh = next();
+    let (_, other) = fresh.split_once("/?token=").expect("a token");
+    assert_ne!(other, token);
+    assert_eq!(ask(&format!("/?token={other}")), "303");
+    web.kill().unwrap();
+    web.wait().unwrap();
+}
+
+#[test]
+fn an_open_cluster_says_so_and_takes_everybody() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() });
+    assert_eq!(cluster.json(&["status"])["access"], "open");
+    assert!(cluster.mrctl(&["status"]).contains("open (every account of this machine can use it)"));
+    assert!(cluster.refused(1, &["token"]).contains("this cluster is open"));
+    cluster.mrctl(&["down"]);
+    // The folder remembers it, and `up` warns again.
+    let again = cluster.try_mrctl(&["up", "--detach"]);
+    assert!(again.code == 0 && again.stderr.contains("warning: --open"), "{}{}", again.stdout, again.stderr);
+    fs::write(cluster.path("in"), "x\n").unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    let folder = cluster.path(".");
+    let job =
+        ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/who", "--reduces", "0"];
+    for args in [&["fs", "ls", "/"][..], &["fs", "cat", "/in"], &job, &["jobs"]] {
+        let Some(ran) = mrctl_as(STRANGER, &folder, args) else { return };
+        assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
+    }
+    assert_ne!(String::from_utf8(cluster.output("/who")).unwrap().trim(), "0", "a task ran as root");
+    cluster.mrctl(&["down"]);
+    cluster.mrctl(&["up", "--closed", "--detach"]);
+    assert_eq!(cluster.json(&["status"])["access"], "closed");
+    assert_eq!(mrctl_as(STRANGER, &folder, &["fs", "ls", "/"]).unwrap().code, 1);
+}
+
+#[test]
+fn a_token_lets_another_client_in_until_it_expires() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    let namenode = address(&cluster.path(".fermata"), "namenode");
+    let (token, own) = (cluster.json(&["token"]), cluster.path("token"));
+    assert_eq!(token["name"], daemon::account::user());
+    let list = |text: &str| {
+        let _ = fs::remove_file(&own);
+        security::write_private(&own, text.as_bytes()).unwrap();
+        let args = ["--token-file", own.to_str().unwrap(), "--namenode", &namenode, "fs", "ls", "/"];
+        // Elsewhere: the folder's own secret is not found there.
+        let mut command = cluster.command(&args);
+        Ran::from(command.current_dir("/").output().unwrap())
+    };
+    let ran = list(token["token"].as_str().unwrap());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let short = cluster.mrctl(&["token", "--valid", "1s"]);
+    let refused = eventually("it expires", PATIENCE, || Some(list(&short)).filter(|ran| ran.code != 0));
+    assert!(refused.stderr.contains("expired"), "{}", refused.stderr);
+    assert!(cluster.refused(2, &["token", "--valid", "0s"]).contains("--valid"));
+}
+
+/// What a task of the cluster in `folder` tries to get at, each with its exit code.
+fn intrusions(folder: &Path) -> String {
+    let daemons = daemons(folder);
+    let found = daemons.iter().find(|daemon| daemon["kind"] == "tasktracker").expect("a tracker");
+    let pid = found["pid"].as_u64().unwrap();
+    let (secret, mrctl) = (folder.join("secret"), binaries().join("mrctl"));
+    let config = folder.join("fermata.toml");
+    let mut script = "cat > /dev/null\nid -u | sed 's/^/uid /'\n".to_owned();
+    for (name, what) in [
+        ("secret", format!("cat {}", secret.display())),
+        ("environ", format!("cat /proc/{pid}/environ")),
+        ("memory", format!("head -c 1 /proc/{pid}/mem")),
+        ("descriptors", format!("ls /proc/{pid}/fd/")),
+        ("root", format!("cat /proc/{pid}/root{}", secret.display())),
+        ("folders", "ls ../..".to_owned()),
+        ("connect", format!("{} --config {} fs ls /", mrctl.display(), config.display())),
+    ] {
+        script.push_str(&format!("{what} > /dev/null 2>&1; echo {name} $?\n"));
+    }
+    script
+}
+
+/// Nothing worked, and all was tried.
+fn check_intrusions(out: &str) {
+    for name in ["secret", "environ", "memory", "descriptors", "root", "folders", "connect"] {
+        let line = out.lines().find(|line| line.starts_with(&format!("{name} ")));
+        let code = line.unwrap_or_else(|| panic!("{name} was not tried: {out}")).trim().rsplit(' ').next();
+        assert_ne!(code, Some("0"), "a task got at: {name}\n{out}");
+    }
+}
+
+#[test]
+fn tasks_of_root_s_cluster_run_as_another_account_and_reach_no_secret() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    fs::write(cluster.path("in"), "x\n").unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    fs::write(cluster.path("try.sh"), intrusions(&cluster.path(".fermata"))).unwrap();
+    let job =
+        ["streaming", "--mapper", "sh try.sh", "--file", "try.sh", "--input", "/in", "--output", "/out"];
+    cluster.succeed(&[&job[..], &["--reduces", "0"]].concat());
+    let out = String::from_utf8(cluster.output("/out")).unwrap();
+    assert!(!is_root() || !out.lines().any(|line| line.trim() == "uid 0"), "a task ran as root: {out}");
+    check_intrusions(&out);
+    // A program that the account cannot start is named, with what to do.
+    let hidden = tempfile::tempdir().unwrap();
+    let program = hidden.path().join("program");
+    fs::write(&program, "#!/bin/sh\ncat\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let mapper = ["streaming", "--mapper", program.to_str().unwrap(), "--input", "/in", "--output", "/no"];
+    let job = cluster.submit(&mapper);
+    let why = job["why"].as_str().unwrap_or_default();
+    assert!(why.contains("tasktracker.task_reads") && why.contains("account"), "{job}");
+}
+
+/// A cluster of an ordinary account, whose tasks have its own uid. Stopped when dropped.
+struct Ordinary {
+    folder: tempfile::TempDir,
+}
+
+impl Ordinary {
+    fn up() -> Option<Self> {
+        let within = binaries().with_file_name("tmp");
+        fs::create_dir_all(&within).unwrap();
+        if let Ok(Some(closed)) = daemon::account::blocked_at(binaries(), (NOBODY, NOBODY)) {
+            eprintln!("skipped: other accounts cannot enter {}", closed.display());
+            return None;
+        }
+        let folder = tempfile::tempdir_in(within).unwrap();
+        chown(folder.path(), Some(NOBODY), Some(NOBODY)).ok()?;
+        let this = Self { folder };
+        let ran = this.mrctl(&["up", "--detach", "--nodes", "1", "--replication", "1"])?;
+        assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+        Some(this)
+    }
+
+    fn mrctl(&self, args: &[&str]) -> Option<Ran> {
+        mrctl_as(NOBODY, self.folder.path(), args)
+    }
+
+    fn done(&self, args: &[&str]) -> String {
+        let ran = self.mrctl(args).expect("root");
+        assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
+        ran.stdout
+    }
+}
+
+impl Drop for Ordinary {
+    fn drop(&mut self) {
+        self.mrctl(&["down"]);
+    }
+}
+
+#[test]
+fn tasks_with_the_account_of_the_cluster_cannot_read_its_secret() {
+    let Some(cluster) = Ordinary::up() else {
+        return eprintln!("skipped: no cluster of another account can be started here");
+    };
+    let at = cluster.folder.path();
+    assert_eq!(fs::metadata(at.join(".fermata")).unwrap().permissions().mode() & 0o777, 0o700);
+    let log = fs::read_to_string(at.join(".fermata/logs/node1-tasktracker.log")).unwrap();
+    if log.contains("no Landlock") {
+        return eprintln!("skipped: the kernel has no Landlock");
+    }
+    fs::write(at.join("in"), "x\n").unwrap();
+    fs::write(at.join("try.sh"), intrusions(&at.join(".fermata"))).unwrap();
+    for name in ["in", "try.sh"] {
+        chown(at.join(name), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    cluster.done(&["fs", "put", "in", "/in"]);
+    let job = ["submit", "streaming", "--mapper", "sh try.sh", "--file", "try.sh", "--input", "/in"];
+    cluster.done(&[&job[..], &["--output", "/out", "--reduces", "0"]].concat());
+    let out = cluster.done(&["fs", "cat", "/out/part-*"]);
+    assert!(out.contains(&format!("uid {NOBODY}")), "{out}");
+    check_intrusions(&out);
+    // Root itself does not follow that folder: it is another account's.
+    let mut command = Command::new(binaries().join("mrctl"));
+    let ran = Ran::from(command.args(["fs", "ls", "/"]).current_dir(at).output().unwrap());
+    assert!(ran.code == 1 && ran.stderr.contains("belongs to nobody"), "{}{}", ran.stdout, ran.stderr);
+}
+
+/// The programs in a folder that only its owner can enter, as in root's home.
+fn closed_programs() -> tempfile::TempDir {
+    let folder = tempfile::tempdir_in(binaries().with_file_name("tmp")).unwrap();
+    for name in ["mrctl", "namenode", "datanode", "jobtracker", "tasktracker", "mrtask"] {
+        let (from, to) = (binaries().join(name), folder.path().join(name));
+        fs::hard_link(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop)).unwrap();
+    }
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    folder
+}
+
+/// Trackers' folders outside the cluster's own that belong to this one.
+fn elsewhere(state: &Path) -> Option<PathBuf> {
+    let text = fs::read_to_string(state.join("layout.json")).ok()?;
+    let layout: Value = serde_json::from_str(&text).ok()?;
+    Some(layout["tasks"].as_str()?.into())
+}
+
+#[test]
+fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
+    fs::create_dir_all(binaries().with_file_name("tmp")).unwrap();
+    let programs = closed_programs();
+    let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let mrctl = |args: &[&str]| {
+        let mut command = Command::new(programs.path().join("mrctl"));
+        let ran =
+            Ran::from(command.args(args).current_dir(home.path()).stdin(Stdio::null()).output().unwrap());
+        assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
+        ran.stdout
+    };
+    mrctl(&["up", "--detach", "--nodes", "1", "--replication", "1"]);
+    let tasks = elsewhere(&home.path().join(".fermata"));
+    assert_eq!(tasks.is_some(), is_root(), "{tasks:?}");
+    fs::write(home.path().join("in"), "x\n").unwrap();
+    mrctl(&["fs", "put", "in", "/in"]);
+    let job = ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/who"];
+    mrctl(&[&job[..], &["--reduces", "0"]].concat());
+    assert_ne!(mrctl(&["fs", "cat", "/who/part-*"]).trim(), "0", "a task ran as root");
+    mrctl(&["submit", "wordcount", "--input", "/in", "--output", "/counts"]);
+    mrctl(&["down", "--purge"]);
+    assert!(tasks.is_none_or(|tasks| !tasks.exists()), "tasks' folders are left");
+    assert!(!home.path().join(".fermata").exists(), "the folder is left");
+    // The demo, too, from a checkout in a closed folder, with temporary files in another.
+    let mut demo = Command::new(programs.path().join("mrctl"));
+    demo.arg("demo").current_dir(home.path()).env("TMPDIR", home.path());
+    let ran = Ran::from(demo.output().unwrap());
+    assert!(ran.code == 0 && ran.stdout.contains("most frequent"), "{}{}", ran.stdout, ran.stderr);
+    let left = fs::read_dir(home.path()).unwrap().flatten().map(|entry| entry.file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["in"], "left behind");
+}
+
+/// A state folder in `home` that names a program, which leaves a mark if it is run; and all that belongs to it.
+fn planted(home: &Path) -> Vec<PathBuf> {
+    let state = home.join(".fermata");
+    fs::create_dir_all(&state).unwrap();
+    let program = home.join("namenode");
+    fs::write(&program, format!("#!/bin/sh\ntouch {}\n", home.join("ran").display())).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = serde_json::json!({
+        "name": "namenode", "kind": "namenode", "pid": 1, "started_ticks": 1, "addr": "", "rack": "",
+        "dir": home, "log": home.join("log"), "ready_file": home.join("ready"),
+        "program": program, "args": ["--no-such-flag"],
+    });
+    let json = serde_json::json!({ "namenode": "127.0.0.1:9", "jobtracker": "", "daemons": [daemon] });
+    fs::write(state.join("cluster.json"), json.to_string()).unwrap();
+    fs::write(state.join("layout.json"), r#"{"nodes":1,"racks":1}"#).unwrap();
+    fs::write(state.join("fermata.toml"), "[cluster]\nnamenode = \"127.0.0.1:9\"\n").unwrap();
+    let files = ["fermata.toml", "cluster.json", "layout.json"].map(|name| state.join(name));
+    files.into_iter().chain([state]).collect()
+}
+
+fn give_all(paths: &[PathBuf], to: u32) {
+    for path in paths {
+        chown(path, Some(to), Some(to)).unwrap();
+    }
+}
+
+#[test]
+fn a_folder_of_another_account_is_refused_and_nothing_in_it_is_run() {
+    if !is_root() {
+        return eprintln!("skipped: only root can make files of another account");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (marker, deep) = (home.path().join("ran"), home.path().join("a/b"));
+    fs::create_dir_all(&deep).unwrap();
+    let all = planted(home.path());
+    let (file, state) = (&all[0], &all[3]);
+    give_all(&all, NOBODY);
+    let run = |args: &[&str], config: Option<&Path>| {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.args(args).current_dir(&deep).stdin(Stdio::null());
+        for key in ["FERMATA_NAMENODE", "FERMATA_JOBTRACKER", "FERMATA_CONFIG"] {
+            command.env_remove(key);
+        }
+        if let Some(config) = config {
+            command.env("FERMATA_CONFIG", config);
+        }
+        Ran::from(command.output().unwrap())
+    };
+    let (dir, path) = (state.to_str().unwrap(), file.to_str().unwrap());
+    let refused = |args: &[&str], config: Option<&Path>| {
+        let ran = run(args, config);
+        let line = format!("{args:?}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.code == 1 && ran.stderr.lines().count() == 1, "{line}");
+        assert!(
+            ran.stderr.contains("belongs to nobody") && ran.stderr.contains("FERMATA_TRUST_OWNER"),
+            "{line}"
+        );
+    };
+    for args in [
+        &["fs", "ls", "/"][..],
+        &["jobs"],
+        &["status"],
+        &["down"],
+        &["chaos", "restart", "namenode"],
+        &["chaos", "restart", "namenode", "--dir", dir],
+        &["down", "--dir", dir, "--purge"],
+        &["up", "--detach", "--dir", dir],
+        &["--config", path, "fs", "ls", "/"],
+        &["--config", path, "up", "--detach", "--dir", "own"],
+        &["cluster", "status", "--cluster", dir],
+    ] {
+        refused(args, None);
+    }
+    refused(&["fs", "ls", "/"], Some(file));
+    assert!(!marker.exists(), "a program named by the folder was run");
+    // Ours, but anybody could have changed it.
+    give_all(&all, 0);
+    fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
+    let ran = run(&["fs", "ls", "/"], None);
+    assert!(ran.code == 1 && ran.stderr.contains("chmod go-w"), "{}", ran.stderr);
+    // What it names as a program is not run even so: programs lie beside mrctl.
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    run(&["chaos", "restart", "namenode"], None);
+    assert!(!marker.exists(), "a program named by a state file was run");
+}

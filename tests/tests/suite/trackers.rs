@@ -1,0 +1,122 @@
+//! Trackers that are cut off, stay away or come back, and the tasks that they ran.
+
+use fermata_tests::{Cluster, Up, eventually};
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"3s\"\n";
+
+fn signal(pids: &[String], name: &str) {
+    let ran = Command::new("kill").arg(name).args(pids).status().unwrap();
+    assert!(ran.success(), "kill {name} {pids:?}");
+}
+
+/// Mappers of a streaming job that sleep.
+fn sleepers(cluster: &Cluster) -> usize {
+    let tasks = cluster.processes_in(".fermata/tasks");
+    let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    tasks.iter().filter(|pid| name(pid).trim() == "sleep").count()
+}
+
+#[test]
+fn a_tracker_that_hears_nothing_stops_its_tasks_before_it_is_given_up() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: SETTINGS, ..Up::default() });
+    fs::write(cluster.path("text"), "word\n").unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let endless = ["streaming", "--mapper", "sleep 600", "--reduces", "0", "--input", "/text", "--output", "/out"];
+    let job = cluster.detach(&endless);
+    eventually("a task runs", PATIENCE, || (sleepers(&cluster) > 0).then_some(()));
+    let jobtracker = cluster.processes_named("jobtracker");
+    signal(&jobtracker, "-STOP");
+    let silent = Instant::now();
+    eventually("its tasks are stopped", PATIENCE, || (sleepers(&cluster) == 0).then_some(()));
+    let took = silent.elapsed();
+    signal(&jobtracker, "-CONT");
+    assert!(took < Duration::from_secs(4), "stopped after {took:?}; it is given up after 3 s");
+    // The task is tried again, and at no time beside its first try.
+    eventually("it runs again", PATIENCE, || (sleepers(&cluster) == 1).then_some(()));
+    cluster.mrctl(&["kill", &job]);
+}
+
+#[test]
+fn a_lost_tracker_is_forgotten_by_name_and_a_live_one_is_not() {
+    let cluster = Cluster::up(Up { nodes: 2, replication: 1, settings: SETTINGS, ..Up::default() });
+    let refused = cluster.refused(1, &["nodes", "forget", "node2"]);
+    assert!(refused.contains("not lost"), "{refused}");
+    cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
+    let forgotten = || (cluster.try_mrctl(&["nodes", "forget", "node2"]).code == 0).then_some(());
+    eventually("it is lost, and then forgotten", PATIENCE, forgotten);
+    let nodes = cluster.json(&["nodes"]);
+    let names: Vec<_> = nodes.as_array().unwrap().iter().filter(|node| !node["tracker"].is_null()).collect();
+    assert_eq!(names.len(), 1, "{nodes}");
+    let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
+    for line in ["tracker registered", "tracker is lost", "tracker is forgotten"] {
+        assert!(log.contains(line), "{line:?} is not in the log");
+    }
+    // It comes back as a new one.
+    cluster.mrctl(&["chaos", "restart", "node2", "--daemon", "tasktracker"]);
+}
+
+#[test]
+fn sighup_ends_no_daemon() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: SETTINGS, ..Up::default() });
+    for daemon in ["namenode", "jobtracker", "datanode", "tasktracker"] {
+        let pids = cluster.processes_named(daemon);
+        assert!(!pids.is_empty(), "{daemon} runs");
+        signal(&pids, "-HUP");
+        let said = || {
+            let logs = fs::read_dir(cluster.path(".fermata/logs")).unwrap().flatten();
+            let mut texts = logs.filter_map(|log| {
+                let name = log.file_name().to_string_lossy().into_owned();
+                name.contains(daemon).then(|| fs::read_to_string(log.path()).unwrap_or_default())
+            });
+            texts.any(|text| text.contains("SIGHUP")).then_some(())
+        };
+        eventually(&format!("{daemon} logs the signal"), PATIENCE, said);
+        assert_eq!(cluster.processes_named(daemon), pids, "{daemon} lives");
+    }
+}
+
+#[test]
+fn a_mapper_that_numbers_its_lines_is_never_split() {
+    let cluster = Cluster::up(Up { settings: SETTINGS, ..Up::default() });
+    fs::write(cluster.path("text"), "line\n".repeat(60_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let numbering = ["streaming", "--mapper", "awk {print(NR)}", "--reduces", "0", "--input", "/text"];
+    cluster.succeed(&[&numbering[..], &["--output", "/plain"]].concat());
+    let slow = ["--conf", "pace.map=100KiB", "--output", "/disturbed"];
+    let ran = cluster.try_mrctl(&[&["submit"], &numbering[..], &slow[..], &["--detach"]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("stream.mapper.divisible=true").count(), 1, "said once: {}", ran.stderr);
+    let job = ran.stdout.split_whitespace().find(|word| word.starts_with("job_")).unwrap().to_owned();
+    let running = || {
+        let tasks = cluster.json(&["tasks", &job]);
+        let attempts = tasks.as_array()?.iter().flat_map(|task| task["attempts"].as_array()).flatten();
+        let mut running = attempts.filter(|attempt| attempt["state"] == "running");
+        Some(running.next()?["attempt"].as_str()?.to_owned())
+    };
+    let attempt = eventually("a map runs", PATIENCE, running);
+    let refused = cluster.refused(1, &["preempt", &attempt, "--how", "split"]);
+    assert!(refused.contains("stream.mapper.divisible=true"), "{refused}");
+    cluster.mrctl(&["drain", "node1", "--within", "1s"]);
+    eventually("the job is over", PATIENCE, || {
+        (cluster.json(&["job", &job])["state"] == "succeeded").then_some(())
+    });
+    assert_eq!(cluster.output("/disturbed"), cluster.output("/plain"));
+}
+
+#[test]
+fn a_queue_that_nobody_configured_is_refused() {
+    let settings = "[scheduler]\nname = \"capacity\"\n[scheduler.capacity.queues.etl]\ncapacity = 30\n";
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
+    fs::write(cluster.path("text"), "word\n").unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let job = ["submit", "wordcount", "--input", "/text", "--output", "/out", "--queue"];
+    let refused = cluster.refused(1, &[&job[..], &["elt"]].concat());
+    assert!(refused.contains("\"elt\"") && refused.contains("default, etl"), "{refused}");
+    cluster.mrctl(&[&job[..], &["etl"]].concat());
+}
