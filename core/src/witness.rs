@@ -54,7 +54,9 @@ impl Witness {
             }
             Event::Registration { .. } => {
                 for effect in effects {
-                    if let Effect::Reply { reply: Reply::Registered { tracker, incarnation, .. }, .. } = effect {
+                    if let Effect::Reply { reply: Reply::Registered { tracker, incarnation, .. }, .. } =
+                        effect
+                    {
                         self.heard.insert(*tracker, (*incarnation, 0));
                     }
                 }

@@ -79,12 +79,12 @@ mod tests {
         // One that was never used is new, not gone.
         assert_eq!(vanished(&[a.clone(), b.clone(), c]), Vec::<PathBuf>::new());
         fs::remove_file(b.join(LIST)).unwrap();
-        assert_eq!(vanished(&two), [b.clone()]);
+        assert_eq!(vanished(&two), std::slice::from_ref(&b));
         // The same while the folder itself is missing; and it stays so over a start without it.
         fs::remove_dir(&b).unwrap();
-        assert_eq!(vanished(&two), [b.clone()]);
+        assert_eq!(vanished(&two), std::slice::from_ref(&b));
         remember(&two, [a.as_path()]);
-        assert_eq!(vanished(&two), [b.clone()]);
+        assert_eq!(vanished(&two), std::slice::from_ref(&b));
         fs::create_dir(&b).unwrap();
         fs::write(b.join(NEW), "").unwrap();
         assert_eq!(vanished(&two), Vec::<PathBuf>::new());

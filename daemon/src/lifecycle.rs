@@ -74,11 +74,9 @@ impl DaemonArgs {
 /// which other daemons take for "read your settings again", is logged and ignored.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int), Ok(mut hangup)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::hangup()),
-    ) else {
+    let (Ok(mut term), Ok(mut int), Ok(mut hangup)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()))
+    else {
         return std::future::pending().await;
     };
     let mut gone = std::pin::pin!(crate::lock::all_folders_gone());

@@ -165,7 +165,8 @@ mod tests {
     #[test]
     fn log_filter_names_crates_and_keeps_info_for_the_rest() {
         use tracing::Level;
-        let shows = |text: &str, target: &str, level: Level| filter(text).unwrap().would_enable(target, &level);
+        let shows =
+            |text: &str, target: &str, level: Level| filter(text).unwrap().would_enable(target, &level);
         assert!(shows("", "fermata_dfs", Level::INFO) && !shows("", "fermata_dfs", Level::DEBUG));
         assert!(shows("debug", "fermata_dfs", Level::DEBUG));
         assert!(shows("fermata_dfs=trace", "fermata_dfs::datanode", Level::TRACE));

@@ -61,9 +61,9 @@ async fn attend(driver: Arc<Driver>, mut words: Streaming<FromTracker>, sender: 
         driver.room().await;
         let heard = match wire::tracker_word(word, attached.map(|at| (at.tracker, at.incarnation))) {
             Ok(TrackerWord::Registration(registration)) => {
-                attached = driver.attach(registration, &sender).map(|(tracker, incarnation, generation)| {
-                    Attached { tracker, incarnation, generation }
-                });
+                attached = driver
+                    .attach(registration, &sender)
+                    .map(|(tracker, incarnation, generation)| Attached { tracker, incarnation, generation });
                 attached.is_some()
             }
             Ok(TrackerWord::Heartbeat(heartbeat)) => {

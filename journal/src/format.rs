@@ -266,7 +266,9 @@ mod tests {
             let mut bytes = vec![0; 5 * GRAIN_BYTES - BATCH_HEADER_BYTES];
             mask(salt, &mut bytes);
             let after_first = &bytes[GRAIN_BYTES - BATCH_HEADER_BYTES..];
-            assert!(after_first.chunks(GRAIN_BYTES).all(|grain| grain.iter().filter(|b| **b != 0).count() > 32));
+            assert!(
+                after_first.chunks(GRAIN_BYTES).all(|grain| grain.iter().filter(|b| **b != 0).count() > 32)
+            );
             mask(salt, &mut bytes);
             assert!(bytes.iter().all(|byte| *byte == 0));
         }

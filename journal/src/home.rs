@@ -24,6 +24,8 @@ const NEW_FILE: &str = "NEW";
 /// Written before anything is cut or dropped and removed when that is dealt with, so that a crash between the two is
 /// noticed by the next start.
 const RECOVERING_FILE: &str = "RECOVERING";
+/// Its content if an operator asked for the recovery; empty after an unfinished write was cut.
+const RECOVERY_REQUESTED: &str = "recover\n";
 
 /// What differs between the daemons that keep such a folder.
 #[derive(Debug, Clone, Copy)]
@@ -136,6 +138,8 @@ pub struct Home {
     pub cluster_id: String,
     /// Records may be lost, now or by a start that did not get to [`Recovering::done`]: what happened, for the operator.
     pub lost: Option<String>,
+    /// An operator asked for recovery, now or at a start that did not get to [`Recovering::done`].
+    pub recovery_requested: bool,
     /// To be ended when what came of lost records has been dealt with, durably.
     pub recovering: Recovering,
 }
@@ -157,8 +161,11 @@ impl Home {
         let cluster_id = identity(owner, folder)?;
         let marker = folder.join(RECOVERING_FILE);
         let interrupted = is_there(&marker)?;
+        let requested_before =
+            interrupted && fs::read_to_string(&marker).map_err(io_error(&marker))? == RECOVERY_REQUESTED;
+        let recovery_requested = recovery == Recovery::DropDamaged || requested_before;
         if recovery == Recovery::DropDamaged {
-            write_durably(folder, RECOVERING_FILE, "")?;
+            write_durably(folder, RECOVERING_FILE, RECOVERY_REQUESTED)?;
         }
         let path = folder.join(owner.folder);
         let disk = RealDisk::open(&path).map_err(io_error(&path))?;
@@ -171,7 +178,8 @@ impl Home {
             let (log, folder) = (owner.log, path.display());
             tracing::error!(%folder, "the {log} is gone: beginning with nothing, as --recover asked");
         }
-        let note = || write_durably(folder, RECOVERING_FILE, "").map_err(io::Error::other);
+        let cause = if recovery_requested { RECOVERY_REQUESTED } else { "" };
+        let note = || write_durably(folder, RECOVERING_FILE, cause).map_err(io::Error::other);
         let opened = open_noting(owner, Arc::new(disk), recovery, note).map_err(|source| {
             let log = owner.log;
             if source.is_damage() {
@@ -188,7 +196,7 @@ impl Home {
             lost = Some(format!("an earlier start lost part of the {} and did not finish", owner.log));
         }
         let Opened { log, replay, .. } = opened;
-        Ok(Self { log, replay, cluster_id, lost, recovering: Recovering(marker) })
+        Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: Recovering(marker) })
     }
 }
 
@@ -237,7 +245,10 @@ impl Opened {
             let more = self.dropped.len() - 1;
             let others = if more > 0 { format!(" (and {more} more, see the log)") } else { String::new() };
             let kept = kept(part.kept_as.as_deref());
-            return Some(format!("--recover dropped a damaged part of the {log}: {}{kept}{others}", part.why));
+            return Some(format!(
+                "--recover dropped a damaged part of the {log}: {}{kept}{others}",
+                part.why
+            ));
         }
         let torn = self.torn.as_ref()?;
         let (bytes, file, kept) = (torn.bytes, &torn.file, kept(Some(&torn.kept_as)));
@@ -381,7 +392,10 @@ mod tests {
         fs::write(&segment, &bytes).unwrap();
         // The seal is on the sealed commit point; unseal it as the next start would.
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
-        assert!(refused.contains("edits-00000000000000000001.log") && refused.contains("--recover"), "{refused}");
+        assert!(
+            refused.contains("edits-00000000000000000001.log") && refused.contains("--recover"),
+            "{refused}"
+        );
         let mut unsealed = commit;
         for at in [0, 4096] {
             unsealed[at + 11] &= 0x7f;

@@ -75,20 +75,19 @@ fn cut_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<T
 /// Opens the commit point, making it anew if there is none that can be used.
 fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Option<Dropped>), LogError> {
     let mut dropped = None;
-    let counter = match &survey.commit {
-        Some((_, counter)) => *counter,
-        None => {
-            if let Some(error) = survey.commit_lost.take() {
-                dropped = Some(if survey.names.iter().any(|name| name == COMMIT_FILE) {
-                    put_aside(disk, &mut survey.names, COMMIT_FILE, 0, &error)?
-                } else {
-                    let (file, why) = (COMMIT_FILE.to_owned(), error.to_string());
-                    Dropped { file, offset: 0, bytes: 0, records_known: 0, kept_as: None, why }
-                });
-            }
-            CommitFile::create(disk)?;
-            1
+    let counter = if let Some((_, counter)) = &survey.commit {
+        *counter
+    } else {
+        if let Some(error) = survey.commit_lost.take() {
+            dropped = Some(if survey.names.iter().any(|name| name == COMMIT_FILE) {
+                put_aside(disk, &mut survey.names, COMMIT_FILE, 0, &error)?
+            } else {
+                let (file, why) = (COMMIT_FILE.to_owned(), error.to_string());
+                Dropped { file, offset: 0, bytes: 0, records_known: 0, kept_as: None, why }
+            });
         }
+        CommitFile::create(disk)?;
+        1
     };
     Ok((CommitFile::open(disk, counter)?, dropped))
 }

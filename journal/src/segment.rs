@@ -7,8 +7,8 @@ use crate::{
     LogError, Seq,
     disk::{Disk, WriteFile},
     format::{
-        BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, FileKind, GRAIN_BYTES, TEMPORARY, mask,
-        u32_at,
+        BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, FileKind, GRAIN_BYTES, TEMPORARY,
+        mask, u32_at,
     },
     source::Source,
 };
@@ -109,7 +109,8 @@ impl SegmentReader {
         if crc32c::crc32c(masked) != header.payload_crc {
             return Ok(Step::Bad("batch checksum mismatch"));
         }
-        let payload = self.source.window_mut(self.offset + BATCH_HEADER_BYTES as u64, whole - BATCH_HEADER_BYTES);
+        let payload =
+            self.source.window_mut(self.offset + BATCH_HEADER_BYTES as u64, whole - BATCH_HEADER_BYTES);
         mask(self.salt, payload);
         if !lengths_add_up(&payload[..header.payload_bytes as usize], header.count) {
             return Ok(Step::Bad("record lengths do not add up"));
@@ -170,7 +171,7 @@ impl SegmentReader {
     /// the batch, or 64 bytes of it were never written. Bytes that were written and read back wrong are damage.
     pub(crate) fn may_be_torn(&mut self) -> Result<bool, LogError> {
         let rest = self.source.length().saturating_sub(self.offset);
-        if rest % GRAIN_BYTES as u64 != 0 {
+        if !rest.is_multiple_of(GRAIN_BYTES as u64) {
             return Ok(true);
         }
         let header = BatchHeader::parse(self.source.bytes(self.offset, BATCH_HEADER_BYTES)?, self.salt);

@@ -190,7 +190,8 @@ impl Survey {
         let error = if point.newest > self.base() && !needed.contains(&point.newest) {
             gap(point.newest, None)
         } else if self.last < point.committed {
-            let file = FileKind::Segment.name(self.sound.last().map_or(point.newest, |segment| segment.first));
+            let file =
+                FileKind::Segment.name(self.sound.last().map_or(point.newest, |segment| segment.first));
             LogError::Lost { file, from: self.last + 1, upto: point.committed }
         } else {
             return;

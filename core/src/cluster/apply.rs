@@ -181,7 +181,8 @@ impl Cluster {
     }
 
     fn tracker_forgotten(&mut self, id: TrackerId) -> Result<(), Misfit> {
-        let Some(tracker) = self.trackers.get(&id).filter(|tracker| tracker.state == TrackerState::Lost) else {
+        let Some(tracker) = self.trackers.get(&id).filter(|tracker| tracker.state == TrackerState::Lost)
+        else {
             return misfit(format!("{id} is not a lost tracker"));
         };
         let host = tracker.host;

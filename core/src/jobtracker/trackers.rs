@@ -224,12 +224,11 @@ impl JobTracker {
         by: &str,
         out: &mut Vec<Effect>,
     ) {
-        let reply = match self.refuse_to_forget(id) {
-            Some(why) => Reply::Refused(why),
-            None => {
-                self.record_forgotten(now, id, &format!("{by} asked for it"), out);
-                Reply::Taken
-            }
+        let reply = if let Some(why) = self.refuse_to_forget(id) {
+            Reply::Refused(why)
+        } else {
+            self.record_forgotten(now, id, &format!("{by} asked for it"), out);
+            Reply::Taken
         };
         Self::reply(request, reply, out);
     }

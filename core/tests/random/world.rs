@@ -342,7 +342,9 @@ impl World {
         let next = TrackerId(self.mind.cluster().trackers().count() as u32);
         self.bodies[at].number = Some(known.unwrap_or(next));
         let reply = self.send(Event::Registration { request, tracker });
-        let Some(Reply::Registered { incarnation, .. }) = reply else { panic!("seed {}: {reply:?}", self.seed) };
+        let Some(Reply::Registered { incarnation, .. }) = reply else {
+            panic!("seed {}: {reply:?}", self.seed)
+        };
         self.bodies[at].incarnation = incarnation.0;
     }
 

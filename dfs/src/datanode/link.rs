@@ -87,7 +87,7 @@ impl Link {
                 }
                 Err(Trouble::Older(why)) => {
                     // Not the end of the node: it registers as soon as the right NameNode runs.
-                    if std::mem::replace(&mut refused, Some(why.clone())).as_ref() != Some(&why) {
+                    if refused.replace(why.clone()).as_ref() != Some(&why) {
                         tracing::error!(
                             namenode = self.namenode,
                             why,

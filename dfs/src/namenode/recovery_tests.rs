@@ -244,6 +244,10 @@ impl journal::disk::WriteFile for HungFile {
         drop(self.1.read());
         self.0.write(bytes)
     }
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        drop(self.1.read());
+        self.0.write_at(offset, bytes)
+    }
     fn truncate(&mut self, len: u64) -> std::io::Result<()> {
         self.0.truncate(len)
     }
@@ -261,6 +265,9 @@ impl journal::disk::Disk for HungDisk {
     }
     fn append(&self, name: &str) -> std::io::Result<Box<dyn journal::disk::WriteFile>> {
         Ok(Box::new(HungFile(self.real.append(name)?, self.hung.clone())))
+    }
+    fn overwrite(&self, name: &str) -> std::io::Result<Box<dyn journal::disk::WriteFile>> {
+        Ok(Box::new(HungFile(self.real.overwrite(name)?, self.hung.clone())))
     }
     fn open(&self, name: &str) -> std::io::Result<Box<dyn journal::disk::ReadFile>> {
         self.real.open(name)

@@ -57,9 +57,9 @@ impl Storage {
         let home = Home::open(OWNER, folder, recovery)?;
         let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
         let mut storage = Self { log: home.log, namespace };
-        // Records that are lost may hold the latest starts: DataNodes must accept this namespace all the same.
-        let accept = home.lost.is_some() || recovery != Recovery::Refuse;
-        storage.start(accept, default_quota(config))?;
+        // Dropped records may hold the latest starts. Only an operator may have DataNodes accept the namespace all the
+        // same; an unfinished write that was cut had not been acknowledged to any of them.
+        storage.start(home.recovery_requested, default_quota(config))?;
         if let Some(lost) = &home.lost {
             tracing::error!("{lost}: what was written last may be lost");
             storage.report_loss();

@@ -348,7 +348,9 @@ mod tests {
     #[test]
     fn the_oldest_go_when_there_are_too_many_bytes_of_a_user_or_of_all() {
         let folder = tempfile::tempdir().unwrap();
-        for (job, user, bytes) in [(1, "bob", 500), (2, "ann", 900), (3, "bob", 500), (4, "ann", 300), (5, "ann", 300)] {
+        for (job, user, bytes) in
+            [(1, "bob", 500), (2, "ann", 900), (3, "bob", 500), (4, "ann", 300), (5, "ann", 300)]
+        {
             let head = format!("{{\"spec\":{{\"user\":\"{user}\"}}}}\n");
             let text = format!("{head}{}\n", "x".repeat(bytes - head.len() - 1));
             fs::write(path_of(folder.path(), JobId(job)), text).unwrap();

@@ -7,8 +7,8 @@ mod status;
 mod why;
 
 pub(crate) use inbound::{
-    DrainWish, TrackerWord, caller, drain, forget, job_id, kill, preempt, resume, submission, tasks, tracker_word,
-    whom,
+    DrainWish, TrackerWord, caller, drain, forget, job_id, kill, preempt, resume, submission, tasks,
+    tracker_word, whom,
 };
 pub(crate) use orders::{orders, refused, register_again, registered};
 pub(crate) use proto::mr::{FromTracker, ToTracker};

@@ -275,13 +275,15 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
 
 pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
+    let over_before = tracker.job(&args.job).await?.is_over();
     tracker.kill(&args.job).await?;
     let job = tracker.job(&args.job).await?;
     if args.json {
         output::json(&job)?;
     }
-    if job.is_over() && job.state != "killed" {
-        eprintln!("mrctl: {} has {} already: there is nothing to stop", job.job, job.state);
+    if over_before || (job.is_over() && job.state != "killed") {
+        let has = if job.state == "killed" { "was" } else { "has" };
+        eprintln!("mrctl: {} {has} {} already: there is nothing to stop", job.job, job.state);
         return Ok(ExitCode::FAILURE);
     }
     if !args.json {

@@ -65,7 +65,9 @@ pub(crate) const DIVISIBLE: &str = "mapper.divisible";
 impl Submission {
     /// Adds what the built-in program says of its mapper, if nobody has.
     fn declare(&mut self) {
-        let Some(program) = self.builtin.as_ref().filter(|_| !self.conf.contains_key(DIVISIBLE)) else { return };
+        let Some(program) = self.builtin.as_ref().filter(|_| !self.conf.contains_key(DIVISIBLE)) else {
+            return;
+        };
         let conf: mrlib::Conf = self.conf.clone().into_iter().collect();
         // A program that cannot be made is refused by whoever runs it.
         if let Ok(job) = mrlib::registry::job(program, &conf) {

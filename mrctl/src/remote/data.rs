@@ -4,7 +4,10 @@ use super::fleet::remote_path;
 use crate::output::Usage;
 use anyhow::Result;
 use daemon::config::Config;
-use std::path::{Path, PathBuf};
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
 /// Each daemon with its folders; of the cluster as a whole, or of one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,7 +64,7 @@ impl DataDirs {
 
     /// `--dir` for each of them.
     pub(super) fn flags(&self, daemon: &str) -> String {
-        self.of_daemon(daemon).iter().map(|dir| format!(" --dir {dir}")).collect()
+        self.of_daemon(daemon).iter().flat_map(|dir| [" --dir ", dir]).collect()
     }
 
     /// A shell's test whether none of a daemon's folders is in use.
@@ -80,7 +83,8 @@ impl DataDirs {
             for folder in
                 self.of_daemon(daemon).iter().filter(|folder| !folder.starts_with(&format!("{dir}/data/")))
             {
-                script += &format!(
+                _ = write!(
+                    script,
                     "if cd {folder} 2>/dev/null; then\n  \
                      rm -rf {names} 2>/dev/null || {{ chmod -R u+rwx .; rm -rf {names}; }} || exit 1\n  \
                      cd / && rmdir {folder} 2>/dev/null\nfi\n"

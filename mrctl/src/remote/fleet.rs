@@ -157,7 +157,7 @@ impl Fleet {
         if now == before {
             return Ok(());
         }
-        let text: String = now.iter().map(|name| format!("{name}\n")).collect();
+        let text: String = now.iter().flat_map(|name| [name.as_str(), "\n"]).collect();
         let path = formatted_file(&self.cluster);
         replace(&path, text.as_bytes(), USUAL, true)
             .with_context(|| format!("cannot write {}", path.display()))

@@ -62,15 +62,12 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
                 if skipping.max > 0 && program.starts_with(streaming::MAPPER) =>
             {
                 io.stop().check()?;
-                match skip::find_crash(job, task, &settings, &skipping, failed.given, io)? {
-                    Some((offset, why)) => {
-                        TaskError::Record { source_path: task.source.clone(), offset, line: None, why }
-                    }
-                    None => {
-                        let why = format!("{why}\n(no single record makes it fail: none was skipped)");
-                        return Err(TaskError::Crashed { program, why });
-                    }
-                }
+                let found = skip::find_crash(job, task, &settings, &skipping, failed.given, io)?;
+                let Some((offset, reason)) = found else {
+                    let why = format!("{why}\n(no single record makes it fail: none was skipped)");
+                    return Err(TaskError::Crashed { program, why });
+                };
+                TaskError::Record { source_path: task.source.clone(), offset, line: None, why: reason }
             }
             error @ TaskError::Record { .. } if failed.panicked && skipping.max > 0 => error,
             error => return Err(skip::with_line(error, task, &settings, io)),

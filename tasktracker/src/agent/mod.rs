@@ -124,7 +124,6 @@ pub struct Agent {
     lost_after: Option<Duration>,
 }
 
-
 impl Agent {
     /// With the map outputs, the checkpoints and the jobs that an earlier start left on disk. Tasks are stopped when the
     /// JobTracker has not answered for `isolation_timeout`, and before it gives this tracker up.

@@ -59,7 +59,8 @@ impl World {
     }
 
     fn register(&mut self) {
-        let first = self.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
+        let first =
+            self.on(Event::Registered { heartbeat: INTERVAL, lost_after: LOST_AFTER, incarnation: 1 });
         assert!(matches!(&first[..], [Action::Beat(Heartbeat { seq: 1, .. })]), "{first:?}");
         assert_eq!(self.orders(1, vec![]), []);
     }

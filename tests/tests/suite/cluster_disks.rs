@@ -17,8 +17,6 @@ impl<'a> Disk<'a> {
         assert!(done.success(), "cannot mount {}", at.display());
         Self(at)
     }
-
-    fn unmount(self) {}
 }
 
 impl Drop for Disk<'_> {
@@ -67,7 +65,7 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
 
     // One disk is not mounted: the node goes on without it, and does not write to the mount point.
     machines.cluster(&["down"]);
-    second.unmount();
+    drop(second);
     machines.cluster(&["up"]);
     assert_eq!(fs::read_dir(&b).unwrap().count(), 0, "something was written below the mount point");
     for daemon in ["datanode", "tasktracker"] {
@@ -78,7 +76,7 @@ fn a_node_uses_the_disks_of_the_settings_and_leaves_out_one_that_is_not_mounted(
 
     // None is: nothing is started there.
     machines.cluster(&["down"]);
-    first.unmount();
+    drop(first);
     let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "lab"]);
     assert_eq!(refused.code, 1);
     for words in ["fq2: ", "datanode is not started", "had data and now has none", "--format fq2"] {

@@ -155,7 +155,7 @@ fn blocks(page: &str) -> Vec<Block> {
             at += body.len() + 2;
             let orders = std::mem::take(&mut orders);
             if ["", "sh", "bash"].contains(&language) {
-                let text = body.iter().map(|line| format!("{line}\n")).collect();
+                let text = body.join("\n") + "\n";
                 found.push(Block { line: begin + 1, text, orders });
             }
         } else if line.starts_with("    ") && !line.starts_with("     ") {

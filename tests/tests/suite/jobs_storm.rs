@@ -120,6 +120,8 @@ const PROGRAMS: [(&str, &[&str], [&str; 2]); 4] = [
             "words.py",
             "--file",
             "add.py",
+            "--conf",
+            "stream.mapper.divisible=true",
             "--input",
             "/text",
         ],

@@ -28,6 +28,7 @@ mod jobs_preempt;
 mod jobs_programs;
 mod jobs_retention;
 mod jobs_storm;
+mod jobtracker_disk;
 mod journal_damage;
 mod local_cluster;
 mod machines;

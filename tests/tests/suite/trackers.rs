@@ -27,7 +27,8 @@ fn a_tracker_that_hears_nothing_stops_its_tasks_before_it_is_given_up() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: SETTINGS, ..Up::default() });
     fs::write(cluster.path("text"), "word\n").unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
-    let endless = ["streaming", "--mapper", "sleep 600", "--reduces", "0", "--input", "/text", "--output", "/out"];
+    let endless =
+        ["streaming", "--mapper", "sleep 600", "--reduces", "0", "--input", "/text", "--output", "/out"];
     let job = cluster.detach(&endless);
     eventually("a task runs", PATIENCE, || (sleepers(&cluster) > 0).then_some(()));
     let jobtracker = cluster.processes_named("jobtracker");

@@ -179,7 +179,7 @@ async fn deletions_and_writes_of_one_block_never_cross() {
         std::thread::scope(|scope| {
             scope.spawn(|| put(&chain(&[&node]), 1, &data).unwrap());
             scope.spawn(|| {
-                node.node.store.delete(&[(crate::ids::BlockId(1), crate::ids::Nonce(NONCE))], || true)
+                node.node.store.delete(&[(crate::ids::BlockId(1), crate::ids::Nonce(NONCE))], || true);
             });
         });
         let there = file.exists();

@@ -243,7 +243,7 @@ impl Namespace {
             }
             SnapshotItem::Fence { scope, epoch } => drop(self.fences.insert(scope, epoch)),
             SnapshotItem::Commit { scope, commit_id, at_ms } => {
-                self.commits.insert(&scope, &commit_id, at_ms)
+                self.commits.insert(&scope, &commit_id, at_ms);
             }
             SnapshotItem::Draining { node } => drop(self.draining.insert(node)),
             SnapshotItem::Answer { request, at_ms, outcome } => self.answers.insert(request, at_ms, outcome),

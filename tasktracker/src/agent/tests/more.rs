@@ -280,7 +280,9 @@ fn what_is_copied_from_elsewhere_is_kept_and_told_until_it_is_answered() {
     // Not answered: told again with the next registration, which has what is here.
     world.on(Event::Disconnected);
     let again = world.on(Event::Connected);
-    let [Action::Register { attempts, outputs, checkpoints, jobs, .. }] = &again[..] else { panic!("{again:?}") };
+    let [Action::Register { attempts, outputs, checkpoints, jobs, .. }] = &again[..] else {
+        panic!("{again:?}")
+    };
     assert_eq!(attempts.len(), 2);
     assert_eq!((&outputs[..], &checkpoints[..], &jobs[..]), (&[output][..], &[][..], &[Job(1)][..]));
     world.register();

@@ -228,7 +228,10 @@ fn a_block_opens_to_its_own_token_alone() {
     }
     let new = id + 1000;
     assert_eq!(ask(bulk(), write(id, length), &block.token).as_deref(), Some("denied"));
-    assert_eq!(ask(bulk(), write(new, 2000), &ours.to_read(new, nonce).to_bytes()).as_deref(), Some("denied"));
+    assert_eq!(
+        ask(bulk(), write(new, 2000), &ours.to_read(new, nonce).to_bytes()).as_deref(),
+        Some("denied")
+    );
     assert_eq!(
         ask(bulk(), write(new, 2000), &theirs.to_write(new, nonce, 2000).to_bytes()).as_deref(),
         Some("denied")

@@ -1,0 +1,92 @@
+//! The JobTracker's disk fills up: no job is taken in, no history is written, and what runs goes on.
+
+use fermata_tests::{Cluster, QUICK, Up, eventually, is_root};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A small file system in memory. Dropped, it is unmounted.
+struct Small(PathBuf);
+
+impl Small {
+    /// Over a folder, with what was in it. None, with a word, where that cannot be.
+    fn over(folder: &Path, megabytes: u32) -> Option<Self> {
+        let before = folder.with_extension("before");
+        fs::rename(folder, &before).unwrap();
+        fs::create_dir(folder).unwrap();
+        let size = format!("size={megabytes}m,mode=700");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder).output();
+        if !mounted.is_ok_and(|ran| ran.status.success()) {
+            eprintln!("skipped: no tmpfs can be mounted here");
+            fs::remove_dir(folder).unwrap();
+            fs::rename(&before, folder).unwrap();
+            return None;
+        }
+        let small = Self(folder.to_path_buf());
+        let copied = Command::new("cp").arg("-a").arg(before.join(".")).arg(folder).status().unwrap();
+        assert!(copied.success());
+        Some(small)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_jobtracker_with_a_full_disk_takes_no_job_in_and_finishes_those_that_run() {
+    if !is_root() {
+        eprintln!("skipped: only root may mount a small file system");
+        return;
+    }
+    let settings = format!("{QUICK}[jobtracker]\ndisk_reserve = \"8MiB\"\n");
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    fs::write(cluster.path("text"), "word\n".repeat(20_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    let folder = cluster.path(".fermata/data/jobtracker");
+    let small = Small::over(&folder, 24);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    let Some(small) = small else { return };
+
+    let slow = ["wordcount", "--conf", "pace.map=20KiB", "--input", "/text", "--output", "/slow"];
+    let running = cluster.detach(&slow);
+    eventually("it runs", PATIENCE, || {
+        (cluster.json(&["job", &running])["maps"]["running"] != 0).then_some(())
+    });
+    fs::write(folder.join("ballast"), vec![7; 18 << 20]).unwrap();
+    let job = ["submit", "wordcount", "--input", "/text", "--output", "/out"];
+    let refused = cluster.refused(1, &job);
+    assert!(refused.contains("jobtracker.disk_reserve"), "{refused}");
+    let told = cluster.try_mrctl(&["nodes"]);
+    assert!(told.code == 0 && told.stderr.contains("disk_reserve"), "{}", told.stderr);
+    eventually("what ran has succeeded", PATIENCE, || {
+        (cluster.json(&["job", &running])["state"] == "succeeded").then_some(())
+    });
+    fs::remove_file(folder.join("ballast")).unwrap();
+    cluster.mrctl(&job);
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    drop(small);
+}
+
+#[test]
+fn a_killed_job_of_very_many_maps_leaves_a_short_history() {
+    let settings = format!("{QUICK}[jobtracker]\nmaps_max = 1000000\n");
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    fs::write(cluster.path("text"), "w\n".repeat(50_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let many = ["wordcount", "--conf", "split.size=2", "--input", "/text", "--output", "/out"];
+    let job = cluster.detach(&many);
+    assert!(cluster.json(&["job", &job])["maps"]["total"].as_u64().unwrap() >= 50_000);
+    cluster.mrctl(&["kill", &job]);
+    let history = cluster.path(&format!(".fermata/data/jobtracker/history/{job}.jsonl"));
+    let length = eventually("its history is there", PATIENCE, || fs::metadata(&history).ok()).len();
+    assert!(length < 1 << 20, "{length} bytes");
+}
