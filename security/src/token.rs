@@ -145,7 +145,8 @@ impl BlockToken {
 pub struct BlockKey(Option<Key>);
 
 impl BlockKey {
-    pub(crate) fn new(key: Option<Key>) -> Self {
+    /// With the key for access to blocks; without one, blocks are open to all.
+    pub fn new(key: Option<Key>) -> Self {
         Self(key)
     }
 

@@ -28,6 +28,8 @@ mod disks;
 mod driver;
 mod error;
 mod fetch;
+#[doc(hidden)]
+pub mod fuzzing;
 mod held;
 pub mod ids;
 mod keeper;

@@ -211,33 +211,14 @@ impl Talk {
                 | from_task::Kind::Unreached(_)
                 | from_task::Kind::Spoilt(_),
             ) if self.word.is_some() => {}
-            Some(from_task::Kind::Done(result)) => match check(&result) {
-                Ok(()) => self.last_word(from_task::Kind::Done(result)),
-                Err(why) => self.break_off(why),
-            },
-            Some(word @ from_task::Kind::Paused(_)) => self.last_word(word),
-            Some(from_task::Kind::Unreached(words)) => {
-                self.last_word(from_task::Kind::Unreached(short_failure(words)));
-            }
-            Some(from_task::Kind::Spoilt(words)) => {
-                self.last_word(from_task::Kind::Spoilt(short_failure(words)));
-            }
-            Some(from_task::Kind::Unbegun(words)) => {
-                self.last_word(from_task::Kind::Unbegun(short_failure(words)));
-            }
-            Some(from_task::Kind::Failed(words)) => {
-                self.last_word(from_task::Kind::Failed(short_failure(words)));
-            }
-            Some(from_task::Kind::Fatal(words)) => {
-                self.last_word(from_task::Kind::Fatal(short_failure(words)));
-            }
-            Some(from_task::Kind::Away(words)) => {
-                self.last_word(from_task::Kind::Away(short_failure(words)));
-            }
             Some(from_task::Kind::Hello(_)) => {
                 let well = matches!(self.word, Some(from_task::Kind::Done(_) | from_task::Kind::Paused(_)));
                 self.waits = self.stays && well && self.stopped.is_none() && self.broken.is_none();
             }
+            Some(word) => match check_message(self.attempt.job, word) {
+                Ok(word) => self.last_word(word),
+                Err(why) => self.break_off(why),
+            },
             None => {}
         }
     }
@@ -352,6 +333,22 @@ fn short(mut progress: Progress) -> Progress {
     progress.status = short_status(progress.status);
     progress.stage = progress.stage.chars().take(NAME_CHARS).collect();
     progress
+}
+
+/// What a task of `job` said, as it is passed on; the reason if its attempt is ended for it. The checks alone.
+pub(crate) fn check_message(job: Job, kind: from_task::Kind) -> Result<from_task::Kind, String> {
+    match kind {
+        from_task::Kind::Progress(progress) => Ok(from_task::Kind::Progress(short(progress))),
+        from_task::Kind::Unfetched(map) => map_of(job, &map).map(|_| from_task::Kind::Unfetched(map)),
+        from_task::Kind::Done(result) => check(&result).map(|()| from_task::Kind::Done(result)),
+        from_task::Kind::Failed(words) => Ok(from_task::Kind::Failed(short_failure(words))),
+        from_task::Kind::Fatal(words) => Ok(from_task::Kind::Fatal(short_failure(words))),
+        from_task::Kind::Spoilt(words) => Ok(from_task::Kind::Spoilt(short_failure(words))),
+        from_task::Kind::Unbegun(words) => Ok(from_task::Kind::Unbegun(short_failure(words))),
+        from_task::Kind::Unreached(words) => Ok(from_task::Kind::Unreached(short_failure(words))),
+        from_task::Kind::Away(words) => Ok(from_task::Kind::Away(short_failure(words))),
+        word @ (from_task::Kind::Hello(_) | from_task::Kind::Paused(_)) => Ok(word),
+    }
 }
 
 /// A result that the JobTracker would not take is the task's own failure, not the tracker's.

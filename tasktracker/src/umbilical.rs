@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{
         UnixListener, UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
@@ -145,7 +145,7 @@ async fn converse(
 }
 
 /// One message; none at the end, also at an abrupt one: how the process ended says more.
-async fn read(input: &mut OwnedReadHalf) -> Result<Option<FromTask>, String> {
+pub(crate) async fn read(input: &mut (impl AsyncRead + Unpin)) -> Result<Option<FromTask>, String> {
     let Ok(length) = input.read_u32_le().await else { return Ok(None) };
     if length > MESSAGE_BYTES_MAX {
         return Err(format!("it sent a message of {length} bytes, {MESSAGE_BYTES_MAX} are the most"));

@@ -144,6 +144,41 @@ mod tests {
         assert_eq!(Hosts::parse(&again).unwrap(), hosts);
     }
 
+    /// The fuzz target of this reader, which no library has: seeded damage to a good file.
+    #[test]
+    fn a_damaged_file_is_refused_with_its_line_or_reads_back_the_same() {
+        let good = b"# a cluster\nm1 master addr=10.0.0.1\n\nn1 node rack=r1   # the first\nn2 node\n";
+        let (mut state, mut read) = (17_u64, 0);
+        let mut below = |bound: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % bound.max(1)
+        };
+        for _ in 0..20_000 {
+            let mut bytes = good.to_vec();
+            for _ in 0..=below(4) {
+                let at = below(bytes.len());
+                match below(4) {
+                    0 => bytes.truncate(at),
+                    1 => bytes.insert(at, b" \n#=.-m\xff"[below(8)]),
+                    2 if at < bytes.len() => bytes[at] = below(256) as u8,
+                    _ => drop(bytes.drain(at..(at + below(9)).min(bytes.len()))),
+                }
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            match Hosts::parse(&text) {
+                Ok(hosts) => {
+                    read += 1;
+                    let again: String = hosts.all.iter().map(Host::line).collect();
+                    assert_eq!(Hosts::parse(&again).as_ref(), Ok(&hosts), "{text:?}");
+                }
+                Err((line, _)) => {
+                    assert!((1..=text.lines().count().max(1)).contains(&line), "{text:?}: {line}");
+                }
+            }
+        }
+        println!("20000 damaged hosts files, {read} of them read");
+    }
+
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
         let refused = |text: &str| Hosts::parse(text).unwrap_err();

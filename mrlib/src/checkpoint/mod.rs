@@ -204,7 +204,8 @@ fn damaged(path: &Path, offset: u64, why: &'static str) -> TaskError {
     TaskError::Damaged { file: path.display().to_string(), offset, why }
 }
 
-fn encode(checkpoint: &mr::Checkpoint) -> Vec<u8> {
+/// The bytes of a `state` file.
+pub fn encode(checkpoint: &mr::Checkpoint) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + checkpoint.encoded_len() + CRC_BYTES);
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -213,7 +214,8 @@ fn encode(checkpoint: &mr::Checkpoint) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
+/// Reads and verifies the bytes of a `state` file; `path` is named if they are damaged.
+pub fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     let length = bytes.len() as u64;
     let Some((body, crc)) =
         bytes.split_last_chunk::<CRC_BYTES>().filter(|(body, _)| body.len() >= HEADER_BYTES)
@@ -257,6 +259,7 @@ fn adds_up(checkpoint: &mr::Checkpoint) -> bool {
     runs.iter().all(lies)
         && sum(checkpoint.memory_bytes, |run| run.stored)
         && sum(checkpoint.passed, |run| run.raw)
+        && sum(0, |run| run.records)
 }
 
 /// What is left of a part of a run, as a run of its own that begins with the block at hand.

@@ -112,7 +112,12 @@ pub fn read_answer(from: &mut impl Read) -> io::Result<Answer> {
         let mut fields = fields.as_slice();
         let [stored, raw, records, block_max] = std::array::from_fn(|_| fields.get_u64_le());
         let crc = fields.get_u32_le();
-        return Ok(Answer::Coming(Extent { offset: 0, stored, raw, records, block_max, crc }));
+        let extent = Extent { offset: 0, stored, raw, records, block_max, crc };
+        if !extent.is_plausible() {
+            let why = "the numbers of a shuffle answer make no sense";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        return Ok(Answer::Coming(extent));
     }
     let mut length = [0; 2];
     from.read_exact(&mut length)?;
@@ -141,6 +146,13 @@ mod tests {
         assert_eq!(answer.expect("whole"), Answer::Coming(extent));
         let answer = read_answer(&mut refusal(BUSY, "later").as_slice()).expect("whole");
         assert_eq!(answer, Answer::No(BUSY, "later".into()));
+        for hostile in [
+            Extent { block_max: u64::MAX, ..extent },
+            Extent { stored: u64::MAX, ..extent },
+            Extent { records: u64::MAX, ..extent },
+        ] {
+            assert!(read_answer(&mut coming(&hostile).as_slice()).is_err(), "{hostile:?}");
+        }
         let long = "ü".repeat(50_000);
         let Ok(Answer::No(DAMAGED, cut)) = read_answer(&mut refusal(DAMAGED, &long).as_slice()) else {
             panic!("no answer");

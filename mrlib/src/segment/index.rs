@@ -19,6 +19,8 @@ const EXTENT_BYTES: usize = 44;
 const CRC_BYTES: usize = 4;
 /// Longer than the index of any job that the JobTracker takes.
 const BYTES_MAX: u64 = 64 << 20;
+/// Bytes of one partition of one map output: 8 TiB. The sums over a million maps still fit into a u64.
+const EXTENT_BYTES_MAX: u64 = 8 << 40;
 
 /// One partition's stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,7 +43,12 @@ impl Extent {
     /// Memory that a reader of it needs: for its longest block as it is stored and, unless that is too long to have
     /// been compressed, unpacked.
     pub fn room(&self) -> u64 {
-        self.block_max + self.block_max.min(LONG_BYTES as u64)
+        self.block_max.saturating_add(self.block_max.min(LONG_BYTES as u64))
+    }
+
+    /// Whether a map output can be so long: then a u64 holds the sums over all maps.
+    pub fn is_plausible(&self) -> bool {
+        [self.stored, self.raw, self.records, self.block_max].iter().all(|number| *number <= EXTENT_BYTES_MAX)
     }
 }
 
@@ -133,7 +140,11 @@ impl Index {
                 return damaged(HEADER_BYTES + at * EXTENT_BYTES, "partitions do not follow each other");
             }
             end = offset + stored;
-            extents.push(Extent { offset, stored, raw, records, block_max, crc: rest.get_u32_le() });
+            let extent = Extent { offset, stored, raw, records, block_max, crc: rest.get_u32_le() };
+            if !extent.is_plausible() {
+                return damaged(HEADER_BYTES + at * EXTENT_BYTES, "a partition's numbers make no sense");
+            }
+            extents.push(extent);
         }
         Ok(Self { extents })
     }

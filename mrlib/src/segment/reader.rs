@@ -139,7 +139,16 @@ impl Run {
             Source::Memory(bytes) if bytes.len() as u64 != self.extent.stored => {
                 Err(reader.damaged("its length is not the one it should have"))
             }
-            _ => Ok(reader),
+            // Before memory is taken for what is not there.
+            Source::File(file) => {
+                let length = file.metadata().map_err(|error| reader.unreadable(error))?.len();
+                let end = self.extent.offset.checked_add(self.extent.stored);
+                if end.is_none_or(|end| end > length) {
+                    return Err(reader.damaged("the file ends early"));
+                }
+                Ok(reader)
+            }
+            Source::Memory(_) => Ok(reader),
         }
     }
 
@@ -306,7 +315,13 @@ impl SegmentReader {
         let both = u64::from_le_bytes(header);
         let (stored, raw) = (both & u64::from(u32::MAX), both >> 32);
         let fits = stored <= left - BLOCK_HEADER_BYTES as u64 && raw <= self.extent.raw - self.raw;
-        if !fits || raw == 0 || stored == 0 || stored > raw || raw / EXPANSION_MAX > stored {
+        if !fits
+            || raw > self.extent.block_max
+            || raw == 0
+            || stored == 0
+            || stored > raw
+            || raw / EXPANSION_MAX > stored
+        {
             return Err(self.damaged("a block's lengths make no sense"));
         }
         self.block_crc = self.crc;

@@ -213,3 +213,43 @@ fn compression_is_used_where_it_pays() {
     assert!(index.extents[0].stored <= index.extents[0].raw + index.extents[0].raw / 4096);
     assert_eq!(read(&Run::of_file(path, 0).unwrap()).unwrap().len(), odd.len());
 }
+
+/// Found by the fuzz target `segment`: 69 bytes that asked for 825 MB.
+#[test]
+fn a_run_longer_than_its_file_is_refused_before_it_takes_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let index = write(&path, 1, false, &[(0, b"key".to_vec(), b"value".to_vec())]);
+    let extent = Extent { stored: 1 << 40, raw: 1 << 40, block_max: 1 << 40, ..index.extents[0] };
+    let run = Run::new(Stored::File(path), extent, "run".into());
+    assert!(matches!(run.open(), Err(TaskError::Damaged { why: "the file ends early", .. })));
+}
+
+/// What a reader takes memory for is what the index says, not what a block says of itself.
+#[test]
+fn a_block_longer_than_the_longest_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let index = write(&path, 1, true, &[(0, b"key".to_vec(), vec![7; 300])]);
+    let bytes = Bytes::from(std::fs::read(&path).unwrap());
+    assert!(read(&Run::in_memory("run", bytes.clone(), index.extents[0])).is_ok());
+    let extent = Extent { block_max: 200, ..index.extents[0] };
+    assert!(matches!(read(&Run::in_memory("run", bytes, extent)), Err(TaskError::Damaged { .. })));
+}
+
+/// Whoever adds numbers up need not ask whether they fit.
+#[test]
+fn an_index_with_impossible_numbers_is_refused() {
+    let extent = Extent { offset: 0, stored: 5, raw: 9, records: 2, block_max: 7, crc: 1 };
+    let decoded =
+        |extent: Extent| Index::decode(&Index { extents: vec![extent] }.encode(), Path::new("index"));
+    assert!(decoded(extent).is_ok());
+    for hostile in [
+        Extent { stored: 1 << 50, ..extent },
+        Extent { raw: u64::MAX, ..extent },
+        Extent { records: u64::MAX, ..extent },
+        Extent { block_max: u64::MAX, ..extent },
+    ] {
+        assert!(matches!(decoded(hostile), Err(TaskError::Damaged { .. })), "{hostile:?}");
+    }
+}

@@ -5,6 +5,7 @@
 use fermata_tests::{Cluster, QUICK, Row, Up, eventually, random_file, sha256_of};
 use std::{
     fs,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -24,7 +25,8 @@ fn cluster() -> Cluster {
     Cluster::up(Up { nodes: 3, settings: &settings, ..Up::default() })
 }
 
-fn pid_of(cluster: &Cluster, name: &str, kind: &str) -> String {
+/// The process id of a daemon.
+pub(crate) fn pid_of(cluster: &Cluster, name: &str, kind: &str) -> String {
     let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
     let state: serde_json::Value = serde_json::from_str(&text).unwrap();
     let daemons = state["daemons"].as_array().unwrap();
@@ -33,7 +35,7 @@ fn pid_of(cluster: &Cluster, name: &str, kind: &str) -> String {
 }
 
 /// Holds a daemon in its hand. Dropped, it lets go.
-struct Strace(Child);
+pub(crate) struct Strace(Child);
 
 impl Strace {
     /// Whenever the daemon makes something durable, `what` happens. None where that cannot be.
@@ -43,13 +45,26 @@ impl Strace {
 
     /// Whenever the process, or one of the others, makes one of these calls, `what` happens.
     fn hold_at(cluster: &Cluster, pid: &str, others: &[String], calls: &str, what: &str) -> Option<Self> {
-        let log = cluster.path("strace.log");
+        let others = others.iter().flat_map(|other| ["-p".into(), other.into()]).collect();
+        Self::attach(cluster.path("strace.log"), pid, calls, what, others)
+    }
+
+    /// The same for calls on these files alone; on any if there are none.
+    pub(crate) fn hold_files(
+        cluster: &Cluster,
+        pid: &str,
+        calls: &str,
+        what: &str,
+        files: &[PathBuf],
+    ) -> Option<Self> {
+        let files = files.iter().flat_map(|file| ["-P".into(), file.clone()]).collect();
+        Self::attach(cluster.path(&format!("strace-{pid}.log")), pid, calls, what, files)
+    }
+
+    fn attach(log: PathBuf, pid: &str, calls: &str, what: &str, more: Vec<PathBuf>) -> Option<Self> {
         let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{what}"));
         let mut command = Command::new("strace");
-        command.args(["-f", "-q", "-e", &trace, "-e", &inject, "-p", pid]).arg("-o").arg(&log);
-        for other in others {
-            command.args(["-p", other]);
-        }
+        command.args(["-f", "-q", "-e", &trace, "-e", &inject, "-p", pid]).arg("-o").arg(&log).args(more);
         let Ok(child) = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn() else {
             eprintln!("skipped: strace is not here");
             return None;
@@ -86,7 +101,8 @@ fn await_death(cluster: &Cluster, name: &str, kind: &str) {
     eventually(&format!("the {kind} of {name} has ended"), PATIENCE, || is_gone(&pid).then_some(()));
 }
 
-fn is_gone(pid: &str) -> bool {
+/// Whether the process has ended.
+pub(crate) fn is_gone(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.is_empty() || stat.contains(") Z ")
 }

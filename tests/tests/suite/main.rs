@@ -35,6 +35,7 @@ mod machines;
 mod remote;
 mod schedulers;
 mod security;
+mod storage;
 mod storage_integrity;
 mod tidy;
 mod trackers;

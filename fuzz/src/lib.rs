@@ -1,0 +1,19 @@
+//! What the libFuzzer entries share.
+
+pub use fermata_fuzzing::{Target, execute, memory::Counting, target};
+pub use libfuzzer_sys::fuzz_target;
+
+/// Entry of the target with this name, with its memory counted.
+#[macro_export]
+macro_rules! entry {
+    ($name:literal) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::Counting = $crate::Counting;
+
+        $crate::fuzz_target!(|input: &[u8]| {
+            static TARGET: std::sync::LazyLock<$crate::Target> =
+                std::sync::LazyLock::new(|| $crate::target($name).expect("a target of this name"));
+            $crate::execute(&TARGET, input);
+        });
+    };
+}

@@ -1,0 +1,106 @@
+//! Runs a target on seeded mutations of its valid inputs, for a number of executions or for a time.
+
+use crate::{Damage, Target, execute, mutate};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+/// No single execution may take longer, on a busy machine either.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to go on, and from which seed.
+#[derive(Debug, Clone, Copy)]
+pub struct Campaign {
+    /// At least this many executions,
+    pub executions: u64,
+    /// and at least this long.
+    pub time: Duration,
+    /// Of the mutations.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    /// Inputs given to the target.
+    pub executions: u64,
+    /// Of those, the ones it accepted.
+    pub accepted: u64,
+    /// The longest execution.
+    pub longest: Duration,
+    /// How long all took.
+    pub time: Duration,
+    /// The input at which it stopped, and what does not hold.
+    pub finding: Option<(Vec<u8>, String)>,
+}
+
+impl Campaign {
+    /// Runs until it is over or a property does not hold.
+    pub fn run(self, target: &Target) -> Tally {
+        let (began, mut tally) = (Instant::now(), Tally::default());
+        let seeds = (target.seeds)();
+        let mut contents = Vec::new();
+        for seed in &seeds {
+            match judge(target, seed, &mut tally, |content| {
+                content.ok_or("a valid input is refused".to_owned())
+            }) {
+                Some(content) => contents.push(content),
+                None => return tally,
+            }
+        }
+        let mut random = mutate::Random::new(self.seed);
+        while tally.executions < self.executions || began.elapsed() < self.time {
+            let input = mutate::mutated(&mut random, &seeds);
+            let fits = |content: Option<Vec<u8>>| {
+                let known = content.as_ref().is_none_or(|content| match target.damage {
+                    Damage::Unnoticed => true,
+                    Damage::Refused => contents.contains(content),
+                    Damage::CutShort => contents.iter().any(|whole| whole.starts_with(content)),
+                });
+                if known {
+                    Ok(content.is_some())
+                } else {
+                    Err("damage is accepted as other content".to_owned())
+                }
+            };
+            match judge(target, &input, &mut tally, fits) {
+                Some(accepted) => tally.accepted += u64::from(accepted),
+                None => break,
+            }
+        }
+        tally.time = began.elapsed();
+        tally
+    }
+}
+
+/// One execution; None, with the finding noted, if something does not hold.
+fn judge<T>(
+    target: &Target,
+    input: &[u8],
+    tally: &mut Tally,
+    fits: impl FnOnce(Option<Vec<u8>>) -> Result<T, String>,
+) -> Option<T> {
+    let began = Instant::now();
+    let content = catch_unwind(AssertUnwindSafe(|| execute(target, input)));
+    let took = began.elapsed();
+    tally.executions += 1;
+    tally.longest = tally.longest.max(took);
+    let judged = match content {
+        Err(panic) => Err(words_of(&*panic)),
+        Ok(_) if took > PATIENCE => Err(format!("it took {took:.1?}")),
+        Ok(content) => fits(content),
+    };
+    match judged {
+        Ok(fine) => Some(fine),
+        Err(why) => {
+            tally.finding = Some((input.to_vec(), why));
+            None
+        }
+    }
+}
+
+fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
+}

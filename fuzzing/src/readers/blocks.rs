@@ -1,0 +1,173 @@
+//! What DataNodes read: frames of the bulk protocol and checksum files; and names of the file system.
+
+use super::SMALL;
+use crate::{Damage, Limit, Target};
+use bytes::BytesMut;
+use dfs::{
+    bulk::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, PACKET_BYTES, encode_frame, read_frame},
+    checksum::{self, CHUNK_BYTES, Checksums},
+    ids::BlockId,
+    path::DfsPath,
+};
+use prost::Message;
+use proto::dfs::{
+    BulkError, BulkRequest, DataNodeAddress, NodeFault, OpenLocal, Packet, ReadBlock, ReadReply, WriteBlock,
+    WriteStatus, bulk_request::Op,
+};
+
+pub(super) const TARGETS: &[Target] = &[
+    Target {
+        name: "bulk_frame",
+        reads: "dfs::bulk::read_frame, Frame::expect, checksum::verify of packets",
+        seeds: frames,
+        body: frame,
+        damage: Damage::Unnoticed,
+        // A body of 1 MiB and the data of one packet, whatever the lengths say.
+        memory: Limit { fixed: (2 << 20) + PACKET_BYTES, per_byte: 512 },
+    },
+    Target {
+        name: "checksum_file",
+        reads: "dfs::checksum::Checksums::decode",
+        seeds: || {
+            let of = |length: usize| {
+                let data: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+                Checksums { block: BLOCK, length: length as u64, sums: checksum::sums_of(&data) }.encode()
+            };
+            vec![of(0), of(5), of(CHUNK_BYTES), of(3 * CHUNK_BYTES + 1)]
+        },
+        body: checksum_file,
+        damage: Damage::Refused,
+        memory: SMALL,
+    },
+    Target {
+        name: "dfs_path",
+        reads: "dfs::path::DfsPath::parse",
+        seeds: || {
+            [&b"/"[..], b"/user/ann/in", b"//a//b/", "/\u{fc}/\u{1f642}".as_bytes()]
+                .map(<[u8]>::to_vec)
+                .to_vec()
+        },
+        body: path,
+        damage: Damage::Unnoticed,
+        memory: SMALL,
+    },
+];
+
+const BLOCK: BlockId = BlockId(7);
+
+fn framed(kind: FrameKind, body: &impl Message, data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_frame(kind, body, data.len(), &mut out);
+    out.extend_from_slice(data);
+    out
+}
+
+fn frames() -> Vec<Vec<u8>> {
+    let request = |op| BulkRequest { op: Some(op), token: vec![3; 32] };
+    let mirror = DataNodeAddress { uuid: "u".into(), ..DataNodeAddress::default() };
+    let write =
+        WriteBlock { block_id: 7, mirrors: vec![mirror], expected_length: 9, ..WriteBlock::default() };
+    let read = ReadBlock { block_id: 7, offset: 0, length: 9, block_length: 9 };
+    let local = OpenLocal { block_id: 7, block_length: 9, node_uuid: "u".into() };
+    let data = vec![5; CHUNK_BYTES + 9];
+    let packet = |data: &[u8], last| Packet {
+        offset: 0,
+        last,
+        checksums: checksum::to_bytes(&checksum::sums_of(data)),
+    };
+    let fault = NodeFault { node: "u".into(), reason: "gone".into() };
+    let status =
+        WriteStatus { acked: 9, done: true, nodes: vec!["u".into()], faults: vec![fault], timeout_ms: 5000 };
+    let reply = ReadReply { offset: 0, length: 9, chunk_size: CHUNK_BYTES as u32, checksums: vec![1; 4] };
+    let error = BulkError { kind: "not-found".into(), message: "no such block".into() };
+    vec![
+        framed(FrameKind::Request, &request(Op::Write(write)), b""),
+        framed(FrameKind::Request, &request(Op::Read(read)), b""),
+        framed(FrameKind::Request, &request(Op::OpenLocal(local)), b""),
+        [
+            framed(FrameKind::Packet, &packet(b"", false), b""),
+            framed(FrameKind::Packet, &packet(b"some", true), b"some"),
+        ]
+        .concat(),
+        framed(FrameKind::Packet, &packet(&data, true), &data),
+        framed(FrameKind::Status, &status, b""),
+        framed(FrameKind::ReadReply, &reply, b""),
+        framed(FrameKind::Error, &error, b""),
+    ]
+}
+
+/// The body of a frame as its kind says; it reads back as the same message.
+fn body<M: Message + Default + PartialEq + std::fmt::Debug>(
+    frame: &Frame,
+    kind: FrameKind,
+) -> Result<M, FrameError> {
+    let message: M = frame.expect(kind)?;
+    let again = framed(kind, &message, b"");
+    let again = read_frame(&mut again.as_slice(), BytesMut::new()).expect("what we wrote");
+    assert_eq!(again.expect::<M>(kind).expect("what we wrote"), message);
+    Ok(message)
+}
+
+fn read_frames(mut input: &[u8]) -> Result<(), FrameError> {
+    let (mut position, mut spare) = (0, BytesMut::new());
+    loop {
+        let frame = match read_frame(&mut input, spare) {
+            Err(FrameError::Closed) => return Ok(()),
+            frame => frame?,
+        };
+        assert!(frame.data.len() <= PACKET_BYTES, "more data than a packet has");
+        match frame.kind {
+            FrameKind::Request => drop(body::<BulkRequest>(&frame, frame.kind)?),
+            FrameKind::Status => drop(body::<WriteStatus>(&frame, frame.kind)?),
+            FrameKind::ReadReply => drop(body::<ReadReply>(&frame, frame.kind)?),
+            FrameKind::Error => drop(body::<BulkError>(&frame, frame.kind)?),
+            FrameKind::Packet => {
+                let packet = body::<Packet>(&frame, frame.kind)?;
+                let sums = checksum::from_bytes(&packet.checksums);
+                // As a DataNode does: only the packet that is next is looked at.
+                if packet.offset == position && checksum::verify(&frame.data, position, &sums).is_ok() {
+                    position += frame.data.len() as u64;
+                }
+            }
+        }
+        spare = frame.data;
+    }
+}
+
+fn frame(input: &[u8]) -> Option<Vec<u8>> {
+    // With a sound checksum of header and body, as anybody can make one.
+    let mut sound = input.to_vec();
+    if sound.len() >= FRAME_HEADER_BYTES {
+        let length = u32::from_le_bytes([sound[4], sound[5], sound[6], sound[7]]) as usize;
+        let end = FRAME_HEADER_BYTES.saturating_add(length).min(sound.len());
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&sound[..12]), &sound[FRAME_HEADER_BYTES..end]);
+        sound[12..16].copy_from_slice(&crc.to_le_bytes());
+        let _refused = read_frames(&sound);
+    }
+    read_frames(input).ok().map(|()| Vec::new())
+}
+
+fn checksum_file(input: &[u8]) -> Option<Vec<u8>> {
+    let read = |bytes: &[u8]| {
+        let sums = Checksums::decode(bytes, BLOCK).ok()?;
+        assert_eq!(sums.encode(), bytes, "what is accepted is what was written");
+        assert_eq!(sums.sums.len() as u64, sums.length.div_ceil(CHUNK_BYTES as u64));
+        let _mismatch = checksum::verify(&[0; 100], 0, &sums.sums);
+        Some(bytes.to_vec())
+    };
+    // With sound checksums of the header and of the table.
+    if let Ok(fields) = <[u8; 8]>::try_from(input.get(16..24).unwrap_or_default()) {
+        let table = checksum::from_bytes(input.get(checksum::HEADER_BYTES..).unwrap_or_default());
+        read(&Checksums { block: BLOCK, length: u64::from_le_bytes(fields), sums: table }.encode());
+    }
+    read(input)
+}
+
+fn path(input: &[u8]) -> Option<Vec<u8>> {
+    let path = DfsPath::parse(std::str::from_utf8(input).ok()?).ok()?;
+    let text = path.as_str();
+    assert!(text.starts_with('/') && !text.contains("//"), "{text:?} is not normalised");
+    assert!(path.names().all(|name| name != "." && name != ".." && !name.contains('\0')));
+    assert_eq!(DfsPath::parse(text).as_ref(), Ok(&path), "a path reads back as another");
+    Some(text.as_bytes().to_vec())
+}

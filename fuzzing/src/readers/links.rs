@@ -1,0 +1,208 @@
+//! What processes say to each other on the data paths: the umbilical and the shuffle protocol.
+
+use super::{
+    SMALL,
+    tasks::{records_of, sample_segment},
+};
+use crate::{Damage, Limit, Target};
+use bytes::Bytes;
+use mrlib::{
+    fetch::{
+        MapFeed,
+        wire::{self, Answer, Request},
+    },
+    segment::{Extent, Run},
+    task::{
+        PROTOCOL,
+        frame::{FRAME_BYTES_MAX, read_frame, write_frame},
+    },
+};
+use prost::Message;
+use proto::mr::{
+    FromTask, LaunchProgram, MapAvailable, MapEvent, Progress, TaskHello, TaskMapEvents, TaskResult,
+    TaskSpec, TaskStart, TaskStop, ToTask, from_task, map_event, to_task,
+};
+
+pub(super) const TARGETS: &[Target] = &[
+    Target {
+        name: "umbilical_to_task",
+        reads: "mrlib::task::frame::read_frame of ToTask and LaunchProgram, MapFeed::push",
+        seeds: to_task_seeds,
+        body: to_task,
+        damage: Damage::Unnoticed,
+        memory: FRAME,
+    },
+    Target {
+        name: "umbilical_from_task",
+        reads: "tasktracker::umbilical: messages of a task, and the checks of `talk`",
+        seeds: from_task_seeds,
+        body: from_task,
+        damage: Damage::Unnoticed,
+        memory: FRAME,
+    },
+    Target {
+        name: "shuffle_request",
+        reads: "mrlib::fetch::wire::Request::parse, tasktracker::ids::Attempt",
+        seeds: || {
+            let request =
+                |token: &[u8], attempt| wire::request(token, attempt, 9).expect("short")[4..].to_vec();
+            vec![request(b"secret", "job_7.m3.0"), request(b"", "job_1.r2.11"), request(&[1; 255], "x")]
+        },
+        body: request,
+        damage: Damage::Unnoticed,
+        memory: SMALL,
+    },
+    Target {
+        name: "shuffle_answer",
+        reads: "mrlib::fetch::wire::read_answer, and the fetched run",
+        seeds: answers,
+        body: answer,
+        damage: Damage::Unnoticed,
+        memory: Limit { fixed: 8 << 20, per_byte: 2048 },
+    },
+];
+
+/// One frame of the longest length, and the messages that so many bytes can hold.
+const FRAME: Limit = Limit { fixed: FRAME_BYTES_MAX + (1 << 20), per_byte: 1024 };
+
+fn frames<M: Message>(messages: &[M]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for message in messages {
+        write_frame(&mut out, message).expect("memory");
+    }
+    out
+}
+
+fn to_task_seeds() -> Vec<Vec<u8>> {
+    let to = |kind| ToTask { kind: Some(kind) };
+    let spec = TaskSpec { attempt: "job_1.m0.0".into(), ..TaskSpec::default() };
+    let start = TaskStart {
+        spec: Some(spec),
+        work_dir: "/tmp/work".into(),
+        scratch_dirs: vec!["/tmp/a".into(), "/tmp/b".into()],
+        memory_bytes: 1 << 20,
+        ..TaskStart::default()
+    };
+    let available = MapAvailable {
+        attempt: "job_1.m0.0".into(),
+        tracker: "node1".into(),
+        shuffle_addr: "node1:7".into(),
+        ..MapAvailable::default()
+    };
+    let event = |kind| MapEvent { kind: Some(kind) };
+    let events = vec![
+        event(map_event::Kind::Available(available)),
+        event(map_event::Kind::Withdrawn("job_1.m0.0".into())),
+    ];
+    let news = TaskMapEvents { first: 0, events, maps: 2 };
+    let stop = TaskStop { why: "no room".into(), how: 1 };
+    let launch = LaunchProgram { program: "/bin/cat".into(), confinement: None };
+    vec![
+        frames(&[to(to_task::Kind::Start(start)), to(to_task::Kind::MapEvents(news))]),
+        frames(&[to(to_task::Kind::Stop(stop))]),
+        frames(&[launch]),
+    ]
+}
+
+/// Reads frames of one kind to the end of the input; each message reads back as it is.
+fn read_all<M: Message + Default + PartialEq>(mut input: &[u8], mut each: impl FnMut(M)) -> bool {
+    loop {
+        match read_frame::<M>(&mut input) {
+            Ok(Some(message)) => {
+                let again = frames(std::slice::from_ref(&message));
+                let read: Option<M> = read_frame(&mut again.as_slice()).expect("what we wrote");
+                assert!(read.is_some_and(|read| read == message), "a message does not read back");
+                each(message);
+            }
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+fn to_task(input: &[u8]) -> Option<Vec<u8>> {
+    let feed = MapFeed::new(3);
+    let whole = read_all(input, |heard: ToTask| {
+        if let Some(to_task::Kind::MapEvents(news)) = heard.kind {
+            let _refused = feed.push(news);
+        }
+    });
+    let launched = read_all(input, |_: LaunchProgram| ());
+    (whole || launched).then(Vec::new)
+}
+
+fn from_task_seeds() -> Vec<Vec<u8>> {
+    let from = |kind| FromTask { kind: Some(kind) };
+    let hello = TaskHello { protocol: PROTOCOL, version: "x".into() };
+    let progress = Progress { done: 0.5, stage: "map".into(), status: "on it".into(), ..Progress::default() };
+    let result = TaskResult {
+        counters: [("RECORDS".to_owned(), 12)].into(),
+        pieces: vec!["/out/piece-00000".into()],
+        ..TaskResult::default()
+    };
+    vec![
+        frames(&[from(from_task::Kind::Hello(hello)), from(from_task::Kind::Progress(progress))]),
+        frames(&[from(from_task::Kind::Unfetched("job_1.m3.0".into())), from(from_task::Kind::Done(result))]),
+        frames(&[from(from_task::Kind::Failed("it broke".into()))]),
+    ]
+}
+
+fn from_task(input: &[u8]) -> Option<Vec<u8>> {
+    let messages = tasktracker::fuzzing::messages_of_a_task(input).ok()?;
+    let again = tasktracker::fuzzing::messages_of_a_task(&frames(&messages)).expect("what we wrote");
+    // What is not a number does not equal itself.
+    assert!(
+        again == messages || format!("{messages:?}").contains("NaN"),
+        "{messages:?} reads back as {again:?}"
+    );
+    Some(Vec::new())
+}
+
+fn request(input: &[u8]) -> Option<Vec<u8>> {
+    let Request { token, attempt, partition } = Request::parse(input)?;
+    let again = wire::request(token, attempt, partition).expect("what was read is not too long");
+    assert_eq!(&again[4..], input, "what is accepted is what was written");
+    assert!(input.len() <= wire::REQUEST_BYTES_MAX);
+    if let Ok(parsed) = attempt.parse::<tasktracker::ids::Attempt>() {
+        assert_eq!(parsed.to_string(), attempt, "an attempt has one name");
+    }
+    Some(input.to_vec())
+}
+
+fn answers() -> Vec<Vec<u8>> {
+    let coming = |records, compress| {
+        let (bytes, extent) = sample_segment(records, b"value", compress);
+        [wire::coming(&extent), bytes].concat()
+    };
+    vec![
+        coming(3, false),
+        coming(40, true),
+        wire::refusal(wire::BUSY, "later"),
+        wire::refusal(wire::DAMAGED, ""),
+    ]
+}
+
+/// An answer, and the run as a fetcher takes it: the bytes that were announced, if their checksum matches.
+fn answer(input: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = input;
+    let answer = wire::read_answer(&mut rest).ok()?;
+    let read = input.len() - rest.len();
+    match answer {
+        Answer::No(status, message) => {
+            if !message.contains(char::REPLACEMENT_CHARACTER) {
+                assert_eq!(wire::refusal(status, &message), input[..read], "a refusal does not read back");
+            }
+        }
+        Answer::Coming(extent) => {
+            assert_eq!(wire::coming(&extent), input[..read], "an answer does not read back");
+            let _ = extent.room();
+            let stored = usize::try_from(extent.stored).ok().and_then(|stored| rest.get(..stored))?;
+            // Whoever made the bytes made the checksum, too.
+            let extent = Extent { crc: crc32c::crc32c(stored), ..extent };
+            let run =
+                Run { verified: true, ..Run::in_memory("fetched", Bytes::copy_from_slice(stored), extent) };
+            records_of(&run).ok()?;
+        }
+    }
+    Some(Vec::new())
+}

@@ -1,0 +1,293 @@
+//! What the masters read when they start: segments and snapshots of a journal, and the records in them.
+
+use super::SMALL;
+use crate::{
+    Damage, Limit, Target,
+    folder::{pack, unpack},
+};
+use dfs::{
+    ids::{BlockId, FileId, RequestId},
+    namenode::{
+        Edit, Namespace, Record, SnapshotItem, SnapshotLoader,
+        op::{OnAbandon, Outcome, Quota},
+    },
+};
+use journal::{Item, Log, LogError, Recovery, codec, crash::CrashDisk};
+use mrcore::{
+    Cluster, Fact, PerPhase, Time,
+    fact::Entry,
+    ids::{Incarnation, JobId, RequestId as JobRequest, TrackerId},
+    job::{JobOutcome, JobSpec, Priority, Split},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
+
+pub(super) const TARGETS: &[Target] = &[
+    Target {
+        name: "journal",
+        reads: "journal::Log::open and the replay, of segments and snapshots",
+        seeds: logs,
+        body: log,
+        damage: Damage::CutShort,
+        // Read in windows of some hundred KiB; the disk of the test is in memory too.
+        memory: Limit { fixed: 8 << 20, per_byte: 256 },
+    },
+    Target {
+        name: "namenode_edit",
+        reads: "journal::codec::decode of the NameNode's Record, Namespace::apply",
+        seeds: edits,
+        body: edit,
+        damage: Damage::Unnoticed,
+        memory: RECORD,
+    },
+    Target {
+        name: "namenode_snapshot",
+        reads: "journal::codec::decode of SnapshotItem, SnapshotLoader",
+        seeds: || vec![pack(namespace().items().map(|item| ("", codec::encode(&item))))],
+        body: snapshot,
+        damage: Damage::Unnoticed,
+        memory: RECORD,
+    },
+    Target {
+        name: "jobtracker_facts",
+        reads: "journal::codec::decode of the JobTracker's Entry, Cluster::apply",
+        seeds: facts,
+        body: fact,
+        damage: Damage::Unnoticed,
+        memory: RECORD,
+    },
+];
+
+/// A decoded record: the decoder allocates at most 1 MiB ahead for each list, and 64 MiB in all.
+const RECORD: Limit = Limit { fixed: 64 << 20, per_byte: SMALL.per_byte * 8 };
+
+fn record(seq: u64) -> Vec<u8> {
+    let mut bytes = seq.to_le_bytes().to_vec();
+    bytes.resize(8 + (seq % 23) as usize, seq as u8);
+    bytes
+}
+
+fn append(log: &Log, count: u64) {
+    for _ in 0..count {
+        let seq = log.append(&record(log.last_seq() + 1)).expect("a sound log");
+        log.sync(seq).expect("a sound log");
+    }
+}
+
+fn take_snapshot(log: &Log) {
+    let upto = log.rotate().expect("a sound log");
+    let mut writer = log.snapshot_writer(upto).expect("a sound log");
+    for seq in 1..=upto {
+        writer.push(&record(seq)).expect("room");
+    }
+    writer.finish().expect("room");
+    log.snapshot_done(upto).expect("a sound log");
+}
+
+/// Logs whose record with a number is always the same.
+fn logs() -> Vec<Vec<u8>> {
+    let of = |write: fn(&Log), closed: bool| {
+        let disk = CrashDisk::new();
+        let log = Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a fresh log").log;
+        write(&log);
+        if closed {
+            log.close().expect("a sound log");
+        } else {
+            drop(log);
+        }
+        pack(disk.files())
+    };
+    let small = |log: &Log| append(log, 3);
+    let rotated = |log: &Log| {
+        append(log, 5);
+        log.rotate().expect("a sound log");
+        append(log, 4);
+    };
+    let snapshots = |log: &Log| {
+        append(log, 4);
+        take_snapshot(log);
+        append(log, 3);
+        log.rotate().expect("a sound log");
+        append(log, 2);
+    };
+    vec![of(small, true), of(rotated, true), of(snapshots, true), of(snapshots, false)]
+}
+
+/// All records of a log, those of its snapshot first.
+fn read_log(disk: &CrashDisk, recovery: Recovery) -> Result<Vec<u8>, LogError> {
+    let mut opened = Log::open(Arc::new(disk.clone()), recovery)?;
+    let mut next = opened.replay.snapshot_seq() + 1;
+    let last = opened.replay.last_seq();
+    let mut content = Vec::new();
+    while let Some(item) = opened.replay.next()? {
+        let bytes = match item {
+            Item::Snapshot(bytes) => bytes,
+            Item::Record { seq, bytes } => {
+                assert_eq!(seq, next, "a gap, and no error");
+                next += 1;
+                bytes
+            }
+        };
+        content.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        content.extend_from_slice(bytes);
+    }
+    assert_eq!(next, last + 1, "fewer records than were promised");
+    Ok(content)
+}
+
+fn log(input: &[u8]) -> Option<Vec<u8>> {
+    let files = unpack(input);
+    let disk = || CrashDisk::with_files(files.iter().map(|(name, bytes)| (name.clone(), bytes.clone())));
+    let recovered = disk();
+    if let Ok(content) = read_log(&recovered, Recovery::DropDamaged) {
+        let again = read_log(&recovered, Recovery::Refuse).expect("what was recovered is sound");
+        assert_eq!(again, content, "a recovered log reads differently the second time");
+    }
+    read_log(&disk(), Recovery::Refuse).ok()
+}
+
+/// The value, which encodes to what decodes to the same value.
+fn decoded<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<T> {
+    let value: T = codec::decode(bytes).ok()?;
+    let again: T = codec::decode(&codec::encode(&value)).expect("what we encoded");
+    assert!(again == value || format!("{value:?}").contains("NaN"), "{value:?} reads back as {again:?}");
+    Some(value)
+}
+
+fn records() -> Vec<Record> {
+    let made = |id, parent, name: &str| Edit::FolderMade {
+        id: FileId(id),
+        parent: FileId(parent),
+        name: name.into(),
+        owner: "ann".into(),
+        group: "users".into(),
+        mode: 0o755,
+    };
+    let created = Edit::FileCreated {
+        id: FileId(4),
+        parent: FileId(2),
+        name: "file".into(),
+        owner: "ann".into(),
+        group: "users".into(),
+        mode: 0o644,
+        replication: 2,
+        block_size: 1 << 20,
+        holder: "writer".into(),
+        on_abandon: OnAbandon::Delete,
+    };
+    let quota = Quota { files: Some(100), space: Some(1 << 40) };
+    let edits = vec![
+        vec![made(2, 1, "user"), made(3, 2, "ann")],
+        vec![created],
+        vec![Edit::FileClosed { file: FileId(4) }, Edit::QuotaSet { id: FileId(2), quota }],
+        vec![Edit::Renamed { id: FileId(4), parent: FileId(3), name: "moved".into() }],
+        vec![Edit::Fenced { scope: "jobs".into(), epoch: 3 }, Edit::DrainSet { node: "n1".into(), on: true }],
+        vec![Edit::IdsSkipped { next_file: 100, next_block: 1000 }],
+    ];
+    let request =
+        |at: u64| at.is_multiple_of(2).then_some((RequestId(u128::from(at)), Outcome::File(FileId(4))));
+    edits.into_iter().zip(0..).map(|(edits, at)| Record { at_ms: at, request: request(at), edits }).collect()
+}
+
+fn namespace() -> Namespace {
+    let mut namespace = Namespace::new("cluster");
+    for record in records() {
+        namespace.apply(&record).expect("records that fit");
+    }
+    namespace
+}
+
+fn edits() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = records().iter().map(codec::encode).collect();
+    let more = vec![
+        Edit::Deleted { id: FileId(3) },
+        Edit::FileReopened { file: FileId(4), holder: "writer".into() },
+        Edit::BlockDropped { block: BlockId(1) },
+        Edit::BlockCommitted { block: BlockId(1), length: 9 },
+        Edit::Concatenated { target: FileId(4), source: FileId(4) },
+    ];
+    seeds.extend(
+        more.into_iter().map(|edit| codec::encode(&Record { at_ms: 9, request: None, edits: vec![edit] })),
+    );
+    seeds
+}
+
+fn edit(input: &[u8]) -> Option<Vec<u8>> {
+    let record: Record = decoded(input)?;
+    // It fits, or is told not to: on an empty namespace and on one with files.
+    for mut namespace in [Namespace::new("cluster"), namespace()] {
+        if namespace.apply(&record).is_ok() {
+            let items: Vec<SnapshotItem> = namespace.items().collect();
+            let mut loader = SnapshotLoader::default();
+            for item in items.iter().cloned() {
+                loader.take(item).expect("a snapshot of what a record made");
+            }
+            let again: Vec<SnapshotItem> = loader.finish().expect("a whole snapshot").items().collect();
+            assert_eq!(again, items, "a snapshot loads as another namespace");
+        }
+    }
+    Some(Vec::new())
+}
+
+fn snapshot(input: &[u8]) -> Option<Vec<u8>> {
+    let mut loader = SnapshotLoader::default();
+    for (_, bytes) in unpack(input) {
+        loader.take(decoded(&bytes)?).ok()?;
+    }
+    let namespace = loader.finish().ok()?;
+    let items: Vec<SnapshotItem> = namespace.items().collect();
+    Some(items.iter().flat_map(codec::encode).collect())
+}
+
+fn facts() -> Vec<Vec<u8>> {
+    let split =
+        Split { source: "/in".into(), start: 0, end: 100, divisible: true, hosts: vec!["node1".into()] };
+    let spec = JobSpec {
+        name: "sort".into(),
+        user: "ann".into(),
+        queue: "default".into(),
+        priority: Priority::Normal,
+        program: "builtin:sort".into(),
+        splits: vec![split.clone(), Split { start: 100, end: 180, ..split }],
+        reduces: 2,
+        output: "/out".into(),
+        slow_start: 0.05,
+        speculation: false,
+        attempts_max: 4,
+        conf: [("a".to_owned(), "b".to_owned())].into(),
+    };
+    let joined = Fact::TrackerJoined {
+        tracker: TrackerId(1),
+        name: "node1".into(),
+        incarnation: Incarnation(1),
+        host: "node1".into(),
+        rack: "default".into(),
+        shuffle_addr: "node1:1".into(),
+        logs_addr: "node1:2".into(),
+        slots: PerPhase { map: 2, reduce: 1 },
+    };
+    let all = [
+        Fact::JobTrackerStarted { epoch: 1, scheduler: "fifo".into() },
+        joined,
+        Fact::JobSubmitted { job: JobId(1), request: JobRequest(7), spec: Arc::new(spec) },
+        Fact::TrackerSuspected { tracker: TrackerId(1), why: "silent".into() },
+        Fact::TrackerLost { tracker: TrackerId(1), why: "silent".into() },
+        Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Killed("asked to".into()) },
+        Fact::JobForgotten { job: JobId(1) },
+    ];
+    let entries = |count: usize| {
+        let entry =
+            |(at, fact): (u64, &Fact)| ("", codec::encode(&Entry { at: Time(at), fact: fact.clone() }));
+        pack((1..).zip(&all[..count]).map(entry))
+    };
+    vec![entries(3), entries(all.len())]
+}
+
+fn fact(input: &[u8]) -> Option<Vec<u8>> {
+    let mut cluster = Cluster::default();
+    for (_, bytes) in unpack(input) {
+        let Entry { at, fact } = decoded(&bytes)?;
+        cluster.apply(at, &fact).ok()?;
+    }
+    Some(Vec::new())
+}

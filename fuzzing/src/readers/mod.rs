@@ -1,0 +1,66 @@
+//! The targets, by what they read.
+
+mod blocks;
+mod links;
+mod logs;
+mod tasks;
+mod texts;
+
+use crate::{Limit, Target};
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+/// Every target.
+pub(crate) fn all() -> Vec<Target> {
+    [tasks::TARGETS, links::TARGETS, blocks::TARGETS, logs::TARGETS, texts::TARGETS].concat()
+}
+
+/// A reader that holds what it has read, and a little more.
+const SMALL: Limit = Limit { fixed: 1 << 20, per_byte: 64 };
+
+/// CRC-32C of all but the last four bytes, in their place: damage before it then reaches what is behind the check.
+fn sealed(input: &[u8]) -> Vec<u8> {
+    let mut bytes = input.to_vec();
+    if let Some(body) = bytes.len().checked_sub(4) {
+        let crc = crc32c::crc32c(&bytes[..body]);
+        bytes[body..].copy_from_slice(&crc.to_le_bytes());
+    }
+    bytes
+}
+
+/// A folder and a file of this thread, used again by every execution.
+struct Scratch {
+    folder: tempfile::TempDir,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        // Memory if there is such a folder: nothing here is about disks.
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        Self { folder: folder.expect("a folder for temporary files") }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A file with this name and content, whatever was there.
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.path().join(name);
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.expect("a temporary file");
+        file.write_all_at(content, 0).expect("room for a temporary file");
+        file.set_len(content.len() as u64).expect("a file of our own");
+        path
+    }
+
+    /// Runs `work` with the scratch folder of this thread.
+    fn with<T>(work: impl FnOnce(&Self) -> T) -> T {
+        thread_local!(static MINE: Scratch = Scratch::new());
+        MINE.with(work)
+    }
+}

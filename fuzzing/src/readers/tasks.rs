@@ -1,0 +1,382 @@
+//! What tasks write and other tasks and trackers read: map output, its index, checkpoints, split keys, input files.
+
+use super::{SMALL, Scratch, sealed};
+use crate::{
+    Damage, Limit, Target,
+    folder::{pack, unpack},
+};
+use bytes::{Buf, BufMut, Bytes};
+use mrlib::{
+    InputFormat, KeyOrder, TaskError,
+    checkpoint::{self, Held, Origin, Stage, State},
+    engine::{self, Pulse, StopFlag},
+    fetch::Ship,
+    input::{ByteSource, Flow, SplitSpec, open_split},
+    partition::{RangePartitioner, encode_splits},
+    segment::{Extent, Index, Run, SegmentWriter, Stored},
+};
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::Path,
+    sync::Arc,
+};
+
+pub(super) const TARGETS: &[Target] = &[
+    Target {
+        name: "segment",
+        reads: "mrlib::segment::SegmentReader, from memory and from a file",
+        seeds: segments,
+        body: segment,
+        damage: Damage::Refused,
+        // lz4 makes a block at most 256 times longer; it is read twice at a time, and its records are compared.
+        memory: Limit { fixed: 8 << 20, per_byte: 2048 },
+    },
+    Target {
+        name: "segment_index",
+        reads: "mrlib::segment::Index::decode",
+        seeds: indexes,
+        body: index,
+        damage: Damage::Refused,
+        memory: SMALL,
+    },
+    Target {
+        name: "checkpoint",
+        reads: "mrlib::checkpoint: decode, parts, take_up, and the runs of what was taken up",
+        seeds: checkpoints,
+        body: checkpoint,
+        damage: Damage::Refused,
+        memory: Limit { fixed: 8 << 20, per_byte: 2048 },
+    },
+    Target {
+        name: "split_keys",
+        reads: "mrlib::partition::RangePartitioner::decode",
+        seeds: || {
+            let sample: Vec<Vec<u8>> = (0..50u32).map(|key| key.to_be_bytes().to_vec()).collect();
+            vec![encode_splits(sample, 7, KeyOrder::Bytes), encode_splits(Vec::new(), 3, KeyOrder::Bytes)]
+        },
+        body: split_keys,
+        damage: Damage::Unnoticed,
+        memory: SMALL,
+    },
+    Target {
+        name: "input_records",
+        reads: "mrlib::input::open_split: lines, fixed records, gzip",
+        seeds: inputs,
+        body: input_records,
+        damage: Damage::Unnoticed,
+        // A record of the longest length twice, and the windows of gzip.
+        memory: Limit { fixed: 4 << 20, per_byte: 64 },
+    },
+];
+
+/// An extent as the first bytes of an input.
+fn put_extent(extent: &Extent, out: &mut Vec<u8>) {
+    for number in [extent.offset, extent.stored, extent.raw, extent.records, extent.block_max] {
+        out.put_u64_le(number);
+    }
+    out.put_u32_le(extent.crc);
+}
+
+fn take_extent(input: &mut &[u8]) -> Option<Extent> {
+    let mut number = || input.try_get_u64_le().ok();
+    let (offset, stored, raw, records, block_max) = (number()?, number()?, number()?, number()?, number()?);
+    Some(Extent { offset, stored, raw, records, block_max, crc: input.try_get_u32_le().ok()? })
+}
+
+/// A segment of one partition: its bytes and its extent.
+pub(super) fn sample_segment(records: u32, value: &[u8], compress: bool) -> (Vec<u8>, Extent) {
+    Scratch::with(|scratch| {
+        let path = scratch.path().join("made");
+        let mut writer = SegmentWriter::create(&path, 1, compress).expect("a file");
+        for number in 0..records {
+            writer.append(0, format!("key{number:06}").as_bytes(), value).expect("room");
+        }
+        let extent = writer.finish().expect("room").extents[0];
+        (fs::read(&path).expect("what was written"), extent)
+    })
+}
+
+fn segments() -> Vec<Vec<u8>> {
+    let with = |records, value: &[u8], compress| {
+        let (bytes, extent) = sample_segment(records, value, compress);
+        let mut input = Vec::new();
+        put_extent(&extent, &mut input);
+        input.extend_from_slice(&bytes);
+        input
+    };
+    vec![with(0, b"", true), with(3, b"value", false), with(40, b"value", true), with(9, &[7; 300], true)]
+}
+
+/// Keys and values.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+/// Offsets, keys and values.
+type Records = Vec<(u64, Vec<u8>, Vec<u8>)>;
+
+/// The records of a run, and for one of them whether reading on from its place gives the same rest.
+pub(super) fn records_of(run: &Run) -> Result<Pairs, TaskError> {
+    let (mut records, mut places) = (Vec::new(), Vec::new());
+    let mut reader = run.open()?;
+    while reader.next()? {
+        records.push((reader.key().to_vec(), reader.value().to_vec()));
+        places.push(reader.place());
+    }
+    if run.start.is_none() && !places.is_empty() {
+        let from = run.extent.crc as usize % places.len();
+        let mut reader = run.open_at(places[from]).expect("a place that a reader told");
+        for (key, value) in &records[from..] {
+            assert!(reader.next().expect("what was read before"), "a place has fewer records");
+            assert_eq!((reader.key(), reader.value()), (&key[..], &value[..]), "a place has other records");
+        }
+        assert!(!reader.next().expect("the same end"), "a place has more records");
+    }
+    Ok(records)
+}
+
+fn typed(error: &TaskError) {
+    assert!(matches!(error, TaskError::Damaged { .. }), "not a word of damage: {error}");
+}
+
+fn flat(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    pack(records.iter().flat_map(|(key, value)| [("key", key), ("value", value)]))
+}
+
+fn segment(input: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = input;
+    let extent = take_extent(&mut rest)?;
+    let read = |extent: Extent| {
+        let memory = records_of(&Run::in_memory("memory", Bytes::copy_from_slice(rest), extent));
+        let file = Scratch::with(|scratch| scratch.file("segment", rest));
+        let open = Stored::Open(Arc::new(File::open(file).expect("our own file")));
+        let file = records_of(&Run::new(open, Extent { offset: 0, ..extent }, "file".into()));
+        for error in [memory.as_ref().err(), file.as_ref().err()].into_iter().flatten() {
+            typed(error);
+        }
+        // A file may be longer than its partition.
+        if rest.len() as u64 == extent.stored {
+            assert_eq!(memory.as_ref().ok(), file.as_ref().ok(), "memory and file read differently");
+        }
+        let _ = extent.room();
+        memory.ok()
+    };
+    // With a sound checksum and length: what a program may have written.
+    read(Extent { stored: rest.len() as u64, crc: crc32c::crc32c(rest), ..extent });
+    read(extent).map(|records| flat(&records))
+}
+
+fn indexes() -> Vec<Vec<u8>> {
+    let extents = |count: u64| {
+        let extent =
+            |at: u64| Extent { offset: at * 50, stored: 50, raw: 90, records: at, block_max: 80, crc: 7 };
+        Index { extents: (0..count).map(extent).collect() }
+    };
+    [0, 1, 5].map(|count| extents(count).encode()).to_vec()
+}
+
+fn index(input: &[u8]) -> Option<Vec<u8>> {
+    let read = |bytes: &[u8]| match Index::decode(bytes, Path::new("index")) {
+        Ok(index) => {
+            assert_eq!(index.encode(), bytes, "what is accepted is what was written");
+            let _ = (index.records(), index.stored());
+            for extent in &index.extents {
+                let _ = extent.room();
+            }
+            Some(bytes.to_vec())
+        }
+        Err(error) => {
+            typed(&error);
+            None
+        }
+    };
+    read(&sealed(input));
+    read(input)
+}
+
+const ATTEMPT: &str = "job_1.r2.0";
+
+fn checkpoints() -> Vec<Vec<u8>> {
+    let (bytes, extent) = sample_segment(30, b"value", true);
+    let memory = Run::in_memory("memory", Bytes::from(bytes), extent);
+    let empty = Run::in_memory("nothing", Bytes::new(), Extent::default());
+    let half = {
+        let mut reader = memory.open().expect("sound");
+        for _ in 0..15 {
+            assert!(reader.next().expect("sound"));
+        }
+        Run { start: Some(reader.place()), ..memory.clone() }
+    };
+    let map = |number: u32| Some((format!("job_1.m{number}.0"), number, 7));
+    let held = |runs: Vec<Run>| {
+        runs.into_iter().zip(0..).map(|(run, number)| Held { run, map: map(number) }).collect::<Vec<_>>()
+    };
+    let shuffle = State { runs: held(vec![memory.clone(), empty]), ..State::default() };
+    let reduce = State {
+        stage: Stage::Reduce,
+        runs: held(vec![half, memory.clone()]),
+        counters: [("RECORDS".to_owned(), 12)].into(),
+        pieces: vec!["/out/piece-00000".into()],
+        reducer: b"state".to_vec(),
+        passed: 11,
+        is_resuming: true,
+        ..State::default()
+    };
+    [State::default(), shuffle, reduce]
+        .iter()
+        .map(|state| {
+            let folder = tempfile::tempdir().expect("a folder");
+            let dirs = [folder.path().join("aside")];
+            checkpoint::keep(&dirs, ATTEMPT, 2, state).expect("room");
+            let content = |name: &str| fs::read(dirs[0].join(name)).unwrap_or_default();
+            pack([("state", content("state")), ("memory", content("memory"))])
+        })
+        .collect()
+}
+
+fn checkpoint(input: &[u8]) -> Option<Vec<u8>> {
+    let files = unpack(input);
+    let content =
+        |name: &str| files.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, bytes)| bytes);
+    let (state, memory) = (content("state"), content("memory"));
+    take_up(&sealed(state), memory);
+    take_up(state, memory)
+}
+
+/// Reads a checkpoint as the tracker and the next attempt do; what it holds.
+fn take_up(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
+    let kept = match checkpoint::decode(state, Path::new("state")) {
+        Ok(kept) => kept,
+        Err(error) => {
+            typed(&error);
+            return None;
+        }
+    };
+    let (again, _) = (checkpoint::encode(&kept), checkpoint::told(&kept));
+    assert_eq!(checkpoint::decode(&again, Path::new("state")).expect("what we encoded"), kept);
+    Scratch::with(|scratch| {
+        scratch.file("state", state);
+        scratch.file("memory", memory);
+        let dirs = vec![scratch.path().to_owned()];
+        let parts = checkpoint::parts(&dirs).expect("it was decoded a moment ago");
+        assert_eq!(parts.len(), kept.runs.len() + 2);
+        let origin = Origin { attempt: kept.attempt.clone(), dirs, addr: String::new() };
+        let nowhere = engine::Scratch::new(vec!["/nowhere".into()]);
+        let mut ship = Ship::new("", b"", ATTEMPT, StopFlag::default(), Pulse::default());
+        let state = checkpoint::take_up(&origin, kept.partition, &nowhere, &mut ship);
+        let state = match state {
+            Ok(state) => state,
+            Err(TaskError::Spoilt(_)) => return None,
+            Err(error) => panic!("not a word of damage: {error}"),
+        };
+        let mut content = Vec::new();
+        for run in state.runs.iter().flat_map(|held| held.run.parts()) {
+            match records_of(run) {
+                Ok(records) => content.extend(flat(&records)),
+                Err(error) => {
+                    // A run may name a file that is no run: a file that is too short is told as one.
+                    typed(&error);
+                    return None;
+                }
+            }
+        }
+        content.extend_from_slice(&again);
+        Some(content)
+    })
+}
+
+fn split_keys(input: &[u8]) -> Option<Vec<u8>> {
+    let ranges = match RangePartitioner::decode(input, KeyOrder::Bytes) {
+        Ok(ranges) => ranges,
+        Err(error) => {
+            typed(&error);
+            return None;
+        }
+    };
+    let partitions = ranges.partitions();
+    for key in [&b""[..], b"a", &[0xff; 9], input] {
+        let chosen = mrlib::Partitioner::partition(&ranges, key, b"", partitions);
+        assert!(chosen < partitions, "{chosen} of {partitions} partitions");
+    }
+    Some(input.to_vec())
+}
+
+/// A file in memory, given out in stretches of some length.
+struct Memory {
+    bytes: Vec<u8>,
+    at: usize,
+    stretch: usize,
+}
+
+impl ByteSource for Memory {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn seek(&mut self, at: u64) -> Result<(), TaskError> {
+        self.at = (at as usize).min(self.bytes.len());
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<&[u8], TaskError> {
+        let from = self.at;
+        self.at = (from + self.stretch).min(self.bytes.len());
+        Ok(&self.bytes[from..self.at])
+    }
+
+    fn consumed(&self) -> u64 {
+        self.at as u64
+    }
+}
+
+fn inputs() -> Vec<Vec<u8>> {
+    let text = b"first line\r\nsecond\tline\n\nlast without an end".to_vec();
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packer.write_all(&text.repeat(40)).expect("memory");
+    let packed = packer.finish().expect("memory");
+    let two_members = packed.repeat(2);
+    vec![text, packed, two_members, vec![0; 3000]]
+}
+
+const RECORD_BYTES_MAX: u64 = 64 << 10;
+
+/// The records of a range of a file: offset, key, value.
+fn records_in(
+    bytes: &[u8],
+    path: &str,
+    format: InputFormat,
+    range: std::ops::Range<u64>,
+) -> Result<Records, TaskError> {
+    let stretch = 1 + bytes.len() % 700;
+    let source = Box::new(Memory { bytes: bytes.to_vec(), at: 0, stretch });
+    let spec =
+        SplitSpec { path: path.into(), range, format, record_bytes_max: RECORD_BYTES_MAX, skip_bad: false };
+    let mut records = open_split(spec, source)?;
+    let (mut found, mut total) = (Vec::new(), 0);
+    while records.pump(&mut |record| {
+        assert!(record.value.len() as u64 <= RECORD_BYTES_MAX, "a record longer than the limit");
+        total += record.value.len();
+        // Of what is unpacked only a beginning is kept: this measures the reader's memory.
+        if total < 1 << 20 && found.len() < 1 << 12 {
+            found.push((record.offset, record.key.to_vec(), record.value.to_vec()));
+        }
+        Ok(Flow::Go)
+    })? {}
+    Ok(found)
+}
+
+fn input_records(input: &[u8]) -> Option<Vec<u8>> {
+    let length = input.len() as u64;
+    for format in [InputFormat::Lines, InputFormat::KeyValueLines, InputFormat::Fixed { record: 7, key: 2 }] {
+        let Ok(whole) = records_in(input, "/in", format, 0..length) else { continue };
+        if whole.len() == 1 << 12 {
+            continue;
+        }
+        // However it is split, each record is read once.
+        let middle = u64::from(crc32c::crc32c(input)) % (length + 1);
+        let mut parts = records_in(input, "/in", format, 0..middle).expect("it was readable as a whole");
+        parts.extend(records_in(input, "/in", format, middle..length).expect("it was readable as a whole"));
+        assert_eq!(parts, whole, "{format:?} split at {middle}");
+    }
+    let whole = records_in(input, "/in", InputFormat::WholeFile, 0..length);
+    let unpacked = records_in(input, "/in.gz", InputFormat::Lines, 0..length).or(whole);
+    unpacked.ok().map(|_| Vec::new())
+}

@@ -1,0 +1,338 @@
+//! The faults: how each is made on a machine, and how it shows in a log.
+
+use super::work::Known;
+use crate::faults_disk::{Strace, is_gone, pid_of};
+use fermata_tests::{Cluster, binaries, eventually};
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What a disk does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    ReadError,
+    WriteError,
+    NoSpace,
+    SyncError,
+    RotInData,
+    RotInChecksums,
+    JournalTail,
+    JournalMiddle,
+    Snapshot,
+    MissingSegment,
+    StaleRestore,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReadError => "read of one block fails (EIO)",
+            Self::WriteError => "writes fail (EIO)",
+            Self::NoSpace => "writes fail (ENOSPC)",
+            Self::SyncError => "fsync fails (EIO)",
+            Self::RotInData => "flipped bit in a block",
+            Self::RotInChecksums => "flipped bit in a checksum file",
+            Self::JournalTail => "flipped bit in the last batch of the journal",
+            Self::JournalMiddle => "flipped bit in the middle of the journal",
+            Self::Snapshot => "flipped bit in the newest snapshot",
+            Self::MissingSegment => "newest journal segment missing",
+            Self::StaleRestore => "older copy of the folder restored",
+        })
+    }
+}
+
+impl Fault {
+    /// A line of a log is about it if it has all words of one of these groups.
+    fn words(self) -> &'static [&'static [&'static str]] {
+        match self {
+            Self::ReadError | Self::WriteError | Self::SyncError => &[&["input/output error"]],
+            Self::NoSpace => &[&["no space left"]],
+            Self::RotInData => &[&["checksum mismatch"]],
+            Self::RotInChecksums => &[&["checksum file"]],
+            Self::JournalTail | Self::JournalMiddle => &[&["damaged"], &["torn"]],
+            Self::Snapshot => &[&["snapshot", "damaged"], &["snapshot", "mismatch"], &["snapshot", "footer"]],
+            Self::MissingSegment => &[&["acknowledged"], &["missing"], &["gap"], &["damaged"]],
+            Self::StaleRestore => &[&["epoch"], &["older"]],
+        }
+    }
+}
+
+/// A daemon with a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Master {
+    NameNode,
+    JobTracker,
+}
+
+impl Master {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NameNode => "namenode",
+            Self::JobTracker => "jobtracker",
+        }
+    }
+
+    fn journal(self, cluster: &Cluster) -> PathBuf {
+        match self {
+            Self::NameNode => cluster.path(".fermata/data/namenode/edits"),
+            Self::JobTracker => cluster.path(".fermata/data/jobtracker/journal"),
+        }
+    }
+}
+
+/// Whose disk it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Machine {
+    Node(u32),
+    Master(Master),
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(number) => write!(f, "node{number}"),
+            Self::Master(master) => f.write_str(master.name()),
+        }
+    }
+}
+
+impl Machine {
+    /// The kind of the daemon whose disk fails.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Node(_) => "datanode",
+            Self::Master(master) => master.name(),
+        }
+    }
+
+    fn pid(self, cluster: &Cluster) -> String {
+        pid_of(cluster, &self.to_string(), self.kind())
+    }
+
+    /// Its own log first; then those of who hears of the fault.
+    fn logs(self, cluster: &Cluster, fault: Fault) -> Vec<PathBuf> {
+        let log = |name: &str| cluster.path(&format!(".fermata/logs/{name}.log"));
+        let node = |number: u32| log(&format!("node{number}-datanode"));
+        match self {
+            Self::Node(number) => vec![node(number), log("namenode")],
+            Self::Master(master) if fault == Fault::StaleRestore => {
+                std::iter::once(log(master.name())).chain((1..=3).map(node)).collect()
+            }
+            Self::Master(master) => vec![log(master.name())],
+        }
+    }
+}
+
+/// How long each log was.
+pub(super) struct Logs(BTreeMap<PathBuf, u64>);
+
+impl Logs {
+    pub(super) fn now(cluster: &Cluster) -> Self {
+        let entries = fs::read_dir(cluster.path(".fermata/logs")).unwrap().flatten();
+        Self(entries.map(|entry| (entry.path(), entry.metadata().unwrap().len())).collect())
+    }
+
+    /// The first line since then that is about this, without its time.
+    pub(super) fn line_since(&self, cluster: &Cluster, machine: Machine, fault: Fault) -> Option<String> {
+        let groups = fault.words();
+        machine.logs(cluster, fault).into_iter().find_map(|path| {
+            let bytes = fs::read(&path).ok()?;
+            let from = self.0.get(&path).map_or(0, |length| *length as usize);
+            let text = String::from_utf8_lossy(bytes.get(from..)?).into_owned();
+            let about = |line: &&str| {
+                let lower = line.to_lowercase();
+                groups.iter().any(|group| group.iter().all(|word| lower.contains(word)))
+            };
+            let line = text.lines().find(about)?;
+            let words = line.split_whitespace().skip_while(|word| word.contains('Z') && word.contains('T'));
+            let line: String = words.collect::<Vec<_>>().join(" ").replace('|', "/");
+            let folder = cluster.path("").display().to_string();
+            Some(line.replace(&folder, "").chars().take(200).collect())
+        })
+    }
+}
+
+/// A fault that lasts until this is dropped, or one that has happened.
+pub(super) enum Held {
+    Lasting { _strace: Strace },
+    Done,
+}
+
+impl Held {
+    /// Makes a fault on a machine whose daemon runs. None, with a word, where strace may not be used.
+    pub(super) fn inject(cluster: &Cluster, fault: Fault, machine: Machine) -> Option<Self> {
+        let (calls, what, files) = match (fault, machine) {
+            (Fault::ReadError, Machine::Node(number)) => {
+                ("read,pread64,sendfile", "error=EIO", vec![chosen_block(cluster, number)])
+            }
+            (Fault::WriteError, Machine::Node(_)) => ("pwrite64", "error=EIO", Vec::new()),
+            (Fault::NoSpace, Machine::Node(_)) => ("pwrite64", "error=ENOSPC", Vec::new()),
+            (Fault::SyncError, _) => ("fsync,fdatasync", "error=EIO", Vec::new()),
+            (Fault::WriteError, Machine::Master(master)) => {
+                ("write,pwrite64", "error=EIO", vec![newest(cluster, master, "log", 0)])
+            }
+            (Fault::NoSpace, Machine::Master(master)) => {
+                ("write,pwrite64", "error=ENOSPC", vec![newest(cluster, master, "log", 0)])
+            }
+            (Fault::RotInData, Machine::Node(number)) => {
+                flip(&chosen_block(cluster, number), 0.5);
+                return Some(Self::Done);
+            }
+            (Fault::RotInChecksums, Machine::Node(number)) => {
+                flip(&chosen_block(cluster, number).with_extension("crc"), 0.5);
+                return Some(Self::Done);
+            }
+            other => panic!("no such row: {other:?}"),
+        };
+        let strace = Strace::hold_files(cluster, &machine.pid(cluster), calls, what, &files)?;
+        Some(Self::Lasting { _strace: strace })
+    }
+}
+
+/// The id in the name of a block's file.
+fn id_of(block: &Path) -> u64 {
+    let name = block.file_name().unwrap().to_string_lossy().into_owned();
+    let digits: String =
+        name.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+/// A replica on a node of a block of a known file: of another block on every node.
+fn chosen_block(cluster: &Cluster, number: u32) -> PathBuf {
+    let mut blocks = cluster.replicas_on(&format!("node{number}"));
+    blocks.sort_by_key(|block| id_of(block));
+    let lowest =
+        (1..=4).flat_map(|node| cluster.replicas_on(&format!("node{node}"))).map(|block| id_of(&block));
+    let lowest = lowest.min().unwrap();
+    let known = |block: &&PathBuf| id_of(block) < lowest + Known::blocks() as u64;
+    let own = |block: &&PathBuf| id_of(block) % 4 == u64::from(number % 4);
+    blocks.iter().filter(known).find(own).expect("a node has a block of its own").clone()
+}
+
+/// Flips a bit at a part of a file.
+fn flip(path: &Path, part: f64) {
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let length = file.metadata().unwrap().len();
+    let at = ((length as f64 * part) as u64).min(length - 10);
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+/// The newest file of a journal with this ending, longer than `least`.
+fn newest(cluster: &Cluster, master: Master, ending: &str, least: u64) -> PathBuf {
+    let folder = master.journal(cluster);
+    let paths = fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path());
+    let fits = |path: &PathBuf| {
+        path.extension().is_some_and(|end| end == ending)
+            && fs::metadata(path).is_ok_and(|at| at.len() > least)
+    };
+    paths.filter(fits).max().unwrap_or_else(|| panic!("no .{ending} in {}", folder.display()))
+}
+
+/// Damages what a master will find when it starts.
+pub(super) fn damage(cluster: &Cluster, fault: Fault, master: Master) {
+    // Longer than the header of a file.
+    const BATCHES: u64 = 150;
+    match fault {
+        Fault::JournalTail => flip(&newest(cluster, master, "log", BATCHES), 1.0),
+        Fault::JournalMiddle => flip(&newest(cluster, master, "log", BATCHES), 0.5),
+        Fault::Snapshot => flip(&newest(cluster, master, "snap", 0), 0.5),
+        Fault::MissingSegment => fs::remove_file(newest(cluster, master, "log", 0)).unwrap(),
+        other => panic!("no such damage: {other:?}"),
+    }
+}
+
+/// Has a master write records; what it has acknowledged.
+pub(super) fn provoke(cluster: &Cluster, master: Master) -> Vec<String> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mut acknowledged = Vec::new();
+    for _ in 0..4 {
+        let path = format!("/provoked-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let ran = match master {
+            Master::NameNode => cluster.try_mrctl(&["fs", "mkdir", &path]),
+            Master::JobTracker => {
+                cluster.try_mrctl(&["submit", "wordcount", "--input", "/in", "--output", &path, "--detach"])
+            }
+        };
+        if ran.code != 0 {
+            break;
+        }
+        if master == Master::NameNode {
+            acknowledged.push(path);
+        }
+    }
+    acknowledged
+}
+
+pub(super) fn assert_there(cluster: &Cluster, folders: &[String]) {
+    for folder in folders {
+        cluster.mrctl(&["fs", "stat", folder]);
+    }
+}
+
+pub(super) fn kill(cluster: &Cluster, master: Master) {
+    cluster.mrctl(&["chaos", "kill", master.name()]);
+}
+
+pub(super) fn start(cluster: &Cluster, master: Master) {
+    cluster.mrctl(&["chaos", "restart", master.name()]);
+}
+
+/// Starts a daemon that its disk has ended.
+pub(super) fn start_again(cluster: &Cluster, machine: Machine) {
+    if !is_gone(&machine.pid(cluster)) {
+        return;
+    }
+    match machine {
+        Machine::Node(number) => {
+            cluster.mrctl(&["chaos", "restart", &format!("node{number}"), "--daemon", "datanode"]);
+        }
+        Machine::Master(master) => start(cluster, master),
+    }
+}
+
+/// Starts a master; if it refuses, it has to say how to go on, and that is done. Whether it was so.
+pub(super) fn start_or_recover(cluster: &Cluster, master: Master) -> bool {
+    let ran = cluster.try_mrctl(&["chaos", "restart", master.name()]);
+    if ran.code == 0 {
+        return false;
+    }
+    assert!(ran.stderr.contains("--recover"), "no advice: {}", ran.stderr);
+    let ready = cluster.path("recovered");
+    let _none = fs::remove_file(&ready);
+    let log =
+        fs::File::options().append(true).open(cluster.path(&format!(".fermata/logs/{}.log", master.name())));
+    let log = log.unwrap();
+    let mut recovering = Command::new(binaries().join(master.name()))
+        .arg("--config")
+        .arg(cluster.path(".fermata/fermata.toml"))
+        .args(["--listen", "127.0.0.1:0", "--recover", "--ready-file"])
+        .arg(&ready)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    eventually("the recovered master serves", PATIENCE, || {
+        assert!(recovering.try_wait().unwrap().is_none(), "it does not start with --recover either");
+        ready.exists().then_some(())
+    });
+    recovering.kill().unwrap();
+    recovering.wait().unwrap();
+    start(cluster, master);
+    true
+}
+
+pub(super) fn copy_folder(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(status.success());
+}

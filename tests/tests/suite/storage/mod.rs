@@ -1,0 +1,266 @@
+//! The storage-fault matrix on the real daemons: what disks do wrong, on each machine at a time, and a different fault
+//! on every machine at once.
+//!
+//! A known set of files is written before. Puts, gets and a job go on meanwhile. What must hold, whatever the fault: no
+//! wrong byte is ever read; nothing that was acknowledged is lost without a message; whatever has a good replica is
+//! served; afterwards the file system is healthy. Each row is printed as a line of the table in docs/faults.md.
+
+mod faults;
+mod work;
+
+use faults::{Fault, Held, Machine, Master};
+use fermata_tests::{Cluster, Up, eventually};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use work::{Known, Served, Work};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Reads go through the DataNodes, the scrubber looks at everything every two seconds, and the masters make a snapshot
+/// every few records.
+const SETTINGS: &str = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"2s\"\n\
+     snapshot_bytes = \"4KiB\"\n\
+     [jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"4s\"\nsnapshot_bytes = \"4KiB\"\n\
+     [datanode]\nscrub_rate = \"256MiB\"\nscrub_period = \"2s\"\n\
+     [client]\ndeadline = \"5s\"\nshort_circuit = false\n";
+
+fn cluster(nodes: u32, replication: u32) -> (Arc<Cluster>, Known) {
+    let cluster = Cluster::up(Up { nodes, replication, settings: SETTINGS, ..Up::default() });
+    let known = Known::put(&cluster);
+    (Arc::new(cluster), known)
+}
+
+/// What is to be seen of a fault.
+struct Seen {
+    noticed: Duration,
+    message: String,
+}
+
+/// Waits until a log that the fault concerns has a line about it.
+fn notice(cluster: &Cluster, fault: Fault, machine: Machine, before: &faults::Logs, begun: Instant) -> Seen {
+    let message = eventually(&format!("{fault} of {machine} is noticed"), PATIENCE, || {
+        before.line_since(cluster, machine, fault)
+    });
+    Seen { noticed: begun.elapsed(), message }
+}
+
+/// Waits until the file system is healthy: every block has its replicas, none of them damaged.
+fn await_health(cluster: &Cluster) {
+    let ran = cluster.try_mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    assert_eq!(ran.code, 0, "fsck after a minute: {}{}", ran.stdout, ran.stderr);
+}
+
+fn print_row(fault: Fault, machine: &str, seen: &Seen, served: &Served, whole: Duration) {
+    println!(
+        "| {fault} | {machine} | {:.1} s: {} | {served} | {:.1} s |",
+        seen.noticed.as_secs_f64(),
+        seen.message,
+        whole.as_secs_f64()
+    );
+}
+
+/// One fault of a DataNode's disk. False where strace may not be used.
+fn node_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, number: u32) -> bool {
+    let machine = Machine::Node(number);
+    let before = faults::Logs::now(cluster);
+    let work = Work::begin(cluster, known);
+    let begun = Instant::now();
+    let Some(held) = Held::inject(cluster, fault, machine) else { return false };
+    let seen = notice(cluster, fault, machine, &before, begun);
+    // It goes on for a while after it was noticed.
+    work.turns(6);
+    drop(held);
+    let mended = Instant::now();
+    faults::start_again(cluster, machine);
+    let served = work.end();
+    assert_eq!(served.gets_failed, 0, "{fault} of {machine}: a file with a good replica was not served");
+    assert_eq!(served.puts_failed, 0, "{fault} of {machine}: the other nodes took no new file");
+    known.check(cluster, &served.acknowledged);
+    await_health(cluster);
+    print_row(fault, &machine.to_string(), &seen, &served, mended.elapsed());
+    true
+}
+
+/// One fault of a master's disk while it runs: it acknowledges nothing that it cannot keep.
+fn master_runs_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: Master) -> bool {
+    let machine = Machine::Master(master);
+    let before = faults::Logs::now(cluster);
+    let work = Work::begin(cluster, known);
+    let begun = Instant::now();
+    let Some(held) = Held::inject(cluster, fault, machine) else { return false };
+    faults::provoke(cluster, master);
+    let seen = notice(cluster, fault, machine, &before, begun);
+    drop(held);
+    let mended = Instant::now();
+    faults::start_again(cluster, machine);
+    let served = work.end();
+    known.check(cluster, &served.acknowledged);
+    await_health(cluster);
+    print_row(fault, &machine.to_string(), &seen, &served, mended.elapsed());
+    true
+}
+
+/// One fault in what a master finds when it starts: it says so and starts when the operator accepts the loss, or it
+/// has lost nothing.
+fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: Master) {
+    let machine = Machine::Master(master);
+    let before = faults::Logs::now(cluster);
+    let work = Work::begin(cluster, known);
+    work.turns(3);
+    let sacrificed = faults::provoke(cluster, master);
+    let begun = Instant::now();
+    faults::kill(cluster, master);
+    faults::damage(cluster, fault, master);
+    let recovered = faults::start_or_recover(cluster, master);
+    let seen = notice(cluster, fault, machine, &before, begun);
+    let served = work.end();
+    if !recovered {
+        // Nothing was given up: then nothing may be missing either.
+        known.check(cluster, &served.acknowledged);
+        faults::assert_there(cluster, &sacrificed);
+    }
+    known.check_or_missing(cluster, &served.acknowledged, recovered);
+    await_health(cluster);
+    let how = if recovered { "refused to start, then --recover" } else { "started" };
+    print_row(fault, &format!("{machine} ({how})"), &seen, &served, begun.elapsed());
+}
+
+/// An older copy of the NameNode's folder, while one DataNode is away: what was written since is never read as
+/// something else.
+fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
+    let fault = Fault::StaleRestore;
+    let folder = cluster.path(".fermata/data/namenode");
+    let (copy, newest) = (cluster.path("namenode.copy"), cluster.path("namenode.newest"));
+    faults::kill(cluster, Master::NameNode);
+    faults::copy_folder(&folder, &copy);
+    faults::start(cluster, Master::NameNode);
+    let work = Work::begin(cluster, known);
+    work.turns(6);
+    let written = work.end();
+    let before = faults::Logs::now(cluster);
+    let begun = Instant::now();
+    cluster.mrctl(&["chaos", "kill", "node3", "--daemon", "datanode"]);
+    faults::kill(cluster, Master::NameNode);
+    std::fs::rename(&folder, &newest).unwrap();
+    faults::copy_folder(&copy, &folder);
+    let started = cluster.try_mrctl(&["chaos", "restart", "namenode"]).code == 0;
+    let seen = notice(cluster, fault, Machine::Master(Master::NameNode), &before, begun);
+    let work = Work::begin(cluster, known);
+    work.turns(4);
+    cluster.mrctl(&["chaos", "restart", "node3", "--daemon", "datanode"]);
+    work.turns(4);
+    // Whatever is read is right; what is not there any more is told as such.
+    let served = work.end();
+    known.check_or_missing(cluster, &written.acknowledged, true);
+    // The newest folder is put back: everything is there again.
+    if started {
+        faults::kill(cluster, Master::NameNode);
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::rename(&newest, &folder).unwrap();
+    faults::start(cluster, Master::NameNode);
+    eventually("the datanodes are back", PATIENCE, || {
+        (cluster.try_mrctl(&["fs", "fsck", "/", "--wait", "5s"]).code == 0).then_some(())
+    });
+    known.check(cluster, &written.acknowledged);
+    print_row(fault, "namenode, node3 away", &seen, &served, begun.elapsed());
+}
+
+const NODE_FAULTS: [Fault; 6] = [
+    Fault::ReadError,
+    Fault::WriteError,
+    Fault::NoSpace,
+    Fault::SyncError,
+    Fault::RotInData,
+    Fault::RotInChecksums,
+];
+const RUNNING: [Fault; 3] = [Fault::WriteError, Fault::NoSpace, Fault::SyncError];
+const STARTING: [Fault; 4] =
+    [Fault::JournalTail, Fault::JournalMiddle, Fault::Snapshot, Fault::MissingSegment];
+
+/// A different fault on every machine at once.
+#[test]
+fn a_different_storage_fault_on_every_machine_at_once() {
+    let (cluster, known) = cluster(4, 3);
+    let node_faults =
+        [(Fault::ReadError, 1), (Fault::RotInData, 2), (Fault::RotInChecksums, 3), (Fault::SyncError, 4)];
+    let before = faults::Logs::now(&cluster);
+    let work = Work::begin(&cluster, &known);
+    let begun = Instant::now();
+    let mut held = Vec::new();
+    for (fault, number) in node_faults {
+        let Some(one) = Held::inject(&cluster, fault, Machine::Node(number)) else { return };
+        held.push(one);
+    }
+    let mut rows = Vec::new();
+    for (fault, number) in node_faults {
+        let machine = Machine::Node(number);
+        rows.push((fault, machine, notice(&cluster, fault, machine, &before, begun)));
+    }
+    work.turns(4);
+    // Nothing but reads and writes of files so far: all are served.
+    let served = work.end();
+    assert_eq!(served.gets_failed, 0, "a file with a good replica was not served");
+    let work = Work::begin(&cluster, &known);
+    let master_faults = [(Fault::Snapshot, Master::NameNode), (Fault::JournalTail, Master::JobTracker)];
+    let mut recovered = false;
+    for (fault, master) in master_faults {
+        faults::provoke(&cluster, master);
+        faults::kill(&cluster, master);
+        faults::damage(&cluster, fault, master);
+        recovered |= faults::start_or_recover(&cluster, master) && master == Master::NameNode;
+        let machine = Machine::Master(master);
+        rows.push((fault, machine, notice(&cluster, fault, machine, &before, begun)));
+    }
+    drop(held);
+    let mended = Instant::now();
+    for number in 1..=4 {
+        faults::start_again(&cluster, Machine::Node(number));
+    }
+    let later = work.end();
+    known.check(&cluster, &served.acknowledged);
+    known.check_or_missing(&cluster, &later.acknowledged, recovered);
+    await_health(&cluster);
+    for (fault, machine, seen) in &rows {
+        print_row(*fault, &machine.to_string(), seen, &served, mended.elapsed());
+    }
+}
+
+/// The part of the matrix that runs with every build: one row for each way in which a fault shows.
+#[test]
+fn storage_faults_of_one_machine_at_a_time() {
+    let (cluster, known) = cluster(3, 2);
+    if !node_row(&cluster, &known, Fault::ReadError, 1) {
+        return;
+    }
+    node_row(&cluster, &known, Fault::WriteError, 2);
+    master_starts_row(&cluster, &known, Fault::JournalTail, Master::NameNode);
+    master_starts_row(&cluster, &known, Fault::MissingSegment, Master::NameNode);
+}
+
+/// Every row on every machine.
+#[test]
+#[ignore = "minutes: scripts/long-tests the_whole_storage_matrix"]
+fn the_whole_storage_matrix() {
+    let (cluster, known) = cluster(3, 2);
+    for fault in NODE_FAULTS {
+        for number in 1..=3 {
+            if !node_row(&cluster, &known, fault, number) {
+                return;
+            }
+        }
+    }
+    for master in [Master::NameNode, Master::JobTracker] {
+        for fault in RUNNING {
+            master_runs_row(&cluster, &known, fault, master);
+        }
+    }
+    stale_row(&cluster, &known);
+    for master in [Master::NameNode, Master::JobTracker] {
+        for fault in STARTING {
+            master_starts_row(&cluster, &known, fault, master);
+        }
+    }
+}

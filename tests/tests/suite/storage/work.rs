@@ -1,0 +1,241 @@
+//! Work that goes on while disks fail: files that are known, gets and puts one after the other, and a job.
+
+use fermata_tests::{Cluster, eventually, random_file, sha256_of};
+use std::{
+    fmt, fs,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const FILES: u64 = 6;
+/// Three blocks each, the last of them not full.
+const FILE_BYTES: u64 = (5 << 20) / 2;
+const NEW_BYTES: u64 = 300 << 10;
+
+/// A file in the file system, and where its content lies.
+#[derive(Debug, Clone)]
+pub(super) struct Copied {
+    path: String,
+    source: PathBuf,
+    sum: String,
+}
+
+/// What was there before anything failed.
+pub(super) struct Known {
+    files: Vec<Copied>,
+    counted: Vec<u8>,
+}
+
+impl Known {
+    pub(super) fn put(cluster: &Cluster) -> Self {
+        cluster.mrctl(&["fs", "mkdir", "/known"]);
+        let one = |number: u64| {
+            let source = cluster.path(&format!("known-{number}"));
+            random_file(&source, FILE_BYTES, 100 + number);
+            let path = format!("/known/{number}");
+            cluster.mrctl(&["fs", "put", source.to_str().unwrap(), &path]);
+            Copied { path, sum: sha256_of(&source), source }
+        };
+        let files = (0..FILES).map(one).collect();
+        fs::write(cluster.path("in"), "a b c\n".repeat(2000)).unwrap();
+        cluster.mrctl(&["fs", "put", "in", "/in"]);
+        cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counted"]);
+        let counted = cluster.output("/counted");
+        Self { files, counted }
+    }
+
+    /// How many blocks the known files have: those with the lowest ids.
+    pub(super) fn blocks() -> usize {
+        (FILES * FILE_BYTES.div_ceil(1 << 20)) as usize
+    }
+
+    /// Every known file and every acknowledged one is there and right.
+    pub(super) fn check(&self, cluster: &Cluster, acknowledged: &[Copied]) {
+        for file in self.files.iter().chain(acknowledged) {
+            let read = eventually(&format!("{} is served", file.path), PATIENCE, || {
+                read(cluster, &file.path, "checked").ok()
+            });
+            assert_eq!(read, file.sum, "wrong bytes of {}", file.path);
+        }
+    }
+
+    /// Every one of them is right, or, if the operator has given something up, not there at all. Known files that are
+    /// not there are put again.
+    pub(super) fn check_or_missing(&self, cluster: &Cluster, acknowledged: &[Copied], given_up: bool) {
+        let mut missing = Vec::new();
+        for file in self.files.iter().chain(acknowledged) {
+            let found =
+                eventually(&format!("{} is served or known to be gone", file.path), PATIENCE, || match read(
+                    cluster, &file.path, "checked",
+                ) {
+                    Ok(sum) => Some(Some(sum)),
+                    Err(words) => is_missing(&words).then_some(None),
+                });
+            match found {
+                Some(sum) => assert_eq!(sum, file.sum, "wrong bytes of {}", file.path),
+                None => missing.push(file),
+            }
+        }
+        assert!(given_up || missing.is_empty(), "lost, and nobody was asked: {missing:?}");
+        for file in missing.into_iter().filter(|file| file.path.starts_with("/known/")) {
+            cluster.try_mrctl(&["fs", "mkdir", "-p", "/known"]);
+            cluster.mrctl(&["fs", "put", file.source.to_str().unwrap(), &file.path]);
+        }
+        if cluster.try_mrctl(&["fs", "stat", "/in"]).code != 0 {
+            cluster.mrctl(&["fs", "put", "in", "/in"]);
+        }
+    }
+}
+
+fn is_missing(words: &str) -> bool {
+    words.contains("no such file") || words.contains("not found") || words.contains("does not exist")
+}
+
+/// The checksum of what is read from a path; what was said if it could not be read.
+fn read(cluster: &Cluster, path: &str, into: &str) -> Result<String, String> {
+    let got = cluster.path(into);
+    let ran = cluster.try_mrctl(&["fs", "get", "--force", path, got.to_str().unwrap()]);
+    if ran.code == 0 { Ok(sha256_of(&got)) } else { Err(ran.stderr) }
+}
+
+/// What was served, and what was not.
+#[derive(Debug, Default)]
+pub(super) struct Served {
+    gets: u32,
+    pub(super) gets_failed: u32,
+    puts: u32,
+    pub(super) puts_failed: u32,
+    /// The last thing that was said by what failed.
+    words: String,
+    /// What was read and was not what had been written.
+    wrong: Vec<String>,
+    /// New files.
+    pub(super) acknowledged: Vec<Copied>,
+    job: &'static str,
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (gets, puts) = (self.gets - self.gets_failed, self.puts - self.puts_failed);
+        write!(f, "{gets} of {} gets, {puts} of {} puts, {}", self.gets, self.puts, self.job)
+    }
+}
+
+/// Gets and puts on a thread of their own, and a job.
+pub(super) struct Work {
+    cluster: Arc<Cluster>,
+    counted: Vec<u8>,
+    output: String,
+    turn: Arc<AtomicU32>,
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Served>,
+}
+
+/// No two works use the same names.
+static WORKS: AtomicU32 = AtomicU32::new(0);
+
+impl Work {
+    pub(super) fn begin(cluster: &Arc<Cluster>, known: &Known) -> Self {
+        let number = WORKS.fetch_add(1, Ordering::Relaxed);
+        let (turn, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let output = format!("/counted-{number}");
+        // Not acknowledged if its master is away; then it is submitted at the end.
+        submit(cluster, &output);
+        let (files, shared) = (known.files.clone(), (cluster.clone(), turn.clone(), over.clone()));
+        let thread = thread::spawn(move || {
+            let (cluster, turn, over) = shared;
+            let mut served = Served::default();
+            while !over.load(Ordering::Relaxed) {
+                one_turn(&cluster, &files, number, turn.load(Ordering::Relaxed), &mut served);
+                turn.fetch_add(1, Ordering::Relaxed);
+            }
+            served
+        });
+        Self { cluster: cluster.clone(), counted: known.counted.clone(), output, turn, over, thread }
+    }
+
+    /// Waits for so many gets and puts more.
+    pub(super) fn turns(&self, count: u32) {
+        let until = self.turn.load(Ordering::Relaxed) + count;
+        eventually("work goes on", PATIENCE, || (self.turn.load(Ordering::Relaxed) >= until).then_some(()));
+    }
+
+    /// Ends it, and waits for its job.
+    #[track_caller]
+    pub(super) fn end(self) -> Served {
+        self.over.store(true, Ordering::Relaxed);
+        let mut served = self.thread.join().expect("work never panics");
+        assert!(served.wrong.is_empty(), "wrong bytes were read: {:?}", served.wrong);
+        if served.gets_failed + served.puts_failed > 0 {
+            println!("what failed said last: {}", served.words.trim());
+        }
+        served.job = "a job";
+        for again in [false, true] {
+            if again {
+                served.job = "a job submitted again";
+                assert!(submit(&self.cluster, &format!("{}-again", self.output)), "a job is not taken");
+            }
+            let output = if again { format!("{}-again", self.output) } else { self.output.clone() };
+            if await_job(&self.cluster, &output) {
+                assert_eq!(self.cluster.output(&output), self.counted, "a wrong output");
+                return served;
+            }
+        }
+        panic!("no job succeeds");
+    }
+}
+
+fn submit(cluster: &Cluster, output: &str) -> bool {
+    cluster.try_mrctl(&["submit", "wordcount", "--input", "/in", "--output", output, "--detach"]).code == 0
+}
+
+/// Waits for the end of the job with this output; false if there is none, or it has failed.
+fn await_job(cluster: &Cluster, output: &str) -> bool {
+    eventually(&format!("the job for {output} is over or unknown"), 2 * PATIENCE, || {
+        let ran = cluster.try_mrctl(&["jobs", "--json"]);
+        let jobs: serde_json::Value = serde_json::from_str(&ran.stdout).ok()?;
+        match jobs.as_array()?.iter().find(|job| job["output"] == output) {
+            None => Some(false),
+            Some(job) if job["state"] == "succeeded" => Some(true),
+            Some(job) if job["state"] == "failed" || job["state"] == "killed" => {
+                println!("a job failed: {job}");
+                Some(false)
+            }
+            Some(_) => None,
+        }
+    })
+}
+
+fn one_turn(cluster: &Cluster, files: &[Copied], number: u32, turn: u32, served: &mut Served) {
+    if turn % 3 == 2 {
+        let source = cluster.path(&format!("new-{number}-{turn}"));
+        random_file(&source, NEW_BYTES, u64::from(number * 1000 + turn));
+        let path = format!("/new-{number}-{turn}");
+        served.puts += 1;
+        let ran = cluster.try_mrctl(&["fs", "put", source.to_str().unwrap(), &path]);
+        if ran.code == 0 {
+            served.acknowledged.push(Copied { path, sum: sha256_of(&source), source });
+        } else {
+            served.puts_failed += 1;
+            served.words = ran.stderr;
+        }
+        return;
+    }
+    let all: Vec<&Copied> = files.iter().chain(&served.acknowledged).collect();
+    let file = all[turn as usize % all.len()];
+    served.gets += 1;
+    match read(cluster, &file.path, "got") {
+        Ok(sum) if sum == file.sum => {}
+        Ok(sum) => served.wrong.push(format!("{}: {sum}, not {}", file.path, file.sum)),
+        Err(words) => {
+            served.gets_failed += 1;
+            served.words = words;
+        }
+    }
+}
