@@ -4,14 +4,27 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::transport::Server;
 
-/// Streams a client may have open on one connection.
-const STREAMS_MAX: u32 = 1024;
+/// Calls that a client may have under way on one connection; its HTTP/2 library holds others back.
+const STREAMS_MAX: u32 = 128;
+/// Bytes of one request body, and of all on one connection, that HTTP/2 holds while nobody reads them.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// Metadata of one call, decoded: names and tokens are short.
+const HEADER_BYTES_MAX: u32 = 8 << 10;
+/// Calls that a client may cancel before they are looked at; then its connection ends (rapid reset, CVE-2023-44487).
+const RESETS_MAX: usize = 20;
 /// A client that is gone without a word is noticed after about this long.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// A server with the limits of the house; services are added to it.
 pub fn builder() -> Server {
-    Server::builder().max_concurrent_streams(STREAMS_MAX).http2_keepalive_interval(Some(KEEPALIVE))
+    Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
+        .http2_keepalive_interval(Some(KEEPALIVE))
 }
 
 /// A reader that takes nothing for this long has gone away.

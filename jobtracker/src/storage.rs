@@ -63,7 +63,7 @@ pub(crate) struct Storage {
 impl Storage {
     /// Opens the folder, making it ready if it is empty. The caller holds its lock.
     pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
-        let Home { log, replay, cluster_id, lost, recovering } = Home::open(OWNER, folder, recovery)?;
+        let Home { log, replay, cluster_id, lost, recovering, .. } = Home::open(OWNER, folder, recovery)?;
         Ok(Self { log, replay, cluster_id, lost, recovering: Some(recovering) })
     }
 

@@ -339,12 +339,11 @@ fn folders(from: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// The state folder a local command is for: the one named, else the nearest, else where it would be.
 pub(crate) fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
-    let folder = match named {
-        Some(named) => named.to_owned(),
-        None => {
-            let cwd = std::env::current_dir().context("cannot tell the current folder")?;
-            nearest(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER))
-        }
+    let folder = if let Some(named) = named {
+        named.to_owned()
+    } else {
+        let cwd = std::env::current_dir().context("cannot tell the current folder")?;
+        nearest(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER))
     };
     trust::folder(&folder)?;
     Ok(folder)

@@ -2,62 +2,85 @@
 //!
 //! Open: the caller is who it says, and may do everything. Closed: a certificate or a token says who it is, the
 //! table of rules says whether it may, and all else is refused. Either way the request goes on with an [`Identity`]
-//! in its extensions. The gate also counts: above a number of calls under way, or of connections that have shown who they
-//! are, more are told to come later.
+//! in its extensions.
+//!
+//! The gate also limits what callers use (`limits.rs`), checks request bodies as they arrive (`body.rs`), and counts and logs
+//! refusals (`refusals.rs`), its own and those of the services. Health calls take another way: nobody has to prove anything,
+//! and they use nothing that others need (`health.rs`).
 
 use crate::{
+    body::{RequestBody, ResponseBody},
     guard::{Closed, Door},
+    health::{self, Health, Ticket},
     identity::{Identity, Role, USER_KEY, check_name},
-    incoming::CallerInfo,
+    incoming::{CallerInfo, Connection},
+    limits::{Call, Class, Limits},
+    refusals::Kind,
     revoked::Shown,
-    rules::rule_of,
+    rules::{Rule, rule_of},
     tls,
     token::{TOKEN_KEY, Token},
 };
 use http::{HeaderMap, Request, Response};
 use std::{
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
+    sync::Arc,
+    task::{Context, Poll, ready},
 };
 use tonic::{Status, transport::server::TlsConnectInfo};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Calls under way in one server, at the most. A stream counts until it is open.
-const CALLS_MAX: usize = 8192;
 /// As much of a name as is believed without proof.
 const USER_BYTES_MAX: usize = 64;
+/// What the log calls a method that does not exist.
+const UNKNOWN: &str = "(unknown method)";
 
 /// A layer around the services of a server.
 #[derive(Debug, Clone)]
 pub struct Gate {
     door: Arc<Door>,
-    calls: Arc<AtomicUsize>,
+    limits: Arc<Limits>,
+    health: Arc<Health>,
 }
 
 impl Gate {
     pub(crate) fn new(door: Arc<Door>) -> Self {
-        Self { door, calls: Arc::default() }
+        Self { door, limits: Arc::default(), health: Arc::default() }
     }
 
-    fn enter(&self) -> Option<Call> {
-        // Before the comparison, so that the call that is one too many leaves like any other.
-        let call = Call(self.calls.clone());
-        (self.calls.fetch_add(1, Ordering::Relaxed) < CALLS_MAX).then_some(call)
+    #[cfg(test)]
+    fn is_unused(&self) -> bool {
+        self.limits.is_unused() && self.health.is_unused()
     }
-}
 
-/// One call under way.
-#[derive(Debug)]
-struct Call(Arc<AtomicUsize>);
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+    /// Who calls, and what the call uses until it is over.
+    fn enter<B>(&self, request: &Request<B>, rule: Option<&'static Rule>) -> Result<Call, Status> {
+        let connection = connection_of(request);
+        let method = rule.map_or(UNKNOWN, |rule| rule.method);
+        let refused = |kind, identity: Option<&Identity>, status: Status| {
+            let address = connection.and_then(|connection| connection.address());
+            self.limits.refusals.tell(kind, method, identity, address, &status);
+            status
+        };
+        let identity = self.door.admit(request, rule).map_err(|status| {
+            refused(Kind::of_access(status.code()).unwrap_or(Kind::Request), None, status)
+        })?;
+        // Who may call keeps its connection, if there is a place. A server in a test may have no such connections.
+        if let Some(connection) = connection.filter(|connection| !connection.become_known()) {
+            return Err(refused(
+                Kind::Connection,
+                Some(&identity),
+                Status::unavailable(connection.crowded()),
+            ));
+        }
+        let class = match identity.role {
+            Some(role) if role.is_daemon() => Class::Daemon,
+            None if rule.is_some_and(Rule::is_for_daemons) => Class::Daemon,
+            _ => Class::Client,
+        };
+        let begun = self.limits.begin(class, method, identity.clone(), connection.cloned());
+        begun.map_err(|(kind, status)| refused(kind, Some(&identity), status))
     }
 }
 
@@ -77,63 +100,113 @@ pub struct Gated<S> {
 
 impl<S, B, R> Service<Request<B>> for Gated<S>
 where
-    S: Service<Request<B>, Response = Response<R>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    R: Default + Send + 'static,
+    S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+    S::Future: Unpin,
+    R: Default,
 {
-    type Response = Response<R>;
+    type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
-    type Future = Answer<R, S::Error>;
+    type Future = GatedFuture<S::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let Some(call) = self.gate.enter() else {
-            let status = Status::unavailable(format!("{CALLS_MAX} calls are under way: try later"));
-            return refuse(status);
-        };
-        match self.gate.door.admit(&request) {
-            Ok(identity) => {
-                request.extensions_mut().insert(identity);
-                let answer = self.inner.call(request);
-                Box::pin(async move {
-                    let answer = answer.await;
-                    drop(call);
-                    answer
-                })
+        if request.uri().path().starts_with(health::SERVICE) {
+            let connection = connection_of(&request);
+            return match self.gate.health.enter(request.uri().path(), connection.cloned()) {
+                Ok(ticket) => {
+                    let answer = self.inner.call(request.map(RequestBody::of_health));
+                    GatedFuture(Progress::Health(answer, Some(ticket), self.gate.limits.clone()))
+                }
+                Err(status) => {
+                    let address = connection.and_then(|connection| connection.address());
+                    self.gate.limits.refusals.tell(Kind::Health, health::SERVICE, None, address, &status);
+                    GatedFuture(Progress::Refused(Some(status)))
+                }
+            };
+        }
+        let rule = rule_of(request.uri().path());
+        match self.gate.enter(&request, rule) {
+            Ok(call) => {
+                let call = Arc::new(call);
+                request.extensions_mut().insert(call.identity.clone());
+                let streams = rule.is_some_and(|rule| rule.streams);
+                let request = request.map(|body| RequestBody::of_call(body, call.clone(), streams));
+                GatedFuture(Progress::Call(self.inner.call(request), Some(call)))
             }
-            Err(status) => {
-                tracing::debug!(method = request.uri().path(), why = status.message(), "refused at the gate");
-                refuse(status)
-            }
+            Err(status) => GatedFuture(Progress::Refused(Some(status))),
         }
     }
 }
 
-type Answer<R, E> = Pin<Box<dyn Future<Output = Result<Response<R>, E>> + Send>>;
+/// The answer to a call: the service's, or a refusal.
+#[derive(Debug)]
+pub struct GatedFuture<F>(Progress<F>);
 
-fn refuse<R: Default + Send + 'static, E: Send + 'static>(status: Status) -> Answer<R, E> {
-    Box::pin(std::future::ready(Ok(status.into_http())))
+#[derive(Debug)]
+enum Progress<F> {
+    Refused(Option<Status>),
+    Call(F, Option<Arc<Call>>),
+    Health(F, Option<Ticket>, Arc<Limits>),
+}
+
+impl<F, R, E> Future for GatedFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>> + Unpin,
+    R: Default,
+{
+    type Output = Result<Response<ResponseBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = match &mut self.get_mut().0 {
+            Progress::Refused(status) => refusal(status.take()),
+            Progress::Call(answer, call) => {
+                let response = ready!(Pin::new(answer).poll(context))?;
+                let call = call.take();
+                // A service refuses what its owners do not allow.
+                let status = response.extensions().get::<Status>();
+                if let (Some(status), Some(call)) = (status, &call)
+                    && let Some(kind) = Kind::of_access(status.code())
+                {
+                    call.refused(kind, status);
+                }
+                response.map(|body| ResponseBody::new(body, call, None))
+            }
+            Progress::Health(answer, ticket, limits) => match Pin::new(answer).poll(context) {
+                Poll::Ready(response) => {
+                    let mut ticket = ticket.take();
+                    if let Some(ticket) = &mut ticket {
+                        ticket.answered();
+                    }
+                    response?.map(|body| ResponseBody::new(body, None, ticket))
+                }
+                Poll::Pending => {
+                    let Some(waiting) = ticket else { return Poll::Pending };
+                    let status = ready!(waiting.poll_end(context));
+                    limits.refusals.tell(Kind::Health, health::SERVICE, None, waiting.address(), &status);
+                    *ticket = None;
+                    refusal(Some(status))
+                }
+            },
+        };
+        Poll::Ready(Ok(answer))
+    }
+}
+
+fn refusal<R: Default>(status: Option<Status>) -> Response<ResponseBody<R>> {
+    let status = status.unwrap_or_else(|| Status::internal("the answer has been given already"));
+    status.into_http::<R>().map(|body| ResponseBody::new(body, None, None))
 }
 
 impl Door {
     /// Who calls, if it may call this.
-    fn admit<B>(&self, request: &Request<B>) -> Result<Identity, Status> {
+    fn admit<B>(&self, request: &Request<B>, rule: Option<&Rule>) -> Result<Identity, Status> {
         let user = user_in(request.headers())?;
-        let Some(closed) = &self.closed else {
-            let identity = self.believe(user)?;
-            have_place(request)?;
-            return Ok(identity);
-        };
-        let rule = rule_of(request.uri().path())
-            .ok_or_else(|| Status::permission_denied("no rule allows this method to anybody"))?;
+        let Some(closed) = &self.closed else { return self.believe(user) };
+        let rule = rule.ok_or_else(|| Status::permission_denied("no rule allows this method to anybody"))?;
         let Some((role, name)) = closed.credential(request)? else {
-            if rule.roles.is_none() {
-                return self.believe(user);
-            }
             return Err(Status::unauthenticated(
                 "this cluster wants a credential: set security.dir or security.token in fermata.toml",
             ));
@@ -142,9 +215,7 @@ impl Door {
             let method = rule.method.rsplit_once('/').map_or(rule.method, |(_, name)| name);
             return Err(Status::permission_denied(format!("{method} is not for the role {role} ({name})")));
         }
-        let identity = self.identify(role, &name, user)?;
-        have_place(request)?;
-        Ok(identity)
+        self.identify(role, &name, user)
     }
 
     /// Those who act for others: the JobTracker for the users of its jobs, an admin for anybody.
@@ -209,14 +280,11 @@ impl Closed {
     }
 }
 
-/// Who may call keeps its connection, if there is a place. A server in a test may have no such connections.
-fn have_place<B>(request: &Request<B>) -> Result<(), Status> {
+/// The connection that a request came over. A server in a test may have others than ours.
+fn connection_of<B>(request: &Request<B>) -> Option<&Arc<Connection>> {
     let all = request.extensions();
     let secured = all.get::<TlsConnectInfo<CallerInfo>>().map(TlsConnectInfo::get_ref);
-    match all.get::<CallerInfo>().or(secured) {
-        Some(caller) if !caller.become_known() => Err(Status::unavailable(caller.crowded())),
-        _ => Ok(()),
-    }
+    all.get::<CallerInfo>().or(secured).map(|CallerInfo(connection)| connection)
 }
 
 fn user_in(headers: &HeaderMap) -> Result<Option<&str>, Status> {
@@ -225,26 +293,4 @@ fn user_in(headers: &HeaderMap) -> Result<Option<&str>, Status> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Guard;
-    use daemon::config::Config;
-
-    #[test]
-    fn one_of_the_admins_is_an_admin_in_person_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = Config::default();
-        config.security.secret = dir.path().join("secret");
-        config.security.admins = vec!["ann".into()];
-        crate::write_private(&config.security.secret, &[b'x'; 64]).unwrap();
-        let guard = Guard::new(&config, Role::NameNode).unwrap();
-        let superuser = |role, name, acts_for| guard.door().identify(role, name, acts_for).unwrap().superuser;
-        assert!(superuser(Role::User, "ann", None));
-        assert!(superuser(Role::Admin, "eve", None));
-        assert!(!superuser(Role::User, "bob", None));
-        // Her tasks are anybody's code, and so is what the JobTracker does for them.
-        assert!(!superuser(Role::Task, "ann", None));
-        assert!(!superuser(Role::JobTracker, "jobtracker", Some("ann")));
-        assert!(!superuser(Role::Admin, "eve", Some("ann")));
-    }
-}
+mod tests;

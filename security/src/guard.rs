@@ -106,7 +106,7 @@ impl Guard {
     }
 
     #[cfg(test)]
-    pub(crate) fn door(&self) -> &Door {
+    pub(crate) fn door(&self) -> &Arc<Door> {
         &self.door
     }
 

@@ -53,9 +53,27 @@ impl Role {
     /// Those that serve, and have a certificate for it.
     pub const DAEMONS: [Self; 4] = [Self::NameNode, Self::DataNode, Self::JobTracker, Self::TaskTracker];
 
+    /// Whether it is one of [`Self::DAEMONS`].
+    pub fn is_daemon(self) -> bool {
+        Self::DAEMONS.contains(&self)
+    }
+
     /// As files and tokens name it.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(role, _)| *role == self).expect("NAMES lists every role").1
+    }
+
+    /// As messages for people write it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::NameNode => "NameNode",
+            Self::DataNode => "DataNode",
+            Self::JobTracker => "JobTracker",
+            Self::TaskTracker => "TaskTracker",
+            Self::Task => "task",
+            Self::User => "user",
+            Self::Admin => "admin",
+        }
     }
 
     /// The name that a server of this role proves by its certificate. Addresses change; what a server is does not.

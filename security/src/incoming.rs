@@ -1,13 +1,20 @@
 //! The connections for calls: few of those who have shown nothing, each address a part of the rest, and none that ends the
 //! daemon because the system has no more open files to give.
 
-use crate::visitors::{STRANGERS_MAX, Visit, Visitors};
+use crate::{
+    limits::Share,
+    visitors::{STRANGERS_MAX, Visit, Visitors},
+};
 use rustix::process::{Resource, getrlimit};
 use std::{
     io,
+    net::{IpAddr, SocketAddr},
     os::fd::AsFd,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -17,7 +24,7 @@ use tokio::{
     sync::mpsc,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
 /// Connections for calls at one time, at the most; fewer if the system lets the daemon open fewer files.
 const CONNECTIONS_MAX: u64 = 16_384;
@@ -29,6 +36,9 @@ const FILES_FEW: u64 = 4096;
 const PART: usize = 4;
 /// After a refusal of the system's, until some of its means have come free.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// So many requests of a connection may fail to arrive in time; then it is closed.
+const LATE_MAX: usize = 16;
 
 /// Whoever connects, one after the other.
 pub type Incoming = ReceiverStream<io::Result<Caller>>;
@@ -100,17 +110,41 @@ pub(crate) fn accept(listener: std::net::TcpListener, visitors: Arc<Visitors>) -
 #[derive(Debug)]
 pub struct Caller {
     stream: TcpStream,
-    info: CallerInfo,
+    connection: Arc<Connection>,
 }
 
-/// What is known of it, in every request that comes over it.
+/// The connection of a request, in its extensions.
 #[derive(Debug, Clone)]
-pub struct CallerInfo {
-    tcp: TcpConnectInfo,
-    visit: Arc<Visit>,
+pub struct CallerInfo(pub(crate) Arc<Connection>);
+
+/// A connection, and what its calls use.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    address: Option<SocketAddr>,
+    visit: Visit,
+    /// Calls under way, health calls apart.
+    pub(crate) calls: AtomicUsize,
+    pub(crate) health: AtomicUsize,
+    /// Requests that did not arrive in time.
+    late: AtomicUsize,
+    ended: AtomicBool,
+    /// The share of the caller that was here first: mostly there is no other.
+    pub(crate) share: OnceLock<Arc<Share>>,
 }
 
-impl CallerInfo {
+impl Connection {
+    pub(crate) fn new(address: Option<SocketAddr>, visit: Visit) -> Self {
+        Self {
+            address,
+            visit,
+            calls: AtomicUsize::new(0),
+            health: AtomicUsize::new(0),
+            late: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            share: OnceLock::new(),
+        }
+    }
+
     /// It has shown that it may be here. False if all places are taken.
     pub(crate) fn become_known(&self) -> bool {
         self.visit.become_known()
@@ -122,24 +156,50 @@ impl CallerInfo {
     }
 
     /// Where it comes from.
-    pub fn remote_addr(&self) -> Option<std::net::SocketAddr> {
-        self.tcp.remote_addr()
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        self.address.map(|address| address.ip().to_canonical())
+    }
+
+    /// A request did not arrive in time. One on which that happens often is closed: it can write the reason no more, and reads
+    /// and writes fail from then on.
+    pub(crate) fn late(&self) {
+        if self.late.fetch_add(1, Ordering::Relaxed) + 1 >= LATE_MAX {
+            self.ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.is_ended() {
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "too many requests did not arrive in time",
+            ));
+        }
+        Ok(())
     }
 }
 
 impl Caller {
     fn new(stream: TcpStream, visitors: &Arc<Visitors>) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        let visit = Arc::new(visitors.enter(stream.as_fd().try_clone_to_owned()?));
-        let info = CallerInfo { tcp: stream.connect_info(), visit };
-        Ok(Self { stream, info })
+        let visit = visitors.enter(stream.as_fd().try_clone_to_owned()?);
+        let connection = Arc::new(Connection::new(stream.peer_addr().ok(), visit));
+        Ok(Self { stream, connection })
     }
 }
 
 impl Connected for Caller {
     type ConnectInfo = CallerInfo;
     fn connect_info(&self) -> CallerInfo {
-        self.info.clone()
+        CallerInfo(self.connection.clone())
     }
 }
 
@@ -149,6 +209,7 @@ impl AsyncRead for Caller {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.connection.check()?;
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -159,10 +220,12 @@ impl AsyncWrite for Caller {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.connection.check()?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.connection.check()?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -175,6 +238,7 @@ impl AsyncWrite for Caller {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.connection.check()?;
         Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
     }
 

@@ -14,14 +14,18 @@
 //! Deliberately absent: any knowledge of files, jobs and tasks beyond their ids.
 
 mod authority;
+mod body;
 mod credentials;
 mod gate;
 mod guard;
+mod health;
 mod identity;
 mod incoming;
 mod jobs;
 mod keys;
+mod limits;
 mod misfit;
+mod refusals;
 mod revoked;
 mod rules;
 mod stream;
@@ -30,8 +34,9 @@ mod token;
 mod visitors;
 
 pub use authority::{Authority, AuthorityError};
+pub use body::{RequestBody, ResponseBody};
 pub use credentials::{Connector, Credentials};
-pub use gate::{Gate, Gated};
+pub use gate::{Gate, Gated, GatedFuture};
 pub use guard::{Guard, Layered};
 pub use identity::{Identity, NameError, Role, USER_KEY, check_name, request_of};
 pub use incoming::{Caller, CallerInfo, Incoming};

@@ -1,6 +1,7 @@
 //! The one table: which roles may call which method. What is not here is refused.
 
 use crate::identity::Role::{self, Admin, DataNode, JobTracker, Task, TaskTracker, User};
+use std::{collections::HashMap, sync::LazyLock};
 
 /// Who may call a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub struct Rule {
     pub roles: Option<&'static [Role]>,
     /// It touches something that belongs to somebody: the service asks whose it is, and refuses others.
     pub owned: bool,
+    /// Its caller sends a stream of messages.
+    pub streams: bool,
 }
 
 const FILES: &[Role] = &[User, Admin, Task, JobTracker];
@@ -20,15 +23,15 @@ const COMMIT: &[Role] = &[JobTracker, Admin];
 const LOOK: &[Role] = &[User, Admin, JobTracker];
 
 const fn of(method: &'static str, roles: &'static [Role]) -> Rule {
-    Rule { method, roles: Some(roles), owned: false }
+    Rule { method, roles: Some(roles), owned: false, streams: false }
 }
 
 const fn owned(method: &'static str, roles: &'static [Role]) -> Rule {
-    Rule { method, roles: Some(roles), owned: true }
+    Rule { method, roles: Some(roles), owned: true, streams: false }
 }
 
 const fn open(method: &'static str) -> Rule {
-    Rule { method, roles: None, owned: false }
+    Rule { method, roles: None, owned: false, streams: false }
 }
 
 /// All rules.
@@ -81,18 +84,26 @@ pub const RULES: &[Rule] = &[
     owned("/fermata.mr.v1.JobTracker/Why", PEOPLE),
     of("/fermata.mr.v1.JobTracker/Schedulers", PEOPLE),
     of("/fermata.mr.v1.JobTracker/Shadow", PEOPLE),
-    of("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]),
+    Rule { streams: true, ..of("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]) },
     owned("/fermata.mr.v1.TrackerLogs/Log", PEOPLE),
 ];
 
 /// The rule of a method, if there is one.
 pub fn rule_of(method: &str) -> Option<&'static Rule> {
-    RULES.iter().find(|rule| rule.method == method)
+    static BY_METHOD: LazyLock<HashMap<&str, &Rule>> =
+        LazyLock::new(|| RULES.iter().map(|rule| (rule.method, rule)).collect());
+    BY_METHOD.get(method).copied()
 }
 
 impl Rule {
     /// Whether this role may call it.
     pub fn allows(&self, role: Role) -> bool {
         self.roles.is_none_or(|roles| roles.contains(&role))
+    }
+
+    /// Whether daemons call it, and neither users nor tasks.
+    pub(crate) fn is_for_daemons(&self) -> bool {
+        let roles = self.roles.unwrap_or_default();
+        roles.iter().any(|role| role.is_daemon()) && !roles.iter().any(|role| matches!(role, User | Task))
     }
 }

@@ -11,6 +11,8 @@ const MAGIC: [u8; 2] = *b"FB";
 const VERSION: u8 = 2;
 /// A `ReadReply` of a 4 GiB block carries 256 KiB of sums.
 const BODY_BYTES_MAX: usize = 1 << 20;
+/// A request names a block, a token and a few nodes. It is read before anybody has shown a token, so it is short.
+const REQUEST_BYTES_MAX: usize = 64 << 10;
 const DATA_BYTES_MAX: usize = super::PACKET_BYTES;
 
 /// What the body is.
@@ -99,7 +101,10 @@ impl Frame {
 /// Header and body of a frame whose `data_len` bytes of data follow.
 pub fn encode_frame(kind: FrameKind, body: &impl Message, data_len: usize, out: &mut Vec<u8>) {
     let body_len = body.encoded_len();
-    debug_assert!(body_len <= BODY_BYTES_MAX && data_len <= DATA_BYTES_MAX, "a frame within its limits");
+    debug_assert!(
+        body_len <= body_bytes_max(kind) && data_len <= DATA_BYTES_MAX,
+        "a frame within its limits"
+    );
     let start = out.len();
     out.extend_from_slice(&MAGIC);
     out.push(VERSION);
@@ -110,6 +115,10 @@ pub fn encode_frame(kind: FrameKind, body: &impl Message, data_len: usize, out: 
     body.encode(out).expect("a Vec grows");
     let crc = frame_crc(&out[start..start + 12], &out[start + FRAME_HEADER_BYTES..]);
     out[start + 12..start + 16].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn body_bytes_max(kind: FrameKind) -> usize {
+    if kind == FrameKind::Request { REQUEST_BYTES_MAX } else { BODY_BYTES_MAX }
 }
 
 fn frame_crc(head: &[u8], body: &[u8]) -> u32 {
@@ -136,7 +145,7 @@ impl Header {
         let Some(&kind) = kind else { return Err(FrameError::Malformed("unknown kind")) };
         let header =
             Self { kind, body_len: u32_at(4) as usize, data_len: u32_at(8) as usize, crc: u32_at(12) };
-        if header.body_len > BODY_BYTES_MAX || header.data_len > DATA_BYTES_MAX {
+        if header.body_len > body_bytes_max(kind) || header.data_len > DATA_BYTES_MAX {
             return Err(FrameError::Malformed("longer than the limit"));
         }
         if header.data_len > 0 && kind != FrameKind::Packet {
@@ -156,6 +165,20 @@ impl Header {
 
 /// Reads one frame from a blocking stream. `spare` lends its memory to the frame's data; see [`recycle`].
 pub fn read_frame(stream: &mut impl Read, spare: BytesMut) -> Result<Frame, FrameError> {
+    let (raw, header) = read_header(stream)?;
+    read_rest(stream, &raw, &header, spare)
+}
+
+/// Reads a request. A frame of another kind is refused by its header: no memory is used for what it announces.
+pub fn read_request(stream: &mut impl Read) -> Result<proto::dfs::BulkRequest, FrameError> {
+    let (raw, header) = read_header(stream)?;
+    if header.kind != FrameKind::Request {
+        return Err(FrameError::Unexpected(header.kind));
+    }
+    read_rest(stream, &raw, &header, BytesMut::new())?.expect(FrameKind::Request)
+}
+
+fn read_header(stream: &mut impl Read) -> Result<([u8; FRAME_HEADER_BYTES], Header), FrameError> {
     let mut raw = [0; FRAME_HEADER_BYTES];
     // Between two frames an end is no error. What a stopped process is told when it goes on is none either.
     match stream.read_exact(&mut raw[..1]) {
@@ -164,9 +187,18 @@ pub fn read_frame(stream: &mut impl Read, spare: BytesMut) -> Result<Frame, Fram
     }
     stream.read_exact(&mut raw[1..])?;
     let header = Header::parse(&raw)?;
+    Ok((raw, header))
+}
+
+fn read_rest(
+    stream: &mut impl Read,
+    raw: &[u8],
+    header: &Header,
+    spare: BytesMut,
+) -> Result<Frame, FrameError> {
     let mut body = BytesMut::zeroed(header.body_len);
     stream.read_exact(&mut body)?;
-    header.check(&raw, &body)?;
+    header.check(raw, &body)?;
     let mut data = spare;
     data.resize(header.data_len, 0);
     stream.read_exact(&mut data)?;
@@ -198,6 +230,20 @@ mod tests {
         let packet: Packet = frame.expect(FrameKind::Packet).unwrap();
         assert!(packet.last);
         assert_eq!(&frame.data[..], b"hello");
+    }
+
+    #[test]
+    fn request_is_refused_by_its_header_alone() {
+        // Of a kind that is not due, and longer than any request.
+        let packet = packet_frame(&[0; 100]);
+        let read = read_request(&mut &packet[..FRAME_HEADER_BYTES]);
+        assert!(matches!(read, Err(FrameError::Unexpected(FrameKind::Packet))), "{read:?}");
+        let mut long = Vec::new();
+        encode_frame(FrameKind::Request, &proto::dfs::BulkRequest::default(), 0, &mut long);
+        assert!(read_request(&mut &long[..]).is_ok());
+        long[4..8].copy_from_slice(&(REQUEST_BYTES_MAX as u32 + 1).to_le_bytes());
+        let read = read_request(&mut &long[..]);
+        assert!(matches!(read, Err(FrameError::Malformed("longer than the limit"))), "{read:?}");
     }
 
     /// Every read is interrupted once.

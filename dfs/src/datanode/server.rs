@@ -11,8 +11,7 @@ use super::{
     receive::{Failure, receive},
     send::{LastRead, send},
 };
-use crate::bulk::{FrameError, FrameKind, encode_frame, read_frame};
-use bytes::BytesMut;
+use crate::bulk::{FrameError, FrameKind, encode_frame, read_request};
 use proto::dfs::{BulkError, BulkRequest, bulk_request::Op};
 use security::{Access, BlockToken, STRANGER_PATIENCE, Stream, Visit, Visitors};
 use std::{
@@ -138,9 +137,7 @@ fn serve_bulk(node: &Node, stream: &Stream, visit: &Visit) {
     let mut last = LastRead::default();
     let mut input = stream;
     loop {
-        let request = read_frame(&mut input, BytesMut::new())
-            .and_then(|frame| frame.expect::<BulkRequest>(FrameKind::Request));
-        let outcome = match request {
+        let outcome = match read_request(&mut input) {
             Ok(request) => node.connections.during(|| serve(node, stream, visit, request, &mut last)),
             Err(error @ (FrameError::Closed | FrameError::Io(_))) => Err(Failure::Gone(error)),
             Err(error) => Err(Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string()))),
@@ -213,8 +210,9 @@ fn check(node: &Node, token: BlockToken, block: u64, nonce: u64, access: Access)
 
 fn serve_local(node: &Node, stream: &UnixStream, visit: &Visit) {
     let mut input = stream;
-    while let Ok(frame) = read_frame(&mut input, BytesMut::new()) {
-        let refusal = match frame.expect::<BulkRequest>(FrameKind::Request) {
+    loop {
+        let refusal = match read_request(&mut input) {
+            Err(FrameError::Closed | FrameError::Io(_)) => return,
             Ok(BulkRequest { op: Some(Op::OpenLocal(request)), token }) => {
                 let token = BlockToken::from_bytes(&token);
                 let opens = check(node, token, request.block_id, request.nonce, Access::Read);
@@ -233,7 +231,11 @@ fn serve_local(node: &Node, stream: &UnixStream, visit: &Visit) {
                 }
             }
             Ok(_) => Refusal::new(RefusalKind::Invalid, "only open_local is served here"),
-            Err(error) => Refusal::new(RefusalKind::Invalid, error.to_string()),
+            Err(error) => {
+                // Where the next request begins cannot be told any more. If the caller has gone, nobody needs the reason.
+                tell(stream, &Refusal::new(RefusalKind::Invalid, error.to_string())).ok();
+                return;
+            }
         };
         if tell(stream, &refusal).is_err() {
             return;

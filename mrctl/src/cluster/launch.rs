@@ -54,7 +54,7 @@ impl Launch {
 
     /// Starts the file system and the jobtracker: jobs are taken and wait.
     pub(crate) async fn start_without_trackers(layout: Layout, port: Option<u16>) -> Result<Self> {
-        let mut launch = Self::start_files(layout, port).await?;
+        let mut launch = Box::pin(Self::start_files(layout, port)).await?;
         let first = launch.state.daemons.len();
         launch.spawn(&Layout::jobtracker())?;
         launch.state.jobtracker = launch.ready(first).await?;
@@ -63,10 +63,10 @@ impl Launch {
 
     /// Starts the file system alone: no jobs.
     pub(crate) async fn start_files(layout: Layout, port: Option<u16>) -> Result<Self> {
-        let mut launch = Self::start_namenode(layout, port).await?;
+        let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
         launch.start_all(Kind::Datanode).await?;
-        launch.registered().await?;
-        launch.own_root().await?;
+        Box::pin(launch.registered()).await?;
+        Box::pin(launch.own_root()).await?;
         Ok(launch)
     }
 

@@ -21,7 +21,7 @@ const WATCH: Duration = Duration::from_millis(500);
 ///
 /// Real processes on loopback: a namenode and a jobtracker, and nodes with a datanode and a tasktracker each.
 /// Only your account can use it: its secret is in the folder, where mrctl finds it. --open lets in every account of
-/// this machine. Tasks never run as root: those of a cluster that root starts run as tasktracker.task_user, else as
+/// this machine. Tasks never run as root: those of a cluster that root starts run as `tasktracker.task_user`, else as
 /// nobody.
 ///
 /// Started again in the same folder after `mrctl down`, it has the same files, shape, ports and access. While it runs,

@@ -1,13 +1,16 @@
 //! Why a JobTracker has not done what it was asked: it said no, or it said nothing.
 
+use security::Role;
 use tonic::{Code, Status};
 
 /// What came back instead of an answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// Nothing: it is gone, frozen, or the network is.
-    #[error("the JobTracker at {addr} does not answer ({why})")]
+    #[error("the {daemon} at {addr} does not answer ({why})")]
     Silent {
+        /// Which daemon was asked.
+        daemon: &'static str,
         /// Where it was asked.
         addr: String,
         /// What the transport says.
@@ -36,15 +39,15 @@ impl Refusal {
     pub(super) fn of(addr: &str, status: &Status) -> Self {
         let stranger = status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
         match std::error::Error::source(status) {
-            Some(cause) => Self::Silent { addr: addr.into(), why: innermost(cause) },
+            Some(cause) => Self::unreachable(Role::JobTracker, addr, cause),
             None if stranger => Self::Stranger { addr: addr.into(), why: status.message().into() },
             None => Self::Said { code: status.code(), message: status.message().into() },
         }
     }
 
-    /// A connection that did not come about.
-    pub(super) fn unreachable(addr: &str, cause: &dyn std::error::Error) -> Self {
-        Self::Silent { addr: addr.into(), why: innermost(cause) }
+    /// A connection to a daemon that could not be made, or broke.
+    pub(super) fn unreachable(daemon: Role, addr: &str, cause: &dyn std::error::Error) -> Self {
+        Self::Silent { daemon: daemon.title(), addr: addr.into(), why: innermost(cause) }
     }
 
     /// Whether asking again may help.
@@ -83,8 +86,9 @@ mod tests {
         assert!(Refusal::of("h:1", &Status::unavailable("not now")).is_passing());
         let stranger = Refusal::of("h:1", &Status::unimplemented("no such method"));
         assert!(!stranger.is_passing() && stranger.to_string().contains("is not a Fermata JobTracker"));
-        let silent = Refusal::unreachable("h:1", &std::io::Error::other("connection refused"));
+        let silent =
+            Refusal::unreachable(Role::NameNode, "h:1", &std::io::Error::other("connection refused"));
         assert!(silent.is_passing() && !silent.is_usage());
-        assert_eq!(silent.to_string(), "the JobTracker at h:1 does not answer (connection refused)");
+        assert_eq!(silent.to_string(), "the NameNode at h:1 does not answer (connection refused)");
     }
 }

@@ -109,7 +109,7 @@ pub(crate) async fn channel(addr: &str, credentials: &Credentials, server: Role)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PONG_WITHIN);
-    endpoint.connect().await.map_err(|error| Refusal::unreachable(addr, &error).into())
+    endpoint.connect().await.map_err(|error| Refusal::unreachable(server, addr, &error).into())
 }
 
 impl JobTracker {

@@ -467,12 +467,11 @@ impl Agent {
             return;
         }
         self.next_beat = Some(now + self.interval);
-        let heartbeat = match self.sent.take() {
-            Some(again) => Heartbeat { acked: self.acked, ..again },
-            None => {
-                self.asked = Some(now);
-                self.new_heartbeat()
-            }
+        let heartbeat = if let Some(again) = self.sent.take() {
+            Heartbeat { acked: self.acked, ..again }
+        } else {
+            self.asked = Some(now);
+            self.new_heartbeat()
         };
         self.sent = Some(heartbeat.clone());
         out.push(Action::Beat(heartbeat));

@@ -6,6 +6,7 @@ mod doors;
 mod ends;
 mod gate;
 mod one_machine;
+mod overload;
 mod owners;
 mod paths;
 mod paused;
@@ -34,6 +35,11 @@ pub(super) enum Good {
 impl Lab {
     /// With certificates, or with a secret alone. `more` is more of `fermata.toml`.
     pub(super) fn up(tls: bool, more: &str) -> Self {
+        Self::up_with(tls, QUICK, more)
+    }
+
+    /// The same, with other settings than the quick ones.
+    fn up_with(tls: bool, settings: &str, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in ["ours", "theirs"] {
             let mut init = Command::new(binaries().join("mrctl"));
@@ -50,7 +56,7 @@ impl Lab {
         } else {
             format!("secret = \"{}\"", at.join("secret").display())
         };
-        let settings = format!("{QUICK}\n[security]\n{security}\n{more}");
+        let settings = format!("{settings}\n[security]\n{security}\n{more}");
         let cluster = Cluster::up(Up { nodes: 2, settings: &settings, ..Up::default() });
         Self { cluster, folder, tls }
     }

@@ -98,9 +98,10 @@ fn another_account_gets_nothing_from_a_cluster() {
     let name = block["block"].to_string();
     let id = name.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or_else(|_| panic!("{stat}"));
     let length = block["length"].as_u64().unwrap_or_else(|| panic!("{stat}"));
-    let read = Op::Read(ReadBlock { block_id: id, offset: 0, length, block_length: length });
+    let read = Op::Read(ReadBlock { block_id: id, offset: 0, length, block_length: length, nonce: 0 });
     let stream = TcpStream::connect(address(&folder, "datanode")).unwrap();
-    assert!(ask(stream, read, &[]).is_some(), "a block was sent without a token");
+    // The token is checked before the nonce.
+    assert_eq!(ask(stream, read, &[]).as_deref(), Some("denied"), "a block was sent without a token");
     // Files on disk: blocks, logs, map outputs, the secret.
     let mut files = Vec::new();
     files_in(&folder, &mut files);

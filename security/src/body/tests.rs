@@ -1,0 +1,218 @@
+//! Request bodies that are late, too long, or wait for memory.
+
+use super::*;
+use crate::{
+    identity::Role,
+    incoming::Connection,
+    limits::{
+        CLIENT_BYTES_MAX, Class, Limits,
+        tests::{connection, identity},
+    },
+    visitors::Visitors,
+};
+use proptest::prelude::*;
+use std::future::poll_fn;
+use tokio::sync::mpsc;
+
+/// What a test sends, piece by piece.
+struct Pieces(mpsc::UnboundedReceiver<Bytes>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
+struct Sender {
+    limits: Arc<Limits>,
+    visitors: Arc<Visitors>,
+}
+
+impl Sender {
+    fn new() -> Self {
+        Self { limits: Arc::default(), visitors: Visitors::new(9) }
+    }
+
+    fn request(&self, streams: bool) -> (mpsc::UnboundedSender<Bytes>, RequestBody<Pieces>, Arc<Connection>) {
+        let connection = connection(&self.visitors);
+        let who = identity(Some(Role::User), "ann");
+        let call = self.limits.begin(Class::Client, "/m", who, Some(connection.clone())).unwrap();
+        let (sender, pieces) = mpsc::unbounded_channel();
+        (sender, RequestBody::of_call(Pieces(pieces), Arc::new(call), streams), connection)
+    }
+}
+
+/// A message that announces `length` bytes and brings `brings`.
+fn message(length: usize, brings: usize) -> Bytes {
+    let mut bytes = vec![0];
+    bytes.extend((length as u32).to_be_bytes());
+    bytes.resize(PREFIX_BYTES + brings, 7);
+    bytes.into()
+}
+
+async fn next<B>(body: &mut RequestBody<B>) -> Option<Result<usize, Status>>
+where
+    B: Body<Data = Bytes, Error = BoxError> + Unpin,
+{
+    let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
+    Some(frame.map(|frame| frame.data_ref().unwrap().len()).map_err(Status::from_error))
+}
+
+#[tokio::test]
+async fn body_one_byte_short_fails_after_its_time() {
+    let (sender, mut body, _) = Sender::new().request(false);
+    sender.send(message(10, 9)).unwrap();
+    assert_eq!(next(&mut body).await.unwrap().unwrap(), PREFIX_BYTES + 9);
+    let begin = Instant::now();
+    let status = next(&mut body).await.unwrap().unwrap_err();
+    assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
+    assert!(begin.elapsed() >= BODY_WITHIN, "{:?}", begin.elapsed());
+    assert!(next(&mut body).await.is_none());
+}
+
+#[tokio::test]
+async fn connection_whose_bodies_are_often_late_is_closed() {
+    let sender = Sender::new();
+    let (_sender, body, connection) = sender.request(false);
+    let call = body.call.clone().unwrap();
+    for _ in 0..15 {
+        call.late(Kind::Body, &Status::deadline_exceeded("late"));
+        assert!(!connection.is_ended());
+    }
+    call.late(Kind::Body, &Status::deadline_exceeded("late"));
+    assert!(connection.is_ended());
+}
+
+#[tokio::test]
+async fn whole_body_that_is_not_ended_fails_too() {
+    let (sender, mut body, _) = Sender::new().request(false);
+    sender.send(message(10, 10)).unwrap();
+    next(&mut body).await.unwrap().unwrap();
+    assert!(next(&mut body).await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn stream_may_be_silent_between_messages_alone() {
+    let (sender, mut body, _) = Sender::new().request(true);
+    sender.send(message(10, 10)).unwrap();
+    next(&mut body).await.unwrap().unwrap();
+    assert!(tokio::time::timeout(2 * BODY_WITHIN, next(&mut body)).await.is_err());
+    sender.send(message(10, 5)).unwrap();
+    next(&mut body).await.unwrap().unwrap();
+    assert!(next(&mut body).await.unwrap().is_err(), "it stopped within a message");
+    let (_sender, mut body, _) = Sender::new().request(true);
+    assert!(next(&mut body).await.unwrap().is_err(), "there was no first message");
+}
+
+#[tokio::test]
+async fn long_message_waits_until_others_have_given_their_bytes_back() {
+    let sender = Sender::new();
+    let half = CLIENT_BYTES_MAX / 2;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let (pieces, mut body, _) = sender.request(false);
+        pieces.send(message(half, half)).unwrap();
+        drop(pieces);
+        assert!(next(&mut body).await.unwrap().is_ok());
+        assert!(next(&mut body).await.is_none());
+        held.push(body);
+    }
+    let (pieces, mut late, _) = sender.request(false);
+    pieces.send(message(half, half)).unwrap();
+    assert!(tokio::time::timeout(STALL / 2, next(&mut late)).await.is_err());
+    // A short one does not wait for them.
+    let (short, mut quick, _) = sender.request(false);
+    short.send(message(FREE_BYTES, FREE_BYTES)).unwrap();
+    assert!(next(&mut quick).await.unwrap().is_ok());
+    held.pop();
+    assert!(next(&mut late).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn stalled_body_gives_its_bytes_to_those_who_wait() {
+    let sender = Sender::new();
+    let half = CLIENT_BYTES_MAX / 2;
+    let (first, mut stalled, _) = sender.request(false);
+    first.send(message(half, 1)).unwrap();
+    assert!(next(&mut stalled).await.unwrap().is_ok());
+    // Nobody waits: it has all its time.
+    assert!(tokio::time::timeout(2 * STALL, next(&mut stalled)).await.is_err());
+    let (other, mut full, _) = sender.request(false);
+    other.send(message(half, 1)).unwrap();
+    assert!(next(&mut full).await.unwrap().is_ok());
+    let (third, mut waits, _) = sender.request(false);
+    third.send(message(half, half)).unwrap();
+    let (ended, served) = tokio::join!(
+        async {
+            let ended = next(&mut stalled).await.unwrap();
+            drop(stalled);
+            ended
+        },
+        next(&mut waits)
+    );
+    assert!(ended.unwrap_err().message().contains("others wait"));
+    assert!(served.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn body_that_gets_no_memory_says_so() {
+    let sender = Sender::new();
+    let mut whole = Vec::new();
+    for _ in 0..2 {
+        let (pieces, mut body, _) = sender.request(false);
+        pieces.send(message(CLIENT_BYTES_MAX / 2, 0)).unwrap();
+        drop(pieces);
+        next(&mut body).await.unwrap().unwrap();
+        whole.push(body);
+    }
+    let (pieces, mut body, _) = sender.request(false);
+    pieces.send(message(FREE_BYTES + 1, 0)).unwrap();
+    let status = next(&mut body).await.unwrap().unwrap_err();
+    assert!(
+        status.message().starts_with("the 24 MiB that this server has for requests of clients"),
+        "{status}"
+    );
+}
+
+#[tokio::test]
+async fn request_is_one_message_of_limited_length() {
+    let (pieces, mut body, _) = Sender::new().request(false);
+    pieces.send(message(MESSAGE_BYTES_MAX + 1, 0)).unwrap();
+    assert_eq!(next(&mut body).await.unwrap().unwrap_err().code(), tonic::Code::OutOfRange);
+    let (pieces, mut body, _) = Sender::new().request(false);
+    pieces.send(message(1, 1)).unwrap();
+    pieces.send(message(1, 1)).unwrap();
+    next(&mut body).await.unwrap().unwrap();
+    assert_eq!(next(&mut body).await.unwrap().unwrap_err().code(), tonic::Code::InvalidArgument);
+    let (pieces, receiver) = mpsc::unbounded_channel();
+    let mut body = RequestBody::of_health(Pieces(receiver));
+    pieces.send(message(health::MESSAGE_BYTES_MAX + 1, 0)).unwrap();
+    assert_eq!(next(&mut body).await.unwrap().unwrap_err().code(), tonic::Code::OutOfRange);
+}
+
+proptest! {
+    /// However the bytes are cut into pieces, the same messages are found in them.
+    #[test]
+    fn framing_does_not_depend_on_pieces(
+        lengths in prop::collection::vec(0..300_usize, 1..8),
+        cuts in prop::collection::vec(1..40_usize, 1..80),
+    ) {
+        let bytes: Vec<u8> = lengths.iter().flat_map(|length| message(*length, *length)).collect();
+        let (mut framing, mut at, mut cuts) = (Framing::default(), 0, cuts.into_iter().cycle());
+        let mut longest = 0;
+        while at < bytes.len() {
+            let end = bytes.len().min(at + cuts.next().unwrap());
+            longest = longest.max(framing.take(&bytes[at..end], true, 1000).unwrap());
+            at = end;
+        }
+        prop_assert_eq!(framing.messages, lengths.len() as u64);
+        prop_assert_eq!((framing.begun, framing.left), (0, 0));
+        prop_assert_eq!(longest, lengths.into_iter().max().unwrap());
+    }
+}

@@ -1,0 +1,189 @@
+//! The gate on real sockets, between a client that holds calls open and a service that reads whole requests.
+
+use super::*;
+use crate::Guard;
+use bytes::Bytes;
+use daemon::config::Config;
+use http_body::{Body, Frame};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    future::poll_fn,
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+use tonic::{
+    Code,
+    server::NamedService,
+    transport::{Channel, Endpoint},
+};
+
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+const STAT: &str = "/fermata.dfs.v1.NameNode/Stat";
+const SOON: Duration = Duration::from_secs(10);
+
+/// Reads a request to its end and answers with nothing.
+#[derive(Debug, Clone)]
+struct Reader;
+
+impl NamedService for Reader {
+    const NAME: &'static str = "fermata.dfs.v1.NameNode";
+}
+
+impl Service<Request<tonic::body::Body>> for Reader {
+    type Response = Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
+        Box::pin(async move {
+            let mut body = request.into_body();
+            while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+                if let Err(status) = frame {
+                    return Ok(status.into_http());
+                }
+            }
+            Ok(Status::ok("").into_http())
+        })
+    }
+}
+
+/// A server of an open cluster.
+async fn serve() -> (Endpoint, Gate) {
+    let guard = Guard::open();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let incoming = guard.incoming(listener).unwrap();
+    let gate = Gate::new(guard.door().clone());
+    let (health, service) = tonic_health::server::health_reporter();
+    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+    let mut server = daemon::serve::builder().layer(gate.clone());
+    let server = server.add_service(service).add_service(Reader).serve_with_incoming(incoming);
+    tokio::spawn(server);
+    (endpoint, gate)
+}
+
+/// A request, piece by piece; one that does not end stays open.
+struct Pieces(VecDeque<Bytes>, bool);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.0.pop_front() {
+            Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+            None if self.1 => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+fn whole() -> Pieces {
+    Pieces([Bytes::from_static(&[0; 5])].into(), true)
+}
+
+/// Announces ten bytes and brings nine.
+fn short() -> Pieces {
+    Pieces([Bytes::from_static(&[0, 0, 0, 0, 10]), Bytes::from_static(&[1; 9])].into(), false)
+}
+
+/// The status that a call ends with.
+async fn call(mut channel: Channel, method: &str, body: Pieces) -> Result<Status, tonic::transport::Error> {
+    let request = Request::post(format!("http://server{method}"))
+        .header("content-type", "application/grpc")
+        .body(tonic::body::Body::new(body))
+        .unwrap();
+    poll_fn(|context| channel.poll_ready(context)).await?;
+    let response = channel.call(request).await?;
+    if let Some(status) = Status::from_header_map(response.headers()) {
+        return Ok(status);
+    }
+    let mut body = response.into_body();
+    loop {
+        match poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            Some(Ok(frame)) => {
+                if let Some(status) = frame.trailers_ref().and_then(Status::from_header_map) {
+                    return Ok(status);
+                }
+            }
+            Some(Err(status)) => return Ok(status),
+            None => return Ok(Status::unknown("no status")),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn held_health_calls_keep_nobody_out() {
+    let (endpoint, gate) = serve().await;
+    let mut held = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let channel = endpoint.connect_lazy();
+        for _ in 0..100 {
+            let (method, body) = if held.len() % 2 == 0 { (CHECK, short()) } else { (WATCH, whole()) };
+            held.spawn(call(channel.clone(), method, body));
+        }
+    }
+    for _ in 0..20 {
+        // On connections of their own, as they come.
+        let asked = tokio::join!(
+            tokio::time::timeout(SOON, call(endpoint.connect_lazy(), CHECK, whole())),
+            tokio::time::timeout(SOON, call(endpoint.connect_lazy(), STAT, whole())),
+        );
+        assert_eq!(asked.0.unwrap().unwrap().code(), Code::Ok);
+        assert_eq!(asked.1.unwrap().unwrap().code(), Code::Ok);
+    }
+    held.shutdown().await;
+    let begin = Instant::now();
+    while !gate.is_unused() {
+        assert!(begin.elapsed() < SOON, "calls that are over hold something: {gate:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_do_not_arrive_fail_and_then_end_their_connection() {
+    let (endpoint, gate) = serve().await;
+    let channel = endpoint.connect().await.unwrap();
+    let late = call(channel.clone(), STAT, short()).await.unwrap();
+    assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
+    assert_eq!(call(channel.clone(), STAT, whole()).await.unwrap().code(), Code::Ok, "once is forgiven");
+    let mut all = tokio::task::JoinSet::new();
+    (0..40).for_each(|_| drop(all.spawn(call(channel.clone(), STAT, short()))));
+    let ended = all.join_all().await;
+    let told = |code| ended.iter().flatten().filter(|status| status.code() == code).count();
+    assert!(told(Code::DeadlineExceeded) < 40, "its connection was closed: {ended:?}");
+    // Others do not notice, and nothing is left.
+    assert_eq!(call(endpoint.connect_lazy(), STAT, whole()).await.unwrap().code(), Code::Ok);
+    let begin = Instant::now();
+    while !gate.is_unused() {
+        assert!(begin.elapsed() < SOON, "calls that are over hold something: {gate:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn one_of_the_admins_is_an_admin_in_person_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::default();
+    config.security.secret = dir.path().join("secret");
+    config.security.admins = vec!["ann".into()];
+    crate::write_private(&config.security.secret, &[b'x'; 64]).unwrap();
+    let guard = Guard::new(&config, Role::NameNode).unwrap();
+    let superuser = |role, name, acts_for| guard.door().identify(role, name, acts_for).unwrap().superuser;
+    assert!(superuser(Role::User, "ann", None));
+    assert!(superuser(Role::Admin, "eve", None));
+    assert!(!superuser(Role::User, "bob", None));
+    // Her tasks are anybody's code, and so is what the JobTracker does for them.
+    assert!(!superuser(Role::Task, "ann", None));
+    assert!(!superuser(Role::JobTracker, "jobtracker", Some("ann")));
+    assert!(!superuser(Role::Admin, "eve", Some("ann")));
+}

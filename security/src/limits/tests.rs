@@ -1,0 +1,157 @@
+//! Nothing leaks, whenever a call is dropped; and a full pool stops nobody who has few calls.
+
+use super::*;
+use crate::visitors::Visitors;
+use proptest::prelude::*;
+use std::{
+    os::unix::net::UnixStream,
+    pin::pin,
+    task::{Context, Waker},
+};
+
+pub(crate) fn connection(visitors: &Arc<Visitors>) -> Arc<Connection> {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    Arc::new(Connection::new(None, visitors.enter(ours)))
+}
+
+pub(crate) fn identity(role: Option<Role>, name: &str) -> Identity {
+    Identity { role, name: name.into(), groups: Arc::new([]), superuser: false }
+}
+
+fn client(limits: &Arc<Limits>, name: &str, on: &Arc<Connection>) -> Result<Call, Kind> {
+    let begun = limits.begin(Class::Client, "/m", identity(Some(Role::User), name), Some(on.clone()));
+    begun.map_err(|(kind, status)| {
+        assert!(status.message().contains("try again"), "{status}");
+        kind
+    })
+}
+
+impl Limits {
+    pub(crate) fn is_unused(&self) -> bool {
+        let of_pool = |pool: &Pool| {
+            let counted = pool.calls.load(Relaxed) + pool.waiting.load(Relaxed);
+            counted == 0 && pool.bytes.available_permits() == pool.bytes_max
+        };
+        let shares = self.shares.lock();
+        let mut shares = shares.all.values().filter_map(Weak::upgrade);
+        of_pool(&self.daemons) && of_pool(&self.clients) && shares.all(|share| share.calls.load(Relaxed) == 0)
+    }
+}
+
+#[test]
+fn one_identity_cannot_use_the_whole_pool() {
+    let (limits, visitors) = (Arc::new(Limits::default()), Visitors::new(1));
+    let (one, other) = (connection(&visitors), connection(&visitors));
+    let calls: Vec<_> = (0..IDENTITY_CALLS_MAX).map(|_| client(&limits, "ann", &one).unwrap()).collect();
+    assert_eq!(client(&limits, "ann", &one).unwrap_err(), Kind::Identity);
+    // A new connection does not help; another name has its own share.
+    assert_eq!(client(&limits, "ann", &other).unwrap_err(), Kind::Identity);
+    client(&limits, "bob", &other).unwrap();
+    drop(calls);
+    client(&limits, "ann", &one).unwrap();
+    assert!(limits.is_unused(), "{limits:?}");
+}
+
+#[test]
+fn full_pool_leaves_daemons_and_the_first_calls_of_a_connection_alone() {
+    let (limits, visitors) = (Arc::new(Limits::default()), Visitors::new(1));
+    let busy = connection(&visitors);
+    let mut calls = Vec::new();
+    for name in ["ann", "bob"] {
+        calls.extend((0..IDENTITY_CALLS_MAX).map(|_| client(&limits, name, &busy).unwrap()));
+    }
+    assert_eq!(calls.len(), CLIENT_CALLS_MAX);
+    assert_eq!(client(&limits, "eve", &busy).unwrap_err(), Kind::Calls);
+    let fresh = connection(&visitors);
+    let first: Vec<_> = (0..GUARANTEED).map(|_| client(&limits, "eve", &fresh).unwrap()).collect();
+    assert_eq!(client(&limits, "eve", &fresh).unwrap_err(), Kind::Calls);
+    let daemon = identity(Some(Role::DataNode), "datanode");
+    limits.begin(Class::Daemon, "/m", daemon, Some(busy)).unwrap();
+    drop((calls, first));
+    assert!(limits.is_unused(), "{limits:?}");
+}
+
+#[test]
+fn open_cluster_counts_by_address_and_spares_the_first_calls_of_a_connection() {
+    let (limits, visitors) = (Arc::new(Limits::default()), Visitors::new(1));
+    let (busy, fresh) = (connection(&visitors), connection(&visitors));
+    let begin = |name, on: &Arc<Connection>| {
+        limits.begin(Class::Client, "/m", identity(None, name), Some(on.clone())).map_err(|(kind, _)| kind)
+    };
+    let calls: Vec<_> = (0..IDENTITY_CALLS_MAX).map(|_| begin("ann", &busy).unwrap()).collect();
+    // A name is not proved, so another one changes nothing.
+    assert_eq!(begin("bob", &busy).unwrap_err(), Kind::Identity);
+    let _first = begin("bob", &fresh).unwrap();
+    drop(calls);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Begin { daemon: bool, connection: usize, name: usize },
+    Charge { call: usize, bytes: usize },
+    Wait { call: usize, bytes: usize },
+    Poll { waiting: usize },
+    Abandon { waiting: usize },
+    End { call: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let bytes = 1..MESSAGE_BYTES_MAX;
+    let step = prop_oneof![
+        (any::<bool>(), 0..3_usize, 0..3_usize).prop_map(|(daemon, connection, name)| Step::Begin {
+            daemon,
+            connection,
+            name
+        }),
+        (0..8_usize, bytes.clone()).prop_map(|(call, bytes)| Step::Charge { call, bytes }),
+        (0..8_usize, bytes).prop_map(|(call, bytes)| Step::Wait { call, bytes }),
+        (0..8_usize).prop_map(|waiting| Step::Poll { waiting }),
+        (0..8_usize).prop_map(|waiting| Step::Abandon { waiting }),
+        (0..8_usize).prop_map(|call| Step::End { call }),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #[test]
+    fn dropped_calls_give_everything_back(steps in steps()) {
+        let (limits, visitors) = (Arc::new(Limits::default()), Visitors::new(1));
+        let connections: Vec<_> = (0..3).map(|_| connection(&visitors)).collect();
+        let mut calls: Vec<Arc<Call>> = Vec::new();
+        let mut waiting: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        for step in steps {
+            match step {
+                Step::Begin { daemon, connection, name } => {
+                    let class = if daemon { Class::Daemon } else { Class::Client };
+                    let who = identity(Some(Role::User), ["ann", "bob", "eve"][name]);
+                    let call = limits.begin(class, "/m", who, Some(connections[connection].clone()));
+                    calls.push(Arc::new(call.unwrap()));
+                }
+                Step::Charge { call, bytes } => {
+                    if let Some(call) = calls.get(call) {
+                        call.charge(bytes);
+                    }
+                }
+                Step::Wait { call, bytes } => {
+                    if let Some(call) = calls.get(call) {
+                        waiting.push(Box::pin(call.clone().charged(bytes)));
+                    }
+                }
+                Step::Poll { waiting: at } => {
+                    if waiting.get_mut(at).is_some_and(|one| pin!(one).poll(&mut context).is_ready()) {
+                        drop(waiting.remove(at));
+                    }
+                }
+                Step::Abandon { waiting: at } if at < waiting.len() => drop(waiting.remove(at)),
+                Step::End { call } if call < calls.len() => drop(calls.remove(call)),
+                Step::Abandon { .. } | Step::End { .. } => {}
+            }
+        }
+        drop((calls, waiting));
+        assert!(limits.is_unused(), "{limits:?}");
+        for connection in connections {
+            prop_assert_eq!(connection.calls.load(Relaxed), 0);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Abuse of the masters: thousands of calls that are held open, requests that never arrive whole, from twenty connections at once.
+//! Nobody else notices: heartbeats, admins, jobs, memory.
+
+mod attack;
+
+use super::{Good, Lab};
+use attack::Attack;
+use fermata_tests::{Cluster, Up};
+use proto::{dfs::ReportRequest, mr::JobsRequest};
+use security::{Credentials, Role};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+use tonic::{Request, client::Grpc, codegen::http::uri::PathAndQuery};
+use tonic_prost::ProstCodec;
+
+/// How long the abuse lasts: in every run, and in the long one.
+const HOLD: Duration = Duration::from_secs(15);
+const HOLD_LONG: Duration = Duration::from_mins(1);
+/// An admin has the answer within this.
+const ANSWER_WITHIN: Duration = Duration::from_millis(200);
+/// Resident memory of a master grows by this at the most.
+const GROWTH_MAX: u64 = 64 << 20;
+/// The job takes no more than this times its usual time, and this in addition: a machine may be busy.
+const JOB_RATIO: f64 = 1.25;
+const JOB_SLACK: Duration = Duration::from_secs(2);
+/// Heartbeats that a busy machine does not miss.
+const SETTINGS: &str = "[namenode]\nheartbeat = \"500ms\"\nsuspect_after = \"3s\"\ndead_after = \"20s\"\n\
+    [jobtracker]\nheartbeat = \"500ms\"\nsuspect_after = \"3s\"\nlost_after = \"20s\"\n";
+
+/// A cluster, and what its admin shows.
+struct Subject {
+    cluster: Cluster,
+    admin: Credentials,
+    attacker: Credentials,
+    /// A configuration with which jobs are submitted.
+    user: Vec<String>,
+}
+
+impl Subject {
+    fn open() -> Self {
+        let cluster = Cluster::up(Up { nodes: 2, settings: SETTINGS, open: true, ..Up::default() });
+        let (admin, attacker) = (Credentials::default(), Credentials::default());
+        Self { cluster, admin, attacker, user: Vec::new() }
+    }
+
+    /// The lab's own folder must live as long as its cluster.
+    fn closed(lab: Lab) -> (Self, tempfile::TempDir) {
+        let (admin, attacker) = (lab.credentials(Role::Admin, "boss", Good::Yes), lab.nobody());
+        lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
+        lab.cluster.mrctl(&["fs", "chown", "ann", "/home/ann"]);
+        let user = vec!["--config".to_owned(), lab.config_of("ann", false)];
+        (Self { cluster: lab.cluster, admin, attacker, user }, lab.folder)
+    }
+
+    fn state(&self, file: &str) -> String {
+        fs::read_to_string(self.cluster.path(".fermata").join(file)).unwrap()
+    }
+
+    /// Where a master serves.
+    fn address(&self, master: Role) -> String {
+        let table: toml::Table = self.state("fermata.toml").parse().unwrap();
+        table["cluster"][master.name()].as_str().unwrap().to_owned()
+    }
+
+    /// A figure of a master's memory now, in bytes.
+    fn memory(&self, master: Role, figure: &str) -> u64 {
+        let state: serde_json::Value = serde_json::from_str(&self.state("cluster.json")).unwrap();
+        let all = state["daemons"].as_array().unwrap();
+        let pid = &all.iter().find(|daemon| daemon["kind"] == master.name()).unwrap()["pid"];
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(figure)).unwrap();
+        line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().unwrap() << 10
+    }
+
+    /// How often nodes have registered, by the logs of the daemons.
+    fn registrations(&self) -> usize {
+        let logs = fs::read_dir(self.cluster.path(".fermata/logs")).unwrap().flatten();
+        let texts = logs.map(|entry| String::from_utf8_lossy(&fs::read(entry.path()).unwrap()).into_owned());
+        texts.map(|text| text.matches(" registered").count() + text.matches("tracker attached").count()).sum()
+    }
+
+    /// Runs a job whose tasks wait more than they work: its time, from submission to its end.
+    fn job(&self, output: &str) -> Duration {
+        let mut args: Vec<&str> = self.user.iter().map(String::as_str).collect();
+        let output = format!("{}/{output}", self.home());
+        let input = format!("{}/in", self.home());
+        let begin = Instant::now();
+        args.extend(["submit", "streaming", "--mapper", "sh -c 'sleep 2; cat'", "--input", &input]);
+        args.extend(["--output", &output]);
+        self.cluster.mrctl(&args);
+        begin.elapsed()
+    }
+
+    fn home(&self) -> &'static str {
+        if self.user.is_empty() { "" } else { "/home/ann" }
+    }
+
+    fn prepare(&self) {
+        fs::write(self.cluster.path("in"), "a line\n".repeat(400_000)).unwrap();
+        let (from, to) = (self.cluster.path("in").display().to_string(), format!("{}/in", self.home()));
+        let mut args: Vec<&str> = self.user.iter().map(String::as_str).collect();
+        args.extend(["fs", "put", &from, &to]);
+        self.cluster.mrctl(&args);
+    }
+}
+
+/// Calls to both masters, one after the other, each fifth on a connection of its own.
+struct Admin<'a> {
+    subject: &'a Subject,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl<'a> Admin<'a> {
+    fn new(subject: &'a Subject) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { subject, runtime }
+    }
+
+    async fn ask(&self, master: Role, channel: tonic::transport::Channel) -> Result<(), tonic::Status> {
+        let mut grpc = Grpc::new(channel);
+        grpc.ready().await.map_err(|error| tonic::Status::from_error(Box::new(error)))?;
+        let who = "boss".parse().unwrap();
+        if master == Role::NameNode {
+            let mut request = Request::new(ReportRequest::default());
+            self.subject.admin.sign(request.metadata_mut(), &who);
+            let path = PathAndQuery::from_static("/fermata.dfs.v1.NameNode/Report");
+            let codec = ProstCodec::<ReportRequest, proto::dfs::ReportReply>::default();
+            grpc.unary(request, path, codec).await.map(drop)
+        } else {
+            let mut request = Request::new(JobsRequest::default());
+            self.subject.admin.sign(request.metadata_mut(), &who);
+            let path = PathAndQuery::from_static("/fermata.mr.v1.JobTracker/Jobs");
+            let codec = ProstCodec::<JobsRequest, proto::mr::JobsReply>::default();
+            grpc.unary(request, path, codec).await.map(drop)
+        }
+    }
+
+    /// Latencies until the time is over, sorted. Looks at the cluster with `watch` now and then.
+    fn latencies(&self, lasts: Duration, mut watch: impl FnMut()) -> Vec<Duration> {
+        let masters = [Role::NameNode, Role::JobTracker];
+        let channel = |master| {
+            let endpoint = self.subject.admin.endpoint(&self.subject.address(master), master).unwrap();
+            endpoint.connect_timeout(Duration::from_secs(5)).timeout(Duration::from_secs(5)).connect_lazy()
+        };
+        let (begin, mut took) = (Instant::now(), Vec::new());
+        let mut channels = self.runtime.block_on(async { masters.map(channel) });
+        while begin.elapsed() < lasts {
+            if took.len() % 10 == 0 {
+                channels = self.runtime.block_on(async { masters.map(channel) });
+            }
+            if took.len() % 50 == 0 {
+                watch();
+            }
+            for (master, channel) in masters.into_iter().zip(&channels) {
+                let since = Instant::now();
+                let asked = self.runtime.block_on(self.ask(master, channel.clone()));
+                asked.unwrap_or_else(|status| panic!("the {} refused an admin: {status}", master.title()));
+                took.push(since.elapsed());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        took.sort();
+        took
+    }
+}
+
+fn p99(sorted: &[Duration]) -> Duration {
+    sorted[(sorted.len() * 99).div_ceil(100).saturating_sub(1)]
+}
+
+fn all_live(cluster: &Cluster) {
+    let nodes = cluster.json(&["nodes"]);
+    let live = |node: &serde_json::Value| node["state"] == "live" && node["tracker"]["state"] == "live";
+    assert!(nodes.as_array().unwrap().iter().all(live), "a heartbeat was missed: {nodes}");
+}
+
+/// The whole: usual figures, then the same under abuse.
+fn abuse(subject: &Subject, hold: Duration) {
+    let masters = [Role::NameNode, Role::JobTracker];
+    subject.prepare();
+    subject.job("first");
+    let usual_job = subject.job("usual");
+    let admin = Admin::new(subject);
+    let usual = admin.latencies(Duration::from_secs(5), || all_live(&subject.cluster));
+    let registered = subject.registrations();
+    let before = masters.map(|master| subject.memory(master, "VmRSS:"));
+
+    let targets = masters.map(|master| (master, subject.address(master)));
+    let attack = Attack::begin(&subject.attacker, &targets);
+    let (under, job) = std::thread::scope(|scope| {
+        let job = scope.spawn(|| subject.job("under-abuse"));
+        let under = admin.latencies(hold, || all_live(&subject.cluster));
+        (under, job.join().expect("the job succeeds"))
+    });
+    for master in masters {
+        subject.cluster.mrctl(&["health", master.name()]);
+    }
+    let (most, opened) = attack.end();
+
+    let growth: Vec<u64> = std::iter::zip(masters, before)
+        .map(|(master, before)| subject.memory(master, "VmHWM:").saturating_sub(before))
+        .collect();
+    let (usual_p99, under_p99) = (p99(&usual), p99(&under));
+    println!(
+        "{opened} calls, up to {most} at once; admin median {:?}, p99 {under_p99:?} of {} (usually {:?}, {usual_p99:?}); \
+         job {job:?} (usually {usual_job:?}); memory +{} and +{} KiB",
+        under[under.len() / 2],
+        under.len(),
+        usual[usual.len() / 2],
+        growth[0] >> 10,
+        growth[1] >> 10,
+    );
+    assert!(most >= 10_000, "the abuse never had its 10,000 calls: {most}");
+    assert_eq!(subject.registrations(), registered, "nodes have registered again");
+    assert!(under[under.len() / 2] < ANSWER_WITHIN, "the median answer came late");
+    assert!(under_p99 < ANSWER_WITHIN + usual_p99, "answers came late: {under_p99:?}");
+    assert!(job < usual_job.mul_f64(JOB_RATIO) + JOB_SLACK, "the job took {job:?}, usually {usual_job:?}");
+    assert!(growth.iter().all(|growth| *growth <= GROWTH_MAX), "memory grew by {growth:?} bytes");
+}
+
+fn abuse_closed(hold: Duration) {
+    let (subject, _folder) = Subject::closed(Lab::up_with(true, SETTINGS, ""));
+    abuse(&subject, hold);
+    // Who did it, how, and how often is in the log, in few lines.
+    for master in ["namenode", "jobtracker"] {
+        let log = subject.state(&format!("logs/{master}.log"));
+        let lines = log.lines().filter(|line| line.contains("refused a call")).count();
+        let most = (hold.as_secs() as usize + 60) * 3;
+        assert!((1..most).contains(&lines), "{lines} lines about refusals in the log of the {master}");
+    }
+}
+
+#[test]
+fn abuse_without_credentials_disturbs_nobody_in_a_closed_cluster() {
+    abuse_closed(HOLD);
+}
+
+#[test]
+#[ignore = "a minute of abuse"]
+fn abuse_without_credentials_disturbs_nobody_in_a_closed_cluster_for_a_minute() {
+    abuse_closed(HOLD_LONG);
+}
+
+#[test]
+fn abuse_disturbs_nobody_in_an_open_cluster() {
+    abuse(&Subject::open(), HOLD);
+}
+
+#[test]
+#[ignore = "a minute of abuse"]
+fn abuse_disturbs_nobody_in_an_open_cluster_for_a_minute() {
+    abuse(&Subject::open(), HOLD_LONG);
+}
+
+/// Who was refused what, and why, is in the log of the daemon that refused it.
+#[test]
+fn refused_access_is_in_the_log_with_who_what_and_why() {
+    let lab = Lab::up(true, "");
+    lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
+    lab.cluster.mrctl(&["fs", "chmod", "700", "/home/ann"]);
+    // By the gate: a method that is not for users. By the file's owner: a folder that is not bob's.
+    for args in [&["fs", "safemode", "on"][..], &["fs", "ls", "/home/ann"]] {
+        assert_ne!(lab.run("bob", args).code, 0, "{args:?}");
+        // The log takes one line of a kind each second.
+        let log = || fs::read_to_string(lab.cluster.path(".fermata/logs/namenode.log")).unwrap();
+        let method = if args[1] == "ls" { "NameNode/" } else { "NameNode/SetSafemode" };
+        let line = fermata_tests::eventually("a line about it", Duration::from_secs(20), || {
+            lab.run("bob", args);
+            let log = log();
+            log.lines()
+                .rev()
+                .find(|line| line.contains("refused a call") && line.contains(method))
+                .map(str::to_owned)
+        });
+        for word in ["WARN", "Permission", "\"bob\"", "user", "127.0.0.1:"] {
+            assert!(line.contains(word), "{word}: {line}");
+        }
+    }
+}
+
+#[test]
+fn health_names_the_daemon_that_does_not_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("fermata.toml");
+    fs::write(&config, "[cluster]\nnamenode = \"127.0.0.1:1\"\njobtracker = \"127.0.0.1:1\"\n").unwrap();
+    for (master, title) in [("namenode", "NameNode"), ("jobtracker", "JobTracker")] {
+        let mut health = std::process::Command::new(fermata_tests::binaries().join("mrctl"));
+        let ran = health.arg("--config").arg(&config).args(["health", master]).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("the {title} at 127.0.0.1:1 does not answer")), "{said}");
+    }
+}
