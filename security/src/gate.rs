@@ -63,8 +63,9 @@ impl Gate {
             self.limits.refusals.tell(kind, method, identity, address, &status);
             status
         };
-        let identity = self.door.admit(request, rule).map_err(|status| {
-            refused(Kind::of_access(status.code()).unwrap_or(Kind::Request), None, status)
+        let identity = self.door.admit(request, rule).map_err(|denied| {
+            let Denied { caller, status } = *denied;
+            refused(Kind::of_access(status.code()).unwrap_or(Kind::Request), caller.as_ref(), status)
         })?;
         // Who may call keeps its connection, if there is a place. A server in a test may have no such connections.
         if let Some(connection) = connection.filter(|connection| !connection.become_known()) {
@@ -200,22 +201,42 @@ fn refusal<R: Default>(status: Option<Status>) -> Response<ResponseBody<R>> {
     status.into_http::<R>().map(|body| ResponseBody::new(body, None, None))
 }
 
+/// A call that is not admitted, and who made it, as far as that was proven.
+struct Denied {
+    caller: Option<Identity>,
+    status: Status,
+}
+
+impl From<Status> for Box<Denied> {
+    fn from(status: Status) -> Self {
+        Self::new(Denied { caller: None, status })
+    }
+}
+
 impl Door {
     /// Who calls, if it may call this.
-    fn admit<B>(&self, request: &Request<B>, rule: Option<&Rule>) -> Result<Identity, Status> {
+    fn admit<B>(&self, request: &Request<B>, rule: Option<&Rule>) -> Result<Identity, Box<Denied>> {
         let user = user_in(request.headers())?;
-        let Some(closed) = &self.closed else { return self.believe(user) };
-        let rule = rule.ok_or_else(|| Status::permission_denied("no rule allows this method to anybody"))?;
+        let Some(closed) = &self.closed else { return Ok(self.believe(user)?) };
         let Some((role, name)) = closed.credential(request)? else {
-            return Err(Status::unauthenticated(
+            return Err(Box::from(Status::unauthenticated(
                 "this cluster wants a credential: set security.dir or security.token in fermata.toml",
-            ));
+            )));
+        };
+        let proven = |status| {
+            let name = name.as_str().into();
+            let caller = Identity { role: Some(role), name, groups: Arc::default(), superuser: false };
+            Box::new(Denied { caller: Some(caller), status })
+        };
+        let Some(rule) = rule else {
+            return Err(proven(Status::permission_denied("no rule allows this method to anybody")));
         };
         if !rule.allows(role) {
             let method = rule.method.rsplit_once('/').map_or(rule.method, |(_, name)| name);
-            return Err(Status::permission_denied(format!("{method} is not for the role {role} ({name})")));
+            let why = format!("{method} is not for the role {role} ({name})");
+            return Err(proven(Status::permission_denied(why)));
         }
-        self.identify(role, &name, user)
+        self.identify(role, &name, user).map_err(proven)
     }
 
     /// Those who act for others: the JobTracker for the users of its jobs, an admin for anybody.

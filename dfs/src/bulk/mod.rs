@@ -41,7 +41,8 @@ mod frame;
 
 pub use connect::connect;
 pub use frame::{
-    FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, encode_frame, is_timeout, read_frame, read_request, recycle,
+    FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, encode_frame, is_timeout, read_frame, read_request,
+    recycle,
 };
 
 /// How long the set-up of a pipeline of `nodes` is waited for while others could do without its first: twice as long as

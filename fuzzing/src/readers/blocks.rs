@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use dfs::{
     bulk::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, PACKET_BYTES, encode_frame, read_frame},
     checksum::{self, CHUNK_BYTES, Checksums},
-    ids::BlockId,
+    ids::{BlockId, Nonce},
     path::DfsPath,
 };
 use prost::Message;
@@ -31,7 +31,8 @@ pub(super) const TARGETS: &[Target] = &[
         seeds: || {
             let of = |length: usize| {
                 let data: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
-                Checksums { block: BLOCK, length: length as u64, sums: checksum::sums_of(&data) }.encode()
+                let sums = checksum::sums_of(&data);
+                Checksums { block: BLOCK, nonce: NONCE, length: length as u64, sums }.encode()
             };
             vec![of(0), of(5), of(CHUNK_BYTES), of(3 * CHUNK_BYTES + 1)]
         },
@@ -54,6 +55,7 @@ pub(super) const TARGETS: &[Target] = &[
 ];
 
 const BLOCK: BlockId = BlockId(7);
+const NONCE: Nonce = Nonce(9);
 
 fn framed(kind: FrameKind, body: &impl Message, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -67,8 +69,8 @@ fn frames() -> Vec<Vec<u8>> {
     let mirror = DataNodeAddress { uuid: "u".into(), ..DataNodeAddress::default() };
     let write =
         WriteBlock { block_id: 7, mirrors: vec![mirror], expected_length: 9, ..WriteBlock::default() };
-    let read = ReadBlock { block_id: 7, offset: 0, length: 9, block_length: 9 };
-    let local = OpenLocal { block_id: 7, block_length: 9, node_uuid: "u".into() };
+    let read = ReadBlock { block_id: 7, offset: 0, length: 9, block_length: 9, nonce: 9 };
+    let local = OpenLocal { block_id: 7, block_length: 9, node_uuid: "u".into(), nonce: 9 };
     let data = vec![5; CHUNK_BYTES + 9];
     let packet = |data: &[u8], last| Packet {
         offset: 0,
@@ -156,9 +158,10 @@ fn checksum_file(input: &[u8]) -> Option<Vec<u8>> {
         Some(bytes.to_vec())
     };
     // With sound checksums of the header and of the table.
-    if let Ok(fields) = <[u8; 8]>::try_from(input.get(16..24).unwrap_or_default()) {
+    if let Ok(fields) = <[u8; 8]>::try_from(input.get(24..32).unwrap_or_default()) {
         let table = checksum::from_bytes(input.get(checksum::HEADER_BYTES..).unwrap_or_default());
-        read(&Checksums { block: BLOCK, length: u64::from_le_bytes(fields), sums: table }.encode());
+        let length = u64::from_le_bytes(fields);
+        read(&Checksums { block: BLOCK, nonce: NONCE, length, sums: table }.encode());
     }
     read(input)
 }

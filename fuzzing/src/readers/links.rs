@@ -143,7 +143,10 @@ fn from_task_seeds() -> Vec<Vec<u8>> {
     vec![
         frames(&[from(from_task::Kind::Hello(hello)), from(from_task::Kind::Progress(progress))]),
         frames(&[from(from_task::Kind::Unfetched("job_1.m3.0".into())), from(from_task::Kind::Done(result))]),
-        frames(&[from(from_task::Kind::Failed("it broke".into()))]),
+        frames(&[
+            from(from_task::Kind::Failed("it broke".into())),
+            from(from_task::Kind::Fatal("always".into())),
+        ]),
     ]
 }
 

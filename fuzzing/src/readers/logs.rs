@@ -6,7 +6,7 @@ use crate::{
     folder::{pack, unpack},
 };
 use dfs::{
-    ids::{BlockId, FileId, RequestId},
+    ids::{BlockId, FileId, Nonce, RequestId, StartId},
     namenode::{
         Edit, Namespace, Record, SnapshotItem, SnapshotLoader,
         op::{OnAbandon, Outcome, Quota},
@@ -17,7 +17,7 @@ use mrcore::{
     Cluster, Fact, PerPhase, Time,
     fact::Entry,
     ids::{Incarnation, JobId, RequestId as JobRequest, TrackerId},
-    job::{JobOutcome, JobSpec, Priority, Split},
+    job::{InputPin, JobOutcome, JobSpec, Priority, Split},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
@@ -175,6 +175,10 @@ fn records() -> Vec<Record> {
         holder: "writer".into(),
         on_abandon: OnAbandon::Delete,
     };
+    let started = |epoch, next_file, next_block| {
+        let (start, accepted) = (StartId(epoch), false);
+        Edit::Started { epoch, start, accepted, next_file, next_block }
+    };
     let quota = Quota { files: Some(100), space: Some(1 << 40) };
     let edits = vec![
         vec![made(2, 1, "user"), made(3, 2, "ann")],
@@ -182,7 +186,7 @@ fn records() -> Vec<Record> {
         vec![Edit::FileClosed { file: FileId(4) }, Edit::QuotaSet { id: FileId(2), quota }],
         vec![Edit::Renamed { id: FileId(4), parent: FileId(3), name: "moved".into() }],
         vec![Edit::Fenced { scope: "jobs".into(), epoch: 3 }, Edit::DrainSet { node: "n1".into(), on: true }],
-        vec![Edit::IdsSkipped { next_file: 100, next_block: 1000 }],
+        vec![started(2, 100, 1000)],
     ];
     let request =
         |at: u64| at.is_multiple_of(2).then_some((RequestId(u128::from(at)), Outcome::File(FileId(4))));
@@ -202,6 +206,8 @@ fn edits() -> Vec<Vec<u8>> {
     let more = vec![
         Edit::Deleted { id: FileId(3) },
         Edit::FileReopened { file: FileId(4), holder: "writer".into() },
+        Edit::BlockAdded { file: FileId(4), block: BlockId(1000), nonce: Nonce(9) },
+        Edit::Committed { scope: "jobs".into(), commit_id: "job_1".into() },
         Edit::BlockDropped { block: BlockId(1) },
         Edit::BlockCommitted { block: BlockId(1), length: 9 },
         Edit::Concatenated { target: FileId(4), source: FileId(4) },
@@ -240,8 +246,14 @@ fn snapshot(input: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn facts() -> Vec<Vec<u8>> {
-    let split =
-        Split { source: "/in".into(), start: 0, end: 100, divisible: true, hosts: vec!["node1".into()] };
+    let split = Split {
+        source: "/in".into(),
+        start: 0,
+        end: 100,
+        divisible: true,
+        hosts: vec!["node1".into()],
+        pin: InputPin { file: 4, length: 180 },
+    };
     let spec = JobSpec {
         name: "sort".into(),
         user: "ann".into(),

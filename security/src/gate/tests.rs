@@ -187,3 +187,50 @@ fn one_of_the_admins_is_an_admin_in_person_alone() {
     assert!(!superuser(Role::JobTracker, "jobtracker", Some("ann")));
     assert!(!superuser(Role::Admin, "eve", Some("ann")));
 }
+
+/// Prints what the gate adds to a call. `cargo test -p fermata-security --lib -- --ignored --nocapture cost`
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_the_gate() {
+    #[derive(Clone)]
+    struct Inner;
+    impl<B: Body<Data = Bytes> + Unpin> Service<Request<B>> for Inner {
+        type Response = Response<tonic::body::Body>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, request: Request<B>) -> Self::Future {
+            let (mut body, mut context) =
+                (request.into_body(), Context::from_waker(std::task::Waker::noop()));
+            while let Poll::Ready(Some(_)) = Pin::new(&mut body).poll_frame(&mut context) {}
+            std::future::ready(Ok(Status::ok("").into_http()))
+        }
+    }
+    const CALLS: u32 = 1_000_000;
+    let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let connection = Arc::new(Connection::new(None, crate::Visitors::new(1).enter(ours)));
+    let request = || {
+        let mut request = Request::post(STAT).header(USER_KEY, "ann").body(whole()).unwrap();
+        request.extensions_mut().insert(CallerInfo(connection.clone()));
+        request
+    };
+    let (mut plain, mut gated) = (Inner, Gate::new(Guard::open().door().clone()).layer(Inner));
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    // CPU time of this thread: the machine may be busy with other work.
+    let cpu =
+        || Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
+    for _ in 0..3 {
+        let begin = cpu();
+        for _ in 0..CALLS {
+            drop(Pin::new(&mut plain.call(request())).poll(&mut context));
+        }
+        let without = cpu() - begin;
+        let begin = cpu();
+        for _ in 0..CALLS {
+            drop(Pin::new(&mut gated.call(request())).poll(&mut context));
+        }
+        println!("without {:?}, with {:?} a call", without / CALLS, (cpu() - begin) / CALLS);
+    }
+}

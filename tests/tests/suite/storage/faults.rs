@@ -56,10 +56,10 @@ impl Fault {
             Self::ReadError | Self::WriteError | Self::SyncError => &[&["input/output error"]],
             Self::NoSpace => &[&["no space left"]],
             Self::RotInData => &[&["checksum mismatch"]],
-            Self::RotInChecksums => &[&["checksum file"]],
-            Self::JournalTail | Self::JournalMiddle => &[&["damaged"], &["torn"]],
+            Self::RotInChecksums => &[&["checksum file"], &["checksum mismatch"]],
+            Self::JournalTail | Self::JournalMiddle => &[&["damaged"], &["mismatch"], &["may be lost"]],
             Self::Snapshot => &[&["snapshot", "damaged"], &["snapshot", "mismatch"], &["snapshot", "footer"]],
-            Self::MissingSegment => &[&["acknowledged"], &["missing"], &["gap"], &["damaged"]],
+            Self::MissingSegment => &[&["acknowledged"], &["missing"], &["may be lost"], &["damaged"]],
             Self::StaleRestore => &[&["epoch"], &["older"]],
         }
     }
@@ -214,7 +214,9 @@ fn chosen_block(cluster: &Cluster, number: u32) -> PathBuf {
     let lowest = lowest.min().unwrap();
     let known = |block: &&PathBuf| id_of(block) < lowest + Known::blocks() as u64;
     let own = |block: &&PathBuf| id_of(block) % 4 == u64::from(number % 4);
-    blocks.iter().filter(known).find(own).expect("a node has a block of its own").clone()
+    let block = blocks.iter().filter(known).find(own).expect("a node has a block of its own");
+    // As strace sees the files of a process.
+    fs::canonicalize(block).unwrap()
 }
 
 /// Flips a bit at a part of a file.
