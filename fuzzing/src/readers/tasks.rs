@@ -11,7 +11,7 @@ use mrlib::{
     checkpoint::{self, Held, Origin, Stage, State},
     engine::{self, Pulse, StopFlag},
     fetch::Ship,
-    input::{ByteSource, Flow, SplitSpec, open_split},
+    input::{ByteSource, Codec, Flow, SplitSpec, open_split},
     partition::{RangePartitioner, encode_splits},
     segment::{Extent, Index, Run, SegmentWriter, Stored},
 };
@@ -347,8 +347,14 @@ fn records_in(
 ) -> Result<Records, TaskError> {
     let stretch = 1 + bytes.len() % 700;
     let source = Box::new(Memory { bytes: bytes.to_vec(), at: 0, stretch });
-    let spec =
-        SplitSpec { path: path.into(), range, format, record_bytes_max: RECORD_BYTES_MAX, skip_bad: false };
+    let spec = SplitSpec {
+        path: path.into(),
+        range,
+        format,
+        codec: Codec::Auto,
+        record_bytes_max: RECORD_BYTES_MAX,
+        skip_bad: false,
+    };
     let mut records = open_split(spec, source)?;
     let (mut found, mut total) = (Vec::new(), 0);
     while records.pump(&mut |record| {

@@ -221,7 +221,7 @@ fn token(input: &[u8]) -> Option<Vec<u8>> {
     // Nothing that was not signed opens a block.
     let block = BlockToken::from_bytes(input);
     let blocks = BlockKey::new(keys.get(Purpose::Block).cloned());
-    assert!(blocks.check(block, 7, Access::Write).is_err(), "a block token out of nothing");
+    assert!(blocks.check(block, 7, 11, Access::Write).is_err(), "a block token out of nothing");
     let text = std::str::from_utf8(input).ok()?;
     if let Ok(token) = Token::read(text) {
         let signed = token.sign(&keys).expect("there is a key");
