@@ -54,7 +54,7 @@ pub fn init_within(format: LogFormat, max: Bytes) {
 /// Parses `FERMATA_LOG`. `info` applies to crates that it does not name. `Targets` and not `EnvFilter`: filters on
 /// spans and fields are not needed, and the latter brings in a regular expression engine.
 fn filter(text: &str) -> Result<Targets, tracing_subscriber::filter::ParseError> {
-    let targets: Targets = text.parse()?;
+    let targets = if text.trim().is_empty() { Targets::new() } else { text.parse()? };
     let default = targets.default_level().unwrap_or(LevelFilter::INFO);
     Ok(targets.with_default(default))
 }

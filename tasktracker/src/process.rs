@@ -434,7 +434,7 @@ fn command(program: &Path, folder: &Path, surroundings: &Surroundings) -> Comman
 /// What a process's end says when the process itself said nothing, with the last lines of its stderr.
 pub(crate) fn last_words(status: ExitStatus, logs: &Path) -> String {
     let how = match (status.signal(), status.code()) {
-        (Some(9), _) => "killed by signal 9 (out of memory?)".into(),
+        (Some(9), _) => "killed by signal 9 (out of memory? its limit is tasktracker.task_memory_max)".into(),
         (Some(signal), _) => format!("killed by signal {signal}{}", signal_name(signal)),
         (None, Some(0)) => "exit code 0, but it did not say that it was done".into(),
         (None, code) => format!("exit code {}", code.unwrap_or(-1)),

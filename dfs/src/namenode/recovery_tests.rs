@@ -192,7 +192,7 @@ fn a_recovery_that_was_interrupted_is_finished_by_the_next_start() {
     let (_, block) = bench.file("/f");
     drop(bench);
     // As after a crash between dropping the damaged part and dealing with it.
-    fs::write(folder.path().join("RECOVERING"), "").unwrap();
+    fs::write(folder.path().join("RECOVERING"), "recover\n").unwrap();
     let bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
     assert!(bench.state.namespace().next_block() > block.0 + (1 << 31));
     assert!(!folder.path().join("RECOVERING").exists());

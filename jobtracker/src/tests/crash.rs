@@ -301,7 +301,9 @@ async fn power_may_fail_at_any_write() {
             let driver = start(&left, folder.path());
             let kept = driver.log().last_seq() as usize;
             assert!(kept >= durable, "{kept} of {durable} acted on");
-            assert_eq!(driver.peek(digest), digest(replay(&play.entries[..kept]).cluster()));
+            // The first line is the epoch and the next job, which skip ahead if an unfinished write was cut.
+            let rest = |digest: String| digest.split_once('\n').map(|(_, rest)| rest.to_owned());
+            assert_eq!(rest(driver.peek(digest)), rest(digest(replay(&play.entries[..kept]).cluster())));
             driver.scribe().flush().await;
             let lines = |text: &String| text.lines().count();
             let found: usize = histories(folder.path()).values().map(lines).sum();

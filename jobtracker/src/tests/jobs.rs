@@ -58,7 +58,7 @@ async fn a_job_runs_to_its_output() {
 
 async fn check_history(cluster: &Cluster) {
     let history = cluster.history("job_1").await;
-    assert_eq!(history[0]["format"], 1);
+    assert_eq!(history[0]["format"], 2);
     assert_eq!(history[0]["spec"]["splits"].as_array().unwrap().len(), 3);
     assert_eq!(history[0]["spec"]["conf"], serde_json::json!({}));
     let kinds: Vec<&str> = history[1..]

@@ -200,8 +200,14 @@ fn need_room(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
 
 /// A cluster layout for a benchmark, in a folder of its own.
 fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
-    let overrides =
-        Overrides { nodes: Some(nodes), replication: Some(1), temporary: true, ..Overrides::default() };
+    // Open, so that figures are those of the data path; with `tls` they are those of a closed cluster.
+    let overrides = Overrides {
+        nodes: Some(nodes),
+        replication: Some(1),
+        temporary: true,
+        open: Some(!tls),
+        ..Overrides::default()
+    };
     let mut layout = Layout::prepare(&folder.join(name), &overrides)?;
     // The scrubber would read beside the measurement.
     layout.config.datanode.scrub_rate = Bytes(0);

@@ -55,7 +55,8 @@ pub(crate) enum ClusterCommand {
 #[command(after_help = "Examples:
   mrctl cluster init lab --master node1 --node node2 --node node3
   mrctl cluster init lab --master node1 --node node2 --no-tls   a shared secret
-  mrctl cluster init lab --master node1 --node node2 --scheduler fair --map-slots 8 --reduce-slots 4
+  mrctl cluster init lab --master node1 --node node2 --scheduler fair \\
+      --map-slots 8 --reduce-slots 4
   mrctl cluster init lab --master node1 --node node2 --settings disks.toml")]
 pub(crate) struct Init {
     /// Folder to make

@@ -226,7 +226,7 @@ fn an_eight_mebibyte_line_and_a_file_of_this_machine() {
     };
     assert_eq!(drain(&mut *open(0..length, 16 << 20)).unwrap(), model(&bytes, InputFormat::Lines));
     let error = drain(&mut *open(0..length, 1 << 20)).unwrap_err();
-    assert_eq!(error.to_string(), "record at /file:6: longer than record.bytes.max = 1048576");
+    assert_eq!(error.to_string(), "record at /file @ byte 6: longer than record.bytes.max = 1048576");
     let lines = |range| drain(&mut *open(range, 16 << 20)).unwrap().len();
     assert_eq!([lines(0..7), lines(7..length - 4), lines(length - 4..length)], [2, 0, 1]);
     std::fs::write(&path, b"").unwrap();
@@ -250,7 +250,7 @@ fn whole_files() {
 fn a_file_that_ends_within_a_record() {
     let fixed = |record, key| SplitSpec { ..spec(0..8, InputFormat::Fixed { record, key }) };
     let error = drain(&mut *open(b"abcdefgh", 5, fixed(3, 1))).unwrap_err();
-    assert_eq!(error.to_string(), "record at /file:6: the file ends 2 bytes into a record of 3");
+    assert_eq!(error.to_string(), "record at /file @ byte 6: the file ends 2 bytes into a record of 3");
     let mut records = open(b"abcdefgh", 5, SplitSpec { skip_bad: true, ..fixed(3, 1) });
     assert_eq!((drain(&mut *records).unwrap().len(), records.skipped()), (2, 1));
     for (record, key) in [(0, 0), (3, 4)] {

@@ -70,15 +70,15 @@ fn an_attempt_comes_and_goes_and_leaves_its_logs() {
         fs::write(output, "half").unwrap();
     }
     disks.end_work(&work, None, 4);
-    let left = ["LOCK", "logs/job_1.m0.0/stderr", "logs/job_1.m0.0/stdout"];
+    let left = ["LOCK", "VOLUMES", "logs/job_1.m0.0/stderr", "logs/job_1.m0.0/stdout"];
     assert_eq!(files(&dirs[1]), left);
-    assert_eq!(files(&dirs[0]), ["LOCK"]);
+    assert_eq!(files(&dirs[0]), ["LOCK", "VOLUMES"]);
     assert_eq!(fs::read(disks.log(id, "stdout").unwrap()).unwrap(), b"stdo");
     assert!(disks.clean(Job(1)));
     assert!(!dirs[0].join("jobs/job_1").exists() && !dirs[1].join("jobs/job_1").exists());
     assert_eq!(disks.logs(), [id]);
     disks.remove_log(id);
-    assert_eq!(files(&dirs[1]), ["LOCK"]);
+    assert_eq!(files(&dirs[1]), ["LOCK", "VOLUMES"]);
 }
 
 #[test]
@@ -124,14 +124,14 @@ fn a_new_start_keeps_outputs_and_strangers_and_removes_leftovers() {
         left
     };
     let stray = "jobs/job_1/aside/job_1.r7.0";
-    assert_eq!(kept(&dirs[0]), ["LOCK", stray, "jobs/job_1/token", "jobs/notes.txt"]);
+    assert_eq!(kept(&dirs[0]), ["LOCK", "VOLUMES", stray, "jobs/job_1/token", "jobs/notes.txt"]);
     let output = "jobs/job_1/output/job_1.m0.0/out";
     let index = format!("{output}.index");
     let state = "jobs/job_1/aside/job_1.r0.0/state";
-    assert_eq!(kept(&dirs[1]), ["LOCK", state, output, &index, "jobs/job_1/output/notes.txt"]);
+    assert_eq!(kept(&dirs[1]), ["LOCK", "VOLUMES", state, output, &index, "jobs/job_1/output/notes.txt"]);
     let (disks, _) = Disks::open(&dirs, 0).unwrap();
     disks.drop_aside(attempt("job_1.r0.0"));
-    assert_eq!(kept(&dirs[1]), ["LOCK", output, &index, "jobs/job_1/output/notes.txt"]);
+    assert_eq!(kept(&dirs[1]), ["LOCK", "VOLUMES", output, &index, "jobs/job_1/output/notes.txt"]);
     assert!(!dirs[0].join("jobs/job_2").exists());
 }
 
@@ -402,7 +402,7 @@ fn a_start_has_a_greater_number_than_the_last_whatever_the_clock_says() {
     assert_eq!(number(500), 2001);
     assert_eq!(number(500), 2002);
     assert_eq!(number(3000), 3000);
-    assert_eq!(files(&dirs[0]), ["LOCK", "incarnation"]);
+    assert_eq!(files(&dirs[0]), ["LOCK", "VOLUMES", "incarnation"]);
 }
 
 #[test]

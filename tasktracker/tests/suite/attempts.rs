@@ -59,7 +59,7 @@ async fn a_process_killed_from_outside_says_so() {
     let pid = rustix::process::Pid::from_raw(child.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let failure = world.jobtracker.failure_of("job_1.m0.0").await;
-    assert_eq!(failure, "killed by signal 9 (out of memory?)");
+    assert_eq!(failure, "killed by signal 9 (out of memory? its limit is tasktracker.task_memory_max)");
     until_true("the grandchild's death", || is_dead(grandchild)).await;
 }
 

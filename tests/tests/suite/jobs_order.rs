@@ -156,7 +156,10 @@ fn a_submission_is_taken_once_however_often_it_is_sent() {
     let submit = || {
         runtime.block_on(async {
             let mut client = pb::job_tracker_client::JobTrackerClient::connect(addr()).await.unwrap();
-            client.submit(request.clone()).await.unwrap().into_inner().job
+            let mut call = tonic::Request::new(request.clone());
+            let user = daemon::account::user().parse().unwrap();
+            cluster.credentials().sign(call.metadata_mut(), &user);
+            client.submit(call).await.unwrap().into_inner().job
         })
     };
     let mut ids = BTreeSet::from([submit(), submit()]);

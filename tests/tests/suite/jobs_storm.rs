@@ -173,8 +173,10 @@ fn weathers_all(seeds: std::ops::Range<u64>, weather: Weather) {
             // A program that may keep something from key to key is paused too, but not in its last stage.
             let restartable = format!("stream.reducer.restartable={}", seed % 2 == 0);
             let slow = ["--conf", paces[0], "--conf", paces[1], "--conf", "slow.start=0"];
-            let more = ["--conf", &restartable, "--output", &output];
-            let id = cluster.detach(&[program, &reduces[..], &slow, &more].concat());
+            let own = ["--conf", &restartable, "--conf", "stream.mapper.divisible=true"];
+            let own = if program[0] == "streaming" { &own[..] } else { &[] };
+            let more = ["--output", &output];
+            let id = cluster.detach(&[program, &reduces[..], &slow, own, &more].concat());
             let begun = Instant::now();
             storm(&cluster, &id, &mut Dice(seed << 8), weather);
             let stormed = cluster.json(&["job", &id]);

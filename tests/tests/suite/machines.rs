@@ -109,6 +109,7 @@ fn machines_are_added_filled_upgraded_and_drained() {
     let Some(machines) = Machines::prepare("fc", 13, &["r1", "r2", "r1"], 2) else { return };
     let [first, second, third, fourth] = [1, 2, 3, 4].map(|at| machines.node(at));
     machines.set("namenode", "disk_reserve = \"16MiB\"");
+    machines.set("jobtracker", "disk_reserve = \"16MiB\"");
     machines.set("datanode", "reserve = \"8MiB\"");
     machines.set("tasktracker", "reserve = \"4MiB\"");
     let small = machines.small_disk(1, "96m") && machines.small_disk(3, "96m");

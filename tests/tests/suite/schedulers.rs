@@ -44,7 +44,7 @@ fn why_says_what_a_job_waits_for_and_what_became_of_its_slots() {
     assert_eq!(rules(&why), ["no-free-slot", "pool-share-of-map-slots"], "{why}");
     let words = cluster.mrctl(&["why", &bob]);
     let maps = why["waits"][0]["numbers"]["maps_waiting"].as_f64().expect("a number");
-    assert!(words.starts_with(&format!("{bob} is running, under fair\n")), "{words}");
+    assert!(words.starts_with(&format!("{bob} is waiting, under fair\n")), "{words}");
     assert!(
         words.contains(&format!("  {maps} maps wait: all 2 map slots are taken, 0 by this job\n")),
         "{words}"

@@ -103,7 +103,8 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
     let attempt = eventually("a map runs", PATIENCE, running);
     let refused = cluster.refused(1, &["preempt", &attempt, "--how", "split"]);
     assert!(refused.contains("stream.mapper.divisible=true"), "{refused}");
-    cluster.mrctl(&["drain", "node1", "--within", "1s"]);
+    // With a job that cannot be moved it may end with "not drained yet": only what the job puts out counts here.
+    cluster.try_mrctl(&["drain", "node1", "--deadline", "1s"]);
     eventually("the job is over", PATIENCE, || {
         (cluster.json(&["job", &job])["state"] == "succeeded").then_some(())
     });
@@ -117,7 +118,7 @@ fn a_queue_that_nobody_configured_is_refused() {
     fs::write(cluster.path("text"), "word\n").unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     let job = ["submit", "wordcount", "--input", "/text", "--output", "/out", "--queue"];
-    let refused = cluster.refused(1, &[&job[..], &["elt"]].concat());
+    let refused = cluster.refused(2, &[&job[..], &["elt"]].concat());
     assert!(refused.contains("\"elt\"") && refused.contains("default, etl"), "{refused}");
     cluster.mrctl(&[&job[..], &["etl"]].concat());
 }

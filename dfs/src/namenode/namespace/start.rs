@@ -42,8 +42,8 @@ impl Namespace {
     ) -> Record {
         let from_clock = at_ms.saturating_mul(IDS_PER_MS);
         let jump = if accept { IDS_SKIPPED_LOST } else { IDS_SKIPPED };
-        let next_file = from_clock.max(self.next_file + jump);
-        let next_block = from_clock.max(self.next_block + jump);
+        let next_file = from_clock.max(self.next_file).saturating_add(jump);
+        let next_block = from_clock.max(self.next_block).saturating_add(jump);
         // An accepted namespace must be newer than any start that a DataNode can have seen; those are counted from
         // 1, or begin at the wall clock of an earlier acceptance.
         let epoch = if accept { at_ms.max(self.epoch + 1) } else { self.epoch + 1 };

@@ -12,11 +12,11 @@ use crate::{
 const HOME_MODE: u32 = 0o700;
 
 fn home_of(user: &str) -> Result<DfsPath, Error> {
-    // A path separator would make the home of somebody else's folder.
-    if user.contains('/') {
+    // A path separator would name a folder within somebody else's home.
+    if user.is_empty() || user.contains('/') {
         return Err(Error::new(
             Kind::Invalid,
-            format!("user {user:?} cannot have a home folder: no / in names"),
+            format!("user {user:?} cannot have a home folder: a user name is not empty and has no /"),
         ));
     }
     Ok(DfsPath::parse(&format!("/user/{user}"))?)

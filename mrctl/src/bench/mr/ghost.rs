@@ -8,7 +8,7 @@ use security::{Credentials, Role};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::{Request, Streaming, metadata::MetadataValue};
 
 pub(super) struct Tracker {
     words: mpsc::Sender<pb::FromTracker>,
@@ -43,7 +43,9 @@ impl Tracker {
         let kind = Some(pb::from_tracker::Kind::Register(register));
         words.send(pb::FromTracker { kind }).await.context("the link is closed")?;
         let mut link = TrackerLinkClient::new(connect(jobtracker, shown, Role::JobTracker).await?);
-        let mut stream = link.attach(ReceiverStream::new(receiver)).await.context("attach")?.into_inner();
+        let mut request = Request::new(ReceiverStream::new(receiver));
+        shown.sign(request.metadata_mut(), &MetadataValue::from_static("tasktracker"));
+        let mut stream = link.attach(request).await.context("attach")?.into_inner();
         let first = stream.message().await.context("attach")?.and_then(|message| message.kind);
         match first {
             Some(pb::to_tracker::Kind::Registered(_)) => Ok(Self { words, stream, seq: 0, acked: 0 }),

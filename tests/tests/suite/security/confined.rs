@@ -6,7 +6,7 @@ use fermata_tests::is_root;
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 /// What a job binary says of itself; ours link nothing of mrlib.
-const DESCRIPTION: &str = r#"{"input":"lines","output":"text","reducer":false,"combiner":false,"total_order":false,"mrlib":"0.1.0"}"#;
+const DESCRIPTION: &str = r#"{"input":"lines","output":"text","reducer":false,"combiner":false,"total_order":false,"divisible":false,"mrlib":"0.1.0","settings":[]}"#;
 
 /// A cluster with something worth stealing, and a user who tries.
 struct Trial {

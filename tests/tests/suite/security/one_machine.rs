@@ -91,7 +91,7 @@ fn another_account_gets_nothing_from_a_cluster() {
     }
     // Nor by the folder, which it can see.
     let ran = mrctl_as(STRANGER, &cluster.path("."), &["fs", "ls", "/"]).unwrap();
-    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
     // A block, without a token.
     let stat = cluster.json(&["fs", "stat", "--blocks", "/in"]);
     let block = &stat[0]["locations"][0];
@@ -163,7 +163,8 @@ fn an_open_cluster_says_so_and_takes_everybody() {
     cluster.mrctl(&["down"]);
     cluster.mrctl(&["up", "--closed", "--detach"]);
     assert_eq!(cluster.json(&["status"])["access"], "closed");
-    assert_eq!(mrctl_as(STRANGER, &folder, &["fs", "ls", "/"]).unwrap().code, 1);
+    // Its configuration cannot be read.
+    assert_eq!(mrctl_as(STRANGER, &folder, &["fs", "ls", "/"]).unwrap().code, 2);
 }
 
 #[test]
