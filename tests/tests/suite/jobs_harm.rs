@@ -190,7 +190,8 @@ fn starts_beside_a_bad_disk(cluster: &Cluster, bad: &Path, good: &Path) {
     }
     fs::remove_file(&fill).unwrap();
     let remount = |how: &str| Command::new("mount").args(["-o", how]).arg(bad).status().unwrap();
-    assert!(remount("remount,ro").success());
+    let read_only = || remount("remount,ro").success().then_some(());
+    eventually("nothing of the tracker has a file open there", PATIENCE, read_only);
     {
         let _tracker = Tracker::start(cluster, &[bad, good]);
         assert!(log().contains("this start goes without it") && log().contains("Read-only"), "{}", log());

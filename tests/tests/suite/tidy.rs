@@ -8,9 +8,9 @@ use std::{
 };
 
 /// Lines of a file without its tests, and with them.
-const CODE_LINES_MAX: usize = 500;
-const FILE_LINES_MAX: usize = 650;
-const FUNCTION_LINES_MAX: usize = 70;
+const CODE_LINES_MAX: usize = 600;
+const FILE_LINES_MAX: usize = 750;
+const FUNCTION_LINES_MAX: usize = 80;
 
 /// Who may use whom. The picture is in ARCHITECTURE.md.
 const ARROWS: [(&str, &[&str]); 16] = [

@@ -135,7 +135,8 @@ fn in_an_open_cluster_with_permissions_logs_are_their_owners() {
 /// A fresh closed cluster is usable: nobody has to make a folder first.
 #[test]
 fn first_call_makes_the_home_folder_and_the_first_job_runs() {
-    let lab = Lab::up(false, "[namenode]\ndefault_quota_files = 60\n");
+    let settings = format!("{QUICK}default_quota_files = 60\n");
+    let lab = Lab::up_with(false, &settings, "");
     let text = lab.cluster.path("text");
     std::fs::write(&text, "one two two\n").unwrap();
     let text = text.to_str().unwrap();

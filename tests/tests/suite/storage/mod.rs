@@ -115,7 +115,7 @@ fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master
     faults::damage(cluster, fault, master);
     let recovered = faults::start_or_recover(cluster, master);
     let seen = notice(cluster, fault, machine, &before, begun);
-    let served = work.end();
+    let served = work.end_after(recovered);
     if !recovered {
         // Nothing was given up: then nothing may be missing either.
         known.check(cluster, &served.acknowledged);

@@ -169,6 +169,13 @@ impl Work {
     /// Ends it, and waits for its job.
     #[track_caller]
     pub(super) fn end(self) -> Served {
+        self.end_after(false)
+    }
+
+    /// The same. After an operator has given up the lost part of a master's journal (`given_up`), the output of the job
+    /// may be among what is lost; then it is submitted again.
+    #[track_caller]
+    pub(super) fn end_after(self, given_up: bool) -> Served {
         self.over.store(true, Ordering::Relaxed);
         let mut served = self.thread.join().expect("work never panics");
         assert!(served.wrong.is_empty(), "wrong bytes were read: {:?}", served.wrong);
@@ -183,6 +190,10 @@ impl Work {
             }
             let output = if again { format!("{}-again", self.output) } else { self.output.clone() };
             if await_job(&self.cluster, &output) {
+                let parts = format!("{output}/part-*");
+                if given_up && !again && self.cluster.try_mrctl(&["fs", "ls", &parts]).code != 0 {
+                    continue;
+                }
                 assert_eq!(self.cluster.output(&output), self.counted, "a wrong output");
                 return served;
             }
