@@ -156,7 +156,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Token(args) => command::token::run(&args, &cli.target),
         Command::Cluster(command) => command::cluster::run(command).await,
         Command::Chaos(command) => chaos::run(command).await,
-        Command::Bench(command) => bench::run(command).await,
+        Command::Bench(command) => Box::pin(bench::run(command)).await,
         Command::Sim(args) => command::sim::run(&args).await,
         Command::Replay(args) => command::sim_replay::run(&args),
         Command::Repro(args) => command::sim_repro::run(&args).await,

@@ -226,11 +226,11 @@ fn cost_of_the_gate() {
         for _ in 0..CALLS {
             drop(Pin::new(&mut plain.call(request())).poll(&mut context));
         }
-        let without = cpu() - begin;
+        let without = cpu().saturating_sub(begin);
         let begin = cpu();
         for _ in 0..CALLS {
             drop(Pin::new(&mut gated.call(request())).poll(&mut context));
         }
-        println!("without {:?}, with {:?} a call", without / CALLS, (cpu() - begin) / CALLS);
+        println!("without {:?}, with {:?} a call", without / CALLS, cpu().saturating_sub(begin) / CALLS);
     }
 }

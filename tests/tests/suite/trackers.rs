@@ -96,7 +96,7 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
     let job = ran.stdout.split_whitespace().find(|word| word.starts_with("job_")).unwrap().to_owned();
     let running = || {
         let tasks = cluster.json(&["tasks", &job]);
-        let attempts = tasks.as_array()?.iter().flat_map(|task| task["attempts"].as_array()).flatten();
+        let attempts = tasks.as_array()?.iter().filter_map(|task| task["attempts"].as_array()).flatten();
         let mut running = attempts.filter(|attempt| attempt["state"] == "running");
         Some(running.next()?["attempt"].as_str()?.to_owned())
     };

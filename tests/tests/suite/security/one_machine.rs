@@ -6,6 +6,7 @@ use fermata_tests::{Cluster, Ran, Up, binaries, eventually, is_root};
 use proto::dfs::{ReadBlock, bulk_request::Op};
 use serde_json::Value;
 use std::{
+    fmt::Write as _,
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
@@ -206,7 +207,7 @@ fn intrusions(folder: &Path) -> String {
         ("folders", "ls ../..".to_owned()),
         ("connect", format!("{} --config {} fs ls /", mrctl.display(), config.display())),
     ] {
-        script.push_str(&format!("{what} > /dev/null 2>&1; echo {name} $?\n"));
+        let _ = writeln!(script, "{what} > /dev/null 2>&1; echo {name} $?");
     }
     script
 }
