@@ -299,9 +299,12 @@ async fn power_may_fail_at_any_write() {
             let left = disk.survivor(survive);
             let folder = tempfile::tempdir().unwrap();
             let driver = start(&left, folder.path());
-            let kept = driver.log().last_seq() as usize;
+            // If an unfinished write was cut, the start records that the epoch and the next job skip ahead. They are in
+            // the first line.
+            let epoch: u64 = driver.peek(digest).split(' ').nth(1).unwrap().parse().unwrap();
+            let skipped = epoch > 1 << 32;
+            let kept = driver.log().last_seq() as usize - usize::from(skipped);
             assert!(kept >= durable, "{kept} of {durable} acted on");
-            // The first line is the epoch and the next job, which skip ahead if an unfinished write was cut.
             let rest = |digest: String| digest.split_once('\n').map(|(_, rest)| rest.to_owned());
             assert_eq!(rest(driver.peek(digest)), rest(digest(replay(&play.entries[..kept]).cluster())));
             driver.scribe().flush().await;

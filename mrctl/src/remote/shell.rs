@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_machine_that_hangs_is_given_up_with_what_it_has_started() {
         let began = Instant::now();
-        let short = Patience { first: Duration::from_millis(300), then: Duration::from_millis(400) };
+        let short = Patience { first: Duration::from_millis(300), then: Duration::from_millis(900) };
         // Never a word; and what holds its output open is not waited for.
         let (_file, hangs) = stubborn("sleep 100 & sleep 100");
         let error = hangs.patient_script(short, "n1", "").unwrap_err();
