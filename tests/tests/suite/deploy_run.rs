@@ -216,8 +216,11 @@ fn the_daemons_of_the_unit_run_a_job() {
     let unit = fs::read_to_string(script("systemd/fermata@.service")).unwrap();
     let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let state = dir.path().join("var");
-    fs::create_dir(&state).unwrap();
-    fs::set_permissions(&state, fs::Permissions::from_mode(0o711)).unwrap();
+    // Root's tasks run as nobody, who must come to the tracker's folder; the daemons would make it for themselves alone.
+    fs::create_dir_all(state.join("fermata-data")).unwrap();
+    for folder in [&state, &state.join("fermata-data")] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();
+    }
     let mut daemons = Daemons(Vec::new());
     for role in ["namenode", "jobtracker", "datanode", "tasktracker"] {
         let etc = dir.path().join(format!("etc-{role}"));

