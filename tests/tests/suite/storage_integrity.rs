@@ -238,13 +238,13 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
 #[test]
 fn repeated_commit_is_recognised_after_its_output_was_moved() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
-    put(&cluster, "/work/piece", "output of a job\n");
+    put(&cluster, "/job/piece", "output of a job\n");
     let path = |at: &str| DfsPath::parse(at).unwrap();
     let commit = Commit {
         scope: "test".into(),
         epoch: 1,
         commit_id: "job_1".into(),
-        moves: vec![CommitMove { pieces: vec![path("/work/piece")], to: path("/out/part-0") }],
+        moves: vec![CommitMove { pieces: vec![path("/job/piece")], to: path("/out/part-0") }],
         deletes: vec![path("/work")],
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
