@@ -213,7 +213,7 @@ pub(crate) fn open(
     settings: &JobTrackerConfig,
     options: ClientOptions,
 ) -> Result<Parts, JobTrackerError> {
-    let Storage { log, replay, cluster_id, lost, recovering } = storage;
+    let Storage { log, replay, cluster_id, lost, recovery_requested, recovering } = storage;
     let limits = Limits {
         count: settings.histories_kept,
         bytes: settings.history_bytes_max.0,
@@ -229,9 +229,10 @@ pub(crate) fn open(
         mind.replay(&entry).map_err(|error| error.to_string())
     })?;
     histories.caught_up();
+    let lost = lost.map(|lost| format!("{lost}: what was written last may be lost"));
     if let Some(lost) = &lost {
-        tracing::error!("{lost}: what was written last may be lost");
-        let entry = storage::skip_numbers(&log, mind.cluster(), newest)?;
+        tracing::error!("{lost}");
+        let entry = storage::skip_numbers(&log, mind.cluster(), newest, recovery_requested)?;
         newest = entry.at;
         let misfit = |error: mrcore::cluster::Misfit| StorageError::Record { seq: 0, why: error.to_string() };
         mind.replay(&entry).map_err(misfit)?;

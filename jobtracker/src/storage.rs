@@ -56,6 +56,8 @@ pub(crate) struct Storage {
     pub(crate) cluster_id: String,
     /// Records may be lost, and how: [`skip_numbers`] is due when the rest is replayed.
     pub(crate) lost: Option<String>,
+    /// An operator asked to drop what is damaged: any number of records may be lost.
+    pub(crate) recovery_requested: bool,
     /// To be ended after that.
     pub(crate) recovering: Option<Recovering>,
 }
@@ -63,8 +65,9 @@ pub(crate) struct Storage {
 impl Storage {
     /// Opens the folder, making it ready if it is empty. The caller holds its lock.
     pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
-        let Home { log, replay, cluster_id, lost, recovering, .. } = Home::open(OWNER, folder, recovery)?;
-        Ok(Self { log, replay, cluster_id, lost, recovering: Some(recovering) })
+        let Home { log, replay, cluster_id, lost, recovery_requested, recovering } =
+            Home::open(OWNER, folder, recovery)?;
+        Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: Some(recovering) })
     }
 
     /// For crash tests: opens the journal on any disk.
@@ -76,23 +79,32 @@ impl Storage {
     ) -> Result<Self, StorageError> {
         let opened = journal::home::open_log(OWNER, disk, recovery)?;
         let lost = opened.loss(OWNER.log);
-        Ok(Self { log: opened.log, replay: opened.replay, cluster_id, lost, recovering: None })
+        let recovery_requested = recovery == Recovery::DropDamaged;
+        let (log, replay) = (opened.log, opened.replay);
+        Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: None })
     }
 }
 
-/// How far the numbers of jobs jump when records were lost, at least.
-const JOBS_SKIPPED: u32 = 1_000_000;
+/// How many job numbers are skipped after an unfinished batch was cut: more than the submissions that one batch can hold.
+const JOBS_SKIPPED: u32 = 10_000;
 
-/// Records were lost, and with them which numbers they gave out. The NameNode remembers the newest start that it
-/// saw, and trackers and output folders the names of jobs: so starts and jobs go on above those. The wall clock
-/// is more than any journal has got to, however often it is lost. Durable when this returns.
-pub(crate) fn skip_numbers(log: &Log, cluster: &Cluster, newest: Time) -> Result<Entry, StorageError> {
+/// Records may be lost, and with them which numbers they assigned. The NameNode persists the highest epoch that it has seen;
+/// trackers and output folders hold the names of jobs. New numbers must be above those.
+///
+/// An unfinished batch that was cut held a bounded number of submissions. If an operator dropped damaged records, any number
+/// may be missing, and the wall clock is above every number assigned before. The epoch always follows the clock, because
+/// nobody reads it. The skip is durable when this returns.
+pub(crate) fn skip_numbers(
+    log: &Log,
+    cluster: &Cluster,
+    newest: Time,
+    recovery_requested: bool,
+) -> Result<Entry, StorageError> {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = wall.as_secs();
-    // Starts may follow each other within a second.
     let epoch = cluster.epoch().max(wall.as_millis() as u64);
-    let after = (cluster.newest_job().0 / JOBS_SKIPPED).saturating_add(2).saturating_mul(JOBS_SKIPPED);
-    let job = after.max(u32::try_from(seconds).unwrap_or(0));
+    let skipped = cluster.newest_job().0.saturating_add(JOBS_SKIPPED);
+    let clock = u32::try_from(wall.as_secs()).unwrap_or(0);
+    let job = if recovery_requested { skipped.max(clock) } else { skipped };
     let at = newest.max(Time(wall.as_micros() as u64));
     let entry = Entry { at, fact: Fact::NumbersSkipped { epoch, job } };
     let appended = log.append(&codec::encode(&entry)).map_err(|error| match error {
@@ -103,7 +115,7 @@ pub(crate) fn skip_numbers(log: &Log, cluster: &Cluster, newest: Time) -> Result
     tracing::error!(
         epoch,
         job,
-        "records of the journal are lost: numbers of starts and jobs go on above these"
+        "records of the journal may be lost: new epochs and job numbers are above these"
     );
     Ok(entry)
 }

@@ -294,6 +294,8 @@ pub struct Report {
     pub refused_nodes: Vec<String>,
     /// Rises at each start of the NameNode.
     pub epoch: u64,
+    /// What the NameNode cut or dropped from its edit log at this start; empty if nothing.
+    pub lost_edits: String,
     /// The DataNodes.
     pub nodes: Vec<NodeReport>,
 }

@@ -169,6 +169,7 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
         stale_replicas: reply.stale_replicas,
         refused_nodes: reply.refused_nodes,
         epoch: reply.epoch,
+        lost_edits: reply.lost_edits,
         nodes: reply.nodes.into_iter().map(node_report).collect::<Wire<Vec<_>>>()?,
     })
 }

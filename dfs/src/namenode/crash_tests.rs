@@ -77,7 +77,7 @@ fn open(disk: &CrashDisk) -> Option<Driver> {
 }
 
 fn open_with(disk: &CrashDisk, config: &NameNodeConfig) -> Option<Driver> {
-    let (Storage { log, namespace }, _) =
+    let (Storage { log, namespace, .. }, _) =
         Storage::open_log(Arc::new(disk.clone()), CLUSTER, Recovery::Refuse, ANSWERS).ok()?;
     let started = Instant::now();
     let state = State::new(Settings::from(config), namespace, now_since(started));

@@ -56,7 +56,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let listener = daemon::listen::bind(&settings.listen, config)?;
     let guard = Guard::new(config, Role::NameNode)?;
     let _lock = FolderLock::acquire(&settings.dir, "namenode")?;
-    let Storage { log, namespace } = Storage::open(&settings.dir, recovery, settings)?;
+    let Storage { log, namespace, lost } = Storage::open(&settings.dir, recovery, settings)?;
     tracing::info!(
         records = log.last_seq(),
         seconds = started.elapsed().as_secs_f64(),
@@ -75,7 +75,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let lease_ms = settings.lease.0.as_millis() as u64;
     let (jobs, of) = (guard.jobs(), driver.clone());
     let enforces = guard.enforces();
-    let service = ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs, enforces };
+    let service = ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs, enforces, lost_edits: lost };
     // What the log can hold may be asked for: the commit of a job of many parts is one request.
     let server = guard
         .server()?

@@ -28,6 +28,8 @@ pub(crate) struct ClientService {
     pub(crate) jobs: Arc<Jobs>,
     /// Whether owners and modes bind callers: then each user needs a home folder.
     pub(crate) enforces: bool,
+    /// What was cut or dropped from the edit log at this start.
+    pub(crate) lost_edits: Option<String>,
 }
 
 /// Serves DataNodes.
@@ -253,7 +255,12 @@ impl NameNode for ClientService {
 
     async fn report(&self, _: Request<pb::ReportRequest>) -> Answer<pb::ReportReply> {
         let driver = &self.driver;
-        self.query(|state| Ok(wire::report(state.report(driver.now()), driver.log().last_seq()))).await
+        let lost_edits = self.lost_edits.clone().unwrap_or_default();
+        self.query(|state| {
+            let report = wire::report(state.report(driver.now()), driver.log().last_seq());
+            Ok(pb::ReportReply { lost_edits: lost_edits.clone(), ..report })
+        })
+        .await
     }
 
     async fn set_safemode(&self, request: Request<pb::SetSafemodeRequest>) -> Answer<pb::SetSafemodeReply> {

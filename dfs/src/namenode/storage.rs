@@ -45,6 +45,8 @@ pub enum StorageError {
 pub(crate) struct Storage {
     pub(crate) log: Log,
     pub(crate) namespace: Namespace,
+    /// What was cut or dropped from the edit log at this start, for the operator.
+    pub(crate) lost: Option<String>,
 }
 
 impl Storage {
@@ -56,11 +58,11 @@ impl Storage {
     ) -> Result<Self, StorageError> {
         let home = Home::open(OWNER, folder, recovery)?;
         let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
-        let mut storage = Self { log: home.log, namespace };
+        let mut storage = Self { log: home.log, namespace, lost: home.lost };
         // Dropped records may hold the latest starts. Only an operator may have DataNodes accept the namespace all the
         // same; an unfinished write that was cut had not been acknowledged to any of them.
         storage.start(home.recovery_requested, default_quota(config))?;
-        if let Some(lost) = &home.lost {
+        if let Some(lost) = &storage.lost {
             tracing::error!("{lost}: what was written last may be lost");
             storage.report_loss();
         }
@@ -106,7 +108,7 @@ impl Storage {
         let opened = journal::home::open_log(OWNER, disk, recovery)?;
         let lost = opened.torn.is_some() || !opened.dropped.is_empty();
         let namespace = load(opened.replay, cluster_id, answers)?;
-        Ok((Self { log: opened.log, namespace }, lost))
+        Ok((Self { log: opened.log, namespace, lost: None }, lost))
     }
 }
 

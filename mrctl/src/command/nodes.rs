@@ -1,6 +1,7 @@
 //! `mrctl nodes`: the nodes, what they store and what they run.
 
 use crate::{
+    fs::overview,
     job::{model::Tracker, scheduling::Pace},
     locate::Target,
     output,
@@ -61,6 +62,9 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         Ok(trackers) => (trackers, None),
         Err(error) => (Vec::new(), Some(error)),
     };
+    for (_, warning) in overview::warnings(&report) {
+        eprintln!("mrctl: warning: {warning}");
+    }
     if missing.is_none() {
         for notice in target.jobtracker().await?.notices().await? {
             eprintln!("mrctl: warning: {notice}");

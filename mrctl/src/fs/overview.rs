@@ -208,9 +208,12 @@ pub(crate) fn facts(report: &dfs::client::Report) -> Vec<(&'static str, String)>
     facts
 }
 
-/// What does not belong to this namespace. Nothing in a healthy cluster.
+/// Possible losses, and what does not belong to this namespace. Nothing in a healthy cluster.
 pub(crate) fn warnings(report: &dfs::client::Report) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
+    if !report.lost_edits.is_empty() {
+        rows.push(("lost_edits", format!("{}: what was written last may be lost", report.lost_edits)));
+    }
     if report.future_blocks > 0 {
         let count = output::count(report.future_blocks, "replica");
         rows.push((

@@ -52,6 +52,7 @@ pub(crate) fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
     cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
     eventually(&format!("{attempt} put aside"), PATIENCE, || {
         let task = task(cluster, name);
+        assert_ne!(task["state"], "succeeded", "{attempt} had finished before it was asked to pause");
         (task["state"] == "paused" && task["paused"] == attempt.as_str()).then(|| newest(&task))
     })
 }
@@ -91,6 +92,12 @@ fn a_paused_reduce_goes_on_here_and_elsewhere() {
         let on = aside["tracker"].as_str().unwrap();
         ["node1", "node2", "node3"].into_iter().find(|node| *node != on).unwrap()
     };
+    // Every command names the same stage.
+    for command in [["why", &reduce], ["history", &job]] {
+        let shown = cluster.mrctl(&command);
+        assert!(shown.contains("paused in shuffle") && !shown.contains("paused in reduce"), "{shown}");
+    }
+    assert!(cluster.mrctl(&["tasks", &job]).contains("pause in shuffle"));
     let refused = cluster.refused(1, &["resume", &reduce, "--on", "nowhere"]);
     assert!(refused.contains("nowhere"), "{refused}");
     cluster.mrctl(&["resume", &reduce, "--on", other(&aside)]);
@@ -208,7 +215,7 @@ fn a_streaming_reducer_pauses_between_keys_if_it_may() {
     for restartable in ["true", "false"] {
         let output = format!("/paused-{restartable}");
         let setting = format!("stream.reducer.restartable={restartable}");
-        let more = ["--conf", &setting, "--conf", "pace.reduce=700KiB", "--output", &output];
+        let more = ["--conf", &setting, "--conf", "pace.reduce=200KiB", "--output", &output];
         let job = cluster.detach(&[&args[..], &more].concat());
         let reduce = format!("{job}.r0");
         if restartable == "true" {

@@ -75,7 +75,7 @@ impl Master {
         }
     }
 
-    /// It starts with `--recover`; what it logs.
+    /// It starts with `--recover`; what it logs. `mrctl nodes` tells the operator as long as it runs.
     fn recovers(self, cluster: &Cluster) -> String {
         let (ready, log) = (cluster.path("recovered"), cluster.path("recover.log"));
         let mut recovering = self
@@ -87,6 +87,13 @@ impl Master {
             .spawn()
             .unwrap();
         eventually("it serves after --recover", PATIENCE, || ready.exists().then_some(()));
+        let addr = fs::read_to_string(&ready).unwrap();
+        let nodes = cluster.try_mrctl(&[&format!("--{}", self.program), addr.trim(), "nodes"]);
+        assert!(nodes.stderr.contains("may be lost"), "{}{}", nodes.stdout, nodes.stderr);
+        if self.program == "namenode" {
+            let report = cluster.mrctl(&["--namenode", addr.trim(), "fs", "report"]);
+            assert!(report.contains("lost_edits"), "{report}");
+        }
         recovering.kill().unwrap();
         recovering.wait().unwrap();
         fs::remove_file(ready).unwrap();

@@ -53,6 +53,10 @@ fn why_says_what_a_job_waits_for_and_what_became_of_its_slots() {
         words.contains("pool bob holds 0 of its fair share of 0.8 map slots (weight 1, minimum 0)"),
         "{words}"
     );
+    // The same state in every list.
+    let jobs = cluster.mrctl(&["jobs"]);
+    let row = jobs.lines().find(|line| line.starts_with(&format!("{bob} "))).expect("a row of the job");
+    assert!(row.contains("waiting") && !row.contains("running"), "{jobs}");
     let words = cluster.mrctl(&["why", &format!("{ann}.m0")]);
     assert!(words.contains("it runs on node"), "{words}");
     assert!(words.contains("m0.0 started on node"), "{words}");
@@ -77,6 +81,14 @@ fn why_says_what_a_job_waits_for_and_what_became_of_its_slots() {
     };
     assert_eq!(value("pools.ann.weight"), Some("1.5".into()), "{fair}");
     assert_eq!((value("node_wait"), value("min_share_timeout")), (Some("0s".into()), Some("15s".into())));
+    // Slots of a silent node are not counted, and neither is what runs there.
+    cluster.mrctl(&["chaos", "stop", "node1", "--daemon", "tasktracker"]);
+    let numbers = eventually("one slot is left", PATIENCE, || {
+        let numbers = cluster.json(&["why", &ann])["waits"][0]["numbers"].clone();
+        (numbers["map_slots"] == 1.0).then_some(numbers)
+    });
+    assert_eq!((&numbers["running"], &numbers["apart"]), (&1.0.into(), &1.0.into()), "{numbers}");
+    cluster.mrctl(&["chaos", "cont", "node1", "--daemon", "tasktracker"]);
     let refused = cluster.refused(1, &["why", &format!("{ann}.m9999")]);
     assert!(refused.contains("there is no task"), "{refused}");
     for job in [&ann, &bob] {

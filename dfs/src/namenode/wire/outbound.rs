@@ -198,6 +198,7 @@ pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
         stale_replicas: report.stale_replicas,
         refused_nodes: report.refused_nodes,
         epoch: report.epoch,
+        lost_edits: String::new(),
     }
 }
 

@@ -1,5 +1,9 @@
 //! Abuse of the masters: thousands of calls that are held open, requests that never arrive whole, from twenty connections at once.
-//! Nobody else notices: heartbeats, admins, jobs, memory.
+//! Heartbeats, admin calls, jobs and memory are not affected.
+//!
+//! Every run checks what does not depend on the speed of the machine: no call of an admin is refused, no node is suspected or
+//! registers again, the job succeeds, memory is bounded. Latencies are limits only in the run of a minute, which is started on
+//! its own on an idle machine; the short run shares the machine with other tests and prints them.
 
 mod attack;
 
@@ -18,11 +22,11 @@ use tonic_prost::ProstCodec;
 /// How long the abuse lasts: in every run, and in the long one.
 const HOLD: Duration = Duration::from_secs(15);
 const HOLD_LONG: Duration = Duration::from_mins(1);
-/// An admin has the answer within this.
+/// An admin has the answer within this (in the long run).
 const ANSWER_WITHIN: Duration = Duration::from_millis(200);
 /// Resident memory of a master grows by this at the most.
 const GROWTH_MAX: u64 = 64 << 20;
-/// The job takes no more than this times its usual time, and this in addition: a machine may be busy.
+/// The job takes no more than this times its usual time, and this in addition (in the long run).
 const JOB_RATIO: f64 = 1.25;
 const JOB_SLACK: Duration = Duration::from_secs(2);
 /// Heartbeats that a busy machine does not miss.
@@ -214,10 +218,11 @@ fn abuse(subject: &Subject, hold: Duration) {
     );
     assert!(most >= 10_000, "the abuse never had its 10,000 calls: {most}");
     assert_eq!(subject.registrations(), registered, "nodes have registered again");
-    assert!(under[under.len() / 2] < ANSWER_WITHIN, "the median answer came late");
-    assert!(under_p99 < ANSWER_WITHIN + usual_p99, "answers came late: {under_p99:?}");
-    assert!(job < usual_job.mul_f64(JOB_RATIO) + JOB_SLACK, "the job took {job:?}, usually {usual_job:?}");
     assert!(growth.iter().all(|growth| *growth <= GROWTH_MAX), "memory grew by {growth:?} bytes");
+    if hold == HOLD_LONG {
+        assert!(under_p99 < ANSWER_WITHIN, "answers came late: {under_p99:?}");
+        assert!(job < usual_job.mul_f64(JOB_RATIO) + JOB_SLACK, "the job took {job:?}, usually {usual_job:?}");
+    }
 }
 
 fn abuse_closed(hold: Duration) {

@@ -1,7 +1,12 @@
 //! Whose files and jobs: owner, group, mode, superuser; as `mrctl` shows it to people. Over TLS.
 
-use super::Lab;
+use super::{Good, Lab};
+use dfs::{
+    client::{Client, ClientOptions},
+    path::DfsPath,
+};
 use fermata_tests::{Cluster, QUICK, Ran, Up};
+use security::Role;
 
 #[test]
 fn files_and_jobs_are_their_owners() {
@@ -156,4 +161,37 @@ fn first_call_makes_the_home_folder_and_the_first_job_runs() {
         .map(|n| lab.run("ann", &["fs", "mkdir", &format!("/user/ann/d{n}")]))
         .find(|ran| ran.code != 0);
     assert!(full.is_some_and(|ran| ran.stderr.contains("quota of 60 files")), "the quota holds");
+}
+
+/// Audit 14: a report of a bad replica makes a DataNode read a whole block. Only those who may read the file can report, a
+/// limited number a minute, and what they write as the reason does not fill the log.
+#[test]
+fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
+    let lab = Lab::up(true, "");
+    let text = lab.cluster.path("text");
+    std::fs::write(&text, "one two two\n").unwrap();
+    lab.cluster.mrctl(&["fs", "put", text.to_str().unwrap(), "/text"]);
+    lab.cluster.mrctl(&["fs", "chmod", "600", "/text"]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let client = |role, name| {
+        let options = ClientOptions::new(lab.masters().0, daemon::config::ClientConfig::default());
+        let options = options.with(lab.credentials(role, name, Good::Yes));
+        runtime.block_on(Client::connect(options)).unwrap()
+    };
+    let (admin, bob) = (client(Role::Admin, "boss"), client(Role::User, "bob"));
+    let path = DfsPath::parse("/text").unwrap();
+    let (_, blocks) = runtime.block_on(admin.locate(&path, 0, 1)).unwrap();
+    let (block, node) = (blocks[0].block, blocks[0].nodes[0].uuid.clone());
+    let reason = ["a long reason ", &"x".repeat(100_000)].concat();
+    let report = |client: &Client| runtime.block_on(client.check_replica(block, &node, &reason));
+    let refused = report(&bob).unwrap_err().to_string();
+    assert!(refused.contains("may not read /text"), "{refused}");
+    lab.cluster.mrctl(&["fs", "chmod", "644", "/text"]);
+    report(&bob).unwrap();
+    let refused = (0..200).find_map(|_| report(&bob).err()).expect("a limit").to_string();
+    assert!(refused.contains("user bob has reported 100 bad replicas in a minute"), "{refused}");
+    report(&admin).unwrap();
+    let log = std::fs::read_to_string(lab.cluster.path(".fermata/logs/namenode.log")).unwrap();
+    let longest = log.lines().map(str::len).max().unwrap();
+    assert!(longest < 2000, "a line of {longest} bytes");
 }
