@@ -292,7 +292,8 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
     let real = std::sync::Arc::new(journal::disk::RealDisk::open(folder.path()).unwrap());
     let hung = std::sync::Arc::new(std::sync::RwLock::new(()));
     let disk = std::sync::Arc::new(HungDisk { real, hung: hung.clone() });
-    let (Storage { log, namespace, .. }, _) = Storage::open_log(disk, "c", Recovery::Refuse, ANSWERS).unwrap();
+    let (Storage { log, namespace, .. }, _) =
+        Storage::open_log(disk, "c", Recovery::Refuse, ANSWERS).unwrap();
     let config = NameNodeConfig::default();
     let state = State::new(Settings::from(&config), namespace, now_since(Instant::now()));
     let driver = super::driver::Driver::new(state, log, Instant::now(), &config);

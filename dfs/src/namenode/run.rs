@@ -75,7 +75,8 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let lease_ms = settings.lease.0.as_millis() as u64;
     let (jobs, of) = (guard.jobs(), driver.clone());
     let enforces = guard.enforces();
-    let service = ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs, enforces, lost_edits: lost };
+    let service =
+        ClientService { driver: of, lease_ms, blocks: blocks.clone(), jobs, enforces, lost_edits: lost };
     // What the log can hold may be asked for: the commit of a job of many parts is one request.
     let server = guard
         .server()?

@@ -221,7 +221,10 @@ fn abuse(subject: &Subject, hold: Duration) {
     assert!(growth.iter().all(|growth| *growth <= GROWTH_MAX), "memory grew by {growth:?} bytes");
     if hold == HOLD_LONG {
         assert!(under_p99 < ANSWER_WITHIN, "answers came late: {under_p99:?}");
-        assert!(job < usual_job.mul_f64(JOB_RATIO) + JOB_SLACK, "the job took {job:?}, usually {usual_job:?}");
+        assert!(
+            job < usual_job.mul_f64(JOB_RATIO) + JOB_SLACK,
+            "the job took {job:?}, usually {usual_job:?}"
+        );
     }
 }
 
